@@ -1,0 +1,63 @@
+"""What can go wrong, and whose mistake it is.
+
+    SimserveError            a user's mistake: said in one message, exit code 2, no stack trace at the CLI
+    ├── ScenarioError        everything wrong with one scenario, all mistakes at once
+    ├── CatalogError         a model, GPU or engine that is unknown or contradictory
+    ├── TraceError           a trace file that cannot be replayed as it is
+    ├── PolicyError          a scheduler or router that is missing, raised, or returned nonsense
+    └── OutputError          results that cannot be written or read back
+    InvariantError           our own mistake: both sides of the broken equation and the simulated time
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One thing wrong in a user's input: where it stands, which rule it breaks, the value, and what to do."""
+
+    place: str
+    rule: str
+    value: str | None = None
+    remedy: str | None = None
+
+    def __str__(self) -> str:
+        got = f", got {self.value}" if self.value is not None else ""
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.place}: {self.rule}{got}{remedy}"
+
+
+class SimserveError(Exception):
+    """A user's mistake; the message says place, rule, value and remedy."""
+
+
+class ScenarioError(SimserveError):
+    """Everything that is wrong with one scenario."""
+
+    def __init__(self, mistakes: Iterable[Mistake]) -> None:
+        self.mistakes = tuple(mistakes)
+        super().__init__("\n".join(map(str, self.mistakes)))
+
+
+class CatalogError(SimserveError):
+    """A model, GPU or engine that is unknown, or whose description contradicts itself."""
+
+
+class TraceError(SimserveError):
+    """A trace that cannot be replayed as it is; the message names rows."""
+
+
+class PolicyError(SimserveError):
+    """A scheduler or router that is missing, raised, or returned nonsense; names policy, time and rule."""
+
+
+class OutputError(SimserveError):
+    """Results that cannot be written, or cannot be read back."""
+
+
+class InvariantError(Exception):
+    """A broken law of the simulator itself: a bug of ours, never a user's mistake."""
+
+    def __init__(self, law: str, left: object, right: object, at_s: float) -> None:
+        super().__init__(f"{law}: {left} != {right} at {at_s:.9f} s of simulated time; please report this")

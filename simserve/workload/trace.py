@@ -1,0 +1,30 @@
+"""Trace: the offered load as equal-length columns. Row i of every column is request i."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Requests in the order of their arrival, `(n_requests,)` each; a column that nobody gave is None.
+
+    Invariant: arrival_s never decreases; prompt_tokens >= 1; output_tokens >= 1.
+    """
+
+    arrival_s: NDArray[np.float64]
+    """Seconds from the start of the run; the first request need not be at 0."""
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    max_tokens: NDArray[np.int64] | None = None
+    request_id: NDArray[np.str_] | None = None
+    session_id: NDArray[np.str_] | None = None
+    turn: NDArray[np.int64] | None = None
+    priority: NDArray[np.int64] | None = None
+    slo_class: NDArray[np.str_] | None = None
+    notes: tuple[str, ...] = ()
+    """What a reader or generator wants the user to know: sorted rows, clipped shares, coarse stamps."""
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
