@@ -1,12 +1,12 @@
 """What can go wrong, and whose mistake it is.
 
-    SimserveError            a user's mistake: said in one message, exit code 2, no stack trace at the CLI
-    ├── ScenarioError        everything wrong with one scenario, all mistakes at once
-    ├── CatalogError         a model, GPU or engine that is unknown or contradictory
-    ├── TraceError           a trace file that cannot be replayed as it is
-    ├── PolicyError          a scheduler or router that is missing, raised, or returned nonsense
-    └── OutputError          results that cannot be written or read back
-    InvariantError           our own mistake: both sides of the broken equation and the simulated time
+SimserveError            a user's mistake: said in one message, exit code 2, no stack trace at the CLI
+├── ScenarioError        everything wrong with one scenario, all mistakes at once
+├── CatalogError         a model, GPU or engine that is unknown or contradictory
+├── TraceError           a trace file that cannot be replayed as it is
+├── PolicyError          a scheduler or router that is missing, raised, or returned nonsense
+└── OutputError          results that cannot be written or read back
+InvariantError           our own mistake: both sides of the broken equation and the simulated time
 """
 
 from collections.abc import Iterable

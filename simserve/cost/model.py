@@ -1,0 +1,28 @@
+"""CostModel: what a step costs. The seam behind which rooflines, fits and test doubles stand."""
+
+from typing import Protocol
+
+from simserve.cost.shape import StepShape
+
+
+class CostModel(Protocol):
+    """Integer picoseconds for the parts of a step; pure.
+
+    A step lasts tokens_ps(all its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
+    + intercept + slope * kv_tokens of decode_line(its decoding requests): see `step_ps`.
+    """
+
+    def tokens_ps(self, n_tokens: int) -> int:
+        """All that depends on the number of tokens in the step alone."""
+
+    def sampled_ps(self, n_rows: int) -> int:
+        """The LM head over n_rows positions."""
+
+    def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
+        """Attention of the prompt chunks: their tokens, query-key pairs, and keys read."""
+
+    def decode_line(self, n: int) -> tuple[int, int]:
+        """(intercept, slope per key attended) of what n decoding requests add."""
+
+    def step_ps(self, shape: StepShape) -> int:
+        """A whole step at once."""

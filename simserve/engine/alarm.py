@@ -1,0 +1,60 @@
+"""Clock and Alarm: simpy's environment in whole picoseconds, and an event that can be set again and again."""
+
+from collections.abc import Callable
+from typing import Any
+
+from simpy import Environment, Event
+from simpy.events import EventPriority
+
+SEND_PHASE = 1 << 20
+"""At one instant step ends commit first, in replica order (their priority is the replica's index, below this) ..."""
+PLAN_PHASE = 1 << 21
+"""... then requests are sent and routed, then replicas plan, in their order too."""
+END_PHASE = 1 << 22
+"""After all that the run may end."""
+
+
+class Clock(Environment):
+    """simpy's environment whose time is an integer number of picoseconds."""
+
+    def __init__(self) -> None:
+        super().__init__(initial_time=0)
+
+    @property
+    def now_ps(self) -> int:
+        """The current instant."""
+        return self._now  # type: ignore[return-value]  # only integers are ever scheduled
+
+    def is_last_event(self) -> bool:
+        """Nothing else happens at this instant."""
+        return self.peek() > self._now
+
+
+class Alarm(Event):
+    """Calls one action at an instant; setting it again replaces the instant.
+
+    fast: one object for the whole run. An entry that was replaced stays in simpy's heap and is passed over when its
+    time comes, which costs less than an event, a process and an interrupt each time.
+    """
+
+    def __init__(self, clock: Clock, action: Callable[[], None], phase: int) -> None:
+        super().__init__(clock)
+        self._ok = True
+        self._value = None
+        self._clock = clock
+        self._action = action
+        self._priority = EventPriority(phase)
+        self._fires: list[Callable[[Any], None]] = [self._fire]
+        self.due_ps: int | None = None
+
+    def set(self, at_ps: int) -> None:
+        """Fire at that instant, and not at the one set before."""
+        self.due_ps = at_ps
+        self.callbacks = self._fires
+        self._clock.schedule(self, self._priority, at_ps - self._clock._now)
+
+    def _fire(self, _: Event) -> None:
+        self.callbacks = self._fires  # simpy took it; a replaced entry may still come
+        if self._clock._now == self.due_ps:
+            self.due_ps = None
+            self._action()

@@ -1,0 +1,109 @@
+"""Cluster: replicas behind a router, the load that comes to them, and the clock."""
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+from simpy.core import StopSimulation
+
+from simserve.engine.alarm import END_PHASE, Alarm, Clock
+from simserve.engine.checks import broke, raised
+from simserve.engine.offered import Offered, Rows
+from simserve.engine.recorder import Recorder
+from simserve.engine.replica import Replica, ReplicaSetup
+from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.routers.base import Router
+from simserve.state.request import Request
+
+SENDS_A_REPORT = 256
+"""How often `on_send` is told: often enough for a progress bar, too seldom to cost anything."""
+
+
+class Cluster:
+    """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened."""
+
+    def __init__(self, setups: Sequence[ReplicaSetup], router: Router, offered: Offered, router_seed: int) -> None:
+        self.clock = Clock()
+        self._limits = [setup.max_model_len for setup in setups]
+        self._schedulers = [setup.scheduler for setup in setups]
+        self.rows = Rows(offered.trace, max(self._limits))
+        self.recorder = Recorder(len(self.rows), len(setups))
+        self._closed_loop: ClosedLoopSender | None = None
+        if offered.concurrency is not None:
+            self._closed_loop = ClosedLoopSender(
+                self.clock, self.rows, self.recorder, offered, self._send, self._all_sent
+            )
+        self.sender = self._closed_loop or TraceSender(self.clock, self.rows, self._send, self._all_sent)
+        on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        self.replicas = [
+            Replica(index, setup, self.clock, self.rows, self.recorder, on_answer) for index, setup in enumerate(setups)
+        ]
+        self._router = router
+        router.begin(Random(router_seed))
+        self._end = Alarm(self.clock, self._stop, END_PHASE)
+        self._drain_limit_ps: int | None = None
+        self._on_send: Callable[[int, int], None] | None = None
+
+    def run(self, drain_limit_ps: int | None = None, on_send: Callable[[int, int], None] | None = None) -> None:
+        """Serve everything, or stop drain_limit_ps after the last request was sent.
+
+        on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
+        """
+        self._drain_limit_ps = drain_limit_ps
+        self._on_send = on_send
+        self.sender.start()
+        self.clock.run()
+        for replica in self.replicas:
+            replica.stop()
+        self._explain_unfinished()
+
+    def _send(self, row: int) -> None:
+        """Route one request; refuse it if its replica could never serve it."""
+        now_ps, rows = self.clock.now_ps, self.rows
+        prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
+        request = Request(row, now_ps, prompt_tokens, most_tokens)
+        index = 0 if len(self.replicas) == 1 else self._pick(request)
+        room_tokens = self._limits[index] - prompt_tokens
+        reason = self._schedulers[index].never_fits(prompt_tokens)
+        if room_tokens < 1:
+            reason = "prompt leaves no room for a token within max_model_len"
+        if reason is None:
+            if most_tokens > room_tokens:
+                request.max_tokens = most_tokens = room_tokens
+            if rows.output_tokens[row] > most_tokens:
+                rows.output_tokens[row] = most_tokens
+                self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
+            self.replicas[index].enqueue(request)
+        else:
+            self.recorder.reject(row, reason)
+            if self._closed_loop:
+                self._closed_loop.on_refusal(reason)
+        if self._on_send is not None and not row % SENDS_A_REPORT:
+            self._on_send(row, now_ps)
+
+    def _pick(self, request: Request) -> int:
+        try:
+            index = self._router.pick(request, self.replicas)
+        except Exception as error:
+            raise raised(self._router, "pick", self.clock.now_ps, error) from error
+        if type(index) is not int or not 0 <= index < len(self.replicas):
+            rule = f"must return the index of a replica, a whole number from 0 to {len(self.replicas) - 1}"
+            raise broke(self._router, "pick", self.clock.now_ps, rule, index)
+        return index
+
+    def _all_sent(self) -> None:
+        """From here on the run drains."""
+        if self._drain_limit_ps is not None:
+            self._end.set(self.clock.now_ps + self._drain_limit_ps)
+            self._drain_limit_ps = None
+
+    def _stop(self) -> None:
+        raise StopSimulation(None)
+
+    def _explain_unfinished(self) -> None:
+        """Say of every request still there what it waits for."""
+        is_deadlock = self.clock.peek() == float("inf")
+        for replica in self.replicas:
+            for request in (*replica.running, *replica.waiting):
+                self.recorder.progress(replica.index, request)
+                reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
+                self.recorder.explain(request.row, reason)

@@ -1,0 +1,19 @@
+"""The replica with the fewest requests that have not ended."""
+
+from collections.abc import Sequence
+
+from pydantic.dataclasses import dataclass
+
+from simserve.routers.base import STRICT, Router
+from simserve.state.request import Request
+from simserve.state.view import LoadView
+
+
+@dataclass(config=STRICT)
+class LeastOutstanding(Router):
+    """Join the shortest queue: fewest requests waiting or running; the first such replica on a tie."""
+
+    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+        """The least loaded."""
+        loads = [view.n_outstanding for view in views]
+        return loads.index(min(loads))

@@ -1,0 +1,31 @@
+"""The less loaded of two replicas drawn by chance."""
+
+from collections.abc import Sequence
+from random import Random
+
+from pydantic.dataclasses import dataclass
+
+from simserve.routers.base import STRICT, Router
+from simserve.state.request import Request
+from simserve.state.view import LoadView
+
+
+@dataclass(config=STRICT)
+class PowerOfTwo(Router):
+    """Draw two different replicas and pick the one with fewer requests outstanding; the first drawn on a tie.
+
+    Source: Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS, 2001).
+    """
+
+    def begin(self, stream: Random) -> None:
+        """Keep the stream."""
+        self._stream = stream
+
+    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+        """The better of two."""
+        if len(views) == 1:
+            return 0
+        first = self._stream.randrange(len(views))
+        second = self._stream.randrange(len(views) - 1)
+        second += second >= first
+        return second if views[second].n_outstanding < views[first].n_outstanding else first

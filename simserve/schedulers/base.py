@@ -1,0 +1,61 @@
+"""Scheduler: plan(view) -> StepPlan. What a policy promises, and what it may return."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from pydantic import ConfigDict
+
+from simserve.state.request import Request
+from simserve.state.view import ReplicaView
+
+STRICT = ConfigDict(extra="forbid")
+"""For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
+
+Blocked = Literal["seats", "blocks", "budget"]
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """What the next step does."""
+
+    prefill: Sequence[tuple[Request, int]] = ()
+    """Requests and the prompt tokens each of them computes in this step."""
+    decode: bool = True
+    """The decoding requests produce a token each in this step."""
+    reserve_tokens: Sequence[int] = ()
+    """For a policy that reserves: KV tokens to set aside for each new request of `prefill`."""
+    valid_steps: int | None = None
+    """Ask again after so many steps; None: when members change."""
+    wake_at_ps: int | None = None
+    """Ask again at the first step boundary from this instant on."""
+    blocked_by: Blocked | None = None
+    """What keeps the head of the queue out. Saying so is a promise: until a member finishes or is preempted,
+    nobody who arrives behind that head would be started either."""
+
+
+class Scheduler:
+    """A policy: which prompt chunks the next step computes, and whether it decodes.
+
+    `plan` is a pure function of the view. It is asked when something waits for prefill and the members of the
+    replica have changed; with an empty queue the engine simply decodes on.
+    """
+
+    reserves: ClassVar[bool] = False
+    """Blocks for the longest possible output are set aside on admission (each plan says how many tokens)."""
+    runs_to_completion: ClassVar[bool] = False
+    """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
+    stream: bool = True
+    """Tokens leave as they come; otherwise the answer leaves whole."""
+
+    def plan(self, view: ReplicaView) -> StepPlan:
+        """What the next step does."""
+        raise NotImplementedError
+
+    def victim(self, view: ReplicaView) -> Request:
+        """Who gives its blocks back when they run out: by default the one admitted last."""
+        return next(reversed(view.running))  # type: ignore[call-overload, no-any-return]
+
+    def never_fits(self, prompt_tokens: int) -> str | None:
+        """Why this policy can never start a prompt of that length; None when it can."""
+        return None

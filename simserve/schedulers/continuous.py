@@ -1,0 +1,39 @@
+"""Continuous batching, as Orca: requests join and leave at every step, memory reserved to the longest output."""
+
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
+
+from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.state.view import ReplicaView
+
+
+@dataclass(config=STRICT)
+class Continuous(Scheduler):
+    """Iteration-level scheduling: whole prompts join the decoding requests in the next step.
+
+    On admission it reserves KV for prompt + max_tokens (without max_tokens: up to max_model_len), so nothing is
+    ever preempted. Source: Orca (OSDI '22), section 4.2.
+    """
+
+    reserves = True
+
+    max_num_seqs: PositiveInt = 256
+    """Requests that run at once at most (Orca's max batch size)."""
+
+    def plan(self, view: ReplicaView) -> StepPlan:
+        """Admit in order while a seat and the longest output's blocks are free."""
+        free_seats = self.max_num_seqs - view.n_running
+        free_blocks = view.free_blocks
+        chunks = []
+        reserve_tokens = []
+        blocked_by: Blocked | None = None
+        for request in view.waiting:
+            longest_tokens = request.prompt_tokens + request.max_tokens
+            free_blocks -= view.blocks_for(longest_tokens)
+            free_seats -= 1
+            if free_seats < 0 or free_blocks < 0:
+                blocked_by = "seats" if free_seats < 0 else "blocks"
+                break
+            chunks.append((request, request.prefill_left_tokens))
+            reserve_tokens.append(longest_tokens)
+        return StepPlan(prefill=chunks, reserve_tokens=reserve_tokens, blocked_by=blocked_by)

@@ -1,0 +1,111 @@
+"""Cohort: the requests of a replica that decode in lockstep, kept as aggregates, not as a loop."""
+
+from heapq import heapify, heappop, heappush
+
+from simserve.state.request import Phase, Request
+
+
+class Cohort:
+    """Requests that each produce one token a step.
+
+    A request that joins with K tokens in the cache attends K + 1 keys in its next step (the new token's key is
+    written in that step), K + 2 in the one after, and so on.
+
+    Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = n.
+    """
+
+    __slots__ = ("_finishes", "_n_joins", "_stale", "block_size", "crossings", "kv_tokens", "lingering", "n", "step")
+
+    def __init__(self, block_size: int) -> None:
+        self.block_size = block_size
+        self.step = 0
+        """Decode steps done by this cohort since the start of the run."""
+        self.n = 0
+        self.kv_tokens = 0
+        self.crossings = [0] * block_size
+        """How many members begin a new block in the steps whose number is i modulo the block size."""
+        self.lingering: list[Request] = []
+        """Members that have finished and stay, at full cost, until the whole batch has."""
+        self._finishes: list[tuple[int, int, Request]] = []
+        self._n_joins = 0
+        self._stale = 0
+
+    def join(self, request: Request, n_left: int) -> None:
+        """Add a request that has n_left tokens to produce, all prefilled; with none left it will linger."""
+        kv_tokens = request.padding_tokens + request.prefilled_tokens
+        request.phase = Phase.DECODE
+        request.kv_offset = kv_tokens - self.step
+        request.join_step = self.step
+        request.join_seq = self._n_joins
+        self._n_joins += 1
+        self.n += 1
+        self.kv_tokens += kv_tokens + 1
+        self.crossings[-request.kv_offset % self.block_size] += 1
+        if n_left:
+            heappush(self._finishes, (self.step + n_left, request.join_seq, request))
+
+    def leave(self, request: Request) -> int:
+        """Take a member out; returns the tokens it holds in the cache, padding included."""
+        kv_tokens = request.kv_offset + self.step
+        request.emitted_tokens += self.step - request.join_step
+        self.n -= 1
+        self.kv_tokens -= kv_tokens + 1
+        self.crossings[-request.kv_offset % self.block_size] -= 1
+        request.join_seq = -1
+        return kv_tokens
+
+    def drop(self, request: Request) -> int:
+        """Take out a member that has not finished; like `leave`, and its finish is forgotten."""
+        self._stale += 1
+        kv_tokens = self.leave(request)
+        if self._stale * 2 > len(self._finishes):
+            self._finishes = [entry for entry in self._finishes if entry[1] == entry[2].join_seq]
+            heapify(self._finishes)
+            self._stale = 0
+        return kv_tokens
+
+    def advance(self, n_steps: int) -> None:
+        """Every member attends one more key a step."""
+        self.step += n_steps
+        self.kv_tokens += n_steps * self.n
+
+    def steps_to_finish(self) -> int:
+        """Steps until the next member has produced all its tokens. Needs a member that does not linger."""
+        finishes = self._finishes
+        while finishes and finishes[0][1] != finishes[0][2].join_seq:
+            heappop(finishes)
+            self._stale -= 1
+        return finishes[0][0] - self.step
+
+    def pop_finished(self) -> list[Request]:
+        """Members whose last token came with the last step, by the order in which they joined; still members."""
+        finished = []
+        finishes, step = self._finishes, self.step
+        while finishes and finishes[0][0] <= step:
+            _, seq, request = heappop(finishes)
+            if seq == request.join_seq:
+                finished.append(request)
+            else:
+                self._stale -= 1
+        return finished
+
+    def blocks_to_grow(self, n_steps: int) -> int:
+        """Blocks that the next n_steps begin."""
+        cycles, rest = divmod(n_steps, self.block_size)
+        grown = cycles * self.n
+        if rest:
+            at = self.step % self.block_size
+            grown += sum(self.crossings[at : at + rest])
+            if at + rest > self.block_size:
+                grown += sum(self.crossings[: at + rest - self.block_size])
+        return grown
+
+    def steps_within(self, free_blocks: int) -> int:
+        """The most steps whose new blocks are at most free_blocks. Needs a member."""
+        cycles, left_blocks = divmod(free_blocks, self.n)
+        n_steps = cycles * self.block_size
+        while True:
+            left_blocks -= self.crossings[(self.step + n_steps) % self.block_size]
+            if left_blocks < 0:
+                return n_steps
+            n_steps += 1

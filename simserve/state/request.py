@@ -1,0 +1,84 @@
+"""One request while it lives: counters and one Phase."""
+
+from enum import Enum
+
+
+class Phase(Enum):
+    """Where a request stands. It goes back from PREFILL or DECODE to WAITING when it is preempted."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+class Request:
+    """One request while it lives, as policies and the engine see it.
+
+    The number of tokens it will really produce is not here: no policy may know it. The engine keeps it by `row`.
+
+    Invariant: while in PREFILL, prefilled_tokens <= prompt_tokens + emitted_tokens.
+    """
+
+    __slots__ = (
+        "arrival_ps",
+        "emitted_tokens",
+        "first_token_ps",
+        "join_seq",
+        "join_step",
+        "joined_ps",
+        "kv_offset",
+        "max_tokens",
+        "n_preemptions",
+        "n_recomputed_tokens",
+        "padding_tokens",
+        "phase",
+        "preempted_at_ps",
+        "preempted_ps",
+        "prefilled_tokens",
+        "prompt_tokens",
+        "reserved_blocks",
+        "row",
+        "scheduled_ps",
+    )
+
+    def __init__(self, row: int, arrival_ps: int, prompt_tokens: int, max_tokens: int) -> None:
+        self.row = row
+        """Its row in the trace."""
+        self.arrival_ps = arrival_ps
+        self.prompt_tokens = prompt_tokens
+        self.max_tokens = max_tokens
+        """The most tokens it may produce: what its client allowed, or what the model's length leaves."""
+        self.phase = Phase.WAITING
+        self.padding_tokens = 0
+        """Dummy prompt tokens that a padded batch computes for it."""
+        self.prefilled_tokens = 0
+        """Tokens of prompt and earlier output whose keys and values are computed."""
+        self.emitted_tokens = 0
+        """Tokens produced, as of the last time it joined or left a cohort."""
+        self.reserved_blocks = 0
+        """KV blocks set aside for it on admission, used ones included."""
+        self.scheduled_ps: int | None = None
+        self.first_token_ps: int | None = None
+        self.preempted_at_ps: int | None = None
+        self.preempted_ps = 0
+        self.n_preemptions = 0
+        self.n_recomputed_tokens = 0
+        # While it decodes, kept by its Cohort; the instant is that of the token that ended its prefill.
+        self.join_seq = -1
+        self.join_step = 0
+        self.joined_ps = 0
+        self.kv_offset = 0
+
+    @property
+    def is_new(self) -> bool:
+        """It holds no seat and no blocks: never admitted, or preempted since."""
+        return self.phase is Phase.WAITING
+
+    @property
+    def prefill_left_tokens(self) -> int:
+        """Tokens still to compute before it can produce its next one; after a preemption its output so far too."""
+        return self.prompt_tokens + self.emitted_tokens - self.prefilled_tokens
+
+    def __repr__(self) -> str:
+        return f"Request(row={self.row}, prompt_tokens={self.prompt_tokens}, {self.phase.value})"

@@ -1,0 +1,67 @@
+"""What policies see of a replica. They read it and return a value; they change nothing."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Protocol
+
+from simserve.state.request import Request
+
+
+@dataclass(slots=True)
+class ReplicaView:
+    """A replica between two steps, as its scheduler sees it."""
+
+    waiting: Sequence[Request]
+    """Requests that hold nothing, in the order of their arrival; preempted ones come first."""
+    prefilling: Sequence[Request]
+    """Requests whose prompt is half done, in the order of their admission."""
+    running: Collection[Request]
+    """All that hold a seat, in the order of their admission."""
+    total_blocks: int
+    block_size: int
+    max_model_len: int
+    now_ps: int = 0
+    n_decoding: int = 0
+    free_blocks: int = 0
+    """Blocks left after the decoding requests have taken theirs for the next step."""
+    just_preempted: bool = False
+    """Blocks ran out at this very boundary and somebody was preempted."""
+
+    @property
+    def n_running(self) -> int:
+        """Seats taken."""
+        return len(self.running)
+
+    @property
+    def queue(self) -> Iterable[Request]:
+        """All that want prefill: the half-done first, then the waiting."""
+        return chain(self.prefilling, self.waiting) if self.prefilling else self.waiting
+
+    def blocks_for(self, n_tokens: int) -> int:
+        """Blocks that n_tokens of one request fill."""
+        return -(-n_tokens // self.block_size)
+
+    def blocks_to_admit(self, request: Request) -> int:
+        """Blocks that the whole prefill of a new request fills."""
+        return -(-request.prefill_left_tokens // self.block_size)
+
+    def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
+        """Blocks that n_tokens more of its prefill begin."""
+        done = request.prefilled_tokens
+        return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
+
+
+class LoadView(Protocol):
+    """A replica as a router sees it, true at this instant, mid-step too."""
+
+    @property
+    def n_outstanding(self) -> int:
+        """Requests sent there that have not ended."""
+
+    @property
+    def total_blocks(self) -> int:
+        """KV blocks it has."""
+
+    def held_blocks(self) -> int:
+        """KV blocks that hold tokens or are set aside, those of the step in flight included."""

@@ -1,0 +1,74 @@
+"""Tiny makers: a cost model of made-up lines, replicas of a few blocks, traces of a few requests."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.cost.shape import StepShape
+from simserve.engine.replica import ReplicaSetup
+from simserve.schedulers.base import Scheduler
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.trace import Trace
+
+MS = 10**9
+"""Picoseconds in a millisecond."""
+
+
+@dataclass(frozen=True)
+class LineCost:
+    """Step costs that are lines: so much a step, a token, a sampled row, a pair, a key."""
+
+    step: int = 0
+    token: int = 0
+    row: int = 0
+    pair: int = 0
+    key: int = 0
+
+    def tokens_ps(self, n_tokens: int) -> int:
+        return self.step + self.token * n_tokens
+
+    def sampled_ps(self, n_rows: int) -> int:
+        return self.row * n_rows
+
+    def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
+        return self.pair * n_pairs + self.key * n_context_tokens
+
+    def decode_line(self, n: int) -> tuple[int, int]:
+        return 0, self.key
+
+    def step_ps(self, shape: StepShape) -> int:
+        return (
+            self.tokens_ps(shape.prefill_tokens + shape.decode_requests)
+            + self.sampled_ps(shape.sampled_rows)
+            + self.prefill_ps(shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens)
+            + self.key * shape.kv_tokens
+        )
+
+
+UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009, key=39_119)
+"""Odd numbers of about the right size for an 8B model, so that no two steps tie by accident."""
+
+
+def replica_setup(
+    scheduler: Scheduler | None = None,
+    cost: Any = UNEVEN,
+    n_blocks: int = 10_000,
+    block_size: int = 16,
+    max_model_len: int | None = None,
+) -> ReplicaSetup:
+    """A replica; max_model_len is what its blocks hold unless given."""
+    longest = max_model_len or n_blocks * block_size
+    return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, block_size, longest)
+
+
+def trace(
+    arrival_s: list[float], prompt_tokens: list[int], output_tokens: list[int], max_tokens: list[int] | None = None
+) -> Trace:
+    """A trace from lists."""
+    return Trace(
+        np.array(arrival_s, np.float64),
+        np.array(prompt_tokens, np.int64),
+        np.array(output_tokens, np.int64),
+        None if max_tokens is None else np.array(max_tokens, np.int64),
+    )

@@ -1,0 +1,306 @@
+"""The plain truth: the same cluster stepped one step at a time, with loops over requests and no cleverness.
+
+It shares with the engine only what defines the question (policies, costs, the Request that policies see). It keeps
+every request's own context, every token's own time, and asks the scheduler at every single step boundary.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from simserve.cost.shape import StepShape
+from simserve.engine.replica import ReplicaSetup
+from simserve.routers.base import Router
+from simserve.schedulers.base import StepPlan
+from simserve.state.request import Phase, Request
+from simserve.state.view import ReplicaView
+from simserve.units import to_ps
+from simserve.workload.trace import Trace
+
+
+@dataclass
+class Life:
+    """What the oracle knows of one request."""
+
+    request: Request
+    output_tokens: int
+    replica: int = -1
+    stored: int = 0
+    reserved: int = 0
+    padding: int = 0
+    finished: bool = False
+    token_ps: list[int] = field(default_factory=list)
+    scheduled_ps: int = -1
+    finish_ps: int = -1
+    preempted_at_ps: int = -1
+    preempted_ps: int = 0
+    n_preemptions: int = 0
+    n_recomputed_tokens: int = 0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as it was."""
+
+    start_ps: int
+    end_ps: int
+    prefill_tokens: int
+    decode_requests: int
+    kv_tokens: int
+    used_blocks: int
+    queue_len: int
+
+
+class OracleReplica:
+    """A replica with a list for everything."""
+
+    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[], None]) -> None:
+        self.setup, self.lives, self.on_done = setup, lives, on_done
+        self.waiting: deque[Request] = deque()
+        self.prefilling: list[Request] = []
+        self.decoding: list[Request] = []
+        self.running: dict[Request, None] = {}
+        self.step: tuple[StepPlan, list[Request], int, StepShape, int, int] | None = None
+        self.step_end_ps: int | None = None
+        self.wake_ps: int | None = None
+        self.must_plan = False
+        self.steps: list[Step] = []
+        self.n_outstanding = 0
+        self.total_blocks = setup.n_blocks
+
+    def blocks(self, n_tokens: int) -> int:
+        return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
+
+    def used_blocks(self) -> int:
+        return sum(self.blocks(self.lives[r].stored) for r in self.running)
+
+    def held_blocks(self) -> int:
+        in_step = set(self.step[1]) if self.step else set()
+        return sum(
+            max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.running
+        )
+
+    def free_blocks(self) -> int:
+        lives = [self.lives[r] for r in self.running]
+        return self.total_blocks - sum(max(life.reserved, self.blocks(life.stored)) for life in lives)
+
+    def growth(self) -> int:
+        if self.setup.scheduler.reserves:
+            return 0
+        stored = [self.lives[r].stored for r in self.decoding]
+        return sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
+
+    # -- commit
+
+    def commit(self, now_ps: int) -> None:
+        assert self.step is not None
+        plan, decoded, start_ps, shape, used, queue_len = self.step
+        self.steps.append(
+            Step(start_ps, now_ps, shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, used, queue_len)
+        )
+        self.step = self.step_end_ps = None
+        self.must_plan = True
+        for request in decoded:
+            life = self.lives[request]
+            life.stored += 1
+            if not life.finished:
+                self.token(request, now_ps)
+        for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
+            if not self.lives[request].finished:
+                self.end(request, now_ps)
+        for request, n_tokens in plan.prefill:
+            request.prefilled_tokens += n_tokens
+            left = request.prefill_left_tokens
+            if left <= 0:
+                self.lives[request].padding = -left
+                request.prefilled_tokens += left
+                self.prefilling.remove(request)
+                self.decoding.append(request)
+                request.phase = Phase.DECODE
+                self.token(request, now_ps)
+                if len(self.lives[request].token_ps) == self.lives[request].output_tokens:
+                    self.end(request, now_ps)
+        all_finished = all(self.lives[r].finished for r in self.running)
+        if self.setup.scheduler.runs_to_completion and self.running and all_finished:
+            self.end_batch(now_ps)
+
+    def token(self, request: Request, now_ps: int) -> None:
+        self.lives[request].token_ps.append(now_ps)
+        request.emitted_tokens = len(self.lives[request].token_ps)
+
+    def end(self, request: Request, now_ps: int) -> None:
+        life = self.lives[request]
+        life.finished = True
+        scheduler = self.setup.scheduler
+        if scheduler.stream:
+            self.answer(life, now_ps)
+        if not scheduler.runs_to_completion:
+            self.leave(request)
+
+    def end_batch(self, now_ps: int) -> None:
+        batch = sorted(self.decoding, key=lambda r: (self.lives[r].token_ps[-1], list(self.running).index(r)))
+        for request in batch:
+            self.leave(request)
+            if not self.setup.scheduler.stream:
+                life = self.lives[request]
+                life.token_ps = [now_ps] * len(life.token_ps)
+                self.answer(life, now_ps)
+
+    def answer(self, life: Life, now_ps: int) -> None:
+        life.finish_ps = now_ps
+        self.n_outstanding -= 1
+        self.on_done()
+
+    def leave(self, request: Request) -> None:
+        request.phase = Phase.DONE
+        self.decoding.remove(request)
+        del self.running[request]
+
+    # -- plan
+
+    def plan(self, now_ps: int) -> None:
+        self.must_plan = False
+        self.wake_ps = None
+        just_preempted = False
+        while self.growth() > self.free_blocks():
+            self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
+            just_preempted = True
+        plan = StepPlan()
+        while self.waiting or self.prefilling:
+            plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
+            if plan.prefill or self.decoding or plan.blocked_by != "blocks" or len(self.running) < 2:
+                break
+            self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
+            just_preempted = True
+        decoded = list(self.decoding) if plan.decode else []
+        if plan.prefill or decoded:
+            self.start(plan, decoded, now_ps)
+        else:
+            self.wake_ps = plan.wake_at_ps
+
+    def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
+        setup = self.setup
+        return ReplicaView(
+            self.waiting,
+            self.prefilling,
+            self.running,
+            setup.n_blocks,
+            setup.block_size,
+            setup.max_model_len,
+            now_ps,
+            len(self.decoding),
+            self.free_blocks() - self.growth(),
+            just_preempted,
+        )
+
+    def preempt(self, request: Request, now_ps: int) -> None:
+        life = self.lives[request]
+        (self.decoding if request.phase is Phase.DECODE else self.prefilling).remove(request)
+        del self.running[request]
+        life.n_preemptions += 1
+        life.n_recomputed_tokens += life.stored
+        life.stored = 0
+        life.preempted_at_ps = now_ps
+        request.phase = Phase.WAITING
+        request.prefilled_tokens = 0
+        self.waiting.appendleft(request)
+
+    def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
+        tokens = pairs = context = complete = 0
+        for i, (request, n) in enumerate(plan.prefill):
+            life = self.lives[request]
+            if request.phase is Phase.WAITING:
+                self.waiting.remove(request)
+                self.prefilling.append(request)
+                self.running[request] = None
+                request.phase = Phase.PREFILL
+                if life.scheduled_ps < 0:
+                    life.scheduled_ps = now_ps
+                if life.preempted_at_ps >= 0:
+                    life.preempted_ps += now_ps - life.preempted_at_ps
+                    life.preempted_at_ps = -1
+                if plan.reserve_tokens:
+                    life.reserved = self.blocks(plan.reserve_tokens[i])
+            complete += n >= request.prefill_left_tokens
+            for query in range(n):
+                pairs += request.prefilled_tokens + query + 1
+            life.stored = request.prefilled_tokens + n
+            tokens += n
+            context += life.stored
+        kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
+        shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
+        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting))
+        self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
+
+
+@dataclass
+class OracleRun:
+    """Everything that happened."""
+
+    lives: dict[int, Life]
+    rejected: set[int]
+    replicas: list[OracleReplica]
+
+
+def run(
+    setups: Sequence[ReplicaSetup], router: Router, trace: Trace, router_seed: int = 0, concurrency: int | None = None
+) -> OracleRun:
+    """Serve a trace step by step, at its own times or by a closed loop of clients."""
+    lives: dict[Request, Life] = {}
+    by_row: dict[int, Life] = {}
+    rejected: set[int] = set()
+    n_due = concurrency or 0
+    n_sent = 0
+
+    def ask_again() -> None:
+        nonlocal n_due
+        n_due += concurrency is not None
+
+    replicas = [OracleReplica(setup, lives, ask_again) for setup in setups]
+    arrivals = [to_ps(float(t)) for t in trace.arrival_s]
+    router.begin(Random(router_seed))
+
+    def send(row: int, now_ps: int) -> None:
+        prompt = int(trace.prompt_tokens[row])
+        longest = max(setup.max_model_len for setup in setups)
+        most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
+        request = Request(row, now_ps, prompt, most)
+        index = 0 if len(replicas) == 1 else router.pick(request, replicas)
+        setup = setups[index]
+        if prompt + 1 > setup.max_model_len or setup.scheduler.never_fits(prompt):
+            rejected.add(row)
+            ask_again()
+            return
+        request.max_tokens = min(most, setup.max_model_len - prompt)
+        life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), index)
+        lives[request] = by_row[row] = life
+        replica = replicas[index]
+        replica.waiting.append(request)
+        replica.n_outstanding += 1
+        replica.must_plan = replica.must_plan or replica.step is None
+
+    while True:
+        instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
+        if concurrency is None and n_sent < len(arrivals):
+            instants.append(arrivals[n_sent])
+        if concurrency is not None and n_sent == 0:
+            instants.append(0)
+        if not instants:
+            return OracleRun(by_row, rejected, replicas)
+        now_ps = min(instants)
+        for replica in replicas:
+            if replica.step_end_ps == now_ps:
+                replica.commit(now_ps)
+        if concurrency is None:
+            while n_sent < len(arrivals) and arrivals[n_sent] == now_ps:
+                n_sent += 1
+                send(n_sent - 1, now_ps)
+        else:
+            while n_due and n_sent < len(arrivals):
+                n_due -= 1
+                n_sent += 1
+                send(n_sent - 1, now_ps)
+        for replica in replicas:
+            if replica.must_plan or replica.wake_ps == now_ps:
+                replica.plan(now_ps)

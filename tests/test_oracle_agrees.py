@@ -1,0 +1,192 @@
+"""The fast engine and the plain oracle agree exactly, on random scenarios and to the picosecond."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.offered import Offered
+from simserve.engine.recorder import SPAN_COLUMNS, STRETCH_COLUMNS
+from simserve.engine.replica import ReplicaSetup
+from simserve.routers.base import Router
+from simserve.routers.least_kv import LeastKv
+from simserve.routers.least_outstanding import LeastOutstanding
+from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.random import Random
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.base import Scheduler
+from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.continuous import Continuous
+from simserve.schedulers.dynamic import Dynamic
+from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.static import Static
+from simserve.workload.trace import Trace
+from tests import oracle
+from tests.doubles import LineCost, trace
+
+ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
+
+
+@st.composite
+def schedulers(draw: st.DrawFn) -> Scheduler:
+    """Any policy, with small knobs so that every limit binds now and then."""
+    seats = draw(st.integers(1, 6))
+    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "static", "dynamic"]))
+    if kind == "chunked":
+        return Chunked(
+            max_num_batched_tokens=seats + draw(st.integers(0, 40)),
+            max_num_seqs=seats,
+            long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3, 11])),
+            scheduler_reserve_full_isl=draw(st.booleans()),
+        )
+    if kind == "prefill_first":
+        return PrefillFirst(max_num_batched_tokens=draw(st.sampled_from([None, 25])), max_num_seqs=seats)
+    if kind == "continuous":
+        return Continuous(max_num_seqs=seats)
+    if kind == "static":
+        return Static(batch_size=seats, stream=draw(st.booleans()))
+    return Dynamic(batch_size=seats, window_s=draw(st.sampled_from([0.0, 0.011, 0.2])), stream=draw(st.booleans()))
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """One to three replicas of one kind, with few enough blocks that they run out."""
+    scheduler = draw(schedulers())
+    cost = draw(st.sampled_from([
+        LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
+        LineCost(step=1_000_000),
+        LineCost(token=1_000_000),
+        LineCost(step=10, key=1_000_000, pair=13),
+    ]))  # fmt: skip
+    block_size = draw(st.sampled_from([1, 3, 4, 16]))
+    n_blocks = -(-draw(st.integers(60, 160)) // block_size)
+    limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
+    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit)
+    return [setup] * draw(st.integers(1, 3))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
+    n = draw(st.integers(1, 25))
+    unit_s = draw(st.sampled_from([1e-6, 1e-5, 1e-3, 0.0137]))
+    gaps = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
+    prompts = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
+    most = draw(st.none() | st.lists(st.integers(1, 45), min_size=n, max_size=n))
+    return trace(list(np.cumsum(gaps) * unit_s), prompts, outputs, most)
+
+
+def run_both(
+    setups: list[ReplicaSetup], router: type[Router], load: Trace, concurrency: int | None
+) -> tuple[Cluster, oracle.OracleRun]:
+    """The same question to both."""
+    cluster = Cluster(setups, router(), Offered(load, concurrency), router_seed=7)
+    cluster.run()
+    return cluster, oracle.run(setups, router(), load, router_seed=7, concurrency=concurrency)
+
+
+def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """What the engine recorded of each request that was not refused."""
+    columns = cluster.recorder.columns
+    names = ("replica", "scheduled_ps", "first_token_ps", "finish_ps", "preempted_ps", "n_preemptions")
+    table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
+    return {row: tuple(values) for row, values in enumerate(table) if columns["status"][row] != 2}
+
+
+def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
+    """The same of the oracle."""
+    return {
+        row: (
+            life.replica,
+            life.scheduled_ps,
+            life.token_ps[0],
+            life.finish_ps,
+            life.preempted_ps,
+            life.n_preemptions,
+            life.n_recomputed_tokens,
+        )
+        for row, life in run.lives.items()
+    }
+
+
+def engine_steps(cluster: Cluster, replica: int) -> list[dict[str, int]]:
+    """The stretches of a replica, one row a step."""
+    steps = []
+    for values in cluster.recorder.stretches(replica).tolist():
+        row = dict(zip(STRETCH_COLUMNS, values, strict=True))
+        at_ps = row["start_ps"]
+        for i in range(row["n_steps"]):
+            end_ps = at_ps + row["first_ps"] + i * row["growth_ps"]
+            steps.append(
+                row
+                | {
+                    "start_ps": at_ps,
+                    "end_ps": end_ps,
+                    "kv_tokens": row["kv_tokens"] + i * row["decode_requests"],
+                    "is_first": i == 0,
+                }
+            )
+            at_ps = end_ps
+    return steps
+
+
+def token_times(cluster: Cluster) -> dict[int, list[int]]:
+    """Every token's time, from spans and stretches alone, as a reader of the files would find it."""
+    times: dict[int, list[int]] = {}
+    for replica in range(len(cluster.replicas)):
+        ends = [step["end_ps"] for step in engine_steps(cluster, replica) if step["decode_requests"]]
+        for values in cluster.recorder.spans(replica).tolist():
+            span = dict(zip(SPAN_COLUMNS, values, strict=True))
+            mine = times.setdefault(span["request_id"], [])
+            mine += [span["join_ps"], *ends[span["first_step"] : span["last_step"] + 1]]
+    return times
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_every_request_step_and_token(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    cluster, truth = run_both(setups, router, load, concurrency)
+    assert request_rows(cluster) == oracle_rows(truth)
+    assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected
+    for index, replica in enumerate(truth.replicas):
+        steps = engine_steps(cluster, index)
+        assert [
+            (s["start_ps"], s["end_ps"], s["prefill_tokens"], s["decode_requests"], s["kv_tokens"]) for s in steps
+        ] == [(s.start_ps, s.end_ps, s.prefill_tokens, s.decode_requests, s.kv_tokens) for s in replica.steps]
+        at_starts = [
+            (mine["kv_blocks_used"], mine["queue_len"], true.used_blocks, true.queue_len)
+            for mine, true in zip(steps, replica.steps, strict=True)
+            if mine["is_first"]
+        ]
+        assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
+    if all(setup.scheduler.stream for setup in setups):
+        assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
+            row: life.token_ps for row, life in truth.lives.items()
+        }
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(setups(), st.sampled_from(ROUTERS), traces())
+def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
+    cluster = Cluster(setups, router(), Offered(load), router_seed=1)
+    cluster.run()
+    recorder = cluster.recorder
+    assert recorder.n_finished + recorder.n_rejected == len(load)
+    for replica in cluster.replicas:
+        assert (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks) == (
+            replica.total_blocks,
+            0,
+            0,
+        )
+        assert (replica.cohort.n, replica.cohort.kv_tokens, sum(replica.cohort.crossings)) == (0, 0, 0)
+        assert replica.n_outstanding == 0
+        for row in recorder.stretches(replica.index)[:, [8, 9]].tolist():
+            assert 0 <= sum(row) <= replica.total_blocks
+    asked = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
+    spans = [recorder.spans(replica.index) for replica in cluster.replicas]
+    assert asked == sum(int((2 + s[:, 2] - s[:, 1]).sum()) for s in spans)
