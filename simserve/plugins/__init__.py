@@ -1,0 +1,13 @@
+"""Plug-ins: schedulers, routers, arrival processes and length distributions, found by the name of their file.
+
+    build("schedulers", {"kind": "chunked", "max_num_seqs": 64})  # simserve/schedulers/chunked.py
+    build("routers", "my_package.my_module:MyRouter")             # importable, or in the current directory
+
+A class's fields are its YAML; an unknown name or argument gets a did-you-mean.
+"""
+
+from simserve.plugins.arguments import build, check, spelled_out
+from simserve.plugins.find import names
+from simserve.plugins.manual import Argument, Description, describe
+
+__all__ = ["Argument", "Description", "build", "check", "describe", "names", "spelled_out"]

@@ -1,0 +1,80 @@
+"""A plug-in's arguments: checked against the fields of its class, which are its YAML."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from simserve.errors import PolicyError
+from simserve.plugins.find import NOUNS, find
+from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+
+Spec = str | Mapping[str, Any]
+"""A plug-in in a scenario: its name, or `{kind: name, its arguments...}`."""
+
+
+def build(family: str, spec: Spec) -> Any:
+    """The plug-in that a scenario asks for. Raises PolicyError with everything that is wrong with it."""
+    plugin, flaws = check(family, spec)
+    if flaws:
+        name = spec if isinstance(spec, str) else spec.get("kind", "")
+        raise PolicyError("\n".join(f"{NOUNS[family]} {name}: {flaw}" for flaw in flaws))
+    return plugin
+
+
+def check(family: str, spec: Spec) -> tuple[Any | None, list[Flaw]]:
+    """The plug-in and no flaws, or None and all flaws, with paths inside the spec."""
+    written = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    kind = written.pop("kind", None)
+    if kind is None:
+        return None, [Flaw(("kind",), "is missing", remedy=f"name the {NOUNS[family]}", kind="missing")]
+    if not isinstance(kind, str):
+        return None, [Flaw(("kind",), "must be text", shown(kind))]
+    found = find(family, kind)
+    if isinstance(found, Flaw):
+        return None, [found.below(() if isinstance(spec, str) else ("kind",))]
+    return _construct(found, written)
+
+
+def spelled_out(plugin: Any) -> dict[str, Any]:
+    """Every argument of a plug-in as plain data, those left out included."""
+    if not dataclasses.is_dataclass(plugin):
+        return {}
+    values: dict[str, Any] = TypeAdapter(type(plugin)).dump_python(plugin, mode="json")
+    return values
+
+
+def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
+    """The arguments a class takes."""
+    if not dataclasses.is_dataclass(plugin_class):
+        return ()
+    return tuple(field for field in dataclasses.fields(plugin_class) if field.init)
+
+
+def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | None, list[Flaw]]:
+    known = [field.name for field in fields_of(plugin_class)]
+    flaws = [_unknown(plugin_class, key, known) for key in written if key not in known]
+    flaws += infinities(written)
+    arguments = {key: value for key, value in written.items() if key in known}
+    try:
+        if not dataclasses.is_dataclass(plugin_class):
+            plugin = plugin_class()
+        else:
+            plugin = TypeAdapter(plugin_class).validate_json(as_json(arguments), strict=True)
+    except ValidationError as error:
+        seen = {flaw.path for flaw in flaws}
+        return None, flaws + [flaw for flaw in flaws_of(error, arguments) if flaw.path not in seen]
+    except Exception as error:  # a user's own class may raise anything
+        return None, [*flaws, Flaw((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
+    return (None, flaws) if flaws else (plugin, [])
+
+
+def _unknown(plugin_class: type, key: str, known: list[str]) -> Flaw:
+    if known:
+        remedy = did_you_mean(key, known)
+    elif dataclasses.is_dataclass(plugin_class):
+        remedy = f"{plugin_class.__name__} takes no arguments"
+    else:
+        remedy = f"make {plugin_class.__name__} a pydantic dataclass whose fields are its arguments"
+    return Flaw((key,), "unknown argument", remedy=remedy, kind="unknown")

@@ -1,0 +1,102 @@
+"""A name in a scenario -> the class of that plug-in: the file is the name, and there is no registry."""
+
+import inspect
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
+from types import MappingProxyType, ModuleType
+
+from simserve.plugins.flaws import Flaw, did_you_mean, shown
+
+BASES = MappingProxyType(
+    {"schedulers": "Scheduler", "routers": "Router", "workload.arrivals": "Arrivals", "workload.lengths": "Lengths"}
+)
+"""Each family is a package of simserve; its base module holds the class of that name."""
+
+NOUNS = MappingProxyType(
+    {
+        "schedulers": "scheduler",
+        "routers": "router",
+        "workload.arrivals": "arrival process",
+        "workload.lengths": "length distribution",
+    }
+)
+
+LATER = MappingProxyType({"schedulers": ("sglang", "trtllm"), "routers": ("prefix_affinity",)})
+"""Names that scenarios of this schema will know, and that are not written yet."""
+
+
+def names(family: str) -> list[str]:
+    """The plug-ins of a family that come with simserve, in alphabetical order."""
+    package = import_module(f"simserve.{family}")
+    modules = (module.name for module in iter_modules(package.__path__) if module.name != "base")
+    return sorted(name for name in modules if _classes(family, import_module(f"simserve.{family}.{name}")))
+
+
+def find(family: str, name: str) -> type | Flaw:
+    """The class of a plug-in: `chunked` of this package, or `my_pkg.my_mod:MyClass` of the user's own."""
+    if ":" in name:
+        return _find_outside(family, name)
+    if name.isidentifier() and name != "base" and find_spec(f"simserve.{family}.{name}"):
+        classes = _classes(family, import_module(f"simserve.{family}.{name}"))
+        if classes:
+            return classes[0]
+    known = names(family)
+    if name in LATER.get(family, ()):
+        return Flaw((), f"the {NOUNS[family]} {name} is not there yet", remedy=f"choose from {', '.join(known)}")
+    remedy = f"{did_you_mean(name, known)} (your own: my_module:MyClass)"
+    return Flaw((), f"unknown {NOUNS[family]}", shown(name), remedy)
+
+
+def base_of(family: str) -> type:
+    """The class that every plug-in of a family is a kind of."""
+    base: type = getattr(import_module(f"simserve.{family}.base"), BASES[family])
+    return base
+
+
+def _classes(family: str, module: ModuleType) -> list[type]:
+    """The public plug-in classes that a module itself defines."""
+    base = base_of(family)
+    return [
+        item
+        for item in vars(module).values()
+        if inspect.isclass(item)
+        and issubclass(item, base)
+        and item.__module__ == module.__name__
+        and not item.__name__.startswith("_")
+    ]
+
+
+def _find_outside(family: str, name: str) -> type | Flaw:
+    module_name, _, class_name = name.partition(":")
+    try:
+        with _current_directory_importable():
+            module = import_module(module_name)
+    except Exception as error:  # whatever a user's own module does wrong is theirs to read
+        said = f"{type(error).__name__}: {error}"
+        return Flaw((), f"the module {module_name} cannot be imported ({said})", shown(name))
+    found = getattr(module, class_name, None)
+    if not inspect.isclass(found):
+        choices = [item.__name__ for item in _classes(family, module)]
+        remedy = did_you_mean(class_name, choices) if choices else None
+        return Flaw((), f"the module {module_name} has no class {class_name}", shown(name), remedy)
+    base = base_of(family)
+    if not issubclass(found, base):
+        rule = f"must be a kind of {base.__module__}.{base.__name__}"
+        return Flaw((), rule, shown(name), f"derive {class_name} from it")
+    return found
+
+
+@contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    """As with `python -m`, which a console script lacks."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)

@@ -1,0 +1,208 @@
+"""What is wrong inside a mapping, in plain words: pydantic's findings translated, and names that were nearly right."""
+
+import difflib
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+Path = tuple[str | int, ...]
+"""The keys and list indexes that lead to a value."""
+
+MOST_SHOWN = 60
+"""Characters of a value that a message repeats."""
+
+RULES = {
+    "missing": "is missing",
+    "missing_argument": "is missing",
+    "extra_forbidden": "unknown key",
+    "unexpected_keyword_argument": "unknown key",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dataclass_type": "must be a mapping",
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "multiple_of": "must be a multiple of {multiple_of:g}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "string_too_short": "must not be empty",
+    "value_error": "{error}",
+    "assertion_error": "{error}",
+}
+"""pydantic's error types as rules; anything else keeps pydantic's sentence."""
+
+KINDS: Mapping[str, Literal["missing", "unknown"]] = {
+    "missing": "missing",
+    "missing_argument": "missing",
+    "extra_forbidden": "unknown",
+    "unexpected_keyword_argument": "unknown",
+}
+
+
+@dataclass(frozen=True)
+class Flaw:
+    """A mistake before its place in a file is known: the keys that lead there, the rule, the value, the remedy."""
+
+    path: Path
+    rule: str
+    value: str | None = None
+    remedy: str | None = None
+    kind: Literal["value", "missing", "unknown"] = "value"
+
+    def below(self, path: Path) -> "Flaw":
+        """The same flaw, seen from further up."""
+        return Flaw((*path, *self.path), self.rule, self.value, self.remedy, self.kind)
+
+    def __str__(self) -> str:
+        where = f"{dotted(self.path)}: " if self.path else ""
+        got = f", got {self.value}" if self.value is not None else ""
+        return f"{where}{self.rule}{got}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def flaws_of(error: ValidationError, data: object) -> list[Flaw]:
+    """All that pydantic found wrong in `data`, one flaw a place.
+
+    Where a value may be one of several types, pydantic reports the findings of each: those furthest inside are of
+    the type that the user meant; findings at one place are joined by "or".
+    """
+    found: dict[Path, list[Any]] = {}
+    for finding in error.errors(include_url=False):
+        found.setdefault(_path_in(data, finding["loc"]), []).append(finding)
+    meant = {path: those for path, those in found.items() if not _is_other_type(path, those, found)}
+    return [_flaw(path, those) for path, those in meant.items()]
+
+
+def infinities(data: object, path: Path = ()) -> list[Flaw]:
+    """A flaw for every number in `data` that is not finite."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return [Flaw(path, "must be a finite number", shown(data))]
+    if isinstance(data, Mapping):
+        return [flaw for key, value in data.items() for flaw in infinities(value, (*path, key))]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [flaw for index, value in enumerate(data) for flaw in infinities(value, (*path, index))]
+    return []
+
+
+def as_json(data: object) -> str:
+    """Plain data for pydantic's strict JSON mode, which takes no "8" for 8; 1e5 counts as a whole number."""
+    return json.dumps(_exact(data), default=repr)
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: as the user would write it in YAML, and short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}infinity"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    if isinstance(value, str):
+        text = f"'{value}'"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def dotted(path: Path) -> str:
+    """A path as a user writes it: cluster.pools.0.name."""
+    return ".".join(map(str, path))
+
+
+def closest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that was probably meant, whatever its case and hyphens; None if nothing is near."""
+    plain = {_plain(choice): choice for choice in choices}
+    near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=0.6)
+    return plain[near[0]] if near else None
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A remedy for a name that is unknown: the nearest choice, or all of them."""
+    names = list(choices)
+    near = closest(name, names)
+    if near is not None:
+        return f"did you mean {near}?"
+    return f"choose from {', '.join(names)}" if names else "there is nothing to choose from"
+
+
+def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
+    """pydantic's location without its names of union members, which are in no user's file."""
+    path: list[str | int] = []
+    for index, item in enumerate(loc):
+        if isinstance(data, Mapping) and item in data:
+            data = data[item]
+        elif isinstance(data, Sequence) and isinstance(item, int) and not isinstance(data, str) and item < len(data):
+            data = data[item]
+        elif not (isinstance(data, Mapping) and index == len(loc) - 1 and str(item).isidentifier()):
+            continue
+        path.append(item)
+    return tuple(path)
+
+
+def _is_other_type(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:
+    """Only "wrong type" was found here, while another type's findings lie inside the value."""
+    wrong_type = all(finding["type"].endswith("_type") or finding["type"] == "literal_error" for finding in findings)
+    return wrong_type and any(len(other) > len(path) and other[: len(path)] == path for other in found)
+
+
+def _flaw(path: Path, findings: list[Any]) -> Flaw:
+    first = findings[0]
+    kind = KINDS.get(first["type"], "value")
+    rules = list(dict.fromkeys(_rule(finding) for finding in findings))
+    rule = " or ".join([rules[0], *(other.removeprefix("must be ") for other in rules[1:])])
+    if kind != "value":
+        return Flaw(path, rule, kind=kind)
+    said_by_author = first["type"] in ("value_error", "assertion_error")
+    return Flaw(path, rule, None if said_by_author else shown(first["input"]), _remedy(findings))
+
+
+def _rule(finding: Mapping[str, Any]) -> str:
+    context = finding.get("ctx", {})
+    if finding["type"] == "literal_error" and " or " in context["expected"]:
+        return "must be one of {}".format(context["expected"].replace("'", ""))
+    if finding["type"] in RULES:
+        return RULES[finding["type"]].format(**context)
+    message: str = finding["msg"]
+    return message.replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _remedy(findings: list[Any]) -> str | None:
+    value = findings[0]["input"]
+    if not isinstance(value, str):
+        return None
+    if "number" in _rule(findings[0]) and re.fullmatch(r"[-+]?[\d_]*\.?[\d_]+([eE][-+]?\d+)?", value):
+        return f"write {value.replace('_', '')}, without quotes or underscores"
+    choices = re.findall(r"'([^']*)'", " ".join(str(finding.get("ctx", {}).get("expected")) for finding in findings))
+    near = closest(value, choices)
+    return f"did you mean {near}?" if near else None
+
+
+def _exact(data: object) -> object:
+    """The same data with 1e5 as the whole number that it is."""
+    if isinstance(data, float) and data.is_integer() and abs(data) < 2**53:
+        return int(data)
+    if isinstance(data, Mapping):
+        return {key: _exact(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_exact(value) for value in data]
+    return data
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

@@ -1,0 +1,111 @@
+"""What a plug-in says of itself: its docstring and its arguments, with types, defaults and meanings."""
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from simserve.errors import PolicyError
+from simserve.plugins.arguments import fields_of
+from simserve.plugins.find import NOUNS, find
+from simserve.plugins.flaws import Flaw
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One key of a plug-in's YAML."""
+
+    name: str
+    type: str
+    is_required: bool
+    default: Any
+    """What it is when left out; None where it is required, too."""
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """A plug-in for people to read."""
+
+    family: str
+    name: str
+    text: str
+    arguments: tuple[Argument, ...]
+
+
+def describe(family: str, name: str) -> Description:
+    """What a plug-in does and takes. Raises PolicyError with a did-you-mean for a name that is unknown."""
+    found = find(family, name)
+    if isinstance(found, Flaw):
+        raise PolicyError(f"{NOUNS[family]} {name}: {found}")
+    meanings = _meanings(found)
+    types = _types(found)
+    arguments = tuple(
+        Argument(
+            field.name,
+            types.get(field.name, "any"),
+            _default(field) is dataclasses.MISSING,
+            None if _default(field) is dataclasses.MISSING else _default(field),
+            meanings.get(field.name, ""),
+        )
+        for field in fields_of(found)
+    )
+    return Description(family, name, inspect.cleandoc(found.__doc__ or ""), arguments)
+
+
+def plugin_schema(plugin_class: type) -> dict[str, Any]:
+    """The JSON Schema of a plug-in's arguments."""
+    if not dataclasses.is_dataclass(plugin_class):
+        return {"type": "object", "properties": {}}
+    schema = TypeAdapter(plugin_class).json_schema()
+    for name, meaning in _meanings(plugin_class).items():
+        if name in schema.get("properties", {}):
+            schema["properties"][name].setdefault("description", meaning)
+    return schema
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    """What the field is when left out, or MISSING."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    default = field.default
+    return getattr(default, "default", default)  # pydantic's Field(default=...) wraps it
+
+
+def _types(plugin_class: type) -> dict[str, str]:
+    """The type of each argument as its class writes it."""
+    annotations = inspect.get_annotations(plugin_class)
+    for parent in plugin_class.__mro__[1:-1]:
+        annotations = inspect.get_annotations(parent) | annotations
+    source = _source(plugin_class)
+    written = {
+        node.target.id: ast.unparse(node.annotation)
+        for node in (source.body if source else [])
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {name: written.get(name, str(annotation)) for name, annotation in annotations.items()}
+
+
+def _meanings(plugin_class: type) -> dict[str, str]:
+    """The line under each field, as far as the source is at hand."""
+    source = _source(plugin_class)
+    body = source.body if source else []
+    meanings = {}
+    for field, below in zip(body, body[1:], strict=False):
+        if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
+            meanings[field.target.id] = inspect.cleandoc(below.value.value)
+    return meanings
+
+
+def _source(plugin_class: type) -> ast.ClassDef | None:
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(plugin_class)))
+    except (OSError, TypeError, SyntaxError):
+        return None
+    return next((node for node in tree.body if isinstance(node, ast.ClassDef)), None)
