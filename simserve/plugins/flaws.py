@@ -13,6 +13,8 @@ from pydantic import ValidationError
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
 
+Kind = Literal["value", "missing", "unknown"]
+
 MOST_SHOWN = 60
 """Characters of a value that a message repeats."""
 
@@ -49,7 +51,7 @@ RULES = {
 }
 """pydantic's error types as rules; anything else keeps pydantic's sentence."""
 
-KINDS: Mapping[str, Literal["missing", "unknown"]] = {
+KINDS: Mapping[str, Kind] = {
     "missing": "missing",
     "missing_argument": "missing",
     "extra_forbidden": "unknown",
@@ -65,7 +67,7 @@ class Flaw:
     rule: str
     value: str | None = None
     remedy: str | None = None
-    kind: Literal["value", "missing", "unknown"] = "value"
+    kind: Kind = "value"
 
     def below(self, path: Path) -> "Flaw":
         """The same flaw, seen from further up."""
@@ -145,14 +147,20 @@ def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
     """pydantic's location without its names of union members, which are in no user's file."""
     path: list[str | int] = []
     for index, item in enumerate(loc):
-        if isinstance(data, Mapping) and item in data:
-            data = data[item]
-        elif isinstance(data, Sequence) and isinstance(item, int) and not isinstance(data, str) and item < len(data):
-            data = data[item]
-        elif not (isinstance(data, Mapping) and index == len(loc) - 1 and str(item).isidentifier()):
+        is_last = index == len(loc) - 1
+        if _holds(data, item):
+            data = data[item]  # type: ignore[index]
+        elif not (is_last and isinstance(data, Mapping) and str(item).isidentifier()):
             continue
         path.append(item)
     return tuple(path)
+
+
+def _holds(data: object, item: int | str) -> bool:
+    """`data[item]` is there."""
+    if isinstance(item, int):
+        return isinstance(data, list | tuple) and item < len(data)
+    return isinstance(data, Mapping) and item in data
 
 
 def _is_other_type(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:
@@ -163,7 +171,7 @@ def _is_other_type(path: Path, findings: list[Any], found: Mapping[Path, list[An
 
 def _flaw(path: Path, findings: list[Any]) -> Flaw:
     first = findings[0]
-    kind = KINDS.get(first["type"], "value")
+    kind: Kind = KINDS.get(first["type"], "value")
     rules = list(dict.fromkeys(_rule(finding) for finding in findings))
     rule = " or ".join([rules[0], *(other.removeprefix("must be ") for other in rules[1:])])
     if kind != "value":

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 import textwrap
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -95,7 +96,7 @@ def _meanings(plugin_class: type) -> dict[str, str]:
     source = _source(plugin_class)
     body = source.body if source else []
     meanings = {}
-    for field, below in zip(body, body[1:], strict=False):
+    for field, below in pairwise(body):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
