@@ -1,6 +1,7 @@
 """Clock and Alarm: simpy's environment in whole picoseconds, and an event that can be set again and again."""
 
 from collections.abc import Callable
+from heapq import heappush
 from typing import Any
 
 from simpy import Environment, Event
@@ -27,17 +28,17 @@ class Clock(Environment):
 
     def is_last_event(self) -> bool:
         """Nothing else happens at this instant."""
-        return self.peek() > self._now
+        return not self._queue or self._queue[0][0] > self._now
 
 
 class Alarm(Event):
-    """Calls one action at an instant; setting it again replaces the instant.
+    """Calls one action, with the instant, at an instant; setting it again replaces the instant.
 
     fast: one object for the whole run. An entry that was replaced stays in simpy's heap and is passed over when its
     time comes, which costs less than an event, a process and an interrupt each time.
     """
 
-    def __init__(self, clock: Clock, action: Callable[[], None], phase: int) -> None:
+    def __init__(self, clock: Clock, action: Callable[[int], None], phase: int) -> None:
         super().__init__(clock)
         self._ok = True
         self._value = None
@@ -45,16 +46,18 @@ class Alarm(Event):
         self._action = action
         self._priority = EventPriority(phase)
         self._fires: list[Callable[[Any], None]] = [self._fire]
+        self.callbacks = self._fires
+        self._queue, self._eid = clock._queue, clock._eid
         self.due_ps: int | None = None
 
     def set(self, at_ps: int) -> None:
         """Fire at that instant, and not at the one set before."""
         self.due_ps = at_ps
-        self.callbacks = self._fires
-        self._clock.schedule(self, self._priority, at_ps - self._clock._now)
+        heappush(self._queue, (at_ps, self._priority, next(self._eid), self))  # fast: Environment.schedule, inlined
 
     def _fire(self, _: Event) -> None:
         self.callbacks = self._fires  # simpy took it; a replaced entry may still come
-        if self._clock._now == self.due_ps:
+        now_ps = self._clock._now
+        if now_ps == self.due_ps:
             self.due_ps = None
-            self._action()
+            self._action(now_ps)  # type: ignore[arg-type]  # only integers are ever scheduled

@@ -13,7 +13,7 @@ from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
 from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
-from simserve.state.request import Phase, Request
+from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
 DECODE_ON = StepPlan()
@@ -44,7 +44,7 @@ class Replica:
         clock: Clock,
         rows: Rows,
         recorder: Recorder,
-        on_done: Callable[[], None] | None = None,
+        on_answer: Callable[[int], None] | None = None,
     ) -> None:
         self.index = index
         self.n_outstanding = 0
@@ -54,15 +54,16 @@ class Replica:
         self.cohort = Cohort(setup.block_size)
         self.pool = KvPool(setup.n_blocks, setup.block_size)
         self.total_blocks = setup.n_blocks
-        self.peak_blocks = 0
         self.stretch: Stretch | None = None
         self._scheduler = setup.scheduler
+        self._reserves = setup.scheduler.reserves
+        self._runs_to_completion = setup.scheduler.runs_to_completion
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
         self._rows = rows
         self._recorder = recorder
-        self._on_done = on_done
+        self._on_answer = on_answer
         self._blocked_by: Blocked | None = None
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
@@ -72,16 +73,16 @@ class Replica:
 
     # -- what the cluster calls ------------------------------------------------------------------------------------
 
-    def enqueue(self, request: Request) -> None:
+    def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in and ring the bell: plan at the end of the step in flight, or now when idle."""
         self.n_outstanding += 1
         self.waiting.append(request)
         stretch = self.stretch
         if stretch is None:
-            if self._plan_time.due_ps != self._clock.now_ps:
-                self._plan_time.set(self._clock.now_ps)
+            if self._plan_time.due_ps != now_ps:
+                self._plan_time.set(now_ps)
         elif stretch.n_steps > 1 and self._blocked_by is None:
-            n_steps = stretch.steps_begun(self._clock.now_ps)
+            n_steps = stretch.steps_begun(now_ps)
             if n_steps < stretch.n_steps:
                 stretch.n_steps = n_steps
                 self._step_end.set(stretch.end_ps(n_steps))
@@ -90,18 +91,18 @@ class Replica:
         """KV blocks that hold tokens or are set aside at this instant, those of the step in flight included."""
         held = self.pool.total_blocks - self.pool.free_blocks
         stretch = self.stretch
-        if stretch is not None and stretch.n_decoding and not self._scheduler.reserves:
+        if stretch is not None and stretch.n_decoding and not self._reserves:
             held += self.cohort.blocks_to_grow(stretch.steps_begun(self._clock.now_ps))
         return held
 
-    def stop(self) -> None:
+    def stop(self, now_ps: int) -> None:
         """End the run here: commit the steps that are done and keep what the unfinished have got."""
         if self.stretch is not None:
-            self.stretch.n_steps = self.stretch.steps_done(self._clock.now_ps)
+            self.stretch.n_steps = self.stretch.steps_done(now_ps)
             if self.stretch.n_steps:
-                self._commit(self.stretch)
+                self._commit(self.stretch, now_ps)
         for request in self.running:
-            if request.phase is Phase.DECODE and request not in self.cohort.lingering:
+            if request.phase is DECODE and request not in self.cohort.lingering:
                 self._recorder.span(self.index, request, self.cohort.step)
 
     def why_waiting(self) -> str:
@@ -114,92 +115,88 @@ class Replica:
 
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
-    def _on_step_end(self) -> None:
+    def _on_step_end(self, now_ps: int) -> None:
         assert self.stretch is not None  # the alarm is set only with a stretch
-        self._commit(self.stretch)
+        self._commit(self.stretch, now_ps)
         if self._clock.is_last_event():  # fast: nothing else at this instant, so the plan phase may follow at once
-            self._plan()
+            self._plan(now_ps)
         else:
-            self._plan_time.set(self._clock.now_ps)
+            self._plan_time.set(now_ps)
 
-    def _commit(self, stretch: Stretch) -> None:
+    def _commit(self, stretch: Stretch, now_ps: int) -> None:
         self._recorder.stretch(self.index, stretch)
         self.stretch = None
+        cohort = self.cohort
         if stretch.n_decoding:
-            self._commit_decode(stretch.n_steps)
+            n_steps = stretch.n_steps
+            n_blocks = cohort.blocks_to_grow(n_steps)
+            if self._reserves:
+                self.pool.fill(n_blocks)
+            else:
+                self.pool.use(n_blocks)
+            cohort.step += n_steps
+            cohort.kv_tokens += n_steps * stretch.n_decoding
+            for request in cohort.pop_finished():
+                self._last_token(request, now_ps)
+                if not self._runs_to_completion:
+                    self._leave(request, cohort.leave(request))
         if stretch.chunks:
-            self._commit_chunks(stretch.chunks)
-        lingering = self.cohort.lingering
-        if lingering and len(lingering) == self.cohort.n:
-            self._end_batch()
+            self._commit_chunks(stretch.chunks, now_ps)
+        if cohort.lingering and len(cohort.lingering) == cohort.n:
+            self._end_batch(now_ps)
 
-    def _commit_decode(self, n_steps: int) -> None:
-        cohort, pool = self.cohort, self.pool
-        n_blocks = cohort.blocks_to_grow(n_steps)
-        if self._scheduler.reserves:
-            pool.fill(n_blocks)
-        else:
-            pool.use(n_blocks)
-            self._note_peak()
-        cohort.advance(n_steps)
-        for request in cohort.pop_finished():
-            self._last_token(request)
-            if not self._scheduler.runs_to_completion:
-                self._leave(request, cohort.leave(request))
-
-    def _commit_chunks(self, chunks: Sequence[tuple[Request, int]]) -> None:
+    def _commit_chunks(self, chunks: Sequence[tuple[Request, int]], now_ps: int) -> None:
         for request, n_tokens in chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
-                self._end_prefill(request)
+                self._end_prefill(request, now_ps)
 
-    def _end_prefill(self, request: Request) -> None:
+    def _end_prefill(self, request: Request, now_ps: int) -> None:
         """The prefill is complete and has produced a token; the request decodes on, or is done."""
-        now_ps = self._clock.now_ps
         self.prefilling.remove(request)
+        if not request.emitted_tokens:
+            self._recorder.first_token(request.row, now_ps)
         request.emitted_tokens += 1
         request.joined_ps = now_ps
-        if request.first_token_ps is None:
-            request.first_token_ps = now_ps
+        request.join_step = self.cohort.step
         n_left = self._rows.output_tokens[request.row] - request.emitted_tokens
-        if n_left or self._scheduler.runs_to_completion:
+        if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
         if not n_left:
-            request.join_step = self.cohort.step
-            self._last_token(request)
-            if not self._scheduler.runs_to_completion:
+            self._last_token(request, now_ps)
+            if not self._runs_to_completion:
                 self._leave(request, request.prefilled_tokens)
 
-    def _last_token(self, request: Request) -> None:
+    def _last_token(self, request: Request, now_ps: int) -> None:
         """All its tokens are computed; unless the answer leaves whole with its batch, the client has them."""
         self._recorder.span(self.index, request, self.cohort.step)
-        if self._scheduler.runs_to_completion:
+        if self._runs_to_completion:
             self.cohort.lingering.append(request)
         if self._scheduler.stream:
-            self._answer(request)
+            self._answer(request, now_ps)
 
-    def _end_batch(self) -> None:
+    def _end_batch(self, now_ps: int) -> None:
         """All of a padded batch have finished: they leave together, and whole answers with them."""
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
             self._leave(request, self.cohort.leave(request))
             if not self._scheduler.stream:
-                request.first_token_ps = self._clock.now_ps
-                self._answer(request)
+                self._recorder.first_token(request.row, now_ps)
+                self._answer(request, now_ps)
 
-    def _answer(self, request: Request) -> None:
+    def _answer(self, request: Request, now_ps: int) -> None:
         """The client has its whole answer."""
         self.n_outstanding -= 1
-        self._recorder.finish(self.index, request, self._clock.now_ps)
-        if self._on_done is not None:
-            self._on_done()
+        self._recorder.finish(request.row, now_ps)
+        if self._on_answer is not None:
+            self._on_answer(now_ps)
 
     def _leave(self, request: Request, kv_tokens: int) -> None:
         """Give back its seat and its blocks."""
-        request.phase = Phase.DONE
+        request.phase = DONE
         del self.running[request]
         self._release(request, kv_tokens)
 
@@ -209,92 +206,101 @@ class Replica:
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
         request.reserved_blocks = 0
 
-    def _note_peak(self) -> None:
-        held = self.pool.total_blocks - self.pool.free_blocks
-        if held > self.peak_blocks:
-            self.peak_blocks = held
-
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
-    def _plan(self) -> None:
+    def _plan(self, now_ps: int) -> None:
         """Decide the next steps and sleep through them."""
-        just_preempted = self._make_room()
+        just_preempted = self._make_room(now_ps)
         plan = DECODE_ON
         while self.waiting or self.prefilling:
-            plan = self._ask(just_preempted)
+            plan = self._ask(now_ps, just_preempted)
             stuck = plan.blocked_by == "blocks" and not plan.prefill and not self.cohort.n and len(self.running) > 1
             if not stuck:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
-            self._preempt(ask_for_victim(self._scheduler, self._view))
+            self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
             just_preempted = True
         self._blocked_by = plan.blocked_by
         if plan.prefill:
-            self._start_mixed(plan)
+            self._start_mixed(plan, now_ps)
         elif self.cohort.n and plan.decode:
-            self._start_decode(plan, 1 if just_preempted else plan.valid_steps)
+            self._start_decode(plan, now_ps, 1 if just_preempted else plan.valid_steps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
 
-    def _ask(self, just_preempted: bool) -> StepPlan:
-        view, n_growth = self._view, 0
-        if not self._scheduler.reserves:
-            n_growth = self.cohort.blocks_to_grow(1)
-        view.now_ps = self._clock.now_ps
-        view.n_decoding = self.cohort.n
-        view.free_blocks = self.pool.free_blocks - n_growth
+    def _ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
+        view, cohort = self._view, self.cohort
+        view.now_ps = now_ps
+        view.n_decoding = cohort.n
+        view.free_blocks = self.pool.free_blocks
+        if not self._reserves:
+            view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
         view.just_preempted = just_preempted
         return ask_for_plan(self._scheduler, view)
 
-    def _make_room(self) -> bool:
+    def _make_room(self, now_ps: int) -> bool:
         """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
         cohort, pool = self.cohort, self.pool
-        if pool.free_blocks >= cohort.n or self._scheduler.reserves:
+        if pool.free_blocks >= cohort.n or self._reserves:  # fast: a step begins at most a block a member
             return False
         just_preempted = False
         while cohort.blocks_to_grow(1) > pool.free_blocks:
-            self._view.now_ps = self._clock.now_ps
-            self._preempt(ask_for_victim(self._scheduler, self._view))
+            self._view.now_ps = now_ps
+            self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
             just_preempted = True
         return just_preempted
 
-    def _preempt(self, request: Request) -> None:
+    def _preempt(self, request: Request, now_ps: int) -> None:
         """Take a running request's blocks; it waits at the head of the queue and will compute all again."""
-        if request.phase is Phase.DECODE:
-            kv_tokens = self.cohort.drop(request)
+        if request.phase is DECODE:
             self._recorder.span(self.index, request, self.cohort.step)
+            kv_tokens = self.cohort.drop(request)
         else:
             kv_tokens = request.prefilled_tokens
             self.prefilling.remove(request)
         self._release(request, kv_tokens)
+        self._recorder.preempt(request.row, kv_tokens)
         del self.running[request]
-        request.phase = Phase.WAITING
+        request.phase = WAITING
         request.prefilled_tokens = 0
         request.n_preemptions += 1
-        request.n_recomputed_tokens += kv_tokens
-        request.preempted_at_ps = self._clock.now_ps
+        request.preempted_at_ps = now_ps
         self.waiting.appendleft(request)
 
-    def _start_mixed(self, plan: StepPlan) -> None:
+    def _admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
+        """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""
+        if self.waiting[0] is request:
+            self.waiting.popleft()
+        else:
+            self.waiting.remove(request)
+        self.running[request] = None
+        self.prefilling.append(request)
+        request.phase = PREFILL
+        if reserve_tokens:
+            request.reserved_blocks = -(-reserve_tokens // self.pool.block_size)
+            self.pool.reserve(request.reserved_blocks)
+        if request.n_preemptions:
+            self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
+        else:
+            self._recorder.schedule(self.index, request.row, now_ps)
+
+    def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
-        n_tokens = n_pairs = n_context = n_complete = 0
+        n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
+        block_size = self.pool.block_size
         for i, (request, n_chunk) in enumerate(plan.prefill):
-            if request.phase is Phase.WAITING:
-                self._admit(request)
-                if plan.reserve_tokens:
-                    request.reserved_blocks = self.pool.blocks_for(plan.reserve_tokens[i])
-                    self.pool.reserve(request.reserved_blocks)
+            if request.phase is WAITING:
+                self._admit(request, plan.reserve_tokens[i] if self._reserves else 0, now_ps)
             done = request.prefilled_tokens
-            n_blocks = self.pool.blocks_for(done + n_chunk) - self.pool.blocks_for(done)
-            if request.reserved_blocks:
-                self.pool.fill(n_blocks)
-            else:
-                self.pool.use(n_blocks)
+            n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
-        self._note_peak()
+        if self._reserves:
+            self.pool.fill(n_blocks)
+        else:
+            self.pool.use(n_blocks)
         cohort, cost = self.cohort, self._cost
         n = cohort.n if plan.decode else 0
         first_ps = cost.tokens_ps(n_tokens + n) + cost.sampled_ps(n + n_complete)
@@ -302,25 +308,9 @@ class Replica:
         if n:
             intercept_ps, slope_ps = cost.decode_line(n)
             first_ps += intercept_ps + slope_ps * cohort.kv_tokens
-        self._sleep(plan, first_ps, 0, 1, n, n_tokens, n_pairs)
+        self._sleep(plan, Stretch(now_ps, first_ps, 0, 1, n, plan.prefill), n_tokens, n_pairs)
 
-    def _admit(self, request: Request) -> None:
-        """A seat for a waiting request, which is nearly always the head of the queue."""
-        now_ps = self._clock.now_ps
-        if self.waiting[0] is request:
-            self.waiting.popleft()
-        else:
-            self.waiting.remove(request)
-        request.phase = Phase.PREFILL
-        self.running[request] = None
-        self.prefilling.append(request)
-        if request.scheduled_ps is None:
-            request.scheduled_ps = now_ps
-        if request.preempted_at_ps is not None:
-            request.preempted_ps += now_ps - request.preempted_at_ps
-            request.preempted_at_ps = None
-
-    def _start_decode(self, plan: StepPlan, n_most: int | None) -> None:
+    def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
         """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
         cohort, free_blocks = self.cohort, self.pool.free_blocks
         n = cohort.n
@@ -328,24 +318,21 @@ class Replica:
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: at most one block a member and block_size steps, so the exact count is seldom needed
-        if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._scheduler.reserves:
+        if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         line = self._lines.get(n)
         if line is None:
             intercept_ps, slope_ps = self._cost.decode_line(n)
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
-        self._sleep(plan, line[0] + line[1] * cohort.kv_tokens, line[1] * n, n_steps, n, 0, 0)
+        base_ps, slope_ps = line
+        stretch = Stretch(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps, n)
+        if plan.wake_at_ps is not None:
+            stretch.n_steps = min(n_steps, stretch.steps_begun(plan.wake_at_ps))
+        self._sleep(plan, stretch, 0, 0)
 
-    def _sleep(
-        self, plan: StepPlan, first_ps: int, growth_ps: int, n_steps: int, n: int, n_tokens: int, n_pairs: int
-    ) -> None:
-        pool = self.pool
-        stretch = self.stretch = Stretch(
-            self._clock.now_ps,
-            first_ps,
-            growth_ps,
-            n_steps,
-            plan.prefill,
+    def _sleep(self, plan: StepPlan, stretch: Stretch, n_tokens: int, n_pairs: int) -> None:
+        n, pool = stretch.n_decoding, self.pool
+        stretch.counters = (
             n_tokens,
             n_pairs,
             n,
@@ -355,6 +342,5 @@ class Replica:
             len(self.waiting),
             BLOCKED_BY[plan.blocked_by],
         )
-        if plan.wake_at_ps is not None:
-            stretch.n_steps = min(n_steps, stretch.steps_begun(plan.wake_at_ps))
+        self.stretch = stretch
         self._step_end.set(stretch.end_ps(stretch.n_steps))

@@ -4,6 +4,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
 
@@ -29,14 +30,14 @@ class Chunked(Scheduler):
         free_seats = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         most_tokens = self.long_prefill_token_threshold or self.max_num_batched_tokens
-        chunks = []
+        chunks: list[tuple[Request, int]] = []
         blocked_by: Blocked | None = None
         for request in view.queue:
-            left_tokens = request.prefill_left_tokens
-            n_tokens = min(budget_tokens, left_tokens, most_tokens)
-            if n_tokens <= 0:
+            if budget_tokens <= 0:
                 blocked_by = "budget"
                 break
+            left_tokens = request.prefill_left_tokens
+            n_tokens = min(left_tokens, budget_tokens, most_tokens)
             if request.is_new:
                 if free_seats <= 0:
                     blocked_by = "seats"

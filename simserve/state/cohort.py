@@ -2,7 +2,7 @@
 
 from heapq import heapify, heappop, heappush
 
-from simserve.state.request import Phase, Request
+from simserve.state.request import DECODE, Request
 
 
 class Cohort:
@@ -11,7 +11,7 @@ class Cohort:
     A request that joins with K tokens in the cache attends K + 1 keys in its next step (the new token's key is
     written in that step), K + 2 in the one after, and so on.
 
-    Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = n.
+    Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = 2 n.
     """
 
     __slots__ = ("_finishes", "_n_joins", "_stale", "block_size", "crossings", "kv_tokens", "lingering", "n", "step")
@@ -22,8 +22,9 @@ class Cohort:
         """Decode steps done by this cohort since the start of the run."""
         self.n = 0
         self.kv_tokens = 0
-        self.crossings = [0] * block_size
-        """How many members begin a new block in the steps whose number is i modulo the block size."""
+        self.crossings = [0] * (2 * block_size)
+        """How many members begin a new block in the steps whose number is i modulo the block size, twice over, so
+        that a run of up to block_size steps is one slice."""
         self.lingering: list[Request] = []
         """Members that have finished and stay, at full cost, until the whole batch has."""
         self._finishes: list[tuple[int, int, Request]] = []
@@ -33,14 +34,14 @@ class Cohort:
     def join(self, request: Request, n_left: int) -> None:
         """Add a request that has n_left tokens to produce, all prefilled; with none left it will linger."""
         kv_tokens = request.padding_tokens + request.prefilled_tokens
-        request.phase = Phase.DECODE
+        request.phase = DECODE
         request.kv_offset = kv_tokens - self.step
         request.join_step = self.step
         request.join_seq = self._n_joins
         self._n_joins += 1
         self.n += 1
         self.kv_tokens += kv_tokens + 1
-        self.crossings[-request.kv_offset % self.block_size] += 1
+        self._cross(request, 1)
         if n_left:
             heappush(self._finishes, (self.step + n_left, request.join_seq, request))
 
@@ -50,7 +51,7 @@ class Cohort:
         request.emitted_tokens += self.step - request.join_step
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
-        self.crossings[-request.kv_offset % self.block_size] -= 1
+        self._cross(request, -1)
         request.join_seq = -1
         return kv_tokens
 
@@ -64,11 +65,6 @@ class Cohort:
             self._stale = 0
         return kv_tokens
 
-    def advance(self, n_steps: int) -> None:
-        """Every member attends one more key a step."""
-        self.step += n_steps
-        self.kv_tokens += n_steps * self.n
-
     def steps_to_finish(self) -> int:
         """Steps until the next member has produced all its tokens. Needs a member that does not linger."""
         finishes = self._finishes
@@ -79,7 +75,7 @@ class Cohort:
 
     def pop_finished(self) -> list[Request]:
         """Members whose last token came with the last step, by the order in which they joined; still members."""
-        finished = []
+        finished: list[Request] = []
         finishes, step = self._finishes, self.step
         while finishes and finishes[0][0] <= step:
             _, seq, request = heappop(finishes)
@@ -91,14 +87,12 @@ class Cohort:
 
     def blocks_to_grow(self, n_steps: int) -> int:
         """Blocks that the next n_steps begin."""
-        cycles, rest = divmod(n_steps, self.block_size)
-        grown = cycles * self.n
-        if rest:
-            at = self.step % self.block_size
-            grown += sum(self.crossings[at : at + rest])
-            if at + rest > self.block_size:
-                grown += sum(self.crossings[: at + rest - self.block_size])
-        return grown
+        block_size = self.block_size
+        at = self.step % block_size
+        if n_steps < block_size:
+            return sum(self.crossings[at : at + n_steps])
+        cycles, rest = divmod(n_steps, block_size)
+        return cycles * self.n + sum(self.crossings[at : at + rest])
 
     def steps_within(self, free_blocks: int) -> int:
         """The most steps whose new blocks are at most free_blocks. Needs a member."""
@@ -109,3 +103,8 @@ class Cohort:
             if left_blocks < 0:
                 return n_steps
             n_steps += 1
+
+    def _cross(self, request: Request, count: int) -> None:
+        residue = -request.kv_offset % self.block_size
+        self.crossings[residue] += count
+        self.crossings[residue + self.block_size] += count

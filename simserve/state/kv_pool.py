@@ -7,30 +7,32 @@ class KvPool:
     Invariant: used_blocks + reserved_blocks + free_blocks = total_blocks, and none is negative.
     """
 
-    __slots__ = ("block_size", "free_blocks", "reserved_blocks", "total_blocks", "used_blocks")
+    __slots__ = ("block_size", "free_blocks", "least_free_blocks", "reserved_blocks", "total_blocks", "used_blocks")
 
     def __init__(self, total_blocks: int, block_size: int) -> None:
         self.total_blocks = total_blocks
         self.block_size = block_size
         self.free_blocks = total_blocks
+        self.least_free_blocks = total_blocks
+        """The fewest that have ever been free."""
         self.used_blocks = 0
         """Blocks that hold tokens."""
         self.reserved_blocks = 0
         """Blocks set aside for running requests that hold no token yet."""
 
-    def blocks_for(self, n_tokens: int) -> int:
-        """Blocks that n_tokens of one request fill."""
-        return -(-n_tokens // self.block_size)
-
     def use(self, n_blocks: int) -> None:
         """Take free blocks for tokens."""
-        self.free_blocks -= n_blocks
         self.used_blocks += n_blocks
+        self.free_blocks -= n_blocks
+        if self.free_blocks < self.least_free_blocks:
+            self.least_free_blocks = self.free_blocks
 
     def reserve(self, n_blocks: int) -> None:
         """Set free blocks aside."""
-        self.free_blocks -= n_blocks
         self.reserved_blocks += n_blocks
+        self.free_blocks -= n_blocks
+        if self.free_blocks < self.least_free_blocks:
+            self.least_free_blocks = self.free_blocks
 
     def fill(self, n_blocks: int) -> None:
         """Put tokens into blocks that were set aside."""
