@@ -1,0 +1,46 @@
+"""Which commands there are. Their modules import nothing heavy, so that `simserve --help` is quick."""
+
+from typing import Annotated
+
+import typer
+
+from simserve.cli import catalog, explain, init, later, report, run, schema, trace
+
+app = typer.Typer(
+    help="Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput.",
+    epilog="Exit codes: 0 good, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: docs/cli.md",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from simserve import __version__
+        from simserve.cli import terminal
+
+        terminal.result(f"simserve {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _simserve(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput."""
+
+
+app.command("run")(run.run)
+app.command("explain")(explain.explain)
+app.command("init")(init.init)
+app.command("report")(report.report)
+app.add_typer(trace.app, name="trace")
+app.command("catalog")(catalog.catalog)
+app.command("schema")(schema.schema)
+for _name in later.COMMANDS:
+    app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

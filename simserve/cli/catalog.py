@@ -1,0 +1,92 @@
+"""`simserve catalog`: what there is to choose from."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from simserve.plugins import Description
+
+FAMILIES = {
+    "schedulers": "schedulers",
+    "routers": "routers",
+    "arrivals": "workload.arrivals",
+    "lengths": "workload.lengths",
+}
+"""Kinds that are policies, and the package each lives in."""
+KINDS = ("models", "gpus", "engines", *FAMILIES)
+
+
+def catalog(
+    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="One entry of that kind, whole.", show_default=False)] = None,
+) -> None:
+    """Show which models, GPUs, engines and policies there are."""
+    from simserve.cli import terminal
+
+    if kind is None:
+        terminal.result(terminal.table([(each, ", ".join(_names(each))) for each in KINDS], indent=""))
+        return
+    if kind not in KINDS:
+        raise typer.BadParameter(f"no such kind {kind!r}; there are {', '.join(KINDS)}", param_hint="KIND")
+    if name is None:
+        terminal.result("\n".join(_names(kind)))
+    elif kind in FAMILIES:
+        from simserve import plugins
+
+        terminal.result("\n".join(_policy_lines(plugins.describe(FAMILIES[kind], name))))
+    else:
+        terminal.result("\n".join(_thing_lines(_thing(kind, name))))
+
+
+def _names(kind: str) -> list[str]:
+    from simserve import catalog as things
+    from simserve import plugins
+
+    return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
+
+
+def _thing(kind: str, name: str) -> Any:
+    from simserve import catalog as things
+
+    load = {"models": things.load_model, "gpus": things.load_gpu, "engines": things.load_engine}[kind]
+    return load(name)
+
+
+def _thing_lines(thing: Any) -> Iterator[str]:
+    """The fields of a spec, a line each, with the source of each where they have their own."""
+    from dataclasses import fields
+
+    from simserve.cli.terminal import table
+
+    sources = getattr(thing, "sources", {})
+    names = [field.name for field in fields(thing) if field.name != "sources"]
+    rows = [(name, _said(getattr(thing, name)), sources.get(name, "")) for name in names]
+    yield table(rows, indent="")
+
+
+def _policy_lines(policy: "Description") -> Iterator[str]:
+    from simserve.cli.terminal import table
+
+    yield policy.text
+    if policy.arguments:
+        yield "\nArguments"
+    rows = []
+    for argument in policy.arguments:
+        default = "required" if argument.is_required else f"default {_said(argument.default)}"
+        rows.append((argument.name, argument.type, default, argument.meaning))
+    yield table(rows)
+
+
+def _said(value: Any) -> str:
+    """A value as a scenario would write it."""
+    from collections.abc import Mapping
+
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_said(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if value is None or isinstance(value, bool):
+        return str(value).lower().replace("none", "null")
+    return str(value)

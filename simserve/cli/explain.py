@@ -1,0 +1,57 @@
+"""`simserve explain`: a dry run."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from simserve.explain import PoolAnswer, TypicalStep
+
+
+def explain(
+    scenario: ScenarioFile, assignments: Assignments = None, seed: Seed = None, as_json: AsJson = False
+) -> None:
+    """Say what a scenario means, without running it."""
+    from dataclasses import asdict
+
+    from simserve import load_scenario
+    from simserve.cli import terminal
+    from simserve.explain import explain as dry_run
+
+    loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
+    answer = dry_run(loaded)
+    if as_json:
+        terminal.result_json(asdict(answer))
+        return
+    terminal.result(
+        f"# {answer.name}, scenario {answer.digest}: its values, and the origin of those it does not give\n"
+    )
+    terminal.result(loaded.to_yaml())
+    for pool in answer.pools:
+        terminal.result("\n".join(_pool_lines(pool)))
+
+
+def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
+    from simserve.cli.terminal import table
+
+    replicas = f"{pool.n_replicas} replicas of {pool.model} on {pool.gpus_per_replica} x {pool.gpu} each"
+    yield f"Pool {pool.name} ({pool.role}): {replicas}, as {pool.engine}"
+    yield "\n  Memory of each GPU"
+    yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
+    origin = "given by the scenario" if pool.kv_verified else "an estimate; give num_gpu_blocks if you know it"
+    yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens a replica ({origin})"
+    yield f"    longest request: {pool.max_model_len:,} tokens"
+    yield f"\n  Typical steps, {'calibrated' if pool.calibrated else 'uncalibrated'}"
+    heading = ("", "time", "tokens/s", "by tokens", "attention", "LM head")
+    yield table([heading, *(_step_row(step) for step in pool.steps)], indent="    ")
+
+
+def _step_row(step: "TypicalStep") -> tuple[str, ...]:
+    from simserve.explain import CONTEXT_TOKENS
+
+    decode = f"decode {step.n_requests} requests of {CONTEXT_TOKENS:,} tokens"
+    label = decode if step.phase == "decode" else f"prefill {step.n_tokens:,} tokens"
+    parts_s = (step.duration_s, step.tokens_s, step.attention_s, step.head_s)
+    total, *parts = (f"{seconds * 1e3:,.2f} ms" for seconds in parts_s)
+    return (label, total, f"{step.tokens_per_s:,.0f}", *parts)

@@ -1,0 +1,24 @@
+"""`simserve init`: a starter scenario to edit."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def init(path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("scenario.yaml")) -> None:
+    """Write a commented starter scenario."""
+    from importlib.resources import files
+
+    from simserve.cli import terminal
+    from simserve.errors import OutputError
+
+    starter = files("simserve.cli").joinpath("starter.yaml").read_text(encoding="utf-8")
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(starter)
+    except FileExistsError:
+        raise OutputError(f"{path}: is there already, and init never overwrites; name another file") from None
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    terminal.message(f"wrote {path}; try: simserve run {path}")

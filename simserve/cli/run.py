@@ -1,0 +1,63 @@
+"""`simserve run`: simulate one scenario, write its files, and say how it went."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from simserve.metrics.results import Results
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's own seed.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
+
+
+def run(
+    scenario: ScenarioFile,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>.")] = None,
+    assignments: Assignments = None,
+    seed: Seed = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Leave out report.html.")] = False,
+    steps: Annotated[
+        Literal["stretch", "full", "none"],
+        typer.Option("--steps", help="Rows of steps.parquet: one a stretch, one a step, or no file (nor spans)."),
+    ] = "stretch",
+    as_json: AsJson = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Simulate a scenario: write tables, summary and page."""
+    from simserve import load_scenario, simulate
+    from simserve.cli import terminal
+
+    loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
+    directory = out or Path("reports") / loaded.name
+    with terminal.progress_bar(is_wanted=not quiet) as progress:
+        results = simulate(loaded, progress=progress)
+    results.write(directory, steps=steps, report=None if no_report else _render)
+    if as_json:
+        terminal.result_json(results.summary)
+    elif not quiet:
+        terminal.result(_answer(results.summary, directory, has_page=not no_report))
+    if not quiet:
+        for warning in results.summary["warnings"]:
+            terminal.message(f"warning: {warning}")
+
+
+def _render(results: "Results") -> str:
+    from simserve.report.page import render
+
+    return render(results)
+
+
+def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
+    """The verdict, the short table, and where the files are."""
+    from simserve.cli import terminal
+    from simserve.report.verdict import terminal_table, verdict
+
+    where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
+    return f"{verdict(summary)}\n\n{terminal.table(terminal_table(summary))}\n\n{where}"

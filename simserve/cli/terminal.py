@@ -1,0 +1,89 @@
+"""What all commands share on the terminal: results to stdout, messages to stderr, tables, and the progress bar."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from simserve.simulate import Progress
+
+
+def result(text: str) -> None:
+    """Print what was asked for."""
+    _write(sys.stdout, text)
+
+
+def result_json(value: Any) -> None:
+    """Print what was asked for, for a machine: strict JSON."""
+    import json
+
+    result(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def message(text: str) -> None:
+    """Say something to the person at the terminal."""
+    _write(sys.stderr, f"simserve: {text}")
+
+
+def errors(text: str) -> None:
+    """Say what was wrong with the input, a line each."""
+    for line in text.splitlines():
+        message(f"error: {line}")
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Rows of cells as aligned lines: words to the left, what starts with a digit and its heading to the right."""
+    n_columns = max(map(len, rows), default=0)
+    columns = [[row[i] if i < len(row) else "" for row in rows] for i in range(n_columns)]
+    aligned = [_aligned(column) for column in columns]
+    return "\n".join((indent + "  ".join(cells)).rstrip() for cells in zip(*aligned, strict=True))
+
+
+@contextmanager
+def progress_bar(is_wanted: bool = True) -> "Iterator[Callable[[Progress], None] | None]":
+    """A bar on stderr while the block runs, wiped away at its end; None where nobody would see it."""
+    if not is_wanted or not sys.stderr.isatty():
+        yield None
+        return
+    started_at_s = time.monotonic()
+
+    def draw(progress: "Progress") -> None:
+        line = progress_line(progress, time.monotonic() - started_at_s)
+        sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
+        sys.stderr.flush()
+
+    try:
+        yield draw
+    finally:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+def progress_line(progress: "Progress", wall_s: float) -> str:
+    """Share done, simulated time, speed and time left, in one line."""
+    speed = f"{progress.n_done / max(wall_s, 1e-9):,.0f} requests/s"
+    simulated = f"{progress.sim_s:,.1f} s simulated"
+    if not progress.n_total:
+        return f"{progress.n_done:,} requests  {simulated}  {speed}"
+    done_frac = min(1.0, progress.n_done / progress.n_total)
+    full = "#" * int(20 * done_frac)
+    left = f"{wall_s * (1 - done_frac) / done_frac:,.0f} s left" if done_frac else "starting"
+    return f"[{full:.<20}] {done_frac:4.0%}  {simulated}  {speed}  {left}"
+
+
+def _aligned(column: Sequence[str]) -> list[str]:
+    width = max(map(len, column))
+    is_numeric = all(cell[:1] in set("0123456789-–≤<>") or not cell for cell in column[1:])
+    return [cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column]
+
+
+def _write(stream: TextIO, text: str) -> None:
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    try:
+        print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
+    except BrokenPipeError:  # the reader went away (`| head`): nobody to tell, and nothing went wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,0 +1,132 @@
+"""What a scenario means before it runs: where the memory goes GB by GB, and what typical steps cost."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.cost.roofline import StepCost
+from simserve.cost.shape import StepShape
+from simserve.scenario import PoolSetup, Scenario
+from simserve.units import to_s
+
+CONTEXT_TOKENS = 1024
+"""What each request of a typical decode step attends to."""
+DECODE_BATCHES = (1, 8, 32, 128, 256)
+PROMPTS_TOKENS = (512, 2048, 8192)
+
+
+@dataclass(frozen=True)
+class TypicalStep:
+    """What one step costs; duration_s is the sum of its three parts."""
+
+    phase: str
+    """decode: n_requests that attend to CONTEXT_TOKENS each; prefill: one whole prompt of n_tokens."""
+    n_requests: int
+    n_tokens: int
+    duration_s: float
+    tokens_s: float
+    """What depends on the number of tokens alone: matrix products, launches, all-reduce, the host."""
+    attention_s: float
+    head_s: float
+    tokens_per_s: float
+
+
+@dataclass(frozen=True)
+class PoolAnswer:
+    """One pool: what it is made of, where the memory of each GPU goes, and what its steps cost."""
+
+    name: str
+    role: str
+    n_replicas: int
+    gpus_per_replica: int
+    model: str
+    gpu: str
+    engine: str
+    calibrated: bool
+    memory_bytes: dict[str, float]
+    """Of one GPU: total; and the parts it is divided into."""
+    n_blocks: int
+    kv_tokens: int
+    kv_verified: bool
+    max_model_len: int
+    steps: tuple[TypicalStep, ...]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that a dry run tells."""
+
+    name: str
+    digest: str
+    pools: tuple[PoolAnswer, ...]
+    scenario: dict[str, Any]
+    """Resolved, every default filled in."""
+    origins: dict[str, str]
+    """Where each value came from, by dotted path; those not listed were written in the file."""
+
+
+def explain(scenario: Scenario) -> Answer:
+    """Dry-run a scenario: nothing is simulated."""
+    pools = tuple(_pool(setup) for setup in scenario.setups)
+    return Answer(scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins))
+
+
+def _pool(setup: PoolSetup) -> PoolAnswer:
+    ledger = setup.ledger
+    return PoolAnswer(
+        name=setup.name,
+        role=setup.role,
+        n_replicas=setup.n_replicas,
+        gpus_per_replica=setup.tensor,
+        model=setup.model.name,
+        gpu=setup.gpu.name,
+        engine=setup.engine.name,
+        calibrated=setup.engine.calibrated,
+        memory_bytes={
+            "total": ledger.total_bytes,
+            "weights": ledger.weights_bytes,
+            "activations": ledger.activations_bytes,
+            "reserve": ledger.reserve_bytes,
+            "kv": ledger.kv_bytes,
+            "unused": ledger.total_bytes - ledger.usable_bytes,
+        },
+        n_blocks=ledger.n_blocks,
+        kv_tokens=ledger.kv_tokens,
+        kv_verified=ledger.verified,
+        max_model_len=setup.max_model_len,
+        steps=tuple(_typical_steps(setup)),
+    )
+
+
+def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
+    """Decode steps and prefills, as far as the pool has room for them."""
+    cost = StepCost(
+        setup.model,
+        setup.gpu,
+        setup.engine,
+        weight_dtype=setup.weight_dtype,
+        kv_dtype=setup.kv_dtype,
+        tensor=setup.tensor,
+    )
+    context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
+    for n in DECODE_BATCHES:
+        if n * context_tokens <= setup.ledger.kv_tokens:
+            yield _step(cost, "decode", n, StepShape(0, 0, 0, n, n * context_tokens, n))
+    for n in PROMPTS_TOKENS:
+        if n <= setup.max_model_len:
+            yield _step(cost, "prefill", 1, StepShape(n, n * (n + 1) // 2, n, 0, 0, 1))
+
+
+def _step(cost: StepCost, phase: str, n_requests: int, shape: StepShape) -> TypicalStep:
+    n_tokens = shape.prefill_tokens + shape.decode_requests
+    total_ps, tokens_ps, head_ps = cost.step_ps(shape), cost.tokens_ps(n_tokens), cost.sampled_ps(shape.sampled_rows)
+    return TypicalStep(
+        phase=phase,
+        n_requests=n_requests,
+        n_tokens=n_tokens,
+        duration_s=to_s(total_ps),
+        tokens_s=to_s(tokens_ps),
+        attention_s=to_s(total_ps - tokens_ps - head_ps),
+        head_s=to_s(head_ps),
+        tokens_per_s=n_tokens / to_s(total_ps),
+    )

@@ -1,0 +1,145 @@
+"""Exit codes and messages: whatever a command does, the program ends as docs/cli.md says."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from simserve.cli import later, terminal
+from simserve.errors import InvariantError, Mistake, ScenarioError
+from tests.cli.invoke import invoke
+
+
+@pytest.fixture
+def a_command_that(monkeypatch: pytest.MonkeyPatch) -> "Replace":
+    """Make the least command there is, `simserve --version`, do something else when it comes to print."""
+    return lambda behaviour: monkeypatch.setattr(terminal, "result", lambda text: behaviour())
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def behaviour() -> None:
+        raise error
+
+    return behaviour
+
+
+Replace = Callable[[Callable[[], None]], None]
+
+
+def test_a_command_that_ends_well_is_0() -> None:
+    assert invoke("--version").exit_code == 0
+
+
+def test_the_version_is_the_answer_and_goes_to_stdout() -> None:
+    outcome = invoke("--version")
+    assert outcome.out.startswith("simserve ")
+    assert outcome.err == ""
+
+
+def test_a_users_mistake_is_2_with_a_line_each_and_no_traceback(a_command_that: Replace) -> None:
+    mistakes = [Mistake("a.yaml:3: seed", "must be a whole number", "'x'"), Mistake("a.yaml:9: gpu", "is missing")]
+    a_command_that(raising(ScenarioError(mistakes)))
+    outcome = invoke("--version")
+    assert outcome.exit_code == 2
+    assert outcome.out == ""
+    assert outcome.err.splitlines() == [
+        "simserve: error: a.yaml:3: seed: must be a whole number, got 'x'",
+        "simserve: error: a.yaml:9: gpu: is missing",
+    ]
+
+
+@pytest.mark.parametrize("error", [InvariantError("blocks", 3, 4, 1.5), KeyError("oops")])
+def test_a_bug_of_ours_is_70_and_keeps_its_traceback(a_command_that: Replace, error: Exception) -> None:
+    a_command_that(raising(error))
+    outcome = invoke("--version")
+    assert outcome.exit_code == 70
+    assert "Traceback (most recent call last)" in outcome.err
+    assert f"simserve: internal error: {type(error).__name__}" in outcome.err
+    assert "bug in simserve" in outcome.err.splitlines()[-1]
+
+
+def test_a_file_that_the_system_refuses_is_2_and_named(a_command_that: Replace, tmp_path: Path) -> None:
+    a_command_that(lambda: (tmp_path / "missing" / "file").touch())
+    outcome = invoke("--version")
+    assert outcome.exit_code == 2
+    assert outcome.err == f"simserve: error: {tmp_path / 'missing' / 'file'}: No such file or directory\n"
+
+
+def test_want_of_memory_is_2_with_a_remedy(a_command_that: Replace) -> None:
+    a_command_that(raising(MemoryError()))
+    outcome = invoke("--version")
+    assert outcome.exit_code == 2
+    assert "out of memory; try" in outcome.err
+
+
+def test_ctrl_c_is_130_and_one_line(a_command_that: Replace) -> None:
+    a_command_that(lambda: os.kill(os.getpid(), signal.SIGINT))
+    outcome = invoke("--version")
+    assert outcome.exit_code == 130
+    assert outcome.err == "simserve: interrupted\n"
+
+
+def test_ctrl_c_that_a_library_turned_into_its_own_error_is_still_130(a_command_that: Replace) -> None:
+    def behaviour() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("something failed halfway") from None
+
+    a_command_that(behaviour)
+    outcome = invoke("--version")
+    assert outcome.exit_code == 130
+    assert outcome.err == "simserve: interrupted\n"
+
+
+def test_a_command_leaves_the_signal_handler_as_it_found_it(a_command_that: Replace) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    a_command_that(raising(KeyError("oops")))
+    invoke("--version")
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["run"],
+        ["run", "a.yaml", "b.yaml"],
+        ["run", "a.yaml", "--no-such-option"],
+        ["run", "a.yaml", "--seed", "many"],
+        ["run", "a.yaml", "--steps", "some"],
+        ["simulate", "a.yaml"],
+        ["trace", "draw"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_command_line_is_2_and_answers_nothing(arguments: list[str]) -> None:
+    outcome = invoke(*arguments)
+    assert outcome.exit_code == 2
+    assert outcome.out == ""
+    assert outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize("command", later.COMMANDS)
+@pytest.mark.parametrize("arguments", [[], ["a.yaml", "b.yaml"], ["--some", "option"], ["--help"]], ids=" ".join)
+def test_a_command_of_the_contract_that_is_not_there_yet_says_so(command: str, arguments: list[str]) -> None:
+    outcome = invoke(command, *arguments)
+    assert outcome.exit_code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith(f"simserve: error: {command}: not yet")
+
+
+def test_help_lists_what_works_and_nothing_else() -> None:
+    text = invoke("--help").out
+    listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.startswith("  ")}
+    assert {"run", "explain", "init", "report", "trace", "catalog", "schema"} <= listed
+    assert not listed & set(later.COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["run", "explain", "init", "report", "trace", "catalog", "schema"])
+def test_every_command_explains_itself(command: str) -> None:
+    outcome = invoke(command, "--help")
+    assert outcome.exit_code == 0
+    assert f"Usage: simserve {command}" in outcome.out
