@@ -6,7 +6,11 @@ from typing import Any
 import numpy as np
 
 from simserve.cost.shape import StepShape
+from simserve.engine.cluster import Cluster
+from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup
+from simserve.routers.base import Router
+from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
@@ -72,3 +76,22 @@ def trace(
         np.array(output_tokens, np.int64),
         None if max_tokens is None else np.array(max_tokens, np.int64),
     )
+
+
+def serve(
+    setups: ReplicaSetup | list[ReplicaSetup],
+    load: Trace,
+    router: Router | None = None,
+    concurrency: int | None = None,
+    drain_limit_ps: int | None = None,
+) -> Cluster:
+    """A finished run."""
+    several = setups if isinstance(setups, list) else [setups]
+    cluster = Cluster(several, router or RoundRobin(), Offered(load, concurrency), router_seed=0)
+    cluster.run(drain_limit_ps)
+    return cluster
+
+
+def instants(cluster: Cluster, name: str) -> list[float]:
+    """A column of instants in milliseconds; -1 stays -1."""
+    return [ps / MS if ps >= 0 else -1 for ps in cluster.recorder.columns[name].tolist()]

@@ -51,7 +51,7 @@ def _broken_prefill_rule(scheduler: Scheduler, view: ReplicaView, plan: StepPlan
     for request, n_tokens in plan.prefill:
         if type(n_tokens) is not int or n_tokens < 1:
             return "prefill tokens must be whole and at least 1", n_tokens
-        if request.phase is not WAITING and request.phase is not PREFILL:
+        if request.phase is not WAITING and (request.phase is not PREFILL or request not in view.running):
             return "must prefill only requests of view.queue", request
         done_tokens = request.prefilled_tokens
         if done_tokens + n_tokens > request.prompt_tokens + request.emitted_tokens and not pads:

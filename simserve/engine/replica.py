@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
-from simserve.engine.checks import ask_for_plan, ask_for_victim
+from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
 from simserve.engine.offered import Rows
 from simserve.engine.recorder import BLOCKED_BY, Recorder
 from simserve.engine.stretch import Stretch
@@ -269,10 +269,12 @@ class Replica:
 
     def _admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
         """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""
-        if self.waiting[0] is request:
+        if self.waiting and self.waiting[0] is request:
             self.waiting.popleft()
-        else:
+        elif request in self.waiting:
             self.waiting.remove(request)
+        else:
+            raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
         self.running[request] = None
         self.prefilling.append(request)
         request.phase = PREFILL

@@ -1,0 +1,104 @@
+"""Tabulate: what the recorder wrote down, as tables in seconds."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
+from simserve.tables.columns import Categorical, Columns
+from simserve.tables.run_tables import RunTables
+from simserve.units import array_to_s
+from simserve.workload.trace import Trace
+
+
+def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], pool_names: tuple[str, ...]) -> RunTables:
+    """The tables of a finished run; a closed loop's rows that were never sent are left out.
+
+    replica_pool: `(n_replicas,)`, the pool of each replica.
+    """
+    n_sent = cluster.sender.n_sent
+    replica = cluster.recorder.columns["replica"][:n_sent].astype(np.int32)
+    pool = np.where(replica == NEVER, NEVER, replica_pool[replica]).astype(np.int32)
+    requests = _requests(cluster, trace, n_sent) | {
+        "replica": replica,
+        "prefill_replica": np.full(n_sent, NEVER, np.int32),
+        "pool": Categorical(pool, pool_names),
+    }
+    return RunTables(requests, _steps(cluster), _spans(cluster))
+
+
+def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
+    recorded, rows = cluster.recorder.columns, cluster.rows
+    zeros = np.zeros(n, np.int32)
+    return {
+        "request_id": np.arange(n) if trace.request_id is None else trace.request_id[:n],
+        "arrival_s": array_to_s(rows.arrivals[:n]),
+        "prompt_tokens": rows.prompts[:n],
+        "output_tokens": rows.outputs[:n],
+        "max_tokens": None if trace.max_tokens is None else rows.most[:n],
+        "status": Categorical(recorded["status"][:n].astype(np.int32), STATUS),
+        "status_reason": Categorical(recorded["status_reason"][:n].astype(np.int32), tuple(cluster.recorder.reasons)),
+        "scheduled_s": _instants(recorded["scheduled_ps"][:n]),
+        "first_token_s": _instants(recorded["first_token_ps"][:n]),
+        "finish_s": _instants(recorded["finish_ps"][:n]),
+        "preempted_s": array_to_s(recorded["preempted_ps"][:n]),
+        "transfer_s": np.zeros(n),
+        "n_preemptions": recorded["n_preemptions"][:n].astype(np.int32),
+        "n_recomputed_tokens": recorded["n_recomputed_tokens"][:n],
+        "cached_tokens": zeros,
+        "session_id": None if trace.session_id is None else trace.session_id[:n],
+        "turn": None if trace.turn is None else trace.turn[:n],
+        "attempt": zeros + 1,
+        "priority": zeros if trace.priority is None else trace.priority[:n],
+        "slo_class": None if trace.slo_class is None else trace.slo_class[:n],
+    }
+
+
+def _instants(ps: NDArray[np.int64]) -> NDArray[np.float64]:
+    seconds = array_to_s(ps)
+    seconds[ps == NEVER] = np.nan
+    return seconds
+
+
+def _steps(cluster: Cluster) -> Columns:
+    per_replica = [cluster.recorder.stretches(replica.index) for replica in cluster.replicas]
+    rows = np.concatenate(per_replica)
+    replica = np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica)))
+    n_steps = rows["n_steps"].astype(np.int64)
+    n_decode_steps = np.where(rows["decode_requests"] > 0, n_steps, 0)
+    last_ps = rows["first_ps"] + rows["growth_ps"] * (n_steps - 1)
+    end_ps = rows["start_ps"] + n_steps * rows["first_ps"] + rows["growth_ps"] * (n_steps * (n_steps - 1) // 2)
+    counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
+    return {
+        "replica": replica,
+        "step": _before(n_steps, per_replica),
+        "decode_step": _before(n_decode_steps, per_replica),
+        "n_steps": n_steps,
+        "start_s": array_to_s(rows["start_ps"]),
+        "end_s": array_to_s(end_ps),
+        "first_step_s": array_to_s(rows["first_ps"]),
+        "last_step_s": array_to_s(last_ps),
+        **{name: np.ascontiguousarray(rows[name]) for name in (*counters, "kv_blocks_reserved", "queue_len")},
+        "blocked_by": Categorical(rows["blocked_by"].astype(np.int32), tuple(name or "" for name in BLOCKED_BY)),
+    }
+
+
+def _before(counts: NDArray[np.int64], per_replica: list[NDArray[np.void]]) -> NDArray[np.int64]:
+    """How many came before each row, counted from each replica's first row."""
+    before = np.cumsum(counts) - counts
+    starts = np.cumsum([0, *map(len, per_replica)])[:-1]
+    lengths = [len(rows) for rows in per_replica]
+    offsets = [int(before[start]) if length else 0 for start, length in zip(starts, lengths, strict=True)]
+    return before - np.repeat(offsets, lengths)
+
+
+def _spans(cluster: Cluster) -> Columns:
+    per_replica = [cluster.recorder.spans(replica.index) for replica in cluster.replicas]
+    rows = np.concatenate(per_replica)
+    return {
+        "request_id": rows["request_id"].astype(np.int64),
+        "replica": np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica))),
+        "first_step": np.ascontiguousarray(rows["first_step"]),
+        "last_step": np.ascontiguousarray(rows["last_step"]),
+        "join_s": array_to_s(rows["join_ps"]),
+    }

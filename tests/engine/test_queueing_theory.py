@@ -1,0 +1,72 @@
+"""With one seat and one output token a replica is a single-server queue, whose waits theory knows."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.trace import Trace
+from tests.doubles import LineCost, replica_setup, serve
+
+N_REQUESTS = 120_000
+PS_A_TOKEN = 10**8
+"""A prompt token takes 0.1 ms, so a mean prompt of 1,000 tokens is served in 0.1 s."""
+
+Draw = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+SERVICES: dict[str, Draw] = {
+    "M/M/1": lambda rng, n: rng.exponential(1000, n),
+    "M/D/1": lambda rng, n: np.full(n, 1000.0),
+    "M/G/1": lambda rng, n: rng.lognormal(np.log(1000) - 0.32, 0.8, n),
+}
+
+
+def queue_waits(prompt_tokens: NDArray[np.int64], rate_per_s: float, seed: int) -> NDArray[np.float64]:
+    """Seconds that each request waits in front of one server."""
+    n = len(prompt_tokens)
+    arrival_s = np.cumsum(np.random.default_rng([seed, 1]).exponential(1 / rate_per_s, n))
+    setup = replica_setup(
+        Chunked(max_num_batched_tokens=10**9, max_num_seqs=1), LineCost(token=PS_A_TOKEN), n_blocks=10**8
+    )
+    cluster = serve(setup, Trace(arrival_s, prompt_tokens, np.ones(n, np.int64)))
+    return (cluster.recorder.columns["scheduled_ps"] - cluster.rows.arrivals) / 1e12
+
+
+@pytest.mark.parametrize("rate_per_s", [5.0, 8.0])
+@pytest.mark.parametrize("kind", SERVICES)
+def test_mean_wait_is_that_of_pollaczek_and_khinchine(kind: str, rate_per_s: float) -> None:
+    prompt_tokens = np.maximum(1, SERVICES[kind](np.random.default_rng([3, 0]), N_REQUESTS)).astype(np.int64)
+    service_s = prompt_tokens * (PS_A_TOKEN / 1e12)
+    utilisation = rate_per_s * service_s.mean()
+    theory_s = rate_per_s * (service_s**2).mean() / (2 * (1 - utilisation))
+
+    waits = queue_waits(prompt_tokens, rate_per_s, seed=3)[N_REQUESTS // 20 :]
+
+    batches = np.array_split(waits, 30)  # each batch is hundreds of busy periods long
+    means = np.array([batch.mean() for batch in batches])
+    half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9 % of Student's t with 29 degrees of freedom
+    assert abs(waits.mean() - theory_s) < half_width
+    assert half_width < 0.25 * theory_s
+
+
+def test_a_wait_in_m_m_1_is_exponential_with_a_mass_at_zero() -> None:
+    prompt_tokens = np.maximum(1, np.random.default_rng(5).exponential(1000, N_REQUESTS)).astype(np.int64)
+    waits = queue_waits(prompt_tokens, 7.0, seed=5)
+    assert np.mean(waits == 0) == pytest.approx(0.3, abs=0.01)
+    assert np.mean(waits > 0.5) == pytest.approx(0.7 * np.exp(-(10 - 7) * 0.5), abs=0.015)
+
+
+def test_littles_law_holds_to_the_picosecond_for_decoding_requests() -> None:
+    rng = np.random.default_rng(11)
+    n = 2000
+    load = Trace(np.cumsum(rng.exponential(0.05, n)), rng.integers(1, 900, n), rng.integers(1, 300, n))
+    cluster = serve(replica_setup(Chunked(), LineCost(step=5_000_000_003, token=1_000_003, key=39_119)), load)
+    rows = cluster.recorder.stretches(0)
+    n_steps = rows["n_steps"].astype(np.int64)
+    lasted_ps = n_steps * rows["first_ps"] + rows["growth_ps"] * (n_steps * (n_steps - 1) // 2)
+    columns = cluster.recorder.columns
+    assert columns["n_preemptions"].sum() == 0
+    in_decode_ps = columns["finish_ps"] - columns["first_token_ps"]
+    assert int((rows["decode_requests"] * lasted_ps).sum()) == int(in_decode_ps.sum())

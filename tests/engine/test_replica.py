@@ -1,0 +1,146 @@
+"""The replica's laws, on cases small enough to work by hand. A step takes 10 ms unless said otherwise."""
+
+import pytest
+
+from simserve.routers.least_outstanding import LeastOutstanding
+from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.units import PS_PER_S
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+TEN_MS = LineCost(step=10 * MS)
+
+
+def test_the_first_token_comes_at_the_end_of_its_step_and_never_before() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0], [100], [3]))
+    assert instants(cluster, "scheduled_ps") == [0]
+    assert instants(cluster, "first_token_ps") == [10]
+    assert instants(cluster, "finish_ps") == [30]
+
+
+def test_a_request_that_arrives_in_mid_step_waits_for_its_end() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0, 0.013], [8, 8], [9, 1]))
+    assert instants(cluster, "scheduled_ps") == [0, 20]
+    assert instants(cluster, "finish_ps") == [90, 30]
+
+
+def test_a_request_that_arrives_as_a_step_ends_joins_the_next_step() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0, 0.02], [8, 8], [9, 1]))
+    assert instants(cluster, "scheduled_ps") == [0, 20]
+
+
+def test_an_answer_of_one_token_ends_with_its_prefill() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0], [8], [1]))
+    assert instants(cluster, "first_token_ps") == instants(cluster, "finish_ps") == [10]
+    assert len(cluster.recorder.stretches(0)) == 1
+
+
+def test_the_step_of_output_token_t_attends_prompt_plus_t_minus_1_keys() -> None:
+    cluster = serve(replica_setup(Chunked(), LineCost(key=MS)), trace([0.0], [10], [4]))
+    # The prompt reads its 10 keys; tokens 2, 3 and 4 read 11, 12 and 13.
+    assert instants(cluster, "first_token_ps") == [10]
+    assert instants(cluster, "finish_ps") == [10 + 11 + 12 + 13]
+
+
+def test_a_chunk_after_c_cached_tokens_makes_q_times_c_plus_its_triangle_of_pairs() -> None:
+    policy = Chunked(max_num_batched_tokens=4, max_num_seqs=1)
+    cluster = serve(replica_setup(policy, LineCost(pair=MS)), trace([0.0], [10], [1]))
+    pairs = [row["prefill_pairs"] for row in cluster.recorder.stretches(0)]
+    assert pairs == [4 * 0 + 10, 4 * 4 + 10, 2 * 8 + 3]
+    assert sum(pairs) == 10 * 11 // 2
+    assert instants(cluster, "first_token_ps") == [55]
+
+
+def test_a_finish_and_an_arrival_at_one_instant_are_seen_in_that_order() -> None:
+    """The finish at 20 ms empties replica 0 before the arrival at 20 ms is routed to the least loaded."""
+    load = trace([0.0, 0.0, 0.02], [8, 8, 8], [2, 5, 1])
+    cluster = serve([replica_setup(Chunked(), TEN_MS)] * 2, load, LeastOutstanding())
+    assert cluster.recorder.columns["replica"].tolist() == [0, 1, 0]
+
+
+def test_requests_of_one_instant_start_together() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.005] * 3, [8] * 3, [1] * 3))
+    assert instants(cluster, "first_token_ps") == [15, 15, 15]
+    assert len(cluster.recorder.stretches(0)) == 1
+
+
+def test_when_blocks_run_out_the_request_admitted_last_is_preempted_and_computes_all_again() -> None:
+    # Two prompts of 3 tokens on 4 blocks of 2 tokens. Both take 2 blocks; key 5 needs a fifth block in the second
+    # decode step, so the younger gives up its 2 blocks, having stored 4 tokens and produced 2.
+    setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=2, max_model_len=8)
+    cluster = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3]))
+    columns = cluster.recorder.columns
+    assert columns["n_preemptions"].tolist() == [0, 1]
+    assert columns["n_recomputed_tokens"].tolist() == [0, 4]
+    # The older goes on to 40 ms. The younger needs 3 blocks for 5 tokens, and finds 4 free at 40 ms.
+    assert instants(cluster, "finish_ps") == [40, 50]
+    assert columns["preempted_ps"].tolist() == [0, 20 * MS]
+
+
+def test_a_preemption_leaves_the_time_of_the_first_token_alone() -> None:
+    setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=2, max_model_len=8)
+    cluster = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3]))
+    assert instants(cluster, "first_token_ps") == [10, 10]
+
+
+def test_a_preemption_frees_the_blocks_it_says_it_frees() -> None:
+    setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=2, max_model_len=8)
+    rows = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3])).recorder.stretches(0)
+    # Prefill of both, a step of both (blocks for 4 tokens are there), then the older alone with 2 blocks.
+    assert [(r["decode_requests"], r["kv_blocks_used"]) for r in rows][:3] == [(0, 4), (2, 4), (1, 2)]
+
+
+def test_half_done_prompts_that_hold_all_blocks_do_not_wait_for_each_other_forever() -> None:
+    policy = Chunked(
+        max_num_batched_tokens=4, max_num_seqs=2, long_prefill_token_threshold=2, scheduler_reserve_full_isl=False
+    )
+    setup = replica_setup(policy, TEN_MS, n_blocks=5, block_size=2, max_model_len=10)
+    cluster = serve(setup, trace([0.0, 0.0], [8, 8], [1, 1]))
+    assert cluster.recorder.n_finished == 2
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_a_reason() -> None:
+    setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=16)
+    cluster = serve(setup, trace([0.0, 0.1], [64, 63], [5, 5]))
+    columns = cluster.recorder.columns
+    assert (columns["status"].tolist(), cluster.recorder.n_rejected) == ([2, 1], 1)
+    assert "max_model_len" in cluster.recorder.reasons[columns["status_reason"][0]]
+    assert cluster.rows.output_tokens[1] == 1  # there is room for one token
+
+
+def test_an_answer_stops_at_max_tokens() -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0], [8], [50], max_tokens=[3]))
+    assert instants(cluster, "finish_ps") == [30]
+    assert cluster.rows.output_tokens[0] == 3
+
+
+def test_a_prompt_above_an_unchunked_budget_is_refused() -> None:
+    cluster = serve(replica_setup(PrefillFirst(max_num_batched_tokens=100), TEN_MS), trace([0.0], [101], [1]))
+    assert cluster.recorder.n_rejected == 1
+
+
+def test_a_closed_loop_sends_the_next_request_the_instant_an_answer_ends() -> None:
+    load = trace([0.0] * 4, [8] * 4, [2, 3, 2, 1])
+    cluster = serve(replica_setup(Chunked(), TEN_MS), load, concurrency=2)
+    assert [ps / MS for ps in cluster.rows.arrivals.tolist()] == [0, 0, 20, 30]
+    assert instants(cluster, "finish_ps") == [20, 30, 40, 40]
+
+
+def test_a_drain_limit_ends_the_run_and_says_who_was_still_there() -> None:
+    limit_ps = int(0.035 * PS_PER_S)
+    cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0, 0.0], [8, 8], [2, 99]), drain_limit_ps=limit_ps)
+    columns = cluster.recorder.columns
+    assert columns["status"].tolist() == [1, 0]
+    assert "drain_limit_s" in cluster.recorder.reasons[columns["status_reason"][1]]
+    # Three steps were over at 35 ms: the second request has its first token and two more.
+    assert cluster.recorder.spans(0)[-1].tolist() == (1, 0, 1, 10 * MS)
+    assert cluster.recorder.stretches(0)["n_steps"].sum() == 3
+
+
+@pytest.mark.parametrize("kv_block_size", [1, 2, 16])
+def test_blocks_in_use_are_those_of_whole_requests(kv_block_size: int) -> None:
+    cluster = serve(replica_setup(Chunked(), TEN_MS, n_blocks=99, block_size=kv_block_size), trace([0.0], [30], [9]))
+    pool = cluster.replicas[0].pool
+    # 30 prompt tokens and 8 of 9 output tokens are stored: the last one never is.
+    assert pool.total_blocks - pool.least_free_blocks == -(-38 // kv_block_size)

@@ -1,0 +1,75 @@
+"""Where each router sends a request."""
+
+from collections import Counter
+from dataclasses import dataclass
+from random import Random as Stream
+
+import pytest
+
+from simserve.routers.base import Router
+from simserve.routers.least_kv import LeastKv
+from simserve.routers.least_outstanding import LeastOutstanding
+from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.random import Random
+from simserve.routers.round_robin import RoundRobin
+from simserve.state.request import Request
+from tests.doubles import replica_setup, serve, trace
+
+REQUEST = Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10)
+
+
+@dataclass
+class Load:
+    """A replica as a router sees it."""
+
+    n_outstanding: int
+    n_held: int = 0
+    total_blocks: int = 100
+
+    def held_blocks(self) -> int:
+        return self.n_held
+
+
+def picks(router: Router, loads: list[Load], n: int) -> list[int]:
+    router.begin(Stream("a test"))
+    return [router.pick(REQUEST, loads) for _ in range(n)]
+
+
+def test_round_robin_takes_each_in_turn() -> None:
+    assert picks(RoundRobin(), [Load(9), Load(0), Load(3)], 5) == [0, 1, 2, 0, 1]
+
+
+def test_least_outstanding_takes_the_shortest_queue_and_the_first_on_a_tie() -> None:
+    assert picks(LeastOutstanding(), [Load(3), Load(1), Load(1)], 1) == [1]
+
+
+def test_least_kv_compares_shares_of_unequal_caches() -> None:
+    assert picks(LeastKv(), [Load(0, n_held=40, total_blocks=100), Load(0, n_held=60, total_blocks=400)], 1) == [1]
+
+
+def test_least_kv_breaks_ties_by_outstanding_requests() -> None:
+    assert picks(LeastKv(), [Load(2), Load(1), Load(1)], 1) == [1]
+
+
+def test_random_spreads_evenly_and_repeats_with_its_stream() -> None:
+    loads = [Load(0), Load(5), Load(9)]
+    counts = Counter(picks(Random(), loads, 9000))
+    assert all(abs(counts[i] - 3000) < 250 for i in range(3))
+    assert picks(Random(), loads, 50) == picks(Random(), loads, 50)
+
+
+def test_power_of_two_never_takes_the_most_loaded_of_all() -> None:
+    counts = Counter(picks(PowerOfTwo(), [Load(0), Load(5), Load(9)], 9000))
+    assert counts[2] == 0
+    assert counts[0] == pytest.approx(6000, abs=250)  # it is in two of three pairs
+
+
+@pytest.mark.parametrize("router", [RoundRobin(), Random(), LeastOutstanding(), LeastKv(), PowerOfTwo()])
+def test_every_replica_reports_its_own_requests(router: Router) -> None:
+    """Rows of replica i's tables hold requests that were sent to replica i, and nobody else's."""
+    n = 60
+    cluster = serve([replica_setup()] * 4, trace([i * 0.001 for i in range(n)], [50] * n, [10] * n), router)
+    sent_to = cluster.recorder.columns["replica"]
+    for index in range(4):
+        rows = cluster.recorder.spans(index)["request_id"]
+        assert sorted(rows.tolist()) == [row for row in range(n) if sent_to[row] == index]
