@@ -1,8 +1,9 @@
 """A plug-in's arguments: checked against the fields of its class, which are its YAML."""
 
 import dataclasses
+import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -64,7 +65,8 @@ def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | No
             plugin = TypeAdapter(plugin_class).validate_json(as_json(arguments), strict=True)
     except ValidationError as error:
         seen = {flaw.path for flaw in flaws}
-        return None, flaws + [flaw for flaw in flaws_of(error, arguments) if flaw.path not in seen]
+        found = [flaw for flaw in flaws_of(error, arguments) if flaw.path not in seen]
+        return None, flaws + [_with_remedy(plugin_class, flaw) for flaw in found]
     except Exception as error:  # a user's own class may raise anything
         return None, [*flaws, Flaw((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
     return (None, flaws) if flaws else (plugin, [])
@@ -78,3 +80,21 @@ def _unknown(plugin_class: type, key: str, known: list[str]) -> Flaw:
     else:
         remedy = f"make {plugin_class.__name__} a pydantic dataclass whose fields are its arguments"
     return Flaw((key,), "unknown argument", remedy=remedy, kind="unknown")
+
+
+def _with_remedy(plugin_class: type, flaw: Flaw) -> Flaw:
+    """An unknown key inside an argument, with what is known there."""
+    if flaw.kind != "unknown":
+        return flaw
+    holder = plugin_class
+    for item in flaw.path[:-1]:
+        holder = _dataclass_in(get_type_hints(holder).get(str(item))) or holder
+    known = [field.name for field in fields_of(holder)]
+    return dataclasses.replace(flaw, remedy=did_you_mean(str(flaw.path[-1]), known))
+
+
+def _dataclass_in(annotation: Any) -> type | None:
+    """The dataclass inside `Draw | None` or `list[Draw]`."""
+    if inspect.isclass(annotation) and dataclasses.is_dataclass(annotation):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _dataclass_in(inner))), None)

@@ -116,6 +116,8 @@ def shown(value: object) -> str:
         return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}infinity"
     if isinstance(value, Mapping):
         return "a mapping"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
     text = json.dumps(value, default=repr, ensure_ascii=False)
     if isinstance(value, str):
         text = f"'{value}'"

@@ -1,0 +1,136 @@
+"""What neighbours call the keys of a scenario: vLLM, SGLang, TensorRT-LLM and their benchmarks."""
+
+from types import MappingProxyType
+
+from simserve.plugins.flaws import Path
+from simserve.scenario.keys import places_of_keys
+
+POOL = "cluster.pools[]"
+
+NEIGHBOURS = MappingProxyType(
+    {
+        # engines: parallelism
+        "tensor_parallel_size": f"{POOL}.parallel.tensor",
+        "tensor_parallel": f"{POOL}.parallel.tensor",
+        "tp_size": f"{POOL}.parallel.tensor",
+        "tp": f"{POOL}.parallel.tensor",
+        "pipeline_parallel_size": f"{POOL}.parallel.pipeline",
+        "pp_size": f"{POOL}.parallel.pipeline",
+        "pp": f"{POOL}.parallel.pipeline",
+        "data_parallel_size": f"{POOL}.parallel.data",
+        "dp_size": f"{POOL}.parallel.data",
+        "dp": f"{POOL}.parallel.data",
+        "enable_expert_parallel": f"{POOL}.parallel.expert",
+        "expert_parallel_size": f"{POOL}.parallel.expert",
+        "ep_size": f"{POOL}.parallel.expert",
+        "num_replicas": f"{POOL}.replicas",
+        # engines: memory
+        "kv_cache_dtype": "kv_dtype",
+        "cache_dtype": "kv_dtype",
+        "dtype": "weight_dtype",
+        "torch_dtype": "weight_dtype",
+        "quantization": "weight_dtype",
+        "num_gpu_blocks_override": f"{POOL}.num_gpu_blocks",
+        "mem_fraction_static": f"{POOL}.gpu_memory_utilization",
+        "free_gpu_memory_fraction": f"{POOL}.gpu_memory_utilization",
+        "kv_cache_free_gpu_mem_fraction": f"{POOL}.gpu_memory_utilization",
+        "page_size": f"{POOL}.block_size",
+        "tokens_per_block": f"{POOL}.block_size",
+        "context_length": f"{POOL}.max_model_len",
+        "max_seq_len": f"{POOL}.max_model_len",
+        "max_context_len": f"{POOL}.max_model_len",
+        # engines: scheduling
+        "max_num_seqs": f"{POOL}.scheduler.max_num_seqs",
+        "max_batch_size": f"{POOL}.scheduler.max_num_seqs",
+        "max_running_requests": f"{POOL}.scheduler.max_num_seqs",
+        "max_num_batched_tokens": f"{POOL}.scheduler.max_num_batched_tokens",
+        "max_num_tokens": f"{POOL}.scheduler.max_num_batched_tokens",
+        "max_prefill_tokens": f"{POOL}.scheduler.max_num_batched_tokens",
+        "chunked_prefill_size": f"{POOL}.scheduler.max_num_batched_tokens",
+        "chunk_size": f"{POOL}.scheduler.max_num_batched_tokens",
+        "long_prefill_token_threshold": f"{POOL}.scheduler.long_prefill_token_threshold",
+        "scheduler_reserve_full_isl": f"{POOL}.scheduler.scheduler_reserve_full_isl",
+        "batch_size": f"{POOL}.scheduler.batch_size",
+        "window_s": f"{POOL}.scheduler.window_s",
+        "policy": f"{POOL}.scheduler",
+        "scheduling_policy": f"{POOL}.scheduler",
+        # routing
+        "routing_policy": "cluster.router",
+        "routing_logic": "cluster.router",
+        "load_balancer": "cluster.router",
+        # benchmarks
+        "request_rate": "workload.arrivals.rate_per_s",
+        "rate_per_s": "workload.arrivals.rate_per_s",
+        "rate": "workload.arrivals.rate_per_s",
+        "qps": "workload.arrivals.rate_per_s",
+        "rps": "workload.arrivals.rate_per_s",
+        "burstiness": "workload.arrivals.burstiness",
+        "max_concurrency": "workload.client.concurrency",
+        "concurrency": "workload.client.concurrency",
+        "num_prompts": "workload.n_requests",
+        "num_requests": "workload.n_requests",
+        "duration": "workload.duration_s",
+        "max_output_len": "workload.max_tokens",
+        "random_input_len": "workload.lengths.prompt_tokens",
+        "input_len": "workload.lengths.prompt_tokens",
+        "input_tokens": "workload.lengths.prompt_tokens",
+        "isl": "workload.lengths.prompt_tokens",
+        "random_output_len": "workload.lengths.output_tokens",
+        "output_len": "workload.lengths.output_tokens",
+        "osl": "workload.lengths.output_tokens",
+        "dataset": "workload.trace.path",
+        "dataset_path": "workload.trace.path",
+        "timed_trace": "workload.trace.path",
+        "num_warmups": "measure.warmup_requests",
+        "warmup": "measure.warmup_s",
+        "goodput": "slo",
+        "ttft": "slo.ttft_s, in seconds",
+        "ttft_ms": "slo.ttft_s, in seconds",
+        "tpot": "slo.tpot_s, in seconds",
+        "tpot_ms": "slo.tpot_s, in seconds",
+        "itl": "slo.itl_s, in seconds",
+        "itl_ms": "slo.itl_s, in seconds",
+        "e2el": "slo.e2e_s, in seconds",
+        "e2el_ms": "slo.e2e_s, in seconds",
+        "e2e": "slo.e2e_s, in seconds",
+        # the rest
+        "model_name": "model",
+        "model_path": "model",
+        "served_model_name": "model",
+        "device": "gpu",
+        "gpu_type": "gpu",
+        "hardware": "gpu",
+        "random_seed": "seed",
+    }
+)
+"""A neighbour's key (with underscores) -> ours; `[]` stands for the index of a pool."""
+
+SENTENCES = MappingProxyType(
+    {
+        "enable_chunked_prefill": f"with it the {POOL}.scheduler is chunked, without it prefill_first",
+        "enable_prefix_caching": "prefix caching is not simulated yet",
+        "async_scheduling": "it is part of the engine's step_host_s",
+        "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
+        "speculative_config": "speculative decoding is not simulated yet",
+    }
+)
+"""Keys that have no single counterpart."""
+
+
+def remedy_for_unknown(path: Path) -> str | None:
+    """What to do about an unknown key that a neighbour knows, or that belongs elsewhere; None if nobody knows it."""
+    key = str(path[-1]).lower().replace("-", "_").lstrip("_")
+    if key in SENTENCES:
+        return SENTENCES[key]
+    ours = NEIGHBOURS.get(key) or places_of_keys().get(key)
+    if ours is None or ours.split(",")[0] == _unindexed(path):
+        return None
+    return f"it belongs to {ours}" if ours.split(".")[-1] == key else f"here it is {ours}"
+
+
+def _unindexed(path: Path) -> str:
+    """`cluster.pools[].name` for the name of any pool."""
+    text = ""
+    for item in path:
+        text += "[]" if isinstance(item, int) else f".{item}" if text else item
+    return text

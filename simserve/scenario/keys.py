@@ -1,0 +1,48 @@
+"""Which keys a scenario has, and where they belong: read off the models."""
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args
+
+from simserve.plugins.flaws import Path
+from simserve.scenario.models import Cluster, Measure, Parallel, Part, Pool, Scenario, Slo, Targets, TraceFile, Workload
+
+
+def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
+    """The keys of the mapping at a path of a scenario; `data` tells a short form of the SLO from the full one."""
+    part: type[Part] = Scenario
+    for item in path:
+        field = part.model_fields.get(str(item))
+        part = (_part_in(field.annotation) if field else None) or part
+    slo = data.get("slo")
+    if part is Slo and isinstance(slo, Mapping) and not slo.keys() & Slo.model_fields.keys():
+        part = Targets
+    return [field.alias or key for key, field in part.model_fields.items()]
+
+
+@cache
+def places_of_keys() -> Mapping[str, str]:
+    """Where each key belongs that is known in one place only: `replicas` -> `cluster.pools[].replicas`."""
+    parts: dict[str, type[Part]] = {
+        "": Scenario,
+        "cluster.": Cluster,
+        "cluster.pools[].": Pool,
+        "cluster.pools[].parallel.": Parallel,
+        "workload.": Workload,
+        "workload.trace.": TraceFile,
+        "measure.": Measure,
+        "slo.": Targets,
+    }
+    places: dict[str, list[str]] = {}
+    for prefix, part in parts.items():
+        for key, field in part.model_fields.items():
+            places.setdefault(key, []).append(prefix + (field.alias or key))
+    return {key: found[0] for key, found in places.items() if len(found) == 1}
+
+
+def _part_in(annotation: Any) -> type[Part] | None:
+    """The model inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
+    if inspect.isclass(annotation) and issubclass(annotation, Part):
+        return annotation
+    return next((part for inner in get_args(annotation) if (part := _part_in(inner))), None)

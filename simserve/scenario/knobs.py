@@ -1,0 +1,71 @@
+"""Resolving a pool's scheduler: explicit arguments, then the engine's own, then the class's."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve import plugins
+from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.plugins.flaws import Flaw, Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import Pool
+from simserve.schedulers.base import Scheduler
+
+
+def resolve_scheduler(
+    draft: Draft, pool: Pool, at: Path, engine_and_gpu: tuple[EngineSpec, GpuSpec | None]
+) -> tuple[Scheduler | None, dict[str, Any] | None]:
+    """The policy and all its arguments: explicit ones, then the engine's (for its own policy), then the class's."""
+    engine, gpu = engine_and_gpu
+    own = engine_arguments(engine, gpu)
+    written = dict(pool.scheduler or {})
+    kind = written.pop("kind", None) or own["kind"]
+    defaults = {key: value for key, value in own.items() if key != "kind"} if kind == own["kind"] else {}
+    scheduler, flaws = plugins.check("schedulers", {"kind": kind, **defaults, **written})
+    if flaws:
+        draft.mistakes.extend((_about_default(flaw, engine, pool) for flaw in flaws), (*at, "scheduler"))
+        _cap_seats(draft, (*at, "scheduler"), {**defaults, **written}, written)
+        return None, pool.scheduler
+    arguments = plugins.spelled_out(scheduler)
+    origins = dict.fromkeys(defaults.keys() - written.keys(), f"engine {engine.name}")
+    if pool.scheduler is None or "kind" not in pool.scheduler:
+        origins["kind"] = f"engine {engine.name}"
+    capped = _cap_seats(draft, (*at, "scheduler"), arguments, written)
+    if capped:
+        origins["max_num_seqs"] = "no more than max_num_batched_tokens"
+        scheduler = plugins.build("schedulers", {"kind": kind, **arguments})
+    draft.origins |= {(*at, "scheduler", key): origin for key, origin in origins.items()}
+    return scheduler, {"kind": kind, **arguments}
+
+
+def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
+    """The engine's own policy with its arguments on this GPU: big cards get other ones."""
+    own = dict(engine.scheduler)
+    rule = engine.scheduler_by_gpu_bytes
+    if gpu is not None and rule and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
+        own |= rule["arguments"]
+    return own
+
+
+def _about_default(flaw: Flaw, engine: EngineSpec, pool: Pool) -> Flaw:
+    """A flaw of the engine's own policy is not the user's: say whose it is."""
+    if pool.scheduler is not None and (flaw.path != ("kind",) or "kind" in pool.scheduler):
+        return flaw
+    return Flaw((), f"left out, it is that of the engine {engine.name}: {flaw.rule}", flaw.value, flaw.remedy)
+
+
+def _cap_seats(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> bool:
+    """Requests must not outnumber a step's tokens: a default gives way (as in vLLM), an explicit value is wrong."""
+    tokens, seats = arguments.get("max_num_batched_tokens"), arguments.get("max_num_seqs")
+    if not (isinstance(tokens, int) and isinstance(seats, int)) or seats <= tokens:
+        return False
+    if "max_num_seqs" not in written:
+        arguments["max_num_seqs"] = tokens
+        return True
+    key = "max_num_batched_tokens" if "max_num_batched_tokens" in written else "max_num_seqs"
+    rule = (
+        f"must be at least max_num_seqs, {seats}"
+        if key != "max_num_seqs"
+        else f"must be at most max_num_batched_tokens, {tokens}"
+    )
+    draft.flaw((*at, key), rule, arguments[key], "a step decodes one token of each running request")
+    return False

@@ -1,0 +1,107 @@
+"""Whether a model fits the GPUs of a pool, what would, and how long a request may be."""
+
+from simserve import catalog
+from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.cost.memory import MemoryLedger
+from simserve.errors import CatalogError
+from simserve.plugins.flaws import Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import Pool
+from simserve.scenario.setup import Machine, memory_of
+from simserve.schedulers.base import Scheduler
+
+MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
+GB = 1e9
+
+
+def check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+    """Every GPU gets the same number of heads, and all GPUs of a replica share a node."""
+    model, gpu = machine.model, machine.gpu
+    tensor, at = pool.parallel.tensor, (*at, "parallel", "tensor")
+    remedy = f"try {_either(valid_tensors(model, gpu))}"
+    if model.n_heads % tensor:
+        draft.flaw(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
+    elif model.n_kv_heads % tensor and tensor % model.n_kv_heads:
+        draft.flaw(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
+    elif tensor > gpu.gpus_per_node:
+        draft.flaw(at, f"must be at most the {gpu.gpus_per_node} GPUs of a node", tensor, remedy)
+
+
+def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
+    """Tensor parallel degrees that split this model evenly inside a node."""
+    n_kv = model.n_kv_heads
+    degrees = range(1, gpu.gpus_per_node + 1)
+    return [n for n in degrees if model.n_heads % n == 0 and (n_kv % n == 0 or n % n_kv == 0)]
+
+
+def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
+    """The pool with its longest request filled in; a mistake if the model does not fit."""
+    machine, scheduler = runs
+    mistakes = draft.mistakes
+    wrong_before = mistakes.touch(*((*at, key) for key in MEMORY_KEYS), ("weight_dtype",), ("kv_dtype",))
+    if wrong_before or mistakes.has_unknown_key(at):
+        return pool
+    try:
+        memory = memory_of(draft.scenario, pool, machine, scheduler)
+    except CatalogError as error:
+        draft.flaw(at, str(error))
+        return pool
+    if memory.missing_bytes > 0:
+        _refuse(draft, pool, at, (machine, scheduler), memory)
+        return pool
+    return _limit_length(draft, pool, at, (machine, memory))
+
+
+def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None], memory: MemoryLedger) -> None:
+    """Say how much is missing, and which tensor parallelism or GPU would do."""
+    machine, scheduler = runs
+    scenario = draft.scenario
+    missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
+    gpus = f"{pool.parallel.tensor} {machine.gpu.name}"
+    rule = f"{machine.model.name} in {scenario.weight_dtype} does not fit the memory of {gpus}: {missing}"
+    degrees = [n for n in valid_tensors(machine.model, machine.gpu) if _fits(draft, pool, runs, tensor=n)]
+    cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
+    enough = [
+        card.name for card in cards if _fits(draft, pool, (Machine(machine.model, card, machine.engine), scheduler))
+    ]
+    remedies = [f"parallel.tensor {_either(degrees)}"] if degrees else []
+    remedies += [f"gpu {_either(enough)}"] if enough else []
+    remedy = (
+        f"try {', or '.join(remedies)}" if remedies else "no GPU of the catalog holds it: try a smaller weight_dtype"
+    )
+    draft.flaw(at, rule, None, remedy)
+
+
+def _fits(draft: Draft, pool: Pool, runs: tuple[Machine, Scheduler | None], tensor: int | None = None) -> bool:
+    machine, scheduler = runs
+    try:
+        return memory_of(draft.scenario, pool, machine, scheduler, tensor=tensor).missing_bytes <= 0
+    except CatalogError:  # that card cannot do this dtype
+        return False
+
+
+def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, MemoryLedger]) -> Pool:
+    """max_model_len: as given if the model and the KV cache allow it, else the most that both do."""
+    machine, memory = has
+    model, here = machine.model, (*at, "max_model_len")
+    most = min(model.max_position_embeddings, memory.kv_tokens)
+    given = pool.max_model_len
+    if given is not None and given > model.max_position_embeddings:
+        draft.flaw(here, f"must be at most the {model.max_position_embeddings} tokens of {model.name}", given)
+    elif given is not None and given > memory.kv_tokens:
+        rule = f"must fit the KV cache, which holds {memory.kv_tokens} tokens"
+        draft.flaw(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
+    elif model.sliding_window is not None and model.n_window_layers and model.sliding_window < (given or most):
+        rule = f"requests beyond the sliding window of {model.name}, {model.sliding_window} tokens, are not there yet"
+        draft.flaw(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
+    elif given is None:
+        is_models = most == model.max_position_embeddings
+        draft.origins[here] = f"model {model.name}" if is_models else "what the KV cache holds"
+        return pool.model_copy(update={"max_model_len": most})
+    return pool
+
+
+def _either(items: list[int] | list[str]) -> str:
+    """1, 2 or 4."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} or {last}" if most else last

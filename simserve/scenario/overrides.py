@@ -1,0 +1,89 @@
+"""Overrides: `cluster.pools.0.replicas=4` changes one value of a scenario's data before anything is checked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.plugins.flaws import Flaw, Path, dotted, shown
+from simserve.scenario.marks import NotYaml, scalar
+
+SHORT_FORMS = {"engine": "name", "router": "kind", "scheduler": "kind", "arrivals": "kind", "lengths": "kind"}
+"""Keys whose value may be a bare name, and what that name stands for."""
+
+
+class BadOverride(Exception):
+    """An override that leads nowhere; carries the flaw."""
+
+    def __init__(self, flaw: Flaw) -> None:
+        super().__init__(str(flaw))
+        self.flaw = flaw
+
+
+@dataclass(frozen=True)
+class Override:
+    """One `--set`."""
+
+    text: str
+    keys: tuple[str, ...]
+    value: Any
+
+    @property
+    def option(self) -> str:
+        """As the user typed it."""
+        return f"--set {self.text}"
+
+
+def parse_override(text: str) -> Override:
+    """`key.path=value`, the value read as YAML. Raises BadOverride."""
+    key, equals, value = text.partition("=")
+    keys = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(keys):
+        raise BadOverride(Flaw((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4"))
+    try:
+        return Override(text, keys, scalar(value))
+    except NotYaml as error:
+        raise BadOverride(Flaw((), f"its value {error.rule}", shown(value), "quote it")) from error
+
+
+def override_seed(seed: int) -> Override:
+    """The option `--seed`, which is short for `--set seed=...`."""
+    return Override(f"seed={seed}", ("seed",), seed)
+
+
+def apply_override(data: Any, override: Override) -> tuple[Any, Path]:
+    """The data with the override's value in place, and the path of it; the data given stays as it is.
+
+    Keys that are not there are created; whether they mean anything is checked with all others. Raises BadOverride.
+    """
+    return _with(data, override.keys, override.value, ())
+
+
+def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, Path]:
+    if not keys:
+        return value, path
+    key, *rest = keys
+    if data is None:
+        data = [] if key == "0" else {}
+    short = SHORT_FORMS.get(str(path[-1])) if path else None
+    if isinstance(data, str) and short is not None:
+        data = {short: data}
+    if isinstance(data, list):
+        index = _index(data, key, path)
+        inner, changed = _with(data[index] if index < len(data) else None, rest, value, (*path, index))
+        return [*data[:index], inner, *data[index + 1 :]], changed
+    if not isinstance(data, Mapping):
+        rule = f"{dotted(path)} is no mapping, so there is no {key} in it"
+        raise BadOverride(Flaw(path, rule, shown(data)))
+    inner, changed = _with(data.get(key), rest, value, (*path, key))
+    return {**data, key: inner}, changed
+
+
+def _index(data: list[Any], key: str, path: Path) -> int:
+    """The list index that a key means; an empty list may be given its first item."""
+    what = "item" if len(data) == 1 else "items"
+    remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
+    if not (key.isascii() and key.isdigit()):
+        raise BadOverride(Flaw((*path, key), "must be the index of a list item", shown(key), remedy))
+    if int(key) >= max(1, len(data)):
+        raise BadOverride(Flaw((*path, int(key)), "there is no such item", key, remedy))
+    return int(key)

@@ -1,0 +1,71 @@
+"""Plain data -> the models, without stopping at the first mistake: what is wrong is noted and stood in for."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+
+from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+from simserve.scenario.keys import known_keys
+from simserve.scenario.mistakes import Mistakes
+from simserve.scenario.models import Scenario
+
+STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
+"""For required values that are missing or wrong, so that the rest can be checked; any other is an empty text."""
+
+MISSING = {
+    "schema": "begin the file with `schema: simserve/1`",
+    "model": "name one: `simserve catalog models` lists them",
+    "gpu": "name one: `simserve catalog gpus` lists them",
+    "workload": "give arrivals, a trace or a client",
+}
+"""What to do about required keys."""
+
+MOST_ROUNDS = 8
+"""Taking wrong values out can bring others to light; nesting is not deeper than this."""
+
+
+def parse(data: Any, mistakes: Mistakes) -> Scenario:
+    """The scenario that the data describes, with stand-ins for all that is noted as wrong.
+
+    Raises ScenarioError only if nothing of it makes sense.
+    """
+    if not isinstance(data, Mapping):
+        mistakes.add(Flaw((), "a scenario must be a mapping of keys to values", shown(data)))
+        raise mistakes.as_error()
+    mistakes.extend(infinities(data))
+    for _ in range(MOST_ROUNDS):
+        try:
+            return Scenario.model_validate_json(as_json(data), strict=True)
+        except ValidationError as error:
+            for flaw in flaws_of(error, data):
+                if not mistakes.knows(flaw.path):
+                    mistakes.add(_with_remedy(flaw, data))
+                data = _mended(data, flaw)
+    raise mistakes.as_error()
+
+
+def _with_remedy(flaw: Flaw, data: Any) -> Flaw:
+    """The same flaw, and what to do about a missing or unknown key."""
+    if flaw.kind == "unknown":
+        return replace(flaw, remedy=did_you_mean(str(flaw.path[-1]), known_keys(flaw.path[:-1], data)))
+    if flaw.kind == "missing":
+        return replace(flaw, remedy=MISSING.get(str(flaw.path[-1])))
+    return flaw
+
+
+def _mended(data: Any, flaw: Flaw, depth: int = 0) -> Any:
+    """The data with a stand-in where the flaw is; what it was stays as it is."""
+    key = flaw.path[depth] if depth < len(flaw.path) else None
+    is_here = depth == len(flaw.path) - 1
+    if isinstance(data, list) and isinstance(key, int) and key < len(data):
+        item = {} if is_here else _mended(data[key], flaw, depth + 1)
+        return [*data[:key], item, *data[key + 1 :]]
+    if not isinstance(data, Mapping) or (key not in data and not is_here):
+        return data
+    if not is_here:
+        return {**data, key: _mended(data[key], flaw, depth + 1)}
+    if flaw.kind == "missing":
+        return {**data, key: STAND_INS.get(str(key), "")}
+    return {name: value for name, value in data.items() if name != key}

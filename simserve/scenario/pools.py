@@ -1,0 +1,94 @@
+"""Resolving the cluster: what each pool runs, with which knobs, and whether it fits the memory of its GPUs."""
+
+from collections import Counter
+from typing import Any
+
+from simserve import catalog, plugins
+from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.plugins.flaws import Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.knobs import resolve_scheduler
+from simserve.scenario.memory import check_tensor, fit_memory
+from simserve.scenario.models import Cluster, Engine, Pool
+from simserve.scenario.setup import Machine, load_engine
+
+NOT_YET_PARALLEL = ("pipeline", "data", "expert")
+
+
+def resolve_cluster(draft: Draft) -> Cluster:
+    """The cluster with every knob filled in, as far as nothing is wrong with it."""
+    cluster = draft.scenario.cluster
+    router, flaws = plugins.check("routers", cluster.router)
+    draft.mistakes.extend(flaws, ("cluster", "router"))
+    if cluster.kv_link is not None:
+        draft.flaw(
+            ("cluster", "kv_link"), "links between prefill and decode pools are not there yet", None, "leave it out"
+        )
+    _check_names(draft)
+    pools = tuple(_resolve_pool(draft, index) for index in range(len(cluster.pools)))
+    spec = cluster.router if router is None else {"kind": cluster.router["kind"], **plugins.spelled_out(router)}
+    return cluster.model_copy(update={"router": spec, "pools": pools})
+
+
+def _check_names(draft: Draft) -> None:
+    names = [pool.name for pool in draft.scenario.cluster.pools]
+    counts = Counter(names)
+    for index, name in enumerate(names):
+        if counts[name] > 1 and names.index(name) != index:
+            draft.flaw(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
+
+
+def _resolve_pool(draft: Draft, index: int) -> Pool:
+    at: Path = ("cluster", "pools", index)
+    pool = draft.scenario.cluster.pools[index]
+    _refuse_what_comes_later(draft, pool, at)
+    model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)
+    update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
+    scheduler = None
+    if engine is not None:
+        scheduler, update["scheduler"] = resolve_scheduler(draft, pool, at, (engine, gpu))
+    if engine is not None:
+        for key in ("gpu_memory_utilization", "block_size"):
+            if getattr(pool, key) is None:
+                update[key] = getattr(engine, key)
+                draft.origins[*at, key] = f"engine {engine.name}"
+    pool = pool.model_copy(update=update)
+    if model is None or gpu is None or engine is None:
+        return pool
+    machine = Machine(model, gpu, engine)
+    check_tensor(draft, pool, at, machine)
+    return fit_memory(draft, pool, at, (machine, scheduler))
+
+
+def _refuse_what_comes_later(draft: Draft, pool: Pool, at: Path) -> None:
+    if pool.role != "both":
+        draft.flaw((*at, "role"), "separate prefill and decode pools are not there yet", pool.role, "use both")
+    for key in NOT_YET_PARALLEL:
+        if (n := getattr(pool.parallel, key)) > 1:
+            draft.flaw((*at, "parallel", key), f"{key} parallelism is not there yet", n, "use 1, or parallel.tensor")
+
+
+def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
+    """The pool's own model, else the scenario's; a path of a config.json may be relative."""
+    name, where = (draft.scenario.model, ("model",)) if pool.model is None else (pool.model, (*at, "model"))
+    return draft.looked_up(where, lambda: catalog.load_model(absolute_model(draft, name)))
+
+
+def absolute_model(draft: Draft, name: str) -> str:
+    """A catalog name as it is; the path of a config.json made absolute, if there is such a file."""
+    found = draft.find_file(name) if name.endswith(".json") or "/" in name else None
+    return name if found is None else str(found)
+
+
+def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:
+    name, where = (draft.scenario.gpu, ("gpu",)) if pool.gpu is None else (pool.gpu, (*at, "gpu"))
+    return draft.looked_up(where, lambda: catalog.load_gpu(name))
+
+
+def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:
+    engine: Engine = pool.engine or draft.scenario.engine
+    where: Path = ("engine",) if pool.engine is None else (*at, "engine")
+    if engine.version is not None:
+        rule = "constants by version of an engine are not there yet"
+        draft.flaw((*where, "version"), rule, engine.version, "leave it out, or give the constants themselves")
+    return draft.looked_up(where, lambda: load_engine(engine))

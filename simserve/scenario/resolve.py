@@ -1,0 +1,73 @@
+"""Resolving: plain data -> a Scenario with every default filled in, or all mistakes at once."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path as FilePath
+from typing import Any
+
+from simserve.plugins.flaws import Path, dotted
+from simserve.scenario.draft import Draft
+from simserve.scenario.mistakes import Mistakes, Source
+from simserve.scenario.models import Scenario
+from simserve.scenario.parse import parse
+from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.workload_rules import resolve_workload
+
+
+def resolve_data(data: Mapping[str, Any]) -> Scenario:
+    """A scenario from plain data of nobody's file; paths are relative to the current directory."""
+    return resolve(data, Mistakes(Source("scenario")), (FilePath.cwd(),))
+
+
+def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Scenario:
+    """Parse, check and fill in. Raises ScenarioError with all mistakes, those noted before included."""
+    draft = Draft(parse(data, mistakes), mistakes, folders)
+    filled_in = {
+        "model": absolute_model(draft, draft.scenario.model),
+        "cluster": resolve_cluster(draft),
+        "workload": resolve_workload(draft),
+    }
+    _refuse_classes(draft)
+    mistakes.raise_if_any()
+    scenario = draft.scenario.model_copy(update=filled_in)
+    scenario.set_origins(_origins(scenario, data, draft), folders[0])
+    return scenario
+
+
+def _refuse_classes(draft: Draft) -> None:
+    for name in draft.scenario.slo.classes:
+        draft.flaw(("slo", "classes", name), "SLO classes are not there yet", None, "give slo.default only")
+
+
+def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:
+    """Where each value of the resolved scenario came from."""
+    origins = {}
+    for path in _leaves(scenario.to_dict(), ()):
+        origin = "explicit" if _is_written(data, path) else draft.origins.get(path, "default")
+        origins[dotted(path)] = origin
+    return origins
+
+
+def _leaves(data: Any, path: Path) -> Iterator[Path]:
+    """The paths of all values that are no mappings; a list of plain values is one value."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield from _leaves(value, (*path, key))
+    elif isinstance(data, list) and any(isinstance(item, Mapping) for item in data):
+        for index, item in enumerate(data):
+            yield from _leaves(item, (*path, index))
+    else:
+        yield path
+
+
+def _is_written(data: Any, path: Path) -> bool:
+    """The user gave this value, perhaps in a short form."""
+    for depth, item in enumerate(path):
+        if isinstance(data, str):  # a bare name is short for its kind
+            return depth == len(path) - 1 and item in ("kind", "name")
+        if isinstance(data, Mapping) and item not in data and path[0] == "slo":
+            data = data.get("default")
+        try:
+            data = data[item]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return data is not None

@@ -1,0 +1,59 @@
+"""The JSON Schema of a scenario, for editors that complete and check YAML."""
+
+from typing import Any
+
+from simserve import catalog, plugins
+from simserve.plugins.find import find
+from simserve.plugins.flaws import Flaw
+from simserve.plugins.manual import plugin_schema
+from simserve.scenario.models import ClosedLoop, Scenario
+
+ID = "https://json-schema.org/draft/2020-12/schema"
+
+
+def scenario_schema() -> dict[str, Any]:
+    """JSON Schema (2020-12) of the YAML, short forms included; it knows the catalog and the plug-ins by name."""
+    schema = Scenario.model_json_schema(by_alias=True)
+    parts = schema["$defs"]
+    workload, pool, cluster = parts["Workload"], parts["Pool"], parts["Cluster"]
+    engines = {"anyOf": [{"enum": catalog.names("engines")}, {"$ref": "#/$defs/Engine"}]}
+    for holder in (schema, pool):
+        properties = holder["properties"]
+        properties["engine"] = engines
+        properties["gpu"] = {"enum": catalog.names("gpus"), "description": "a name in the catalog"}
+        properties["model"] = {
+            "anyOf": [{"enum": catalog.names("models")}, {"type": "string", "pattern": r"\.json$"}],
+            "description": "a name in the catalog, or the path of a Hugging Face config.json",
+        }
+    cluster["properties"]["router"] = _plugin("routers", parts)
+    pool["properties"]["scheduler"] = _plugin("schedulers", parts, needs_kind=False)
+    workload["properties"]["arrivals"] = _plugin("workload.arrivals", parts)
+    workload["properties"]["lengths"] = _plugin("workload.lengths", parts)
+    workload["properties"]["client"] = ClosedLoop.model_json_schema()
+    workload["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
+    schema["properties"]["slo"] = {"anyOf": [{"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"}]}
+    return {"$schema": ID, **schema}
+
+
+def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> dict[str, Any]:
+    """A name, a mapping of one kind and its arguments, or anything from outside the tree."""
+    names = plugins.names(family)
+    outside = {"type": "string", "pattern": ":"}
+    kinds = [_kind(family, name, parts) for name in names]
+    kinds.append({"type": "object", "properties": {"kind": outside}, "required": ["kind"]})
+    if not needs_kind:  # arguments of the engine's own policy
+        kinds.append({"type": "object", "not": {"required": ["kind"]}})
+    return {"anyOf": [{"enum": names}, outside, *kinds]}
+
+
+def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
+    """`{kind: name, ...}` with the arguments of that class; parts that it refers to go to `$defs`."""
+    found = find(family, name)
+    if isinstance(found, Flaw):
+        raise TypeError(f"{family}.{name} was listed and is not there")
+    schema = plugin_schema(found)
+    parts.update(schema.pop("$defs", {}))
+    schema["properties"] = {"kind": {"const": name}, **schema.get("properties", {})}
+    schema["required"] = ["kind", *schema.get("required", [])]
+    schema["additionalProperties"] = False
+    return schema

@@ -1,0 +1,96 @@
+"""PoolSetup: a pool of a resolved scenario with everything looked up and built, ready for the engine."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from simserve import catalog, plugins
+from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.memory import MemoryLedger, ledger
+from simserve.schedulers.base import Scheduler
+
+if TYPE_CHECKING:
+    from simserve.scenario.models import Engine, Pool, Scenario
+
+TOKENS_WITHOUT_BUDGET = 8192
+"""Activations are sized for steps of so many tokens where neither scheduler nor engine states a budget."""
+
+
+@dataclass(frozen=True)
+class PoolSetup:
+    """What the engine, explain and the metrics need to know of a pool."""
+
+    name: str
+    role: str
+    n_replicas: int
+    model: ModelSpec
+    gpu: GpuSpec
+    engine: EngineSpec
+    weight_dtype: str
+    kv_dtype: str
+    tensor: int
+    scheduler: Scheduler
+    max_model_len: int
+    ledger: MemoryLedger
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a pool runs, on what, with which engine."""
+
+    model: ModelSpec
+    gpu: GpuSpec
+    engine: EngineSpec
+
+
+def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
+    """A pool of a resolved scenario, ready for the engine."""
+    machine = Machine(
+        catalog.load_model(pool.model or scenario.model),
+        catalog.load_gpu(pool.gpu or scenario.gpu),
+        load_engine(pool.engine or scenario.engine),
+    )
+    scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
+    memory = memory_of(scenario, pool, machine, scheduler)
+    return PoolSetup(
+        name=pool.name,
+        role=pool.role,
+        n_replicas=pool.replicas,
+        model=machine.model,
+        gpu=machine.gpu,
+        engine=machine.engine,
+        weight_dtype=scenario.weight_dtype,
+        kv_dtype=scenario.kv_dtype,
+        tensor=pool.parallel.tensor,
+        scheduler=scheduler,
+        max_model_len=pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens),
+        ledger=memory,
+    )
+
+
+def load_engine(engine: "Engine") -> EngineSpec:
+    """The catalog's engine with the scenario's constants."""
+    return catalog.load_engine(engine.name, **engine.constants)
+
+
+def memory_of(
+    scenario: "Scenario", pool: "Pool", machine: Machine, scheduler: Scheduler | None, *, tensor: int | None = None
+) -> MemoryLedger:
+    """Where a GPU's memory goes; `tensor` asks what if."""
+    return ledger(
+        machine.model,
+        machine.gpu,
+        machine.engine,
+        weight_dtype=scenario.weight_dtype,
+        kv_dtype=scenario.kv_dtype,
+        tensor=tensor or pool.parallel.tensor,
+        gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
+        block_size=pool.block_size or machine.engine.block_size,
+        max_num_batched_tokens=step_tokens(scheduler, machine.engine),
+        num_gpu_blocks=pool.num_gpu_blocks,
+    )
+
+
+def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
+    """The most tokens a step computes, as far as anybody says; what activations are sized for."""
+    budgets = (getattr(scheduler, "max_num_batched_tokens", None), engine.scheduler.get("max_num_batched_tokens"))
+    return next((budget for budget in budgets if budget is not None), TOKENS_WITHOUT_BUDGET)

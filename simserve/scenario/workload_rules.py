@@ -1,0 +1,145 @@
+"""Resolving the workload, and what it must say: exactly one source of requests, how many, and what counts."""
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from simserve import plugins
+from simserve.plugins.flaws import Path, as_json, flaws_of
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import ClosedLoop, TraceFile, Workload
+
+SOURCES = ("arrivals", "trace", "client")
+AT: Path = ("workload",)
+
+
+def resolve_workload(draft: Draft) -> Workload:
+    """The workload with plug-ins spelled out and paths made absolute, as far as nothing is wrong with it."""
+    workload = draft.scenario.workload
+    if draft.mistakes.knows(AT):  # missing, or no mapping: said already
+        return workload
+    _check_sources(draft, workload)
+    _check_end(draft, workload)
+    _check_measure(draft, workload)
+    update: dict[str, Any] = {
+        "arrivals": _plugin(draft, "arrivals", workload.arrivals),
+        "lengths": _plugin(draft, "lengths", workload.lengths),
+        "client": _client(draft, workload.client),
+        "trace": _trace(draft, workload.trace),
+    }
+    return workload.model_copy(update=update)
+
+
+def _check_sources(draft: Draft, workload: Workload) -> None:
+    """Exactly one of arrivals, trace and client; lengths go with the two that do not bring their own."""
+    given = [key for key in SOURCES if getattr(workload, key) is not None]
+    wrong = [key for key in SOURCES if draft.mistakes.knows((*AT, key))]
+    if len(given) > 1:
+        rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
+        draft.flaw((*AT, given[-1]), rule, None, f"leave out {_but_one(given)}")
+    elif not given and not wrong and not draft.mistakes.has_unknown_key(AT):
+        draft.flaw(AT, "needs exactly one of arrivals, trace and client", None, "give one")
+    if "trace" in given and workload.lengths is not None and len(given) == 1:
+        draft.flaw((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
+    needs_lengths = "arrivals" in given or "client" in given
+    if needs_lengths and workload.lengths is None and not draft.mistakes.touch((*AT, "lengths")):
+        remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
+        draft.flaw((*AT, "lengths"), "is missing", None, remedy)
+
+
+def _but_one(given: list[str]) -> str:
+    *most, last = given
+    return f"{', '.join(most)} or {last}" if len(given) == 2 else f"all of {', '.join(most)} and {last} but one"
+
+
+def _check_end(draft: Draft, workload: Workload) -> None:
+    """duration_s or n_requests ends the load, never both; a trace may simply end."""
+    if workload.duration_s is not None and workload.n_requests is not None:
+        draft.flaw((*AT, "n_requests"), "the load ends by duration_s or by n_requests", None, "leave one of them out")
+    is_open = workload.duration_s is None and workload.n_requests is None
+    said_before = draft.mistakes.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.mistakes.has_unknown_key(AT)
+    if is_open and not said_before and (workload.arrivals is not None or workload.client is not None):
+        draft.flaw(AT, "must end", None, "give duration_s or n_requests")
+
+
+def _check_measure(draft: Draft, workload: Workload) -> None:
+    """Something must be left of the run after the warm-up."""
+    measure = draft.scenario.measure
+    warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
+    if warmup_s is not None and warmup_requests is not None:
+        draft.flaw(
+            ("measure", "warmup_requests"), "warm-up is given by warmup_s or by warmup_requests", None, "leave one out"
+        )
+    if warmup_s == "auto":
+        draft.flaw(("measure", "warmup_s"), "finding the warm-up is not there yet", "auto", "give seconds")
+    elif warmup_s is not None:
+        end_s, what = _expected_end(workload)
+        if end_s is not None and warmup_s >= end_s:
+            draft.flaw(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
+    if warmup_requests is not None and workload.n_requests is not None and warmup_requests >= workload.n_requests:
+        rule = f"must be less than workload.n_requests, {workload.n_requests}"
+        draft.flaw(("measure", "warmup_requests"), rule, warmup_requests, "nothing would be measured")
+
+
+def _expected_end(workload: Workload) -> tuple[float | None, str]:
+    """About when the last request arrives, as far as the scenario says, and in words."""
+    if workload.duration_s is not None:
+        return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
+    rate_per_s = (workload.arrivals or {}).get("rate_per_s")
+    if workload.n_requests is None or isinstance(rate_per_s, bool) or not isinstance(rate_per_s, int | float):
+        return None, ""
+    if rate_per_s <= 0:
+        return None, ""
+    end_s = workload.n_requests / rate_per_s
+    return end_s, f"the run: {workload.n_requests} requests at {rate_per_s:g} per second take about {end_s:g} s"
+
+
+def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """An arrival process or a length distribution with all its arguments."""
+    if spec is None:
+        return None
+    spec = dict(spec)
+    if isinstance(spec.get("path"), str):
+        found = draft.find_file(spec["path"])
+        if found is None:
+            draft.flaw((*AT, key, "path"), "there is no such file", spec["path"], f"looked in {draft.looked_in()}")
+            return spec
+        spec["path"] = str(found)
+    plugin, flaws = plugins.check(f"workload.{key}", spec)
+    draft.mistakes.extend(flaws, (*AT, key))
+    return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
+
+
+def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """The closed loop, checked."""
+    if client is None:
+        return None
+    try:
+        return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump()
+    except ValidationError as error:
+        draft.mistakes.extend(flaws_of(error, client), (*AT, "client"))
+        return dict(client)
+
+
+def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
+    """The trace with its absolute path and its hash."""
+    at = (*AT, "trace")
+    if trace is None or draft.mistakes.knows((*at, "path")):
+        return trace
+    found = draft.find_file(trace.path)
+    if found is None:
+        draft.flaw((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
+        return trace
+    try:
+        with found.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        draft.flaw((*at, "path"), f"cannot be read: {error.strerror}", trace.path)
+        return trace
+    if trace.sha256 is not None and trace.sha256 != sha256:
+        remedy = "restore it, or remove this line to replay what is there now"
+        draft.flaw((*at, "sha256"), f"the file {found.name} has changed: its SHA-256 is now {sha256}", None, remedy)
+    draft.origins[*at, "sha256"] = "the file"
+    return trace.model_copy(update={"path": str(found), "sha256": sha256})
