@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.cost.memory import MemoryLedger
 from simserve.cost.roofline import StepCost
 from simserve.cost.shape import StepShape
 from simserve.scenario import PoolSetup, Scenario
@@ -44,7 +45,7 @@ class PoolAnswer:
     engine: str
     calibrated: bool
     memory_bytes: dict[str, float]
-    """Of one GPU: total; and the parts it is divided into."""
+    """Of one GPU: the parts it is divided into, and the total."""
     n_blocks: int
     kv_tokens: int
     kv_verified: bool
@@ -72,7 +73,6 @@ def explain(scenario: Scenario) -> Answer:
 
 
 def _pool(setup: PoolSetup) -> PoolAnswer:
-    ledger = setup.ledger
     return PoolAnswer(
         name=setup.name,
         role=setup.role,
@@ -82,20 +82,24 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         gpu=setup.gpu.name,
         engine=setup.engine.name,
         calibrated=setup.engine.calibrated,
-        memory_bytes={
-            "total": ledger.total_bytes,
-            "weights": ledger.weights_bytes,
-            "activations": ledger.activations_bytes,
-            "reserve": ledger.reserve_bytes,
-            "kv": ledger.kv_bytes,
-            "unused": ledger.total_bytes - ledger.usable_bytes,
-        },
-        n_blocks=ledger.n_blocks,
-        kv_tokens=ledger.kv_tokens,
-        kv_verified=ledger.verified,
+        memory_bytes=_memory_bytes(setup.ledger),
+        n_blocks=setup.ledger.n_blocks,
+        kv_tokens=setup.ledger.kv_tokens,
+        kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
     )
+
+
+def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
+    """The parts of one GPU's memory, in the order an engine takes them, and what it leaves alone."""
+    taken = {
+        "weights": ledger.weights_bytes,
+        "activations": ledger.activations_bytes,
+        "reserve": ledger.reserve_bytes,
+        "kv": ledger.kv_bytes,
+    }
+    return {**taken, "unused": ledger.total_bytes - sum(taken.values()), "total": ledger.total_bytes}
 
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
@@ -111,10 +115,11 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for n in DECODE_BATCHES:
         if n * context_tokens <= setup.ledger.kv_tokens:
-            yield _step(cost, "decode", n, StepShape(0, 0, 0, n, n * context_tokens, n))
+            yield _step(cost, "decode", n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n))
     for n in PROMPTS_TOKENS:
         if n <= setup.max_model_len:
-            yield _step(cost, "prefill", 1, StepShape(n, n * (n + 1) // 2, n, 0, 0, 1))
+            prompt = StepShape(n, prefill_pairs=n * (n + 1) // 2, prefill_context_tokens=n, sampled_rows=1)
+            yield _step(cost, "prefill", 1, prompt)
 
 
 def _step(cost: StepCost, phase: str, n_requests: int, shape: StepShape) -> TypicalStep:

@@ -3,7 +3,7 @@
 
 def schema() -> None:
     """Print the JSON Schema of a scenario, for editors."""
-    from simserve import Scenario
     from simserve.cli import terminal
+    from simserve.scenario import scenario_schema
 
-    terminal.result_json(Scenario.model_json_schema())
+    terminal.result_json(scenario_schema())

@@ -1,0 +1,78 @@
+"""`simserve explain`: what a scenario means before it runs."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from simserve import load_scenario
+from simserve.explain import CONTEXT_TOKENS, explain
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
+
+
+def test_the_parts_of_a_gpus_memory_add_up_to_the_whole(tmp_path: Path) -> None:
+    (pool,) = explain(load_scenario(write_scenario(tmp_path))).pools
+    parts = {name: n_bytes for name, n_bytes in pool.memory_bytes.items() if name != "total"}
+    assert set(parts) == {"weights", "activations", "reserve", "kv", "unused"}
+    assert sum(parts.values()) == pytest.approx(pool.memory_bytes["total"])
+    assert all(n_bytes >= 0 for n_bytes in parts.values())
+
+
+def test_the_parts_of_a_steps_time_add_up_to_the_whole(tmp_path: Path) -> None:
+    (pool,) = explain(load_scenario(write_scenario(tmp_path))).pools
+    assert {step.phase for step in pool.steps} == {"decode", "prefill"}
+    for step in pool.steps:
+        assert step.tokens_s + step.attention_s + step.head_s == pytest.approx(step.duration_s)
+        assert min(step.tokens_s, step.attention_s, step.head_s) > 0
+
+
+def test_one_decoding_request_takes_at_least_as_long_as_reading_the_weights(tmp_path: Path) -> None:
+    (pool,) = explain(load_scenario(write_scenario(tmp_path))).pools
+    weights_bytes = 8.0e9 * 2  # Llama-3.1-8B has 8.03e9 parameters of two bytes
+    assert pool.steps[0].n_requests == 1
+    assert pool.steps[0].duration_s > 0.9 * weights_bytes / 3.35e12  # of an H100 SXM's HBM
+
+
+def test_decode_batches_that_do_not_fit_the_kv_cache_are_left_out(tmp_path: Path) -> None:
+    scenario = load_scenario(write_scenario(tmp_path), overrides=["cluster.pools.0.num_gpu_blocks=700"])
+    (pool,) = explain(scenario).pools
+    assert pool.kv_tokens == 700 * 16
+    batches = [step.n_requests for step in pool.steps if step.phase == "decode"]
+    assert batches == [n for n in (1, 8) if n * CONTEXT_TOKENS <= 700 * 16]
+
+
+def test_explain_tells_values_origins_memory_and_steps(tmp_path: Path) -> None:
+    outcome = invoke("explain", write_scenario(tmp_path))
+    assert outcome.exit_code == 0
+    assert re.search(r"block_size: 16 +# engine vllm", outcome.out)
+    assert re.search(r"weights +\d+\.\d\d GB", outcome.out)
+    assert re.search(r"decode 32 requests of 1,024 tokens +\d+\.\d\d ms", outcome.out)
+    assert "uncalibrated" in outcome.out
+    assert outcome.err == ""
+
+
+def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
+    outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
+    assert "3 replicas of llama-3.1-8b on 1 x h100-sxm each" in outcome.out
+    assert re.search(r"^seed: 7\b", outcome.out, re.MULTILINE)
+
+
+def test_explain_as_json_is_machine_readable_and_alone(tmp_path: Path) -> None:
+    answer = json.loads(invoke("explain", write_scenario(tmp_path), "--json").out)
+    assert answer["scenario"]["name"] == "tiny"
+    assert answer["pools"][0]["n_blocks"] > 0
+    assert answer["origins"]
+
+
+def test_a_scenario_that_does_not_fit_is_explained_as_an_error(tmp_path: Path) -> None:
+    outcome = invoke("explain", write_scenario(tmp_path, model="llama-3.1-70b"))
+    assert outcome.exit_code == 2
+    assert re.search(r"simserve: error: .*\bGB\b", outcome.err)
+
+
+def test_explain_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    invoke("explain", write_scenario(tmp_path))
+    assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]

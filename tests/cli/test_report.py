@@ -1,0 +1,35 @@
+"""`simserve report`: the page again, from the tables."""
+
+from pathlib import Path
+
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
+
+
+def test_the_page_can_be_made_from_the_files_of_a_run_without_one(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke("run", write_scenario(tmp_path), "--out", out, "--no-report")
+    outcome = invoke("report", out)
+    assert outcome.exit_code == 0
+    assert outcome.out == f"{out / 'report.html'}\n"
+    assert (out / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_the_page_made_again_is_the_page_of_the_run(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke("run", write_scenario(tmp_path), "--out", out)
+    first = (out / "report.html").read_text()
+    assert invoke("report", out).exit_code == 0
+    assert (out / "report.html").read_text() == first
+
+
+def test_a_folder_without_results_is_2_and_untouched(tmp_path: Path) -> None:
+    outcome = invoke("report", tmp_path)
+    assert outcome.exit_code == 2
+    assert str(tmp_path) in outcome.err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_2(tmp_path: Path) -> None:
+    assert invoke("report", tmp_path / "nowhere").exit_code == 2
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,85 @@
+"""The README's commands run as written, its links lead somewhere, and CI runs its two commands."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TRACES = ROOT.parent / "shared" / "data" / "traces"
+AZURE = "AzureLLMInferenceTrace_conv.csv"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of what a reader of the README has at hand, with simserve installed."""
+    for folder in ("scenarios", "traces"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def run(command: str, folder: Path) -> str:
+    """The output of a shell command that ends well, with this interpreter's programs first."""
+    environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
+    done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    return done.stdout
+
+
+def commands(block: str) -> list[str]:
+    """Its simserve commands; installing and downloading are left to CI and to the reader."""
+    lines = [line.removeprefix("pip install . && ") for line in block.splitlines()]
+    return [line for line in lines if line.startswith("simserve ")]
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("sh") if commands(block) and AZURE not in block])
+def test_the_commands_run_as_written(block: str, checkout: Path) -> None:
+    for command in commands(block):
+        run(command, checkout)
+
+
+@pytest.mark.parametrize("block", [block for block in blocks("sh") if AZURE in block])
+def test_the_trace_replays_as_written(block: str, checkout: Path) -> None:
+    source = TRACES / "azure_llm_2023_conv.csv"
+    if not source.exists():
+        pytest.skip(f"no {source.name} beside the checkout")
+    (checkout / "traces" / AZURE).symlink_to(source)
+    assert len(commands(block)) >= 2
+    for command in commands(block):
+        run(command, checkout)
+
+
+@pytest.mark.parametrize("block", blocks("python"))
+def test_the_python_runs_as_written(block: str, checkout: Path) -> None:
+    (checkout / "readme.py").write_text(block)
+    assert run(f'"{sys.executable}" readme.py', checkout)
+
+
+def test_ci_runs_the_two_commands_as_written() -> None:
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    installing = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("pip install")]
+    assert len(installing) == 2
+    assert all(f"'{command}'" in ci for command in installing)
+
+
+@pytest.mark.parametrize("page", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]), ids=lambda page: page.name)
+def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert not missing
+
+
+def test_the_text_names_no_command_that_is_not_there() -> None:
+    from simserve.cli import later
+
+    used = set(re.findall(r"^simserve (\w+)", README, re.MULTILINE))
+    assert used and not used & set(later.COMMANDS)
