@@ -49,6 +49,13 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
     if memory.missing_bytes > 0:
         _refuse(draft, pool, at, (machine, scheduler), memory)
         return pool
+    needed_bytes = memory.weights_bytes + memory.kv_bytes
+    if needed_bytes > memory.total_bytes:  # only blocks that the user counted can be too many
+        has, needs = f"{memory.total_bytes / GB:.1f} GB", f"{needed_bytes / GB:.1f} GB"
+        rule = f"a GPU has {has}, and the weights with these blocks need {needs}"
+        most = int((memory.total_bytes - memory.weights_bytes) // memory.block_bytes)
+        draft.flaw((*at, "num_gpu_blocks"), rule, pool.num_gpu_blocks, f"at most {most} fit" if most > 0 else None)
+        return pool
     return _limit_length(draft, pool, at, (machine, memory))
 
 

@@ -47,7 +47,6 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     scheduler = None
     if engine is not None:
         scheduler, update["scheduler"] = resolve_scheduler(draft, pool, at, (engine, gpu))
-    if engine is not None:
         for key in ("gpu_memory_utilization", "block_size"):
             if getattr(pool, key) is None:
                 update[key] = getattr(engine, key)
