@@ -20,15 +20,20 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
+        self.events = self._queue
+        """simpy's own heap of what is to come, (instant, ...) first."""
 
     @property
     def now_ps(self) -> int:
         """The current instant."""
         return self._now  # type: ignore[return-value]  # only integers are ever scheduled
 
-    def is_last_event(self) -> bool:
-        """Nothing else happens at this instant."""
-        return not self._queue or self._queue[0][0] > self._now
+    def skip_to(self, at_ps: int) -> None:
+        """Move to an instant before which, and at which, nothing in `events` happens.
+
+        fast: what simpy would do with an event that comes next anyway, without putting it in the heap first.
+        """
+        self._now = at_ps
 
 
 class Alarm(Event):
@@ -47,13 +52,13 @@ class Alarm(Event):
         self._priority = EventPriority(phase)
         self._fires: list[Callable[[Any], None]] = [self._fire]
         self.callbacks = self._fires
-        self._queue, self._eid = clock._queue, clock._eid
+        self._events, self._eid = clock.events, clock._eid
         self.due_ps: int | None = None
 
     def set(self, at_ps: int) -> None:
         """Fire at that instant, and not at the one set before."""
         self.due_ps = at_ps
-        heappush(self._queue, (at_ps, self._priority, next(self._eid), self))  # fast: Environment.schedule, inlined
+        heappush(self._events, (at_ps, self._priority, next(self._eid), self))  # fast: Environment.schedule, inlined
 
     def _fire(self, _: Event) -> None:
         self.callbacks = self._fires  # simpy took it; a replaced entry may still come

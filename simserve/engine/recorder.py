@@ -7,7 +7,6 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.stretch import Stretch
 from simserve.state.request import Request
 
 BLOCKED_BY: Mapping[str | None, int] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
@@ -40,7 +39,9 @@ STRETCH_ROW = np.dtype(
 SPAN_ROW = np.dtype([("request_id", "<i4"), ("first_step", "<i8"), ("last_step", "<i8"), ("join_ps", "<i8")])
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
-_PACK_STRETCH = Struct("<iqqqiqiqiiib").pack
+pack_stretch = Struct("<iqqqiqiqiiib").pack
+"""The fields of a STRETCH_ROW as its bytes."""
+
 _PACK_SPAN = Struct("<iqqq").pack
 
 _TIME_COLUMNS = ("scheduled_ps", "first_token_ps", "finish_ps")
@@ -58,7 +59,8 @@ class Recorder:
         self.n_finished = 0
         self.n_rejected = 0
         self.reasons: list[str] = [""]
-        self._stretches = [bytearray() for _ in range(n_replicas)]
+        # A replica adds its own rows, whole, at each commit.
+        self.stretch_rows = [bytearray() for _ in range(n_replicas)]
         self._spans = [bytearray() for _ in range(n_replicas)]
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
@@ -78,12 +80,6 @@ class Recorder:
             views[name] for name in _COUNT_COLUMNS
         )
         self._replica = views["replica"]
-
-    def stretch(self, replica: int, stretch: Stretch) -> None:
-        """The steps of a stretch are done."""
-        self._stretches[replica] += _PACK_STRETCH(
-            stretch.n_steps, stretch.start_ps, stretch.first_ps, stretch.growth_ps, *stretch.counters
-        )
 
     def span(self, replica: int, request: Request, step: int) -> None:
         """A request has had a token at the end of a prefill and in each decode step since, up to `step` excluded."""
@@ -130,7 +126,7 @@ class Recorder:
 
     def stretches(self, replica: int) -> NDArray[np.void]:
         """The stretches of a replica in order, `(n_stretches,)` of STRETCH_ROW."""
-        return np.frombuffer(self._stretches[replica], STRETCH_ROW)
+        return np.frombuffer(self.stretch_rows[replica], STRETCH_ROW)
 
     def spans(self, replica: int) -> NDArray[np.void]:
         """The spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""

@@ -8,7 +8,7 @@ from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
 from simserve.engine.offered import Rows
-from simserve.engine.recorder import BLOCKED_BY, Recorder
+from simserve.engine.recorder import BLOCKED_BY, Recorder, pack_stretch
 from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
 from simserve.state.cohort import Cohort
@@ -63,6 +63,7 @@ class Replica:
         self._clock = clock
         self._rows = rows
         self._recorder = recorder
+        self._stretch_rows = recorder.stretch_rows[index]
         self._on_answer = on_answer
         self._blocked_by: Blocked | None = None
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
@@ -116,34 +117,60 @@ class Replica:
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
     def _on_step_end(self, now_ps: int) -> None:
-        assert self.stretch is not None  # the alarm is set only with a stretch
-        self._commit(self.stretch, now_ps)
-        if self._clock.is_last_event():  # fast: nothing else at this instant, so the plan phase may follow at once
-            self._plan(now_ps)
-        else:
-            self._plan_time.set(now_ps)
+        clock = self._clock
+        events = clock.events
+        while self.stretch is not None:
+            self._commit(self.stretch, now_ps)
+            if events and events[0][0] <= now_ps:
+                self._plan_time.set(now_ps)
+                return
+            self._decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
+            if self.stretch is None:
+                return
+            now_ps = self.stretch.end_ps(self.stretch.n_steps)
+            if events and events[0][0] <= now_ps:
+                self._step_end.set(now_ps)
+                return
+            clock.skip_to(now_ps)
 
     def _commit(self, stretch: Stretch, now_ps: int) -> None:
-        self._recorder.stretch(self.index, stretch)
+        self._record(stretch)
         self.stretch = None
         cohort = self.cohort
         if stretch.n_decoding:
             n_steps = stretch.n_steps
             n_blocks = cohort.blocks_to_grow(n_steps)
-            if self._reserves:
-                self.pool.fill(n_blocks)
-            else:
-                self.pool.use(n_blocks)
+            if n_blocks:
+                self._take_blocks(n_blocks)
             cohort.step += n_steps
             cohort.kv_tokens += n_steps * stretch.n_decoding
-            for request in cohort.pop_finished():
-                self._last_token(request, now_ps)
-                if not self._runs_to_completion:
-                    self._leave(request, cohort.leave(request))
+            if cohort.step >= cohort.next_finish_step:
+                for request in cohort.pop_finished():
+                    self._last_token(request, now_ps)
+                    if not self._runs_to_completion:
+                        self._leave(request, cohort.leave(request))
         if stretch.chunks:
             self._commit_chunks(stretch.chunks, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
+
+    def _record(self, stretch: Stretch) -> None:
+        """One row: a stretch, and how things stood at its start, for nothing has been committed since."""
+        pool, n = self.pool, stretch.n_decoding
+        self._stretch_rows += pack_stretch(
+            stretch.n_steps,
+            stretch.start_ps,
+            stretch.first_ps,
+            stretch.growth_ps,
+            stretch.n_prefill_tokens,
+            stretch.n_prefill_pairs,
+            n,
+            self.cohort.kv_tokens if n else 0,
+            pool.used_blocks,
+            pool.reserved_blocks,
+            stretch.queue_len,
+            BLOCKED_BY[self._blocked_by],
+        )
 
     def _commit_chunks(self, chunks: Sequence[tuple[Request, int]], now_ps: int) -> None:
         for request, n_tokens in chunks:
@@ -210,7 +237,14 @@ class Replica:
 
     def _plan(self, now_ps: int) -> None:
         """Decide the next steps and sleep through them."""
-        just_preempted = self._make_room(now_ps)
+        self._decide(now_ps)
+        if self.stretch is not None:
+            self._step_end.set(self.stretch.end_ps(self.stretch.n_steps))
+
+    def _decide(self, now_ps: int) -> None:
+        """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
+        # fast: a step begins at most a block a member
+        just_preempted = self.pool.free_blocks < self.cohort.n and self._make_room(now_ps)
         plan = DECODE_ON
         while self.waiting or self.prefilling:
             plan = self._ask(now_ps, just_preempted)
@@ -241,9 +275,9 @@ class Replica:
     def _make_room(self, now_ps: int) -> bool:
         """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
         cohort, pool = self.cohort, self.pool
-        if pool.free_blocks >= cohort.n or self._reserves:  # fast: a step begins at most a block a member
-            return False
         just_preempted = False
+        if self._reserves:
+            return False
         while cohort.blocks_to_grow(1) > pool.free_blocks:
             self._view.now_ps = now_ps
             self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
@@ -299,10 +333,7 @@ class Replica:
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
-        if self._reserves:
-            self.pool.fill(n_blocks)
-        else:
-            self.pool.use(n_blocks)
+        self._take_blocks(n_blocks)
         cohort, cost = self.cohort, self._cost
         n = cohort.n if plan.decode else 0
         first_ps = cost.tokens_ps(n_tokens + n) + cost.sampled_ps(n + n_complete)
@@ -310,13 +341,13 @@ class Replica:
         if n:
             intercept_ps, slope_ps = cost.decode_line(n)
             first_ps += intercept_ps + slope_ps * cohort.kv_tokens
-        self._sleep(plan, Stretch(now_ps, first_ps, 0, 1, n, plan.prefill), n_tokens, n_pairs)
+        self.stretch = Stretch(now_ps, first_ps, 0, 1, n, len(self.waiting), plan.prefill, n_tokens, n_pairs)
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
         """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
         cohort, free_blocks = self.cohort, self.pool.free_blocks
         n = cohort.n
-        n_steps = cohort.steps_to_finish()
+        n_steps = cohort.next_finish_step - cohort.step
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: at most one block a member and block_size steps, so the exact count is seldom needed
@@ -327,22 +358,14 @@ class Replica:
             intercept_ps, slope_ps = self._cost.decode_line(n)
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         base_ps, slope_ps = line
-        stretch = Stretch(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps, n)
+        first_ps = base_ps + slope_ps * cohort.kv_tokens
+        stretch = self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.waiting))
         if plan.wake_at_ps is not None:
             stretch.n_steps = min(n_steps, stretch.steps_begun(plan.wake_at_ps))
-        self._sleep(plan, stretch, 0, 0)
 
-    def _sleep(self, plan: StepPlan, stretch: Stretch, n_tokens: int, n_pairs: int) -> None:
-        n, pool = stretch.n_decoding, self.pool
-        stretch.counters = (
-            n_tokens,
-            n_pairs,
-            n,
-            self.cohort.kv_tokens if n else 0,
-            pool.used_blocks,
-            pool.reserved_blocks,
-            len(self.waiting),
-            BLOCKED_BY[plan.blocked_by],
-        )
-        self.stretch = stretch
-        self._step_end.set(stretch.end_ps(stretch.n_steps))
+    def _take_blocks(self, n_blocks: int) -> None:
+        """Blocks for tokens: from those set aside, where the policy reserves, or from the free ones."""
+        if self._reserves:
+            self.pool.fill(n_blocks)
+        else:
+            self.pool.use(n_blocks)

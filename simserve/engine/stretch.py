@@ -12,7 +12,17 @@ class Stretch:
     Step i (from 0) lasts first_ps + i * growth_ps, in whole picoseconds.
     """
 
-    __slots__ = ("chunks", "counters", "first_ps", "growth_ps", "n_decoding", "n_steps", "start_ps")
+    __slots__ = (
+        "chunks",
+        "first_ps",
+        "growth_ps",
+        "n_decoding",
+        "n_prefill_pairs",
+        "n_prefill_tokens",
+        "n_steps",
+        "queue_len",
+        "start_ps",
+    )
 
     def __init__(
         self,
@@ -21,7 +31,10 @@ class Stretch:
         growth_ps: int,
         n_steps: int,
         n_decoding: int,
+        queue_len: int,
         chunks: Sequence[tuple[Request, int]] = (),
+        n_prefill_tokens: int = 0,
+        n_prefill_pairs: int = 0,
     ) -> None:
         self.start_ps = start_ps
         self.first_ps = first_ps
@@ -30,9 +43,11 @@ class Stretch:
         """Steps it will make, unless the bell cuts it."""
         self.n_decoding = n_decoding
         """Requests that produce a token in each step."""
+        self.queue_len = queue_len
+        """Requests that waited at its start."""
         self.chunks = chunks
-        self.counters: tuple[int, ...] = ()
-        """How things stood at its start: the recorder's STRETCH_ROW from prefill_tokens on."""
+        self.n_prefill_tokens = n_prefill_tokens
+        self.n_prefill_pairs = n_prefill_pairs
 
     def end_ps(self, n_steps: int) -> int:
         """The instant at which the first n_steps are done."""

@@ -4,6 +4,9 @@ from heapq import heapify, heappop, heappush
 
 from simserve.state.request import DECODE, Request
 
+NOBODY_FINISHES = 1 << 62
+"""Later than any step."""
+
 
 class Cohort:
     """Requests that each produce one token a step.
@@ -14,7 +17,17 @@ class Cohort:
     Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = 2 n.
     """
 
-    __slots__ = ("_finishes", "_n_joins", "_stale", "block_size", "crossings", "kv_tokens", "lingering", "n", "step")
+    __slots__ = (
+        "_finishes",
+        "_n_joins",
+        "block_size",
+        "crossings",
+        "kv_tokens",
+        "lingering",
+        "n",
+        "next_finish_step",
+        "step",
+    )
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
@@ -29,7 +42,8 @@ class Cohort:
         """Members that have finished and stay, at full cost, until the whole batch has."""
         self._finishes: list[tuple[int, int, Request]] = []
         self._n_joins = 0
-        self._stale = 0
+        self.next_finish_step = NOBODY_FINISHES
+        """The value of `step` at which the next member will have produced all its tokens."""
 
     def join(self, request: Request, n_left: int) -> None:
         """Add a request that has n_left tokens to produce, all prefilled; with none left it will linger."""
@@ -43,7 +57,10 @@ class Cohort:
         self.kv_tokens += kv_tokens + 1
         self._cross(request, 1)
         if n_left:
-            heappush(self._finishes, (self.step + n_left, request.join_seq, request))
+            finish_step = self.step + n_left
+            heappush(self._finishes, (finish_step, request.join_seq, request))
+            if finish_step < self.next_finish_step:
+                self.next_finish_step = finish_step
 
     def leave(self, request: Request) -> int:
         """Take a member out; returns the tokens it holds in the cache, padding included."""
@@ -52,37 +69,23 @@ class Cohort:
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
         self._cross(request, -1)
-        request.join_seq = -1
         return kv_tokens
 
     def drop(self, request: Request) -> int:
         """Take out a member that has not finished; like `leave`, and its finish is forgotten."""
-        self._stale += 1
         kv_tokens = self.leave(request)
-        if self._stale * 2 > len(self._finishes):
-            self._finishes = [entry for entry in self._finishes if entry[1] == entry[2].join_seq]
-            heapify(self._finishes)
-            self._stale = 0
+        self._finishes = [entry for entry in self._finishes if entry[2] is not request]
+        heapify(self._finishes)
+        self._note_next_finish()
         return kv_tokens
-
-    def steps_to_finish(self) -> int:
-        """Steps until the next member has produced all its tokens. Needs a member that does not linger."""
-        finishes = self._finishes
-        while finishes and finishes[0][1] != finishes[0][2].join_seq:
-            heappop(finishes)
-            self._stale -= 1
-        return finishes[0][0] - self.step
 
     def pop_finished(self) -> list[Request]:
         """Members whose last token came with the last step, by the order in which they joined; still members."""
         finished: list[Request] = []
         finishes, step = self._finishes, self.step
         while finishes and finishes[0][0] <= step:
-            _, seq, request = heappop(finishes)
-            if seq == request.join_seq:
-                finished.append(request)
-            else:
-                self._stale -= 1
+            finished.append(heappop(finishes)[2])
+        self._note_next_finish()
         return finished
 
     def blocks_to_grow(self, n_steps: int) -> int:
@@ -103,6 +106,9 @@ class Cohort:
             if left_blocks < 0:
                 return n_steps
             n_steps += 1
+
+    def _note_next_finish(self) -> None:
+        self.next_finish_step = self._finishes[0][0] if self._finishes else NOBODY_FINISHES
 
     def _cross(self, request: Request, count: int) -> None:
         residue = -request.kv_offset % self.block_size

@@ -42,6 +42,9 @@ class Request:
         "row",
     )
 
+    # Kept by its Cohort from the moment it joins one: its number among those who joined, the cohort's step and the
+    # instant then, and the tokens it had stored less that step.
+    join_seq: int
     join_step: int
     joined_ps: int
     kv_offset: int
@@ -65,8 +68,6 @@ class Request:
         self.n_preemptions = 0
         self.preempted_at_ps = 0
         """When it last lost its blocks; means something only while n_preemptions > 0."""
-        self.join_seq = -1
-        """Its number among those who joined its cohort; join_step, joined_ps and kv_offset go with it."""
 
     @property
     def is_new(self) -> bool:
