@@ -36,11 +36,11 @@ RULES = {
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "dataclass_type": "must be a mapping",
-    "greater_than": "must be more than {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be less than {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "multiple_of": "must be a multiple of {multiple_of:g}",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
     "finite_number": "must be a finite number",
     "literal_error": "must be {expected}",
     "too_short": "must have at least {min_length} items",
@@ -88,7 +88,7 @@ def flaws_of(error: ValidationError, data: object) -> list[Flaw]:
     found: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
         found.setdefault(_path_in(data, finding["loc"]), []).append(finding)
-    meant = {path: those for path, those in found.items() if not _is_other_type(path, those, found)}
+    meant = {path: those for path, those in found.items() if not _is_consequence(path, those, found)}
     return [_flaw(path, those) for path, those in meant.items()]
 
 
@@ -165,10 +165,11 @@ def _holds(data: object, item: int | str) -> bool:
     return isinstance(data, Mapping) and item in data
 
 
-def _is_other_type(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:
-    """Only "wrong type" was found here, while another type's findings lie inside the value."""
-    wrong_type = all(finding["type"].endswith("_type") or finding["type"] == "literal_error" for finding in findings)
-    return wrong_type and any(len(other) > len(path) and other[: len(path)] == path for other in found)
+def _is_consequence(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:
+    """Only "wrong type" (or "too short", which counts no wrong items) was found here, and more inside the value."""
+    outer = ("literal_error", "too_short")
+    follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
+    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in found)
 
 
 def _flaw(path: Path, findings: list[Any]) -> Flaw:
@@ -187,7 +188,8 @@ def _rule(finding: Mapping[str, Any]) -> str:
     if finding["type"] == "literal_error" and " or " in context["expected"]:
         return "must be one of {}".format(context["expected"].replace("'", ""))
     if finding["type"] in RULES:
-        return RULES[finding["type"]].format(**context)
+        plain = {key: shown(value) if isinstance(value, float) else value for key, value in context.items()}
+        return RULES[finding["type"]].format(**plain)
     message: str = finding["msg"]
     return message.replace("Input should be", "must be").replace("Input should", "must")
 

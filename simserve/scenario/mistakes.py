@@ -34,6 +34,13 @@ class Source:
         where = self.name if line is None else f"{self.name}:{line}"
         return f"{where}: {dotted(path)}" if path else where
 
+    def order(self, path: Path) -> tuple[bool, int]:
+        """Sorts by line, then by option."""
+        option = self._option(path)
+        if option is not None:
+            return True, list(self.options).index(option[0])
+        return False, self.line(path) or 0
+
     def has(self, path: Path) -> bool:
         """The value at this very path was written down."""
         return path in self.lines or path in self.options
@@ -103,8 +110,7 @@ class Mistakes:
 
     def _order(self, found: tuple[Flaw, int | None]) -> tuple[bool, int]:
         flaw, line = found
-        by_option = self._source.place(flaw.path).startswith("command line")
-        return by_option, line or self._source.line(flaw.path) or 0
+        return (False, line) if line is not None else self._source.order(flaw.path)
 
     def _told(self, flaw: Flaw, line: int | None) -> Mistake:
         return Mistake(self._source.place(flaw.path, line), flaw.rule, flaw.value, flaw.remedy)

@@ -21,16 +21,12 @@ class BadOverride(Exception):
 
 @dataclass(frozen=True)
 class Override:
-    """One `--set`."""
+    """One option that changes a value."""
 
-    text: str
+    option: str
+    """As the user typed it."""
     keys: tuple[str, ...]
     value: Any
-
-    @property
-    def option(self) -> str:
-        """As the user typed it."""
-        return f"--set {self.text}"
 
 
 def parse_override(text: str) -> Override:
@@ -40,14 +36,14 @@ def parse_override(text: str) -> Override:
     if not equals or not all(keys):
         raise BadOverride(Flaw((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4"))
     try:
-        return Override(text, keys, scalar(value))
+        return Override(f"--set {text}", keys, scalar(value))
     except NotYaml as error:
         raise BadOverride(Flaw((), f"its value {error.rule}", shown(value), "quote it")) from error
 
 
 def override_seed(seed: int) -> Override:
     """The option `--seed`, which is short for `--set seed=...`."""
-    return Override(f"seed={seed}", ("seed",), seed)
+    return Override(f"--seed {seed}", ("seed",), seed)
 
 
 def apply_override(data: Any, override: Override) -> tuple[Any, Path]:
