@@ -41,14 +41,14 @@ def _refuse_classes(draft: Draft) -> None:
 def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:
     """Where each value of the resolved scenario came from."""
     origins = {}
-    for path in _leaves(scenario.to_dict(), ()):
-        origin = "explicit" if _is_written(data, path) else draft.origins.get(path, "default")
+    for path, value in _leaves(scenario.to_dict(), ()):
+        origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
         origins[dotted(path)] = origin
     return origins
 
 
-def _leaves(data: Any, path: Path) -> Iterator[Path]:
-    """The paths of all values that are no mappings; a list of plain values is one value."""
+def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """All values that are no mappings, with their paths; a list of plain values is one value."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from _leaves(value, (*path, key))
@@ -56,10 +56,10 @@ def _leaves(data: Any, path: Path) -> Iterator[Path]:
         for index, item in enumerate(data):
             yield from _leaves(item, (*path, index))
     else:
-        yield path
+        yield path, data
 
 
-def _is_written(data: Any, path: Path) -> bool:
+def _is_written(data: Any, path: Path, value: Any) -> bool:
     """The user gave this value, perhaps in a short form."""
     for depth, item in enumerate(path):
         if isinstance(data, str):  # a bare name is short for its kind
@@ -70,4 +70,4 @@ def _is_written(data: Any, path: Path) -> bool:
             data = data[item]
         except (KeyError, IndexError, TypeError):
             return False
-    return data is not None
+    return data is not None or value is None
