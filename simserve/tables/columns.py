@@ -1,0 +1,32 @@
+"""Columns: a table in memory, equal-length numpy columns by name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Columns = dict[str, Any]
+"""Name to a `(n_rows,)` numpy array or a Categorical; a column that nobody gave is None and is written as nulls.
+
+Times are float seconds, NaN where they never came (null in a file). Integer columns that name a replica hold -1
+for none (null in a file).
+"""
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """A column of few different strings.
+
+    Invariant: -1 <= codes < len(categories); -1 and the category "" mean null.
+    """
+
+    codes: NDArray[np.int32]
+    categories: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def is_(self, category: str) -> NDArray[np.bool_]:
+        """Which rows hold that category."""
+        return self.codes == self.categories.index(category)

@@ -1,0 +1,62 @@
+"""RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class WorkFacts:
+    """What one replica's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+
+    flop_per_token: float
+    flop_per_pair: float
+    flop_per_sampled: float
+    weight_bytes_per_step: float
+    kv_bytes_per_token: float
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class PoolFacts:
+    """A pool: replicas that are alike."""
+
+    name: str
+    role: str
+    n_replicas: int
+    gpus_per_replica: int
+    gpu: str
+    model: str
+    engine: str
+    scheduler: str
+    calibrated: bool
+    kv_verified: bool
+    n_blocks: int
+    block_size: int
+    streamed: bool
+    """False: an answer leaves whole at finish_s, so first_token_s = finish_s, TPOT is 0 and all gaps are 0."""
+    price_per_gpu_hour_usd: float
+    tdp_w: float
+    work: WorkFacts
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """One run."""
+
+    name: str
+    seed: int
+    digest: str
+    pools: tuple[PoolFacts, ...]
+    replica_pool: tuple[int, ...]
+    """The pool of each replica."""
+    peak_kv_blocks: tuple[int, ...]
+    """The most KV blocks that each replica ever held."""
+    slo: dict[str, float]
+    measure: dict[str, Any]
+    last_arrival_s: float
+    end_s: float
+    wall_s: float
+    notes: tuple[str, ...] = ()
+    """What the load's reader or generator wants the user to know."""
+    warnings: tuple[str, ...] = ()
