@@ -45,6 +45,7 @@ RULES = {
     "literal_error": "must be {expected}",
     "too_short": "must have at least {min_length} items",
     "too_long": "must have at most {max_length} items",
+    "string_pattern_mismatch": "must match {pattern}",
     "string_too_short": "must not be empty",
     "value_error": "{error}",
     "assertion_error": "{error}",

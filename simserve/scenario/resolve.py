@@ -7,7 +7,7 @@ from typing import Any
 from simserve.plugins.flaws import Path, dotted
 from simserve.scenario.draft import Draft
 from simserve.scenario.mistakes import Mistakes, Source
-from simserve.scenario.models import Scenario
+from simserve.scenario.models import Measure, Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
 from simserve.scenario.workload_rules import resolve_workload
@@ -21,10 +21,12 @@ def resolve_data(data: Mapping[str, Any]) -> Scenario:
 def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Scenario:
     """Parse, check and fill in. Raises ScenarioError with all mistakes, those noted before included."""
     draft = Draft(parse(data, mistakes), mistakes, folders)
+    measure = draft.scenario.measure
     filled_in = {
         "model": absolute_model(draft, draft.scenario.model),
         "cluster": resolve_cluster(draft),
         "workload": resolve_workload(draft),
+        "measure": Measure(warmup_s=0.0) if measure == Measure() else measure,
     }
     _refuse_classes(draft)
     mistakes.raise_if_any()

@@ -1,6 +1,7 @@
 """A loaded scenario is resolved: every default is there, and where it came from."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,12 @@ def test_a_scenario_without_a_name_has_that_of_its_file(load: Load, small: str, 
     assert load_scenario(tmp_path / "my chat (2).yaml").name == "my-chat-2"
 
 
+def test_without_a_warm_up_everything_counts(load: Load, small: str) -> None:
+    scenario = load()
+    assert (scenario.measure.warmup_s, scenario.origins["measure.warmup_s"]) == (0.0, "default")
+    assert load(small, "measure.warmup_requests=5").measure.warmup_s is None
+
+
 def test_every_value_has_an_origin(load: Load) -> None:
     scenario = load()
     assert scenario.origins["model"] == "explicit"
@@ -218,6 +225,4 @@ def _trace_path(scenario: Scenario) -> str:
 
 
 def _like(gpu: GpuSpec, **changes: object) -> GpuSpec:
-    from dataclasses import replace
-
     return replace(gpu, **changes)  # type: ignore[arg-type]
