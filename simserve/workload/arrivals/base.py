@@ -1,0 +1,44 @@
+"""Arrivals: when requests come. The first n instants of a process, or all up to an instant."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from simserve.workload.streams import Stream
+
+STRICT = ConfigDict(extra="forbid")
+"""For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are mistakes."""
+
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+"""Events per second."""
+
+FEWEST = 64
+
+
+class Arrivals:
+    """A process. Its first n instants are the first n of its first m > n."""
+
+    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+        """The first n instants in seconds, `(n,)`, never decreasing."""
+        raise NotImplementedError
+
+    def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
+        """All instants before duration_s: by doubling, since the first n never change."""
+        n = FEWEST
+        while True:
+            arrival_s = self.first(n, stream)
+            if arrival_s[-1] >= duration_s:
+                return arrival_s[: np.searchsorted(arrival_s, duration_s)]
+            n *= 2
+
+
+def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> NDArray[np.float64]:
+    """Instants of a renewal process of rate 1 with gamma gaps, `(n,)`: what every other rate is mapped from.
+
+    burstiness is the shape of the gaps, 1 / CV^2: 1 is Poisson, less is burstier.
+    """
+    rng = stream("arrivals")
+    gaps = rng.standard_exponential(n) if burstiness == 1 else rng.standard_gamma(burstiness, n) / burstiness
+    return np.cumsum(gaps)

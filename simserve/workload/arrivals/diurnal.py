@@ -1,0 +1,38 @@
+"""Diurnal arrivals: a rate that follows the clock, with gamma gaps."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.streams import Stream
+
+KNOTS_A_SEGMENT = 64
+"""Points at which the cumulative rate, a parabola between two given rates, is tabulated."""
+
+
+@dataclass(config=STRICT)
+class Diurnal(Arrivals):
+    """Rates at equal distances over a period, linear between them, again and again."""
+
+    rates_per_s: Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2)]
+    """The first at time zero; after the last comes the first again. At least one above zero."""
+    period_s: Rate = 86_400.0
+    burstiness: Rate = 1.0
+    """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
+
+    def __post_init__(self) -> None:
+        if not any(self.rates_per_s):
+            raise ValueError("at least one of rates_per_s must be above zero")
+
+    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+        """Unit-rate instants mapped through the cumulative rate."""
+        curve = np.array([*self.rates_per_s, self.rates_per_s[0]])
+        at_s = np.linspace(0, self.period_s, (len(curve) - 1) * KNOTS_A_SEGMENT + 1)
+        rate = np.interp(at_s, np.linspace(0, self.period_s, len(curve)), curve)
+        expected = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(at_s))])
+        n_periods, rest = np.divmod(unit_rate(n, stream, self.burstiness), expected[-1])
+        return n_periods * self.period_s + np.interp(rest, expected, at_s)

@@ -1,0 +1,21 @@
+"""Gamma arrivals: a renewal process burstier, or smoother, than Poisson."""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.streams import Stream
+
+
+@dataclass(config=STRICT)
+class Gamma(Arrivals):
+    """Gamma gaps, as `vllm bench serve` draws them."""
+
+    rate_per_s: Rate
+    burstiness: Rate = 1.0
+    """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
+
+    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+        """The unit-rate instants, brought to the rate."""
+        return unit_rate(n, stream, self.burstiness) / self.rate_per_s

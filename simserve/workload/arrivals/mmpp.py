@@ -1,0 +1,44 @@
+"""MMPP: a Poisson process whose rate jumps between levels, as traffic with bursts does."""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import model_validator
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.streams import Stream
+
+
+@dataclass(config=STRICT)
+class Mmpp(Arrivals):
+    """Markov-modulated Poisson: exponential dwells in each level in turn, from its stationary mix."""
+
+    rates_per_s: list[Rate]
+    mean_dwell_s: list[Rate]
+
+    @model_validator(mode="after")
+    def _same_length(self) -> "Mmpp":
+        if len(self.rates_per_s) != len(self.mean_dwell_s) or len(self.rates_per_s) < 2:
+            n_rates, n_dwells = len(self.rates_per_s), len(self.mean_dwell_s)
+            raise ValueError(f"needs a dwell for each of at least two rates, got {n_rates} rates and {n_dwells} dwells")
+        return self
+
+    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+        """Unit-rate instants mapped through the cumulative rate, a line a dwell."""
+        unit = unit_rate(n, stream)
+        n_dwells = 16
+        while True:
+            at_s, expected = self._cumulative(n_dwells, stream)
+            if not n or expected[-1] > unit[-1]:
+                return np.interp(unit, expected, at_s)
+            n_dwells *= 2
+
+    def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Instants at which dwells end, and the arrivals expected by then."""
+        dwells, n_levels = np.array(self.mean_dwell_s), len(self.mean_dwell_s)
+        rng = stream("arrivals/dwells")
+        start = int(np.searchsorted(np.cumsum(dwells / dwells.sum()), rng.random(), side="right"))
+        level = (min(start, n_levels - 1) + np.arange(n_dwells)) % n_levels
+        lasts_s = rng.standard_exponential(n_dwells) * dwells[level]
+        expected = lasts_s * np.array(self.rates_per_s)[level]
+        return np.concatenate([[0.0], np.cumsum(lasts_s)]), np.concatenate([[0.0], np.cumsum(expected)])

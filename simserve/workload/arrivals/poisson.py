@@ -1,0 +1,19 @@
+"""Poisson arrivals: independent requests at a constant rate."""
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.streams import Stream
+
+
+@dataclass(config=STRICT)
+class Poisson(Arrivals):
+    """Exponential gaps."""
+
+    rate_per_s: Rate
+
+    def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
+        """The unit-rate instants, brought to the rate."""
+        return unit_rate(n, stream) / self.rate_per_s

@@ -1,0 +1,33 @@
+"""Lengths: how long prompts and answers are."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+from simserve.workload.streams import Stream
+
+STRICT = ConfigDict(extra="forbid")
+"""For the pydantic dataclass of a distribution: its fields are its YAML, and unknown ones are mistakes."""
+
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+"""A number of tokens."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Lengths of n requests."""
+
+    prompt_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    notes: tuple[str, ...] = ()
+
+
+class Lengths:
+    """A distribution. Its first n draws are the first n of its first m > n."""
+
+    def draw(self, n: int, stream: Stream) -> Drawn:
+        """Lengths of n requests, `(n,)` each, at least 1."""
+        raise NotImplementedError

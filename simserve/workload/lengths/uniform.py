@@ -1,0 +1,40 @@
+"""Lengths uniform between two bounds, both included: what benchmarks with random data use."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
+from simserve.workload.streams import Stream
+
+
+def _in_order(bounds: tuple[int, int]) -> tuple[int, int]:
+    if bounds[0] > bounds[1]:
+        raise ValueError(f"the first bound must not be above the second, got {list(bounds)}")
+    return bounds
+
+
+Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
+
+
+@dataclass(config=STRICT)
+class Uniform(Lengths):
+    """Prompt and answer drawn independently, each integer from the first bound to the second equally likely."""
+
+    prompt_tokens: Bounds
+    output_tokens: Bounds
+
+    def draw(self, n: int, stream: Stream) -> Drawn:
+        """Two independent uniform draws a request."""
+        return Drawn(
+            _between(self.prompt_tokens, stream("lengths/prompt").random(n)),
+            _between(self.output_tokens, stream("lengths/output").random(n)),
+        )
+
+
+def _between(bounds: tuple[int, int], share: NDArray[np.float64]) -> NDArray[np.int64]:
+    low, high = bounds
+    return (low + np.floor(share * (high - low + 1))).astype(np.int64)

@@ -1,0 +1,72 @@
+"""Load: the requests that a scenario's workload offers, drawn or read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve import plugins
+from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.lengths.base import Lengths
+from simserve.workload.streams import Stream, streams
+from simserve.workload.trace import Trace
+
+CLOSED_LOOP_ROWS = 4096
+"""Rows that a closed loop of unknown length is given at first; it asks for as many again when they are used up."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is offered to the cluster."""
+
+    trace: Trace
+    concurrency: int | None = None
+    """Clients of a closed loop; None: the trace is sent at its own times."""
+    draw_more: Callable[[int], Trace] | None = None
+    """The next so many rows, for a closed loop that ends at a time."""
+
+
+def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
+    """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError."""
+    stream = streams(seed)
+    if workload.trace is not None:
+        from simserve.workload.replay import replay
+
+        return Load(_limited(replay(workload.trace, base_dir, stream, workload), workload.max_tokens))
+    lengths: Lengths = plugins.build("workload.lengths", workload.lengths)
+    if workload.client is not None:
+        return _closed_loop(workload, lengths, stream)
+    arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
+    if workload.n_requests is not None:
+        arrival_s = arrivals.first(workload.n_requests, stream)
+    else:
+        arrival_s = arrivals.until(workload.duration_s, stream)
+    drawn = lengths.draw(len(arrival_s), stream)
+    trace = Trace(arrival_s, drawn.prompt_tokens, drawn.output_tokens, notes=drawn.notes)
+    return Load(_limited(trace, workload.max_tokens))
+
+
+def _closed_loop(workload: Any, lengths: Lengths, stream: Stream) -> Load:
+    """Rows in the order in which clients will send them."""
+
+    def rows(start: int, end: int) -> Trace:
+        drawn = lengths.draw(end, stream)
+        prompts, outputs = drawn.prompt_tokens[start:end], drawn.output_tokens[start:end]
+        return _limited(Trace(np.zeros(end - start), prompts, outputs, notes=drawn.notes), workload.max_tokens)
+
+    concurrency: int = workload.client["concurrency"]
+    if workload.n_requests is not None:
+        return Load(rows(0, workload.n_requests), concurrency)
+    first = max(CLOSED_LOOP_ROWS, concurrency)
+    return Load(rows(0, first), concurrency, lambda n_sent: rows(n_sent, 2 * n_sent))
+
+
+def _limited(trace: Trace, max_tokens: int | None) -> Trace:
+    """The trace whose requests state a limit, if the scenario gives one and they state none."""
+    if max_tokens is None or trace.max_tokens is not None:
+        return trace
+    from dataclasses import replace
+
+    return replace(trace, max_tokens=np.full(len(trace), max_tokens))
