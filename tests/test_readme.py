@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TRACES = ROOT.parent / "shared" / "data" / "traces"
-AZURE = "AzureLLMInferenceTrace_conv.csv"
+AZURE = "azure_llm_2023_conv.csv"
 
 
 def blocks(language: str) -> list[str]:
@@ -49,7 +49,7 @@ def test_the_commands_run_as_written(block: str, checkout: Path) -> None:
 
 @pytest.mark.parametrize("block", [block for block in blocks("sh") if AZURE in block])
 def test_the_trace_replays_as_written(block: str, checkout: Path) -> None:
-    source = TRACES / "azure_llm_2023_conv.csv"
+    source = TRACES / AZURE
     if not source.exists():
         pytest.skip(f"no {source.name} beside the checkout")
     (checkout / "traces" / AZURE).symlink_to(source)
