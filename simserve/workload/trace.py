@@ -1,6 +1,7 @@
 """Trace: the offered load as equal-length columns. Row i of every column is request i."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,3 +29,8 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.arrival_s)
+
+    def take(self, rows: slice | NDArray[np.int64]) -> "Trace":
+        """Some of the requests, or all in another order."""
+        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Trace(**{k: v if k == "notes" or v is None else v[rows] for k, v in columns.items()})

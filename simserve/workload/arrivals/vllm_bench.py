@@ -25,7 +25,7 @@ class VllmBench(Arrivals):
         if not n or np.isinf(self.rate_per_s):
             return np.zeros(n)
         instants = unit_rate(n, stream, self.burstiness)
-        return instants * (n / self.rate_per_s / instants[-1])
+        return instants * float(n / self.rate_per_s / instants[-1])
 
     def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
         """As many as the rate brings in that time."""

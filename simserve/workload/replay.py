@@ -1,0 +1,47 @@
+"""Replay: a recorded trace as the offered load, spread, scaled and cut as the scenario says."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import TraceError
+from simserve.workload.readers import read_trace
+from simserve.workload.streams import Stream
+from simserve.workload.trace import Trace
+
+
+def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
+    """The trace of a scenario's `workload.trace`. Raises TraceError."""
+    path = Path(spec.path) if Path(spec.path).is_absolute() else base_dir / spec.path
+    trace = read_trace(path, spec.format)
+    if spec.spread == "uniform":
+        trace = spread(trace, stream)
+    elif coarse_s := stamp_s(trace):
+        note = f"stamps come in steps of {coarse_s:g} s, so requests come in clumps; workload.trace.spread: uniform"
+        trace = replace(trace, notes=(*trace.notes, note + " spreads them"))
+    trace = replace(trace, arrival_s=trace.arrival_s / spec.rate_scale)
+    n = len(trace) if workload.n_requests is None else min(workload.n_requests, len(trace))
+    if workload.duration_s is not None:
+        n = min(n, int(np.searchsorted(trace.arrival_s, workload.duration_s)))
+    if not n:
+        raise TraceError(f"{path}: no request arrives before workload.duration_s {workload.duration_s:g}; lengthen it")
+    return trace.take(slice(n))
+
+
+def stamp_s(trace: Trace) -> float | None:
+    """The step of the stamps if they are coarser than the gaps between requests; None when they are fine enough."""
+    stamps = np.unique(trace.arrival_s)
+    if len(stamps) < 2 or len(trace) < 3 * len(stamps):
+        return None
+    return float(np.diff(stamps).min())
+
+
+def spread(trace: Trace, stream: Stream) -> Trace:
+    """Requests of one coarse stamp spread uniformly, by chance, over the step up to the next stamp."""
+    step_s = stamp_s(trace)
+    if step_s is None:
+        return trace
+    arrival_s = np.sort(trace.arrival_s + step_s * stream("arrivals/spread").random(len(trace)))
+    return replace(trace, arrival_s=arrival_s)
