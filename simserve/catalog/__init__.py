@@ -1,0 +1,5 @@
+"""The catalog: models, GPUs and engines that simserve knows, one YAML a thing, every number with its source."""
+
+from simserve.catalog.load import describe, load_engine, load_gpu, load_model, names
+
+__all__ = ["describe", "load_engine", "load_gpu", "load_model", "names"]
