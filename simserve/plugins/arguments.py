@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 from collections.abc import Mapping
 from typing import Any, get_args, get_type_hints
 
@@ -56,7 +57,7 @@ def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
 def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | None, list[Flaw]]:
     known = [field.name for field in fields_of(plugin_class)]
     flaws = [_unknown(plugin_class, key, known) for key in written if key not in known]
-    flaws += infinities(written)
+    flaws += [flaw for flaw in infinities(written) if not _may_be_infinite(plugin_class, flaw, written)]
     arguments = {key: value for key, value in written.items() if key in known}
     try:
         if not dataclasses.is_dataclass(plugin_class):
@@ -80,6 +81,16 @@ def _unknown(plugin_class: type, key: str, known: list[str]) -> Flaw:
     else:
         remedy = f"make {plugin_class.__name__} a pydantic dataclass whose fields are its arguments"
     return Flaw((key,), "unknown argument", remedy=remedy, kind="unknown")
+
+
+def _may_be_infinite(plugin_class: type, flaw: Flaw, written: Mapping[str, Any]) -> bool:
+    """An argument that its class declares with `Field(allow_inf_nan=True)` may be .inf, and never .nan."""
+    key = str(flaw.path[0])
+    if len(flaw.path) > 1 or math.isnan(written[key]):
+        return False
+    hint = get_type_hints(plugin_class, include_extras=True).get(key)
+    declared = [inner for extra in getattr(hint, "__metadata__", ()) for inner in getattr(extra, "metadata", ())]
+    return any(getattr(inner, "allow_inf_nan", False) for inner in declared)
 
 
 def _with_remedy(plugin_class: type, flaw: Flaw) -> Flaw:

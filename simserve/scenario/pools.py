@@ -1,6 +1,5 @@
 """Resolving the cluster: what each pool runs, with which knobs, and whether it fits the memory of its GPUs."""
 
-from collections import Counter
 from typing import Any
 
 from simserve import catalog, plugins
@@ -32,9 +31,8 @@ def resolve_cluster(draft: Draft) -> Cluster:
 
 def _check_names(draft: Draft) -> None:
     names = [pool.name for pool in draft.scenario.cluster.pools]
-    counts = Counter(names)
     for index, name in enumerate(names):
-        if counts[name] > 1 and names.index(name) != index:
+        if names.index(name) != index:
             draft.flaw(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
 
 

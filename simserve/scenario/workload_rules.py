@@ -76,7 +76,7 @@ def _check_measure(draft: Draft, workload: Workload) -> None:
         draft.flaw(("measure", "warmup_s"), "finding the warm-up is not there yet", "auto", "give seconds")
     elif warmup_s is not None:
         end_s, what = _expected_end(workload)
-        if end_s is not None and warmup_s >= end_s:
+        if end_s is not None and 0 < warmup_s >= end_s:
             draft.flaw(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
     if warmup_requests is not None and workload.n_requests is not None and warmup_requests >= workload.n_requests:
         rule = f"must be less than workload.n_requests, {workload.n_requests}"

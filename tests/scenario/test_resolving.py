@@ -106,10 +106,10 @@ def test_requests_beyond_a_sliding_window_are_refused(load: Load, small: str) ->
 
 
 def test_a_pool_may_differ_from_the_scenario(load: Load, small: str) -> None:
-    pools = "[{name: a}, {name: b, gpu: b200, engine: ideal, model: llama-3.1-70b, replicas: 3}]"
+    pools = "[{name: a}, {name: b, gpu: b200-sxm, engine: ideal, model: llama-3.1-70b, replicas: 3}]"
     first, second = load(small, f"cluster.pools={pools}").setups
     assert (first.gpu.name, first.engine.name, first.model.name) == ("h100-sxm", "vllm", "llama-3.1-8b")
-    assert (second.gpu.name, second.engine.name, second.model.name) == ("b200", "ideal", "llama-3.1-70b")
+    assert (second.gpu.name, second.engine.name, second.model.name) == ("b200-sxm", "ideal", "llama-3.1-70b")
     assert (second.n_replicas, second.name) == (3, "b")
 
 

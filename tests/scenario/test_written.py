@@ -21,7 +21,7 @@ cluster:
   router: {kind: power_of_two}
   pools:
     - {name: "on", replicas: 3, parallel: {tensor: 2}, scheduler: prefill_first}
-    - {name: 'a: b # c', gpu: b200, max_model_len: 4096, scheduler: {kind: dynamic, window_s: 0}}
+    - {name: 'a: b # c', gpu: b200-sxm, max_model_len: 4096, scheduler: {kind: dynamic, window_s: 0}}
     - {name: "0x10", scheduler: {max_num_seqs: 8}}
     - {name: "naïve ☃ 🚀"}
 workload:
@@ -96,3 +96,9 @@ def test_any_text_survives_being_written(load: Load, small: str, value: str) -> 
     data["cluster"]["pools"][0]["name"] = value or "empty"
     scenario = Scenario.from_dict(data)
     assert load(scenario.to_yaml()).cluster.pools[0].name == (value or "empty")
+
+
+def test_an_infinite_rate_survives_where_it_means_all_at_once(load: Load, small: str) -> None:
+    scenario = load(small, "workload.arrivals={kind: vllm_bench, rate_per_s: .inf}", "measure.warmup_s=0")
+    assert "rate_per_s: .inf" in scenario.to_yaml()
+    assert load(scenario.to_yaml()) == scenario
