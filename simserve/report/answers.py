@@ -1,0 +1,133 @@
+"""Answers: what the page and the terminal read out of a run's summary; the one place that knows its keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.report.formats import LATENCIES, count, number, plural, rate, share
+
+GOAL_FRAC = 0.99
+"""Share of requests that should meet every SLO: that of p99 goodput (DistServe, OSDI '24, asks 90 %)."""
+
+FEW_FOR_P99 = 1000
+"""A p99 of fewer requests is a guess."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """A summary as the report reads it; a number that was not measured is None."""
+
+    summary: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the scenario is called."""
+        return str(self.summary.get("name", "run"))
+
+    @property
+    def pools(self) -> list[Mapping[str, Any]]:
+        """The facts of each pool."""
+        return list(self.summary.get("pools") or [])
+
+    @property
+    def slo(self) -> dict[str, float]:
+        """The goals by latency column, in the order of LATENCIES."""
+        given = self.summary.get("slo") or {}
+        return {key: goal for key in LATENCIES if (goal := number(given.get(key))) is not None}
+
+    def n(self, fate: str) -> int:
+        """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
+        return int(self.number("requests", fate) or 0)
+
+    def number(self, *path: str) -> float | None:
+        """The number at a path of keys."""
+        found: Any = self.summary
+        for key in path:
+            found = found.get(key) if isinstance(found, Mapping) else None
+        return number(found)
+
+    def percentile(self, latency: str, level: str) -> float | None:
+        """A percentile of a latency: `percentile("ttft_s", "p99")`."""
+        return self.number(latency, level)
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of the window's arrivals that met every SLO; None without an SLO."""
+        return self.number("slo_attainment", "frac") if self.slo else None
+
+    @property
+    def attainment_interval(self) -> tuple[float, float] | None:
+        """Its 95 % interval, where the run is long enough for one."""
+        low, high = self.number("slo_attainment", "low_frac"), self.number("slo_attainment", "high_frac")
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def worst_slo(self) -> str | None:
+        """The goal that the most requests missed; None if none stands out as missed by its p99."""
+        by_slo = {key: met for key in self.slo if (met := self.number("slo_attainment", "by_slo", key)) is not None}
+        if by_slo:
+            return min(by_slo, key=lambda key: by_slo[key])
+        used = {key: (self.percentile(key, "p99") or 0) / goal for key, goal in self.slo.items() if key != "itl_s"}
+        worst = max(used, key=lambda key: used[key], default=None)
+        return worst if worst is not None and used[worst] > 1 else None
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(int(pool["n_replicas"]) * int(pool["gpus_per_replica"]) for pool in self.pools)
+
+    @property
+    def is_saturated(self) -> bool:
+        """The queue grew as long as requests came."""
+        return self._trust("saturated")
+
+    @property
+    def preempted_frac(self) -> float | None:
+        """Share of requests that lost their KV at least once."""
+        return self.number("preemptions", "requests_frac")
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run itself warned of."""
+        return [str(warning) for warning in self.summary.get("warnings") or []]
+
+    @property
+    def state(self) -> str:
+        """The verdict as a key of `verdict.HEADLINES`."""
+        if not self.n("arrived"):
+            return "unmeasured"
+        if not self.n("finished"):
+            return "nothing"
+        if self.is_saturated:
+            return "saturated"
+        if self.attainment is None:
+            return "none"
+        low, high = self.attainment_interval or (self.attainment, self.attainment)
+        if low < GOAL_FRAC <= high:
+            return "edge"
+        return "met" if self.attainment >= GOAL_FRAC else "missed"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Throughput and use, as pairs of words."""
+        at = self.number
+        return [
+            ("Requests served", f"{rate(at('requests_per_s'))} /s"),
+            ("Prompt tokens", f"{rate(at('input_tokens_per_s'))} /s"),
+            ("Output tokens", f"{rate(at('output_tokens_per_s'))} /s"),
+            ("Goodput per dollar", rate(at("goodput", "per_usd"))),
+            ("Finished", plural(self.n("finished"), "request")),
+            ("Rejected", plural(self.n("rejected"), "request")),
+            ("Timed out", plural(self.n("timed_out"), "request")),
+            ("Unfinished", plural(self.n("unfinished"), "request")),
+            ("Preemptions", count(at("preemptions", "n"))),
+            ("Recomputed tokens", count(at("preemptions", "recomputed_tokens"))),
+            ("KV peak", share(at("kv", "peak_frac"))),
+            ("Busy", share(at("busy_frac"))),
+            ("FLOP utilisation (MFU)", share(at("mfu"))),
+            ("Bandwidth utilisation (MBU)", share(at("mbu"))),
+            ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
+        ]
+
+    def _trust(self, key: str) -> bool:
+        trust = self.summary.get("trust") or {}
+        return bool(trust.get(key, False))

@@ -1,0 +1,223 @@
+"""Figures as plain dicts for plotly.js; colours are tokens (`$c1`) that the page's script resolves.
+
+No plotly.graph_objects: importing it takes longer than a small run, and it adds nothing to a dict.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.report.formats import goal, seconds, share
+from simserve.report.reductions import Bands, Curve, Floats
+
+Figure = dict[str, Any]
+
+LOG_FROM_RATIO = 8.0
+"""An axis whose values span more than this is logarithmic."""
+
+
+def figure(data: list[dict[str, Any]], height: int, **layout: Any) -> Figure:
+    """A figure in the page's quiet style."""
+    base = {
+        "height": height,
+        "margin": {"l": 56, "r": 14, "t": 14, "b": 44},
+        "font": {"size": 13, "color": "$soft"},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "showlegend": False,
+        "hovermode": "closest",
+        "hoverlabel": {
+            "bgcolor": "$card",
+            "bordercolor": "$line",
+            "font": {"color": "$ink", "size": 13},
+            "align": "left",
+        },
+    }
+    return {"data": data, "layout": base | layout}
+
+
+def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
+    """An axis with hairline grid, no zero line and no zooming, so that a phone can scroll past."""
+    base: dict[str, Any] = {
+        "gridcolor": "$grid",
+        "linecolor": "$line",
+        "tickcolor": "$line",
+        "zeroline": False,
+        "fixedrange": True,
+        "tickangle": 0,
+    }
+    if title is not None:
+        base["title"] = {"text": title, "standoff": 8, "font": {"size": 13}}
+    return base | more
+
+
+def cdf(reached: Curve, slo_s: float | None, within_slo: float | None) -> Figure:
+    """The share of requests that took at most so long, with the SLO drawn in and p50 and p99 marked."""
+    top = float(reached.share[-1])
+    hover = [f"{share(y)} within {seconds(x)}" for x, y in zip(reached.value, reached.share, strict=True)]
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": numbers(reached.value),
+        "y": numbers(reached.share, 7),
+        "text": hover,
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": "$c1", "width": 2.5, "shape": "hv" if reached.exact else "linear"},
+    }
+    marks = [(level, _value_at(reached, level)) for level in (0.5, 0.99) if level <= top]
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": numbers([value for _, value in marks]),
+        "y": [level for level, _ in marks],
+        "marker": {"color": "$c1", "size": 9, "line": {"color": "$card", "width": 2}},
+        "hoverinfo": "skip",
+        "cliponaxis": False,
+    }
+    low, high = _range([*reached.value[[0, -1]], *([] if slo_s is None else [slo_s])])
+    x_axis = latency_axis(low, high)
+    shapes, labels = slo_mark(slo_s, within_slo, x_axis) if slo_s is not None else ([], [])
+    labels += [_mark_label(level, value, x_axis) for level, value in marks]
+    y_axis = axis(range=[0, 1.03], tickformat=".0%", dtick=0.25)
+    return figure([line, dots], 320, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
+
+
+def slo_mark(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> tuple[list[Any], list[Any]]:
+    """The SLO as a dashed upright with its name, and the share of requests within it."""
+    at = _place(slo_s, x_axis)
+    line = {"type": "line", "x0": slo_s, "x1": slo_s, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    line["line"] = {"color": "$c2", "width": 1.75, "dash": "5px,4px"}
+    low, high = x_axis["range"]
+    on_right = (at - low) / (high - low) < 0.55
+    label = {
+        "x": at,
+        "y": 0.04,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "xanchor": "left" if on_right else "right",
+        "xshift": 7 if on_right else -7,
+        "align": "left" if on_right else "right",
+        "showarrow": False,
+        "text": f"<b>SLO {goal(slo_s)}</b>" + (f"<br>{share(within)} within" if within is not None else ""),
+        "font": {"color": "$c2", "size": 13},
+    }
+    return [line], [label]
+
+
+def by_prompt(prompt_tokens: Floats, ttft_s: Floats, bands: Bands, slo_s: float | None) -> Figure:
+    """TTFT against prompt length: a sample of requests as dots, p50 and p99 of all of them as lines."""
+    text = [f"{int(x):,} tokens: {seconds(y)}" for x, y in zip(prompt_tokens, ttft_s, strict=True)]
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": prompt_tokens.astype(np.int64).tolist(),
+        "y": numbers(ttft_s),
+        "text": text,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": "$c1", "size": 4, "opacity": _opacity(len(ttft_s))},
+    }
+    lines = [
+        _band_line(bands, bands.p50, {"color": "$ink", "width": 2}, "p50"),
+        _band_line(bands, bands.p99, {"color": "$ink", "width": 2, "dash": "2px,3px"}, "p99"),
+    ]
+    seen = [float(ttft_s.min()), float(ttft_s.max()), *([] if slo_s is None else [slo_s])]
+    y_axis = latency_axis(*_range(seen))
+    shapes = []
+    if slo_s is not None:
+        shapes = [{"type": "line", "y0": slo_s, "y1": slo_s, "x0": 0, "x1": 1, "xref": "paper"}]
+        shapes[0]["line"] = {"color": "$c2", "width": 1.75, "dash": "5px,4px"}
+    x_axis = token_axis(float(prompt_tokens.min()), float(prompt_tokens.max()))
+    margin = {"l": 66, "r": 14, "t": 14, "b": 50}
+    return figure([dots, *lines], 380, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+
+
+def _band_line(bands: Bands, y: Floats, line: dict[str, Any], name: str) -> dict[str, Any]:
+    text = [f"{name} near {int(at):,} tokens: {seconds(value)}" for at, value in zip(bands.x, y, strict=True)]
+    trace = {"type": "scatter", "mode": "lines", "x": numbers(bands.x), "y": numbers(y), "text": text, "line": line}
+    return trace | {"hovertemplate": "%{text}<extra></extra>"}
+
+
+def latency_axis(low_s: float, high_s: float) -> dict[str, Any]:
+    """A time axis from low to high; logarithmic where it spans much, labelled in ms and s."""
+    if low_s > 0 and high_s / low_s > LOG_FROM_RATIO:
+        ticks = _log_ticks(low_s, high_s)
+        ends = [float(np.log10(low_s)), float(np.log10(high_s))]
+        return axis(type="log", range=ends, tickvals=ticks, ticktext=[goal(tick) for tick in ticks])
+    ticks = _even_ticks(low_s, high_s)
+    return axis(range=[low_s, high_s], tickvals=ticks, ticktext=[goal(tick) if tick else "0" for tick in ticks])
+
+
+def token_axis(low: float, high: float) -> dict[str, Any]:
+    """An axis of prompt lengths."""
+    low, high = max(low * 0.93, 0.5), max(high * 1.07, 1.0)
+    if high / low > LOG_FROM_RATIO:
+        ticks = _log_ticks(low, high)
+        ends = [float(np.log10(low)), float(np.log10(high))]
+        return axis(
+            "Prompt tokens", type="log", range=ends, tickvals=ticks, ticktext=[f"{tick:,.0f}" for tick in ticks]
+        )
+    return axis("Prompt tokens", range=[low, high], tickformat=",d", nticks=7)
+
+
+def numbers(values: Sequence[float] | NDArray[Any], figures: int = 5) -> list[float | None]:
+    """Plain floats of so many figures, None for NaN, as JSON wants them."""
+    return [None if value != value else float(f"{value:.{figures}g}") for value in map(float, values)]
+
+
+def _value_at(reached: Curve, level: float) -> float:
+    """The least value whose share reaches the level."""
+    return float(reached.value[min(np.searchsorted(reached.share, level), len(reached.value) - 1)])
+
+
+def _mark_label(level: float, value: float, x_axis: dict[str, Any]) -> dict[str, Any]:
+    """`p99 1.36 s` below the curve at its mark, on the side that has room."""
+    at = _place(value, x_axis)
+    low, high = x_axis["range"]
+    on_right = (at - low) / (high - low) < 0.68
+    return {
+        "x": at,
+        "y": level,
+        "xanchor": "left" if on_right else "right",
+        "yanchor": "top",
+        "xshift": 5 if on_right else 8,
+        "yshift": -6 if on_right else -12,
+        "text": f"p{level * 100:.0f} <b>{seconds(value)}</b>",
+        "showarrow": False,
+        "font": {"color": "$ink", "size": 13},
+    }
+
+
+def _place(value: float, x_axis: dict[str, Any]) -> float:
+    """Where annotations want a value: its logarithm on a logarithmic axis."""
+    return float(np.log10(value)) if x_axis.get("type") == "log" else value
+
+
+def _range(values: list[float]) -> tuple[float, float]:
+    """What an axis shows: the values with a little room, from 0 unless a log axis will be used."""
+    low, high = min(values), max(values)
+    if low > 0 and high / low > LOG_FROM_RATIO:
+        return low / 1.15, high * 1.25
+    return 0.0, max(high * 1.1, 1e-6)
+
+
+def _log_ticks(low: float, high: float) -> list[float]:
+    """1, 2, 5 of each decade; 1 only where there are many decades."""
+    steps = (1, 2, 5) if high / low < 150 else (1, 3) if high / low < 3000 else (1,)
+    decades = range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))) + 1)
+    ticks = [float(f"{step}e{decade}") for decade in decades for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def _even_ticks(low: float, high: float) -> list[float]:
+    """About five round steps."""
+    raw = (high - low) / 5
+    decade = 10.0 ** np.floor(np.log10(raw))
+    step = min((decade * factor for factor in (1, 2, 2.5, 5, 10)), key=lambda size: abs(size - raw))
+    first = int(np.ceil(low / step - 1e-9))
+    return [float(f"{step * k:.6g}") for k in range(first, int(np.floor(high / step + 1e-9)) + 1)]
+
+
+def _opacity(n_dots: int) -> float:
+    return float(np.clip(12 / np.sqrt(max(n_dots, 1)), 0.18, 0.8))

@@ -1,0 +1,110 @@
+"""How numbers read: milliseconds under a second, grouped thousands, a dash for what never came."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+NONE = "–"
+"""What stands where there is no number."""
+
+LATENCIES = {
+    "ttft_s": "Time to first token",
+    "tpot_s": "Time per output token",
+    "itl_s": "Gap between tokens",
+    "e2e_s": "End to end",
+    "queue_s": "Time in the queue",
+}
+"""Latency columns of a summary and their plain names, in the order a reader meets them."""
+
+SHORT = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E", "queue_s": "Queue"}
+"""The field's own abbreviations."""
+
+
+def number(value: Any) -> float | None:
+    """The value as a finite float; None for what is missing, null, NaN or infinite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def seconds(value: Any) -> str:
+    """A duration with three figures: `38.2 ms`, `412 ms`, `1.24 s`, `35.0 s`, `1 h 02 min`."""
+    value_s = number(value)
+    if value_s is None:
+        return NONE
+    if abs(value_s) < 0.9995:
+        return f"{_figures(value_s * 1e3)} ms"
+    if abs(value_s) < 3600:
+        return f"{_figures(value_s)} s"
+    minutes = round(value_s / 60)
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def share(value: Any) -> str:
+    """A share 0..1 as a percentage; what is not all never reads as 100 %, what is not none never as 0 %."""
+    frac = number(value)
+    return NONE if frac is None else f"{_percent(frac)} %"
+
+
+def interval(low: Any, high: Any) -> str:
+    """Two shares as a range: `95.1–97.2 %`."""
+    ends = [number(low), number(high)]
+    return NONE if None in ends else "–".join(_percent(end) for end in ends if end is not None) + " %"
+
+
+def rate(value: Any) -> str:
+    """A count or a rate with three figures: `0.42`, `17.8`, `3,401`, `1.21 M`."""
+    amount = number(value)
+    if amount is None:
+        return NONE
+    if abs(amount) >= 1e9:
+        return f"{_figures(amount / 1e9)} G"
+    return f"{_figures(amount / 1e6)} M" if abs(amount) >= 1e6 else _figures(amount)
+
+
+def count(value: Any) -> str:
+    """A whole number with separators: `19,366`."""
+    amount = number(value)
+    return NONE if amount is None else f"{round(amount):,}"
+
+
+def plural(amount: float, noun: str) -> str:
+    """`1 request`, `19,366 requests`."""
+    return f"{count(amount)} {noun}{'' if round(amount) == 1 else 's'}"
+
+
+def listed(items: list[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return items[0] if len(items) == 1 else ", ".join(items[:-1]) + " and " + items[-1] if items else ""
+
+
+def slo_terms(slo: Mapping[str, Any]) -> str:
+    """`TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
+    return listed([f"{SHORT[key]} ≤ {goal(slo[key])}" for key in SHORT if number(slo.get(key)) is not None])
+
+
+def goal(value: Any) -> str:
+    """A goal that a person set, without the zeros that a measurement has: `500 ms`, `2 s`, `2.5 s`."""
+    value_s = number(value)
+    if value_s is None:
+        return NONE
+    return f"{value_s * 1e3:.4g} ms" if value_s < 1 else f"{value_s:.4g} s"
+
+
+def _percent(frac: float) -> str:
+    decimals = 1
+    while decimals < 4 and 0 < min(frac, 1 - frac) < 0.5 * 10 ** (-decimals - 2):
+        decimals += 1
+    return "100" if frac == 1 else "0" if frac == 0 else f"{frac * 100:.{decimals}f}"
+
+
+def _figures(value: float) -> str:
+    """Three figures, never an exponent: `0.042`, `4.20`, `42.0`, `420`, `4,200`."""
+    size = abs(value)
+    if size == 0:
+        return "0"
+    if size >= 99.95:
+        return f"{value:,.0f}"
+    if size >= 9.995:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if size >= 0.0995 else f"{value:.3f}" if size >= 0.0005 else "<0.001"

@@ -1,0 +1,79 @@
+"""The page of a run: one self-contained HTML file that answers first and shows why below."""
+
+from typing import Any
+
+import numpy as np
+
+from simserve.report import cards, sections
+from simserve.report.answers import Answers
+from simserve.report.charts import Figure, by_prompt, cdf
+from simserve.report.document import document
+from simserve.report.evidence import Evidence, gather
+from simserve.report.reductions import Curve, Floats, curve, even_rows, quantile_bands
+from simserve.report.replicas import replica_rows
+from simserve.report.timeline import timeline, timeline_figure
+from simserve.report.verdict import HEADLINES
+
+
+def render(results: Any) -> str:
+    """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
+    answers, evidence = Answers(results.summary), gather(results)
+    figures = {
+        name: drawn
+        for name, drawn in (
+            ("ttft", _cdf(answers, evidence.ttft_s, evidence, "ttft_s")),
+            ("tpot", _cdf(answers, evidence.tpot_s, evidence, "tpot_s")),
+            ("prompt", _by_prompt(answers, evidence)),
+            ("time", _timeline(answers, evidence)),
+        )
+        if drawn is not None
+    }
+    body = (
+        sections.header(answers),
+        sections.trust(answers),
+        cards.latency(answers, evidence, figures),
+        cards.timeline(answers, evidence, figures),
+        sections.percentiles(answers),
+        sections.use(answers),
+        sections.replicas(replica_rows(evidence)),
+        sections.scenario(results.scenario_yaml),
+        sections.footer(answers),
+    )
+    return document(f"{answers.name}: {HEADLINES[answers.state].lower()} · simserve", "".join(body), figures)
+
+
+def _cdf(answers: Answers, values: Floats, evidence: Evidence, key: str) -> Figure | None:
+    """The share of the window's requests within each TTFT or TPOT; None where nobody had one above 0."""
+    inside = evidence.is_in_window
+    goal_s = answers.slo.get(key)
+    n_at_once = int(np.count_nonzero(evidence.has_one_token & inside)) if key == "tpot_s" else 0
+    reached = curve(values[inside], int(np.count_nonzero(inside)), through=goal_s, n_at_once=n_at_once)
+    if len(reached.value) == 0 or reached.value[-1] <= 0:
+        return None
+    return cdf(reached, goal_s, None if goal_s is None else _share_within(reached, goal_s, n_at_once / inside.sum()))
+
+
+def _share_within(reached: Curve, goal_s: float, least: float) -> float:
+    """The curve at the goal, where it has a point or is flat."""
+    place = int(np.searchsorted(reached.value, goal_s, side="right"))
+    return float(reached.share[place - 1]) if place else least
+
+
+def _by_prompt(answers: Answers, evidence: Evidence) -> Figure | None:
+    """TTFT against prompt length; None where nobody had a first token or all prompts are alike."""
+    rows = np.flatnonzero(evidence.is_in_window & ~np.isnan(evidence.ttft_s))
+    prompt_tokens, ttft_s = evidence.prompt_tokens[rows], evidence.ttft_s[rows]
+    if len(rows) == 0 or prompt_tokens.min() == prompt_tokens.max():
+        return None
+    shown = even_rows(len(rows))
+    bands = quantile_bands(prompt_tokens, ttft_s)
+    return by_prompt(prompt_tokens[shown], ttft_s[shown], bands, answers.slo.get("ttft_s"))
+
+
+def _timeline(answers: Answers, evidence: Evidence) -> Figure | None:
+    """What happened when; None where nothing arrived."""
+    if len(evidence.arrival_s) == 0:
+        return None
+    start_s, end_s = answers.number("window", "start_s"), answers.number("window", "end_s")
+    window_s = (start_s or 0.0, evidence.end_s if end_s is None else end_s)
+    return timeline_figure(timeline(evidence, window_s))

@@ -1,0 +1,179 @@
+"""The page's words and tables as HTML; every text that comes from outside goes through `text` or `prose`."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from simserve.report.answers import Answers
+from simserve.report.formats import (
+    LATENCIES,
+    NONE,
+    SHORT,
+    goal,
+    interval,
+    listed,
+    plural,
+    rate,
+    seconds,
+    share,
+)
+from simserve.report.replicas import COLUMNS, ReplicaRow
+from simserve.report.trust import cautions
+from simserve.report.verdict import HEADLINES, LEVELS, detail, latency_cells
+
+MARKS = {"met": "✓", "missed": "✕", "edge": "≈", "saturated": "▲", "nothing": "∅", "unmeasured": "∅", "none": "○"}
+"""A shape beside each verdict, so that colour alone never tells it."""
+
+MANY_REPLICAS = 12
+"""A longer table scrolls in its own frame on a screen."""
+
+
+def text(value: object) -> str:
+    """Any text, made harmless inside HTML."""
+    return escape(str(value))
+
+
+def prose(value: object) -> str:
+    """Text whose numbers stay on one line with their units."""
+    return re.sub(r"(?<=\d) (?=(?:ms|s|h|min)\b|%)|(?<=≤) ", "\u00a0", text(value))
+
+
+def header(answers: Answers) -> str:
+    """The verdict as a headline, its reason, what was run, and the six numbers that matter most."""
+    said = detail(answers)
+    return (
+        f'<header class="{answers.state}"><p class="eyebrow">simserve · {text(answers.name)}</p>'
+        f'<h1><span class="mark" aria-hidden="true">{MARKS[answers.state]}</span>{text(HEADLINES[answers.state])}</h1>'
+        f'<p class="lead">{prose(said[0].upper() + said[1:])}</p>{_setup(answers)}{_tiles(answers)}</header>'
+    )
+
+
+def _setup(answers: Answers) -> str:
+    pools = listed([_pool(pool) for pool in answers.pools])
+    window_s = answers.number("window", "duration_s")
+    measured = f"{plural(answers.n('arrived'), 'request')} in {seconds(window_s)}" if window_s else "No window"
+    warmup_s = answers.number("window", "start_s")
+    after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
+    return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.</p>'
+
+
+def _pool(pool: Mapping[str, Any]) -> str:
+    """`2 replicas of llama-3.1-8b on 1 × h100-sxm each (vllm, chunked)`."""
+    n_gpus = int(pool["gpus_per_replica"])
+    gpus = f"{n_gpus} × {pool['gpu']} each" if n_gpus > 1 else str(pool["gpu"])
+    role = f"{pool['role']}: " if pool.get("role", "both") != "both" else ""
+    replicas = plural(int(pool["n_replicas"]), "replica")
+    return f"{role}{replicas} of {pool['model']} on {gpus} ({pool['engine']}, {str(pool['scheduler']).lower()})"
+
+
+def _tiles(answers: Answers) -> str:
+    tiles = [_attainment_tile(answers), _goodput_tile(answers)]
+    tiles += [_latency_tile(answers, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s")]
+    return f'<dl class="tiles">{"".join(tiles)}</dl>'
+
+
+def _tile(label: str, value: str, lines: Iterable[str]) -> str:
+    """A label, a large value, and lines below that are HTML already."""
+    below = "".join(f"<dd>{line}</dd>" for line in lines if line)
+    return f'<div class="tile"><dt>{text(label)}</dt><dd class="value">{prose(value)}</dd>{below}</div>'
+
+
+def _attainment_tile(answers: Answers) -> str:
+    of = prose(f"of {plural(answers.n('arrived'), 'request')}")
+    if not answers.slo:
+        n_arrived = answers.n("arrived")
+        return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
+    ends = answers.attainment_interval
+    sure = f"95 %: {interval(*ends)}" if ends else "too few for an interval"
+    return _tile("SLO attainment", share(answers.attainment), [prose(sure), of])
+
+
+def _goodput_tile(answers: Answers) -> str:
+    offered = prose(f"of {rate(answers.number('offered_per_s'))}/s offered")
+    if not answers.slo:
+        return _tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
+    per_gpu = answers.number("goodput", "per_gpu_per_s")
+    more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
+    return _tile("Goodput", f"{rate(answers.number('goodput', 'per_s'))}/s", [offered, more])
+
+
+def _latency_tile(answers: Answers, key: str) -> str:
+    value, limit = answers.percentile(key, "p99"), answers.slo.get(key)
+    lines = [prose(f"p50 {seconds(answers.percentile(key, 'p50'))}")]
+    if limit is not None and key == "itl_s":
+        lines.append(prose(f"SLO {goal(limit)} on the largest"))
+    elif limit is not None and value is not None:
+        mark, name = ("✓", "ok") if value <= limit else ("✕", "over")
+        lines.append(f'<span class="{name}">{mark} SLO {prose(goal(limit))}</span>')
+    return _tile(f"{SHORT[key]} p99", seconds(value), lines)
+
+
+def trust(answers: Answers) -> str:
+    """What stands between these numbers and a decision."""
+    items = "".join(f"<li>{prose(caution)}</li>" for caution in cautions(answers))
+    fine = '<li class="fine">Calibrated costs, verified KV capacity, enough requests, not saturated.</li>'
+    return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items or fine}</ul></section>'
+
+
+def percentiles(answers: Answers) -> str:
+    """One table of every latency, p50 to p99.9."""
+    head = ["", *LEVELS, *(["SLO"] if answers.slo else [])]
+    rows = [
+        (f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(answers, key))
+        for key, meaning in LATENCIES.items()
+    ]
+    note = "Requests that arrived in the window. TPOT leaves out the first token; ITL pools every gap of every request."
+    return section("percentiles", "Percentiles", note, _table(head, rows))
+
+
+def use(answers: Answers) -> str:
+    """Throughput and use, as pairs."""
+    pairs = "".join(
+        f'<div class="fact"><dt>{text(name)}</dt><dd>{prose(value)}</dd></div>'
+        for name, value in answers.facts()
+        if not value.startswith(NONE)
+    )
+    return section("use", "Throughput and use", "", f'<dl class="facts">{pairs}</dl>')
+
+
+def replicas(rows: Sequence[ReplicaRow]) -> str:
+    """One row a replica."""
+    if not rows:
+        return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
+    body = [(f"{row.replica}<small>{text(row.pool)}</small>", row.cells()) for row in rows]
+    note = "Requests of the window by the replica that answered them; its use over the whole run."
+    return section("replicas", "Replicas", note, _table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
+
+
+def scenario(scenario_yaml: str) -> str:
+    """The resolved scenario, folded away."""
+    body = f"<details><summary>Show the YAML</summary><pre>{text(scenario_yaml)}</pre></details>"
+    return section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", body)
+
+
+def footer(answers: Answers) -> str:
+    """Where the page comes from."""
+    made = {"simserve": "version", "scenario": "scenario_hash", "seed": "seed"}
+    said = [f"{name} {answers.summary[key]}" for name, key in made.items() if answers.summary.get(key) is not None]
+    wall_s, simulated_s = answers.number("wall_s"), answers.number("simulated_s")
+    if wall_s is not None and simulated_s is not None:
+        said.append(f"{seconds(simulated_s)} simulated in {seconds(wall_s)}")
+    return f"<footer>{prose(' · '.join(said))}</footer>"
+
+
+def section(name: str, title: str, note: str, body: str) -> str:
+    """A part of the page; `body` is HTML already."""
+    said = f'<p class="note">{prose(note)}</p>' if note else ""
+    return f'<section id="{name}"><h2>{text(title)}</h2>{said}{body}</section>'
+
+
+def _table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:
+    """A table; the names of rows are HTML already, everything else is text."""
+    top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
+    lines = (
+        f'<tr><th scope="row">{name}</th>{"".join(f"<td>{prose(cell)}</td>" for cell in cells)}</tr>'
+        for name, cells in rows
+    )
+    frame = '<div class="scroll tall" tabindex="0">' if is_tall else '<div class="scroll" tabindex="0">'
+    return f"{frame}<table><thead><tr>{top}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"

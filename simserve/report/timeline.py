@@ -1,0 +1,196 @@
+"""The timeline: arrivals, queue, batch, KV and tokens over one clock, at most 600 points a line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.evidence import Evidence
+from simserve.report.reductions import MAX_BINS, Floats, bin_width, coarser, per_bin
+
+POOL_COLOURS = ("$c1", "$c3", "$c4", "$c2")
+
+PANELS = {
+    "queue_len": "Requests waiting, per replica",
+    "running": "Requests running, per replica",
+    "kv_frac": "KV cache in use, per replica",
+    "prefill_tokens_per_s": "Prefill tokens/s, per replica",
+    "output_tokens_per_s": "Output tokens/s, per replica",
+}
+"""What the timeline shows below the arrivals, top to bottom."""
+
+MIN_BINS = 30
+FEW_PER_BIN = 5.0
+"""Arrivals a bin: with fewer, chance looks like bursts."""
+
+PANEL_HEIGHT = 92
+ARRIVALS_HEIGHT = 130
+GAP_HEIGHT = 40
+MARGIN = {"l": 56, "r": 14, "t": 30, "b": 48}
+
+
+@dataclass(frozen=True)
+class Track:
+    """One quantity of one pool, `(n_bins,)`: the mean over its replicas and the highest of them."""
+
+    pool: str
+    mean: Floats
+    peak: Floats
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What happened when; every array is `(n_bins,)`, bin i is [i, i + 1) × its width from the start."""
+
+    arrival_width_s: float
+    met_per_s: Floats
+    missed_per_s: Floats | None
+    """Arrivals by whether they went on to meet the SLO; None and all in met_per_s without one."""
+    width_s: float
+    tracks: Mapping[str, tuple[Track, ...]]
+    """By key of PANELS; a quantity that was not recorded is not in it."""
+    window_s: tuple[float, float]
+    end_s: float
+
+
+def timeline(evidence: Evidence, window_s: tuple[float, float]) -> Timeline:
+    """The timeline of a run, binned so that a line has at most MAX_BINS points and a bin a few arrivals."""
+    end_s, n_requests = evidence.end_s, len(evidence.arrival_s)
+    width_s = bin_width(end_s, int(np.clip(n_requests / FEW_PER_BIN, MIN_BINS, MAX_BINS)))
+    n_bins = max(int(np.ceil(end_s / width_s)), 1)
+    missed = evidence.has_missed_slo
+    others = evidence.arrival_s if missed is None else evidence.arrival_s[~missed]
+    factor = -(-evidence.n_intervals // MAX_BINS) or 1
+    return Timeline(
+        arrival_width_s=width_s,
+        met_per_s=per_bin(others, width_s, n_bins),
+        missed_per_s=None if missed is None else per_bin(evidence.arrival_s[missed], width_s, n_bins),
+        width_s=evidence.interval_s * factor,
+        tracks={key: _tracks(evidence, key, factor) for key in PANELS if evidence.n_intervals},
+        window_s=window_s,
+        end_s=end_s,
+    )
+
+
+def _tracks(evidence: Evidence, key: str, factor: int) -> tuple[Track, ...]:
+    """A track for each pool, in the order of the replicas."""
+    pools = list(dict.fromkeys(evidence.replica_pool))
+    of_replica = np.array(evidence.replica_pool)
+    return tuple(Track(pool, *coarser(evidence.series[key][of_replica == pool], factor)) for pool in pools)
+
+
+def timeline_figure(timeline: Timeline) -> Figure:
+    """All panels in one figure over one time axis, so that they are zoomed and read together."""
+    unit_s, unit = clock(timeline.end_s)
+    panels = [key for key in PANELS if timeline.tracks.get(key)]
+    heights = [ARRIVALS_HEIGHT] + [PANEL_HEIGHT] * len(panels)
+    plot_height = sum(heights) + GAP_HEIGHT * len(panels)
+    domains = _domains(heights, plot_height)
+    layout: dict[str, Any] = {
+        "xaxis": _time_axis(timeline.end_s / unit_s, unit, f"y{len(heights)}" if len(heights) > 1 else "y"),
+        "yaxis": _panel_axis(domains[0], _peak_arrivals(timeline)),
+        "annotations": [_title("Arrivals per second", domains[0])],
+        "shapes": _outside_window(timeline, unit_s),
+        "hovermode": "x unified",
+        "hoversubplots": "axis",
+        "margin": MARGIN,
+    }
+    data = _arrival_traces(timeline, unit_s, unit)
+    for place, key in enumerate(panels, start=2):
+        tracks = timeline.tracks[key]
+        layout[f"yaxis{place}"] = _panel_axis(
+            domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
+        )
+        layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
+        for colour, track in zip(_colours(len(tracks)), tracks, strict=True):
+            data += _track_traces(track, timeline.width_s / unit_s, f"y{place}", colour)
+    return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
+
+
+def clock(end_s: float) -> tuple[float, str]:
+    """The unit that a run so long is read in, in seconds and by name."""
+    return (1.0, "seconds") if end_s <= 300 else (60.0, "minutes") if end_s <= 3 * 3600 else (3600.0, "hours")
+
+
+def _domains(heights: list[int], plot_height: int) -> list[list[float]]:
+    """Where each panel stands on the paper, from the top down."""
+    domains, top = [], plot_height
+    for height in heights:
+        domains.append([max(top - height, 0) / plot_height, top / plot_height])
+        top -= height + GAP_HEIGHT
+    return domains
+
+
+def _time_axis(end: float, unit: str, lowest: str) -> dict[str, Any]:
+    more = {"fixedrange": False, "range": [0, end], "anchor": lowest, "nticks": 8, "hoverformat": ".4~g"}
+    return axis(f"{unit.capitalize()} from the start", showgrid=False, ticks="outside", ticklen=4, **more)
+
+
+def _panel_axis(domain: list[float], peak: float, key: str = "") -> dict[str, Any]:
+    if key == "kv_frac":
+        return axis(domain=domain, range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.5, 1])
+    return axis(domain=domain, range=[0, max(peak * 1.06, 1e-3)], nticks=4, tickformat="~s" if peak >= 1000 else "~g")
+
+
+def _title(text: str, domain: list[float]) -> dict[str, Any]:
+    place = {
+        "x": 0,
+        "y": domain[1],
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "yshift": 5,
+    }
+    return place | {"text": text, "showarrow": False, "font": {"color": "$ink", "size": 13}}
+
+
+def _outside_window(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:
+    """Shades over the warm-up and over what follows the last arrival."""
+    start_s, end_s = timeline.window_s
+    spans = [(0.0, start_s), (end_s, timeline.end_s)]
+    shade = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}, "layer": "below"}
+    shade["fillcolor"] = "$shade/0.13"
+    return [
+        shade | {"x0": low / unit_s, "x1": high / unit_s} for low, high in spans if high - low > 1e-3 * timeline.end_s
+    ]
+
+
+def _arrival_traces(timeline: Timeline, unit_s: float, unit: str) -> list[dict[str, Any]]:
+    x = _starts(timeline.met_per_s, timeline.arrival_width_s / unit_s)
+    base: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": x, "yaxis": "y", "stackgroup": "arrivals"}
+    met_name = "arrivals/s" if timeline.missed_per_s is None else "met the SLO, /s"
+    met = base | {"y": numbers(timeline.met_per_s, 4), "name": met_name, "fillcolor": "$c1/0.55"}
+    met["line"] = {"width": 0, "color": "$c1", "shape": "hv"}
+    if timeline.missed_per_s is None:
+        return [met]
+    missed = base | {"y": numbers(timeline.missed_per_s, 4), "name": "missed it, /s", "fillcolor": "$c2/0.85"}
+    missed["line"] = {"width": 0, "color": "$c2", "shape": "hv"}
+    return [missed, met]
+
+
+def _track_traces(track: Track, width: float, y_axis: str, colour: str) -> list[dict[str, Any]]:
+    """The mean as a line and, where replicas differ, the band from it to the highest one."""
+    base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width), "yaxis": y_axis}
+    line = {"color": colour, "width": 1.6, "shape": "hv"}
+    mean = base | {"y": numbers(track.mean, 4), "name": f"{track.pool} mean", "line": line}
+    if np.allclose(track.mean, track.peak, equal_nan=True):
+        return [mean | {"name": track.pool}]
+    edge = {"color": f"{colour}/0.45", "width": 0.6, "shape": "hv"}
+    peak = base | {"y": numbers(track.peak, 4), "name": f"{track.pool} highest", "line": edge}
+    return [mean, peak | {"fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
+
+
+def _starts(values: Floats, width: float) -> list[float | None]:
+    return numbers(np.arange(len(values)) * width, 6)
+
+
+def _peak_arrivals(timeline: Timeline) -> float:
+    total = timeline.met_per_s if timeline.missed_per_s is None else timeline.met_per_s + timeline.missed_per_s
+    return float(total.max())
+
+
+def _colours(n_pools: int) -> list[str]:
+    return [POOL_COLOURS[i % len(POOL_COLOURS)] for i in range(n_pools)]

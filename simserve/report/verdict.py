@@ -1,0 +1,178 @@
+"""The answer in one sentence that a planner can act on, and the short table; shared by the page and the terminal."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.report.answers import GOAL_FRAC, Answers
+from simserve.report.formats import (
+    LATENCIES,
+    SHORT,
+    count,
+    goal,
+    interval,
+    listed,
+    plural,
+    rate,
+    seconds,
+    share,
+    slo_terms,
+)
+
+HEADLINES = {
+    "met": "Meets the SLO",
+    "edge": "On the edge of the SLO",
+    "missed": "Misses the SLO",
+    "none": "No SLO to meet",
+    "saturated": "Saturated",
+    "nothing": "Nothing finished",
+    "unmeasured": "Nothing was measured",
+}
+"""The verdict in a few words, by `Answers.state`."""
+
+LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
+GOAL = f"{GOAL_FRAC * 100:.4g} %"
+
+
+def verdict(summary: Mapping[str, Any]) -> str:
+    """One sentence: the answer, the number behind it, and what to do about it."""
+    answers = Answers(summary)
+    return f"{HEADLINES[answers.state]}: {detail(answers)}"
+
+
+def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Percentiles of each latency as text; the first row names the columns, the last column is the SLO, if any."""
+    answers = Answers(summary)
+    rows: list[tuple[str, ...]] = [("", *LEVELS, *(["SLO"] if answers.slo else []))]
+    return rows + [(SHORT[key], *latency_cells(answers, key)) for key in LATENCIES]
+
+
+def latency_cells(answers: Answers, key: str) -> list[str]:
+    """The percentiles of a latency as text, and its goal where the scenario has goals."""
+    cells = [seconds(answers.percentile(key, level)) for level in LEVELS]
+    return [*cells, goal(answers.slo.get(key))] if answers.slo else cells
+
+
+def detail(answers: Answers) -> str:
+    """The rest of the verdict's sentence."""
+    sentences = {
+        "met": _met,
+        "edge": _edge,
+        "missed": _missed,
+        "none": _none,
+        "saturated": _saturated,
+        "nothing": _nothing,
+    }
+    return sentences.get(answers.state, _unmeasured)(answers)
+
+
+def _met(answers: Answers) -> str:
+    goodput = f"a goodput of {rate(answers.number('goodput', 'per_s'))} requests/s on {plural(answers.n_gpus, 'GPU')}"
+    return f"{_attained(answers)}, {goodput}{_margin(answers)}."
+
+
+def _edge(answers: Answers) -> str:
+    return (
+        f"{_attained(answers)}, too close to {GOAL} to tell from this run; "
+        "make it longer, or add a little capacity, before you rely on it."
+    )
+
+
+def _missed(answers: Answers) -> str:
+    return f"only {_attained(answers)}, where {GOAL} should; {_remedy(answers)}."
+
+
+def _none(answers: Answers) -> str:
+    ttft, tpot = (seconds(answers.percentile(key, "p99")) for key in ("ttft_s", "tpot_s"))
+    served = f"{count(answers.n('finished'))} of {plural(answers.n('arrived'), 'request')} finished"
+    at_rate = f"{rate(answers.number('requests_per_s'))} a second"
+    return (
+        f"{served}, {at_rate}, with a p99 TTFT of {ttft} and a p99 TPOT of {tpot}; "
+        "give the scenario an slo, such as {ttft_s: 0.5, tpot_s: 0.05}, to learn its attainment and goodput."
+    )
+
+
+def _saturated(answers: Answers) -> str:
+    offered, served = rate(answers.number("offered_per_s")), rate(answers.number("served_per_s"))
+    return (
+        f"{offered} requests/s arrived and {served} were served, so the queue grew as long as requests came, and "
+        f"latencies tell how long the run was rather than how good the cluster is; stay below {served} requests/s"
+        f"{_replicas_needed(answers)}."
+    )
+
+
+def _nothing(answers: Answers) -> str:
+    fates = {"rejected": "rejected", "timed_out": "timed out", "unfinished": "unfinished"}
+    said = listed([f"{count(answers.n(fate))} {words}" for fate, words in fates.items() if answers.n(fate)])
+    refused = answers.n("rejected") * 2 > answers.n("arrived")
+    act = (
+        "see status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory"
+        if refused
+        else "lower the load or raise workload.drain_limit_s, and see status_reason in requests.parquet"
+    )
+    return f"none of {plural(answers.n('arrived'), 'request')} in the window was answered in full ({said}); {act}."
+
+
+def _unmeasured(answers: Answers) -> str:
+    return (
+        "no request arrived after the warm-up; shorten measure.warmup_s (or warmup_requests), or make the run longer."
+    )
+
+
+def _attained(answers: Answers) -> str:
+    """`96.2 % of 16,000 requests had TTFT ≤ 500 ms (95 % interval 95.1–97.2 %)`."""
+    ends = answers.attainment_interval
+    sure = f" (95 % interval {interval(*ends)})" if ends else ""
+    return (
+        f"{share(answers.attainment)} of {plural(answers.n('arrived'), 'request')} had {slo_terms(answers.slo)}{sure}"
+    )
+
+
+def _margin(answers: Answers) -> str:
+    """How close the tightest goal is; an ITL goal binds the largest gap, so its pooled p99 says little."""
+    p99s = {key: answers.percentile(key, "p99") for key in answers.slo if key != "itl_s"}
+    used = {key: p99 / answers.slo[key] for key, p99 in p99s.items() if p99 is not None}
+    if not used:
+        return ""
+    key = max(used, key=lambda name: used[name])
+    room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
+    return f"; {room}, as the p99 {SHORT[key]} takes {used[key] * 100:.0f} % of its limit"
+
+
+def _remedy(answers: Answers) -> str:
+    """What fails and what would help, from the p99s and where their time went."""
+    n_lost = sum(answers.n(fate) for fate in ("rejected", "timed_out", "unfinished"))
+    if n_lost * 2 > (1 - (answers.attainment or 0.0)) * answers.n("arrived"):
+        return f"{plural(n_lost, 'request')} got no full answer: read status_reason in requests.parquet first"
+    worst = answers.worst_slo
+    if worst is None:
+        return "no single goal is to blame: look at the bursts in the timeline, smooth them or add replicas"
+    if worst == "itl_s":
+        return (
+            "single gaps between tokens are too long: lower max_num_batched_tokens, or avoid preemptions with more KV"
+        )
+    against = f"p99 {seconds(answers.percentile(worst, 'p99'))} against {goal(answers.slo[worst])}"
+    return f"{SHORT[worst]} fails most ({against}), {_cause(answers, worst)}"
+
+
+def _cause(answers: Answers, key: str) -> str:
+    """Where the time of a failing latency goes, and what shortens it."""
+    queue_s, total_s = answers.percentile("queue_s", "p99"), answers.percentile(key, "p99")
+    if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
+        return "mostly time in the queue: add replicas, lower the rate or smooth the bursts"
+    if key == "ttft_s":
+        return "mostly the prefill itself: raise tensor parallelism, take a faster GPU or shorten the prompts"
+    preempted = answers.preempted_frac
+    if preempted is not None and preempted > 0.01:
+        return f"with {share(preempted)} of requests preempted for want of KV: add KV memory or allow fewer seats"
+    return "because decode steps are long: lower max_num_batched_tokens, add replicas or raise tensor parallelism"
+
+
+def _replicas_needed(answers: Answers) -> str:
+    """How many replicas the offered load takes, if what is served grows with their number."""
+    offered, served = answers.number("offered_per_s"), answers.number("served_per_s")
+    if len(answers.pools) != 1 or not offered or not served:
+        return " or add replicas"
+    n_replicas = int(answers.pools[0]["n_replicas"])
+    needed = max(math.ceil(n_replicas * offered / served), n_replicas + 1)
+    return f" or use about {plural(needed, 'replica')} instead of {n_replicas}"
