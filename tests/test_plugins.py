@@ -203,3 +203,25 @@ def test_describing_a_policy_gives_its_text_and_its_arguments() -> None:
 def test_describing_an_unknown_policy_gets_a_did_you_mean() -> None:
     with pytest.raises(PolicyError, match="did you mean power_of_two"):
         plugins.describe("routers", "power_of_too")
+
+
+def test_an_item_that_is_missing_from_a_list_is_told_by_its_index() -> None:
+    message = said("workload.lengths", {"kind": "uniform", "prompt_tokens": [1], "output_tokens": [1, 2]})
+    assert message == "length distribution uniform: prompt_tokens.1: is missing"
+
+
+def test_only_an_argument_that_says_so_may_be_infinite() -> None:
+    assert plugins.build("workload.arrivals", {"kind": "vllm_bench", "rate_per_s": math.inf}).rate_per_s == math.inf
+    assert "must be a finite number, got NaN" in said(
+        "workload.arrivals", {"kind": "vllm_bench", "rate_per_s": math.nan}
+    )
+    assert "must be a finite number, got infinity" in said(
+        "workload.arrivals", {"kind": "poisson", "rate_per_s": math.inf}
+    )
+
+
+def test_a_wrong_key_inside_an_argument_gets_a_did_you_mean() -> None:
+    side = {"median": 512, "sigma": 0.6, "max": 8192}
+    spec = {"kind": "lognormal", "prompt_tokens": {**side, "sigm": 1}, "output_tokens": side}
+    message = said("workload.lengths", spec)
+    assert message == "length distribution lognormal: prompt_tokens.sigm: unknown key; did you mean sigma?"

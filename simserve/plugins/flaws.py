@@ -153,7 +153,7 @@ def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
         is_last = index == len(loc) - 1
         if _holds(data, item):
             data = data[item]  # type: ignore[index]
-        elif not (is_last and isinstance(data, Mapping) and str(item).isidentifier()):
+        elif not (is_last and _could_hold(data, item)):
             continue
         path.append(item)
     return tuple(path)
@@ -164,6 +164,13 @@ def _holds(data: object, item: int | str) -> bool:
     if isinstance(item, int):
         return isinstance(data, list | tuple) and item < len(data)
     return isinstance(data, Mapping) and item in data
+
+
+def _could_hold(data: object, item: int | str) -> bool:
+    """`item` is what is missing in `data`, rather than the name of a type."""
+    if isinstance(item, int):
+        return isinstance(data, list | tuple)
+    return isinstance(data, Mapping) and item.isidentifier()
 
 
 def _is_consequence(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:

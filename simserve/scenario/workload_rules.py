@@ -22,13 +22,13 @@ def resolve_workload(draft: Draft) -> Workload:
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
-    _check_measure(draft, workload)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
         "client": _client(draft, workload.client),
         "trace": _trace(draft, workload.trace),
     }
+    _check_measure(draft, workload)
     return workload.model_copy(update=update)
 
 
@@ -75,7 +75,7 @@ def _check_measure(draft: Draft, workload: Workload) -> None:
     if warmup_s == "auto":
         draft.flaw(("measure", "warmup_s"), "finding the warm-up is not there yet", "auto", "give seconds")
     elif warmup_s is not None:
-        end_s, what = _expected_end(workload)
+        end_s, what = _expected_end(draft, workload)
         if end_s is not None and 0 < warmup_s >= end_s:
             draft.flaw(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
     if warmup_requests is not None and workload.n_requests is not None and warmup_requests >= workload.n_requests:
@@ -83,14 +83,12 @@ def _check_measure(draft: Draft, workload: Workload) -> None:
         draft.flaw(("measure", "warmup_requests"), rule, warmup_requests, "nothing would be measured")
 
 
-def _expected_end(workload: Workload) -> tuple[float | None, str]:
+def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
     """About when the last request arrives, as far as the scenario says, and in words."""
     if workload.duration_s is not None:
         return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
     rate_per_s = (workload.arrivals or {}).get("rate_per_s")
-    if workload.n_requests is None or isinstance(rate_per_s, bool) or not isinstance(rate_per_s, int | float):
-        return None, ""
-    if rate_per_s <= 0:
+    if workload.n_requests is None or rate_per_s is None or draft.mistakes.touch((*AT, "arrivals")):
         return None, ""
     end_s = workload.n_requests / rate_per_s
     return end_s, f"the run: {workload.n_requests} requests at {rate_per_s:g} per second take about {end_s:g} s"
