@@ -6,6 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
 Columns = dict[str, Any]
 """Name to a `(n_rows,)` numpy array or a Categorical; a column that nobody gave is None and is written as nulls.
 
@@ -27,6 +31,8 @@ class Categorical:
     def __len__(self) -> int:
         return len(self.codes)
 
-    def is_(self, category: str) -> NDArray[np.bool_]:
-        """Which rows hold that category."""
-        return self.codes == self.categories.index(category)
+    def is_(self, category: str) -> Flags:
+        """Which rows hold that category; none if it is unknown."""
+        if category not in self.categories:
+            return np.zeros(len(self.codes), np.bool_)
+        return np.equal(self.codes, self.categories.index(category))

@@ -1,6 +1,6 @@
 """RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 
@@ -60,3 +60,27 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     """What the load's reader or generator wants the user to know."""
     warnings: tuple[str, ...] = ()
+
+
+def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
+    """Everything but the wall time, which differs from run to run, as JSON takes it."""
+    facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
+    del facts_by_name["wall_s"]
+    return facts_by_name
+
+
+def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
+    """What `facts_to_dict` was given; JSON's lists become tuples again."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    pools = tuple(PoolFacts(**{**pool, "work": WorkFacts(**pool["work"])}) for pool in given["pools"])
+    values |= {"pools": pools, "wall_s": wall_s}
+    return RunFacts(**values)
+
+
+def _pool_to_dict(pool: PoolFacts) -> dict[str, Any]:
+    work = {field.name: getattr(pool.work, field.name) for field in fields(WorkFacts)}
+    return _own_fields(pool) | {"work": work}
+
+
+def _own_fields(value: Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}

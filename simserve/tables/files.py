@@ -1,0 +1,57 @@
+"""Files: text that is replaced whole or not at all, and JSON that any parser takes."""
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import OutputError
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file beside its place and move it there, so that no reader ever sees half of it. Raises OutputError."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        os.replace(beside, path)
+    except OSError as error:
+        raise OutputError(f"{path}: must be writable, got {error.strerror}; free space or permit it") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def json_text(value: Any) -> str:
+    """Strict JSON: null for NaN, infinities and what never came; numpy's numbers as plain ones."""
+    return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def plain(value: Any) -> Any:
+    """The same value of dicts, lists, text, plain numbers and None."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(member) for key, member in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(member) for member in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises OutputError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OutputError(f"{path}: no such file; name the folder of a finished run") from None
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from None
+    if not isinstance(value, dict):
+        raise OutputError(f"{path}: must hold a JSON object; run the scenario again")
+    return value

@@ -1,0 +1,130 @@
+"""Folder: a result is written beside its place and swapped in whole; what was there before stays until then."""
+
+import os
+import secrets
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import OutputError
+from simserve.tables.schema import TABLES
+
+FILES = frozenset(
+    {*(f"{name}.parquet" for name in TABLES), "summary.json", "vllm_bench.json", "scenario.yaml", "report.html"}
+)
+"""All that a result may hold."""
+
+MARKS = frozenset({"requests.parquet", "summary.json"})
+"""What every result holds; a folder without them is somebody else's."""
+
+
+@contextmanager
+def result_folder(directory: Path) -> Iterator[Path]:
+    """An empty folder to fill; when the block ends well, it replaces `directory`, otherwise it is gone.
+
+    Raises OutputError if `directory` holds anything but an earlier result, or cannot be written.
+    """
+    check_folder(directory)
+    place = directory.resolve()
+    made: list[Path] = []
+    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    try:
+        with _said_plainly(directory):
+            _make_parents(place, made)
+            made.append(beside)
+            beside.mkdir()
+            yield beside
+            with _uninterrupted():
+                _swap(beside, place)
+                made.clear()
+    finally:
+        with _uninterrupted():
+            _remove(made)
+
+
+def check_folder(directory: Path) -> None:
+    """Raises OutputError unless `directory` is absent, empty, or an earlier result and nothing else."""
+    with _said_plainly(directory):
+        if not directory.exists():
+            return
+        if not directory.is_dir():
+            raise OutputError(f"{directory}: must be a folder, got a file; choose another --out")
+        names = {entry.name for entry in directory.iterdir()}
+    strangers = sorted(names - FILES)
+    if strangers:
+        others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        raise OutputError(
+            f"{directory}: must be empty or hold only an earlier result, got {strangers[0]}{others}; "
+            "choose another --out"
+        )
+    if names and not names >= MARKS:
+        raise OutputError(
+            f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
+            f"without {' and '.join(sorted(MARKS - names))}; choose another --out"
+        )
+
+
+@contextmanager
+def _said_plainly(directory: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into a message that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(
+            f"{directory}: must be writable, got {said}; free space there or choose another --out "
+            "(nothing was written, an earlier result is as it was)"
+        ) from error
+
+
+def _make_parents(place: Path, made: list[Path]) -> None:
+    """Make the folders above; those that are new go into `made`."""
+    missing = [parent for parent in place.parents if not parent.exists()]
+    for parent in reversed(missing):
+        made.append(parent)
+        parent.mkdir()
+
+
+def _swap(beside: Path, place: Path) -> None:
+    """Put the new result in its place; if that fails, the earlier one is back where it was."""
+    if not place.exists():
+        os.rename(beside, place)
+        return
+    earlier = beside.with_suffix(".earlier")
+    os.rename(place, earlier)
+    try:
+        os.rename(beside, place)
+    except OSError:
+        os.rename(earlier, place)
+        raise
+    shutil.rmtree(earlier, ignore_errors=True)
+
+
+def _remove(made: list[Path]) -> None:
+    """Take away what an unfinished result has left: its own folder, and new folders above it that are empty."""
+    for path in reversed(made):
+        if path.suffix == ".partial":
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(OSError):
+                path.rmdir()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold a Ctrl-C back until the block is over; signals reach the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held: list[tuple[Any, ...]] = []
+    before = signal.signal(signal.SIGINT, lambda *what: held.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if held and callable(before):
+            before(*held[0])

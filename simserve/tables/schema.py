@@ -1,0 +1,85 @@
+"""Schemas: the columns of every parquet file of a result, in their order, with kinds and units."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA = "simserve/1"
+"""Version of all output files; within it columns are only added."""
+
+Kind = Literal["float", "int32", "int64", "replica", "flag", "category", "text", "id"]
+"""How a column is kept and written.
+
+float: NaN is null. replica: int32, -1 is null. category: few different strings, written as a dictionary. id: whole
+numbers, or strings where the load had its own. A column that nobody gave is None in memory and all null in the file.
+"""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column."""
+
+    name: str
+    kind: Kind
+    unit: str = ""
+
+
+def _fields(text: str) -> tuple[Field, ...]:
+    """Columns from lines of `kind unit: names`; the unit may be left out."""
+    fields: list[Field] = []
+    for line in text.strip().splitlines():
+        what, names = line.split(":")
+        kind, _, unit = what.strip().partition(" ")
+        fields += [Field(name, kind, unit.strip()) for name in names.split()]  # type: ignore[arg-type]
+    return tuple(fields)
+
+
+REQUESTS = _fields("""
+    id: request_id
+    float s: arrival_s
+    int64 tokens: prompt_tokens output_tokens max_tokens
+    category: status status_reason pool
+    replica: replica prefill_replica
+    float s: scheduled_s first_token_s finish_s queue_s preempted_s transfer_s ttft_s tpot_s max_itl_s e2e_s
+    int32: n_preemptions
+    int64 tokens: n_recomputed_tokens cached_tokens
+    text: session_id
+    int64: turn attempt priority
+    text: slo_class
+    flag: in_window slo_met
+""")
+
+DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
+"""Columns of requests that the metrics add to what the engine hands over."""
+
+STEPS = _fields("""
+    replica: replica
+    int64: step decode_step n_steps
+    float s: start_s end_s first_step_s last_step_s
+    int32 tokens: prefill_tokens
+    int32 requests: decode_requests
+    int64 tokens: kv_tokens
+    int32 blocks: kv_blocks_used kv_blocks_reserved
+    int32 requests: queue_len
+    category: blocked_by
+    int64 query-key pairs: prefill_pairs
+""")
+
+SPANS = _fields("""
+    int64: request_id
+    replica: replica
+    int64: first_step last_step
+    float s: join_s
+""")
+
+TIMESERIES = _fields("""
+    replica: replica
+    category: pool
+    float s: start_s end_s
+    float requests: queue_len running
+    float share 0..1: kv_frac
+    float tokens/s: prefill_tokens_per_s output_tokens_per_s
+    float share 0..1: mfu mbu busy_frac
+""")
+
+TABLES = {"requests": REQUESTS, "steps": STEPS, "spans": SPANS, "timeseries": TIMESERIES}
+"""The tables of a result by name; each is the file `<name>.parquet`."""
