@@ -87,10 +87,11 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
     """About when the last request arrives, as far as the scenario says, and in words."""
     if workload.duration_s is not None:
         return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
-    rate_per_s = (workload.arrivals or {}).get("rate_per_s")
-    if workload.n_requests is None or rate_per_s is None or draft.mistakes.touch((*AT, "arrivals")):
+    rate_per_s: Any = (workload.arrivals or {}).get("rate_per_s")
+    is_known = isinstance(rate_per_s, int | float) and rate_per_s > 0 and not draft.mistakes.touch((*AT, "arrivals"))
+    if workload.n_requests is None or not is_known:
         return None, ""
-    end_s = workload.n_requests / rate_per_s
+    end_s = float(workload.n_requests / rate_per_s)
     return end_s, f"the run: {workload.n_requests} requests at {rate_per_s:g} per second take about {end_s:g} s"
 
 
