@@ -111,10 +111,10 @@ class Answers:
         """Throughput and use, as pairs of words."""
         at = self.number
         return [
-            ("Requests served", f"{rate(at('requests_per_s'))} /s"),
-            ("Prompt tokens", f"{rate(at('input_tokens_per_s'))} /s"),
-            ("Output tokens", f"{rate(at('output_tokens_per_s'))} /s"),
-            ("Goodput per dollar", rate(at("goodput", "per_usd"))),
+            ("Requests served", f"{rate(at('requests_per_s'))}/s"),
+            ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
+            ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
+            ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),
             ("Finished", plural(self.n("finished"), "request")),
             ("Rejected", plural(self.n("rejected"), "request")),
             ("Timed out", plural(self.n("timed_out"), "request")),

@@ -3,7 +3,7 @@
 No plotly.graph_objects: importing it takes longer than a small run, and it adds nothing to a dict.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,9 +53,8 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
     return base | more
 
 
-def cdf(reached: Curve, slo_s: float | None, within_slo: float | None) -> Figure:
-    """The share of requests that took at most so long, with the SLO drawn in and p50 and p99 marked."""
-    top = float(reached.share[-1])
+def cdf(reached: Curve, marks: Mapping[str, float], slo_s: float | None, within_slo: float | None) -> Figure:
+    """The share of requests that took at most so long, the SLO drawn in, `marks` (p50, p99) on the curve."""
     hover = [f"{share(y)} within {seconds(x)}" for x, y in zip(reached.value, reached.share, strict=True)]
     line = {
         "type": "scatter",
@@ -66,20 +65,21 @@ def cdf(reached: Curve, slo_s: float | None, within_slo: float | None) -> Figure
         "hovertemplate": "%{text}<extra></extra>",
         "line": {"color": "$c1", "width": 2.5, "shape": "hv" if reached.exact else "linear"},
     }
-    marks = [(level, _value_at(reached, level)) for level in (0.5, 0.99) if level <= top]
+    heights = np.interp(list(marks.values()), reached.value, reached.share)
     dots = {
         "type": "scatter",
         "mode": "markers",
-        "x": numbers([value for _, value in marks]),
-        "y": [level for level, _ in marks],
+        "x": numbers(list(marks.values())),
+        "y": numbers(heights, 7),
         "marker": {"color": "$c1", "size": 9, "line": {"color": "$card", "width": 2}},
         "hoverinfo": "skip",
         "cliponaxis": False,
     }
-    low, high = _range([*reached.value[[0, -1]], *([] if slo_s is None else [slo_s])])
+    low, high = _range([float(reached.value[0]), float(reached.value[-1]), *([] if slo_s is None else [slo_s])])
     x_axis = latency_axis(low, high)
     shapes, labels = slo_mark(slo_s, within_slo, x_axis) if slo_s is not None else ([], [])
-    labels += [_mark_label(level, value, x_axis) for level, value in marks]
+    places = zip(marks.items(), heights, strict=True)
+    labels += [_mark_label(name, value, height, x_axis) for (name, value), height in places]
     y_axis = axis(range=[0, 1.03], tickformat=".0%", dtick=0.25)
     return figure([line, dots], 320, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
 
@@ -166,24 +166,19 @@ def numbers(values: Sequence[float] | NDArray[Any], figures: int = 5) -> list[fl
     return [None if value != value else float(f"{value:.{figures}g}") for value in map(float, values)]
 
 
-def _value_at(reached: Curve, level: float) -> float:
-    """The least value whose share reaches the level."""
-    return float(reached.value[min(np.searchsorted(reached.share, level), len(reached.value) - 1)])
-
-
-def _mark_label(level: float, value: float, x_axis: dict[str, Any]) -> dict[str, Any]:
+def _mark_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
     """`p99 1.36 s` below the curve at its mark, on the side that has room."""
     at = _place(value, x_axis)
     low, high = x_axis["range"]
     on_right = (at - low) / (high - low) < 0.68
     return {
         "x": at,
-        "y": level,
+        "y": float(height),
         "xanchor": "left" if on_right else "right",
         "yanchor": "top",
         "xshift": 5 if on_right else 8,
         "yshift": -6 if on_right else -12,
-        "text": f"p{level * 100:.0f} <b>{seconds(value)}</b>",
+        "text": f"{name} <b>{seconds(value)}</b>",
         "showarrow": False,
         "font": {"color": "$ink", "size": 13},
     }

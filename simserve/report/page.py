@@ -50,7 +50,10 @@ def _cdf(answers: Answers, values: Floats, evidence: Evidence, key: str) -> Figu
     reached = curve(values[inside], int(np.count_nonzero(inside)), through=goal_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
         return None
-    return cdf(reached, goal_s, None if goal_s is None else _share_within(reached, goal_s, n_at_once / inside.sum()))
+    marks = {level: value for level in ("p50", "p99") if (value := answers.percentile(key, level)) is not None}
+    return cdf(
+        reached, marks, goal_s, None if goal_s is None else _share_within(reached, goal_s, n_at_once / inside.sum())
+    )
 
 
 def _share_within(reached: Curve, goal_s: float, least: float) -> float:

@@ -17,7 +17,7 @@ COLUMNS = (
     "Output tokens/s",
     "Busy",
     "Mean batch",
-    "Longest queue",
+    "Peak queue",
     "KV peak",
     "Preemptions",
 )
@@ -35,7 +35,7 @@ class ReplicaRow:
     output_tokens_per_s: float
     busy_frac: float
     mean_batch: float
-    longest_queue: float
+    peak_queue: float
     kv_peak_frac: float
     n_preemptions: int
 
@@ -48,7 +48,7 @@ class ReplicaRow:
             rate(self.output_tokens_per_s),
             share(self.busy_frac),
             rate(self.mean_batch),
-            count(self.longest_queue),
+            count(self.peak_queue),
             share(self.kv_peak_frac),
             count(self.n_preemptions),
         )
@@ -80,7 +80,7 @@ def _row(evidence: Evidence, replica: int, rows: NDArray[np.int64]) -> ReplicaRo
         output_tokens_per_s=_mean(evidence.series["output_tokens_per_s"][replica]),
         busy_frac=_mean(evidence.series["busy_frac"][replica]),
         mean_batch=_mean(evidence.series["running"][replica]),
-        longest_queue=_highest(evidence.series["queue_len"][replica]),
+        peak_queue=_highest(evidence.series["queue_len"][replica]),
         kv_peak_frac=_highest(evidence.series["kv_frac"][replica]),
         n_preemptions=int(evidence.n_preemptions[rows].sum()),
     )

@@ -93,7 +93,7 @@ def _goodput_tile(answers: Answers) -> str:
     offered = prose(f"of {rate(answers.number('offered_per_s'))}/s offered")
     if not answers.slo:
         return _tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
-    per_gpu = answers.number("goodput", "per_gpu_per_s")
+    per_gpu = answers.number("goodput", "per_gpu_s")
     more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
     return _tile("Goodput", f"{rate(answers.number('goodput', 'per_s'))}/s", [offered, more])
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -175,11 +176,12 @@ def _track_traces(track: Track, width: float, y_axis: str, colour: str) -> list[
     """The mean as a line and, where replicas differ, the band from it to the highest one."""
     base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width), "yaxis": y_axis}
     line = {"color": colour, "width": 1.6, "shape": "hv"}
-    mean = base | {"y": numbers(track.mean, 4), "name": f"{track.pool} mean", "line": line}
+    pool = escape(track.pool)  # plotly reads names as markup
+    mean = base | {"y": numbers(track.mean, 4), "name": f"{pool} mean", "line": line}
     if np.allclose(track.mean, track.peak, equal_nan=True):
-        return [mean | {"name": track.pool}]
+        return [mean | {"name": pool}]
     edge = {"color": f"{colour}/0.45", "width": 0.6, "shape": "hv"}
-    peak = base | {"y": numbers(track.peak, 4), "name": f"{track.pool} highest", "line": edge}
+    peak = base | {"y": numbers(track.peak, 4), "name": f"{pool} highest", "line": edge}
     return [mean, peak | {"fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
 
 

@@ -31,7 +31,7 @@ def _uncalibrated(answers: Answers) -> str:
     if engines == ["ideal"]:
         return "Data-sheet costs: engine ideal is a bound that no real engine reaches, so real latencies are longer."
     return (
-        f"Uncalibrated costs: {listed(engines)} runs on a roofline with assumed efficiencies, not held against hardware. "
+        f"Uncalibrated costs: {listed(engines)} is a roofline with assumed efficiencies, not held against hardware. "
         "Trust comparisons before absolute times, and measure one point before you buy."
     )
 

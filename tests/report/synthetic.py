@@ -48,7 +48,7 @@ def synthetic(
         column[~answered] = np.nan
     e2e_s = ttft_s + np.nan_to_num(tpot_s) * (output - 1)
     goals = SLO if slo is None else slo
-    columns = {"ttft_s": ttft_s, "tpot_s": tpot_s, "e2e_s": e2e_s, "queue_s": queue_s}
+    columns = {"ttft_s": ttft_s, "tpot_s": tpot_s, "e2e_s": e2e_s, "queue_s": queue_s, "itl_s": tpot_s}
     met = np.logical_and.reduce([answered, *(np.nan_to_num(columns[key], nan=0) <= goals[key] for key in goals)])
     requests = columns | {
         "arrival_s": arrival_s,
@@ -121,7 +121,7 @@ def _summary(
         },
         "slo": dict(goals) or None,
         "slo_attainment": {"frac": frac, "low_frac": frac and frac - 0.004, "high_frac": frac and min(frac + 0.004, 1)},
-        "goodput": {"per_s": (frac or 0) * n_arrived * per_s, "per_gpu_per_s": (frac or 0) * n_arrived * per_s / 2},
+        "goodput": {"per_s": (frac or 0) * n_arrived * per_s, "per_gpu_s": (frac or 0) * n_arrived * per_s / 2},
         "offered_per_s": n_arrived * per_s,
         "served_per_s": n_finished * per_s,
         "requests_per_s": n_finished * per_s,

@@ -1,0 +1,163 @@
+"""The verdict is one sentence that a planner can act on."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from simserve.report.answers import Answers
+from simserve.report.trust import cautions
+from simserve.report.verdict import terminal_table, verdict
+from tests.report.synthetic import synthetic
+
+
+def summary(**keys: Any) -> dict[str, Any]:
+    return synthetic(200).summary | keys
+
+
+def attained(frac: float, low: float, high: float, **met_by_slo: float) -> dict[str, Any]:
+    return {"frac": frac, "low_frac": low, "high_frac": high, "by_slo": met_by_slo}
+
+
+def percentiles(p50: float, p99: float) -> dict[str, float]:
+    return {"p50": p50, "p90": p50, "p95": p99, "p99": p99, "p99.9": p99}
+
+
+REQUESTS = {"arrived": 12_000, "finished": 12_000, "rejected": 0, "timed_out": 0, "unfinished": 0}
+
+
+def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
+    said = verdict(
+        summary(
+            requests=REQUESTS,
+            slo_attainment=attained(0.996, 0.994, 0.998),
+            goodput={"per_s": 19.52, "per_gpu_s": 9.76},
+            ttft_s=percentiles(0.1, 0.45),
+            tpot_s=percentiles(0.02, 0.03),
+        )
+    )
+    assert said == (
+        "Meets the SLO: 99.6 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 99.4–99.8 %), "
+        "a goodput of 19.5 requests/s on 2 GPUs; expect little room for more load, as the p99 TTFT takes 90 % of its "
+        "limit."
+    )
+
+
+def test_an_interval_across_the_goal_is_no_answer() -> None:
+    said = verdict(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
+    assert said.startswith("On the edge of the SLO: 99.1 % of 12,000 requests had ")
+    assert "too close to 99 % to tell from this run; make it longer" in said
+
+
+def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
+    missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
+    said = verdict(
+        summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 2.1))
+    )
+    assert said == (
+        "Misses the SLO: only 93.0 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 92.0–94.0 "
+        "%), where 99 % should; TTFT fails most (p99 2.31 s against 500 ms), mostly time in the queue: add replicas, "
+        "lower the rate or smooth the bursts."
+    )
+
+
+def test_a_slow_prefill_is_not_blamed_on_the_queue() -> None:
+    missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
+    said = verdict(
+        summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 0.2))
+    )
+    assert "mostly the prefill itself: raise tensor parallelism" in said
+
+
+def test_slow_decoding_is_told_from_preemption() -> None:
+    missed = {"requests": REQUESTS, "slo_attainment": attained(0.9, 0.89, 0.91, ttft_s=0.99, tpot_s=0.9)}
+    assert "decode steps are long: lower max_num_batched_tokens" in verdict(summary(**missed))
+    preempted = {"n": 900, "requests_frac": 0.075}
+    assert "7.5 % of requests preempted for want of KV" in verdict(summary(**missed, preemptions=preempted))
+
+
+def test_requests_without_an_answer_are_blamed_first() -> None:
+    lost = REQUESTS | {"finished": 11_000, "rejected": 1000}
+    said = verdict(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
+    assert said.endswith("; 1,000 requests got no full answer: read status_reason in requests.parquet first.")
+
+
+def test_without_an_slo_the_verdict_gives_the_latencies_and_how_to_set_one() -> None:
+    said = verdict(summary(requests=REQUESTS, slo=None, slo_attainment=None, requests_per_s=20.13))
+    assert said.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 a second, with a p99 TTFT of ")
+    assert "{ttft_s: 0.5, tpot_s: 0.05}" in said
+
+
+def test_when_nothing_finished_the_fates_are_counted() -> None:
+    nobody = {"arrived": 512, "finished": 0, "rejected": 500, "timed_out": 0, "unfinished": 12}
+    said = verdict(summary(requests=nobody))
+    assert said == (
+        "Nothing finished: none of 512 requests in the window was answered in full (500 rejected and 12 unfinished); "
+        "see status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory."
+    )
+
+
+def test_an_empty_window_is_said_to_be_empty() -> None:
+    nobody = dict.fromkeys(REQUESTS, 0)
+    assert verdict(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up;")
+
+
+def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_needs() -> None:
+    said = verdict(
+        summary(
+            requests=REQUESTS,
+            slo_attainment=attained(0.2, 0.1, 0.3),
+            trust={"saturated": True},
+            offered_per_s=31.2,
+            served_per_s=24.0,
+        )
+    )
+    assert said.startswith("Saturated: 31.2 requests/s arrived and 24.0 were served, so the queue grew")
+    assert said.endswith("stay below 24.0 requests/s or use about 3 replicas instead of 2.")
+
+
+@pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])
+@pytest.mark.parametrize("n_requests", [0, 1, 50])
+def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, bool], n_requests: int) -> None:
+    said = verdict(synthetic(n_requests, trust=trust).summary)
+    assert said.endswith(".")
+    assert "\n" not in said and "None" not in said and "nan" not in said
+
+
+def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
+    table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31)))
+    assert table[0] == ("", "p50", "p90", "p95", "p99", "p99.9", "SLO")
+    assert table[1] == ("TTFT", "82.0 ms", "82.0 ms", "2.31 s", "2.31 s", "2.31 s", "500 ms")
+    assert [row[0] for row in table[1:]] == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
+    assert table[3][-1] == "–"
+
+
+def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
+    assert {len(row) for row in terminal_table(summary(slo=None))} == {6}
+
+
+def test_what_to_trust_names_costs_memory_and_few_requests() -> None:
+    found = cautions(Answers(synthetic(200).summary))
+    assert [caution.split(":")[0] for caution in found] == [
+        "Few requests",
+        "Uncalibrated costs",
+        "KV capacity of serve is computed, not verified",
+    ]
+
+
+def test_a_run_that_can_be_trusted_has_no_cautions() -> None:
+    pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
+    assert cautions(Answers(summary(requests=REQUESTS, pools=[pool]))) == []
+
+
+def test_a_warning_of_the_run_is_passed_on_once() -> None:
+    pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
+    warnings = ["3 % of prompts were clipped to 8192 tokens", "step costs of engine vllm are uncalibrated: a roofline"]
+    assert cautions(Answers(summary(requests=REQUESTS, pools=[pool], warnings=warnings))) == warnings[:1]
+
+
+def test_the_verdict_needs_neither_plotly_nor_pandas() -> None:
+    code = "import sys, simserve.report.verdict; print({'plotly', 'pandas', 'numpy'} & set(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "set()"
