@@ -9,6 +9,7 @@ SimserveError            a user's mistake: said in one message, exit code 2, no 
 InvariantError           our own mistake: both sides of the broken equation and the simulated time
 """
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -61,3 +62,23 @@ class InvariantError(Exception):
 
     def __init__(self, law: str, left: object, right: object, at_s: float) -> None:
         super().__init__(f"{law}: {left} != {right} at {at_s:.9f} s of simulated time; please report this")
+
+
+def closest(name: str, choices: Iterable[str]) -> str | None:
+    """The choice that was probably meant, whatever its case and hyphens; None if nothing is near."""
+    plain = {_plain(choice): choice for choice in choices}
+    near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=0.6)
+    return plain[near[0]] if near else None
+
+
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A remedy for a name that is unknown: the nearest choice, or all of them."""
+    names = list(choices)
+    near = closest(name, names)
+    if near is not None:
+        return f"did you mean {near}?"
+    return f"choose from {', '.join(names)}" if names else "there is nothing to choose from"
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "_")

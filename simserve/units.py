@@ -14,6 +14,7 @@ PS_PER_S = 10**12
 MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
+MIB = 2**20
 GIB = 2**30
 
 

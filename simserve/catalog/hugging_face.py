@@ -1,12 +1,15 @@
-"""A ModelSpec from a Hugging Face config.json: dense and grouped-query transformers."""
+"""A ModelSpec from a Hugging Face config.json: dense and grouped-query transformers.
+
+Keys and their defaults as in the configuration classes of the transformers library.
+"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from simserve.catalog.specs import ModelSpec
-from simserve.errors import CatalogError
-from simserve.plugins.flaws import did_you_mean
+from simserve.errors import CatalogError, closest
 
 NEEDED = (
     "hidden_size",
@@ -16,91 +19,130 @@ NEEDED = (
     "vocab_size",
     "max_position_embeddings",
 )
-EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-UNGATED = ("gelu", "gelu_new", "relu", "gelu_pytorch_tanh")
-"""Activations of models with two MLP matrices, for the families below."""
-UNGATED_FAMILIES = ("gpt2", "gpt_neox", "opt", "falcon", "phi", "starcoder2", "bloom", "mpt")
+OPTIONAL = ("num_key_value_heads", "head_dim")
+"""Counts that may be missing or null: then as many KV heads as heads, and hidden_size / heads wide."""
+
+TIED_FAMILIES = ("gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "falcon", "starcoder2")
+"""Families whose embeddings are tied unless the file says otherwise."""
+
+UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcoder2", "nemotron", "bloom", "mpt")
+"""Families with two MLP matrices; all others have gate, up and down."""
+
+LAYER_KINDS = {"full_attention": False, "sliding_attention": True}
+"""Entries of layer_types that are modelled, and whether such a layer has the window."""
 
 
 def read_config(path: Path) -> ModelSpec:
     """Raises CatalogError for a file that is no config.json, lacks keys, contradicts itself, or is not modelled yet."""
     config = _load(path)
-    config = {**config, **config.get("text_config", {})}
-    _refuse_what_comes_later(path, config)
-    for key in NEEDED:
-        if key not in config:
-            raise CatalogError(f"{path}: {key} is missing; {did_you_mean(key, config)}")
-        _positive(path, config, key)
+    refusal = _what_comes_later(config)
+    if refusal is not None:
+        raise CatalogError(f"{path}: {refusal}")
+    _check(path, config)
     n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    n_kv_heads = _positive(path, config, "num_key_value_heads") if config.get("num_key_value_heads") else n_heads
-    if n_heads % n_kv_heads:
-        raise CatalogError(f"{path}: num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
-    if not config.get("head_dim") and hidden % n_heads:
-        raise CatalogError(
-            f"{path}: num_attention_heads must divide hidden_size {hidden}, got {n_heads}; or give head_dim"
-        )
-    window, n_window_layers = _windows(config)
+    n_window_layers = _n_window_layers(config)
+    family = config.get("model_type")
+    tied = config.get("tie_word_embeddings")
     return ModelSpec(
-        name=config.get("_name_or_path") or path.parent.name or path.stem,
+        name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=config["num_hidden_layers"],
         hidden_size=hidden,
         n_heads=n_heads,
-        n_kv_heads=n_kv_heads,
+        n_kv_heads=config.get("num_key_value_heads") or n_heads,
         head_dim=config.get("head_dim") or hidden // n_heads,
         intermediate_size=config["intermediate_size"],
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        gated_mlp=config.get("model_type") not in UNGATED_FAMILIES,
-        sliding_window=window,
+        tie_word_embeddings=family in TIED_FAMILIES if tied is None else bool(tied),
+        gated_mlp=family not in UNGATED_FAMILIES,
+        sliding_window=config["sliding_window"] if n_window_layers else None,
         n_window_layers=n_window_layers,
-        source=str(path),
+        source=f"Hugging Face config.json, {path.name}",
     )
 
 
 def _load(path: Path) -> dict[str, Any]:
+    """The keys of a file; those of a text_config inside come first, for only the language model is simulated."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise CatalogError(f"{path}: must be a Hugging Face config.json, but is no JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise CatalogError(f"{path}: must be a JSON object, got {type(config).__name__}")
-    return config
+    inner = config.get("text_config") if isinstance(config, dict) else None
+    for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
+        if not isinstance(value, dict):
+            raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
+    return {**config, **(inner or {})}
 
 
-def _positive(path: Path, config: dict[str, Any], key: str) -> int:
-    value = config[key]
-    if type(value) is not int or value < 1:
-        raise CatalogError(f"{path}: {key} must be a whole number of at least 1, got {value!r}")
-    return value
-
-
-def _refuse_what_comes_later(path: Path, config: dict[str, Any]) -> None:
-    later = {
-        "mixture-of-experts models": next((key for key in EXPERTS if (config.get(key) or 0) > 1), None),
+def _what_comes_later(config: Mapping[str, Any]) -> str | None:
+    """Why this model cannot be simulated yet; None for dense and grouped-query transformers."""
+    keys = {
+        "mixture-of-experts models": next((key for key in config if "expert" in key and _is_many(config[key])), None),
         "models with latent attention (MLA)": "kv_lora_rank" if config.get("kv_lora_rank") else None,
-        "quantised checkpoints": "quantization_config" if config.get("quantization_config") else None,
+        "layers that differ in shape": next((key for key in _counted(config) if isinstance(config[key], list)), None),
+        "state-space and hybrid models": next((key for key in config if key.startswith(("mamba_", "ssm_"))), None),
+        "encoder-decoder models": "is_encoder_decoder" if config.get("is_encoder_decoder") else None,
     }
-    for what, key in later.items():
+    for what, key in keys.items():
         if key is not None:
-            remedy = (
-                "remove it and set weight_dtype in the scenario"
-                if key == "quantization_config"
-                else "use a dense model"
-            )
-            raise CatalogError(f"{path}: {key}: {what} are not there yet; {remedy}")
-    kinds = set(config.get("layer_types") or ()) - {"full_attention", "sliding_attention"}
-    if kinds:
-        raise CatalogError(f"{path}: layer_types: layers of kind {', '.join(sorted(kinds))} are not there yet")
+            return f"{key}: {what} are not there yet; choose a dense model"
+    if config.get("quantization_config"):
+        remedy = "give the config.json of the unquantised model, and weight_dtype in the scenario"
+        return f"quantization_config: quantised checkpoints are not there yet; {remedy}"
+    unknown = sorted({str(kind) for kind in config.get("layer_types") or ()} - LAYER_KINDS.keys())
+    return f"layer_types: layers of kind {', '.join(unknown)} are not there yet" if unknown else None
 
 
-def _windows(config: dict[str, Any]) -> tuple[int | None, int]:
-    """The window, and how many layers have it; a model may state one and not use it."""
-    window = config.get("sliding_window")
-    if not window or config.get("use_sliding_window") is False:
-        return None, 0
-    kinds = config.get("layer_types")
-    n_layers = kinds.count("sliding_attention") if kinds else config["num_hidden_layers"]
-    return (window, n_layers) if n_layers else (None, 0)
+def _is_many(value: object) -> bool:
+    """A number of experts beyond one; null and 0 stand in configs of dense models."""
+    return isinstance(value, int | list) and value not in (0, 1) and value != []
+
+
+def _counted(config: Mapping[str, Any]) -> list[str]:
+    return [key for key in (*NEEDED, *OPTIONAL) if config.get(key) is not None]
+
+
+def _check(path: Path, config: Mapping[str, Any]) -> None:
+    """Every key that is needed is there and counts something, and none contradicts another."""
+    missing = [key for key in NEEDED if config.get(key) is None]
+    if missing:
+        near = closest(missing[0], [key for key in config if key not in NEEDED and isinstance(config[key], int)])
+        remedy = f"{missing[0]} may be what it calls {near}" if near else "it must be the config.json of a causal model"
+        raise CatalogError(f"{path}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
+    for key in (*_counted(config), *(["sliding_window"] if _uses_window(config) else [])):
+        if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
+            raise CatalogError(f"{path}: {key} must be a whole number of at least 1, got {json.dumps(config[key])}")
+    n_layers, n_heads, hidden = (config[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    n_kv_heads, kinds = config.get("num_key_value_heads") or n_heads, config.get("layer_types")
+    if n_heads % n_kv_heads:
+        raise CatalogError(f"{path}: num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
+    if not config.get("head_dim") and hidden % n_heads:
+        raise CatalogError(f"{path}: without head_dim, num_attention_heads must divide {hidden=}, got {n_heads}")
+    if kinds and len(kinds) != n_layers:
+        raise CatalogError(
+            f"{path}: layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}"
+        )
+    if kinds and "sliding_attention" in kinds and not config.get("sliding_window"):
+        raise CatalogError(f"{path}: layer_types names layers of sliding_attention, but sliding_window is missing")
+
+
+def _uses_window(config: Mapping[str, Any]) -> bool:
+    """A config may state a window and switch it off."""
+    return bool(config.get("sliding_window")) and config.get("use_sliding_window") is not False
+
+
+def _n_window_layers(config: Mapping[str, Any]) -> int:
+    """How many layers have the window.
+
+    With use_sliding_window (Qwen), those from max_window_layers on. Families that alternate by a pattern without
+    layer_types count as all windowed: requests beyond the window are refused in either case.
+    """
+    n_layers: int = config["num_hidden_layers"]
+    if not _uses_window(config):
+        return 0
+    if config.get("layer_types"):
+        return sum(LAYER_KINDS[kind] for kind in config["layer_types"])
+    n_full_layers = config.get("max_window_layers") if config.get("use_sliding_window") else None
+    return max(0, n_layers - n_full_layers) if isinstance(n_full_layers, int) else n_layers

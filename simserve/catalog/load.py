@@ -1,5 +1,6 @@
 """Looking things up in the catalog by name."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
 from importlib import resources
@@ -10,26 +11,44 @@ import yaml
 
 from simserve.catalog.hugging_face import read_config
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.errors import CatalogError
-from simserve.plugins.flaws import did_you_mean
+from simserve.errors import CatalogError, did_you_mean
+from simserve.units import MIB
 
-KINDS = ("models", "gpus", "engines")
-MIB = 2**20
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine"}
+"""The folders of the catalog, and what each holds."""
+
+CONSTANTS = (
+    "compute_efficiency",
+    "memory_efficiency",
+    "launch_s",
+    "step_host_s",
+    "request_host_s",
+    "gpu_memory_utilization",
+    "block_size",
+    "reserve_bytes",
+)
+"""Numbers of an engine that a scenario may replace."""
+
+# fast: libyaml, where PyYAML was built with it; both loaders are safe ones and read the same.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@cache
 def names(kind: str) -> list[str]:
-    """All names of a kind: models, gpus or engines."""
-    folder = resources.files("simserve.catalog") / kind
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    """All names of a kind: models, gpus or engines. Raises CatalogError for another kind."""
+    if kind not in NOUNS:
+        raise CatalogError(f"no such kind in the catalog, got '{kind}'; {did_you_mean(kind, NOUNS)}")
+    return list(_names(kind))
 
 
-def load_model(name: str) -> ModelSpec:
+def load_model(name_or_path: str) -> ModelSpec:
     """A model by its name in the catalog, or by the path of its Hugging Face config.json. Raises CatalogError."""
-    if name.endswith(".json") or "/" in name:
-        return read_config(Path(name))
-    return ModelSpec(name=name, **_read("models", name))
+    if name_or_path.endswith(".json") or "/" in name_or_path:
+        path = Path(name_or_path).expanduser()
+        if not path.exists():
+            known = did_you_mean(path.name, _names("models"))
+            raise CatalogError(f"there is no such file, got '{name_or_path}'; or, by its name in the catalog, {known}")
+        return read_config(path / "config.json" if path.is_dir() else path)
+    return ModelSpec(name=name_or_path, **_read("models", name_or_path))
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -41,21 +60,35 @@ def load_gpu(name: str) -> GpuSpec:
 
 def load_engine(name: str, **constants: float) -> EngineSpec:
     """An engine by its name, with some of its constants replaced. Raises CatalogError."""
-    return replace(EngineSpec(name=name, version=None, **_read("engines", name)), **constants)  # type: ignore[arg-type]
+    for key in constants:
+        if key not in CONSTANTS:
+            raise CatalogError(f"no such constant of an engine, got '{key}'; {did_you_mean(key, CONSTANTS)}")
+    engine = EngineSpec(name=name, version=None, **_read("engines", name))
+    sources = {**engine.sources, **dict.fromkeys(constants, "given by the scenario")}
+    changes: dict[str, Any] = {**constants, "sources": sources}
+    return replace(engine, **changes)
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:
-    """A thing as plain data: its numbers, and their sources under `sources`. Raises CatalogError."""
-    loaders: dict[str, Any] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
-    thing = loaders[kind](name)
+    """A thing as plain data: its fields by name, and where its numbers come from. Raises CatalogError."""
+    load: dict[str, Callable[[str], Any]] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
+    names(kind)  # refuses a kind that there is not
+    thing = load[kind](name)
     return {field.name: getattr(thing, field.name) for field in fields(thing)}
 
 
+@cache
+def _names(kind: str) -> tuple[str, ...]:
+    folder = resources.files("simserve.catalog") / kind
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml")))
+
+
 def _read(kind: str, name: str) -> dict[str, Any]:
-    if name not in names(kind):
+    if name not in _names(kind):
+        path = ", or the path of a config.json" if kind == "models" else ""
         raise CatalogError(
-            f"no such {kind.removesuffix('s')} in the catalog, got '{name}'; {did_you_mean(name, names(kind))}"
+            f"no such {NOUNS[kind]} in the catalog{path}, got '{name}'; {did_you_mean(name, _names(kind))}"
         )
     text = (resources.files("simserve.catalog") / kind / f"{name}.yaml").read_text(encoding="utf-8")
-    data: dict[str, Any] = yaml.load(text, Loader=_Loader)  # a safe loader
+    data: dict[str, Any] = yaml.load(text, Loader=LOADER)
     return data

@@ -35,6 +35,11 @@ class ModelSpec:
     n_window_layers: int = 0
     source: str = ""
 
+    @property
+    def windowed(self) -> bool:
+        """Some layers attend to the last `sliding_window` tokens only."""
+        return self.sliding_window is not None and self.n_window_layers > 0
+
 
 @dataclass(frozen=True)
 class GpuSpec:

@@ -9,7 +9,7 @@ def all_reduce_s(gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
     """Seconds to sum n_bytes (a scalar or an array) over n_gpus: a latency, and 2 (G - 1) / G of the bytes each way.
 
     The bandwidth term is that of a ring and of any other bandwidth-optimal algorithm without in-network reduction
-    (Thakur et al. 2005, section 4.4).
+    (Thakur, Rabenseifner and Gropp 2005).
     """
     if n_gpus == 1:
         return 0.0 * n_bytes

@@ -88,7 +88,6 @@ def activations_bytes(shard: Shard, n_tokens: int) -> float:
     """Of one GPU, at the peak of a step of n_tokens: in the MLP, where residual, input, gate, up and their product
     are alive at once; and the logits of the sampled rows."""
     model = shard.model
-    inner = model.intermediate_size // shard.tensor
-    alive = 2 * model.hidden_size + (3 if model.gated_mlp else 2) * inner
+    alive = 2 * model.hidden_size + (3 if model.gated_mlp else 2) * shard.inner_size
     logits = min(n_tokens, SAMPLED_ROWS) * model.vocab_size * LOGIT_BYTES
     return n_tokens * alive * ACTIVATION_BYTES + logits

@@ -13,8 +13,6 @@ from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 ACTIVATION_BYTES = 2
 """Activations travel in 16 bits, whatever the weights are stored in."""
 
-UNQUANTISED = frozenset({"bf16", "fp16"})
-
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -47,15 +45,20 @@ class Shard:
         return max(1, self.model.n_kv_heads // self.tensor)
 
     @property
+    def inner_size(self) -> int:
+        """Columns of the MLP here; padded where the group does not divide them."""
+        return -(-self.model.intermediate_size // self.tensor)
+
+    @property
     def weight_bytes_per_value(self) -> float:
-        """Of the layers' matrices; embeddings and LM head stay in 16 bits when those are quantised."""
+        """Of the layers' matrices; embeddings and LM head stay in 16 bits."""
         return BYTES_PER_VALUE[self.weight_dtype]
 
     @cached_property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(rows in, columns out) of each matrix of a layer."""
         model = self.model
-        width, inner = self.n_heads * model.head_dim, model.intermediate_size // self.tensor
+        width, inner = self.n_heads * model.head_dim, self.inner_size
         return {
             "qkv": (model.hidden_size, width + 2 * self.n_kv_heads * model.head_dim),
             "output": (width, model.hidden_size),
@@ -97,8 +100,7 @@ class Shard:
         """
         model = self.model
         rotated = (self.n_heads + self.n_kv_heads) * model.head_dim
-        inner = model.intermediate_size // self.tensor
-        values = 2 * 4 * model.hidden_size + 2 * rotated + (3 if model.gated_mlp else 2) * inner
+        values = 2 * 4 * model.hidden_size + 2 * rotated + (3 if model.gated_mlp else 2) * self.inner_size
         n_bytes = values * ACTIVATION_BYTES + self.kv_bytes_per_token / model.n_layers
         return Kernel(n_tokens * values, n_tokens * n_bytes)
 

@@ -3,7 +3,7 @@
 time of a kernel = launch + max(FLOP / (peak * efficiency), bytes / (bandwidth * efficiency))
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -138,17 +138,16 @@ class StepCost:
 
     @cached_property
     def work(self) -> Work:
-        """Of the whole replica: all GPUs of its group."""
-        shard, model, n_gpus = self.shard, self.shard.model, self.shard.tensor
-        layer_flop = sum(shard.matmul(name, 1).flop for name in shard.matrices)
-        layer_bytes = shard.layer_weights * shard.weight_bytes_per_value
-        head_bytes = shard.head_weights * ACTIVATION_BYTES
+        """Of the whole replica. What tensor parallelism does twice (replicated KV heads, padding) is no use, and not here."""
+        whole, n_gpus = replace(self.shard, tensor=1), self.shard.tensor
+        n_layers = whole.model.n_layers
+        layer_bytes = whole.layer_weights * whole.weight_bytes_per_value
         return Work(
-            flop_per_token=n_gpus * model.n_layers * layer_flop,
-            flop_per_pair=n_gpus * model.n_layers * shard.prefill_attention(0, 1, 0).flop,
-            flop_per_sampled=n_gpus * shard.lm_head(1).flop,
-            weight_bytes_per_step=n_gpus * (model.n_layers * layer_bytes + head_bytes),
-            kv_bytes_per_token=n_gpus * shard.kv_bytes_per_token,
+            flop_per_token=n_layers * sum(whole.matmul(name, 1).flop for name in whole.matrices),
+            flop_per_pair=n_layers * whole.prefill_attention(0, 1, 0).flop,
+            flop_per_sampled=whole.lm_head(1).flop,
+            weight_bytes_per_step=n_layers * layer_bytes + whole.head_weights * ACTIVATION_BYTES,
+            kv_bytes_per_token=whole.kv_bytes_per_token,
             peak_flop_per_s=n_gpus * self._peak,
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )

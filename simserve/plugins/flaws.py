@@ -1,14 +1,16 @@
 """What is wrong inside a mapping, in plain words: pydantic's findings translated, and names that were nearly right."""
 
-import difflib
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import ValidationError
+
+from simserve.errors import closest as closest
+from simserve.errors import did_you_mean as did_you_mean
 
 Path = tuple[str | int, ...]
 """The keys and list indexes that lead to a value."""
@@ -130,22 +132,6 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that was probably meant, whatever its case and hyphens; None if nothing is near."""
-    plain = {_plain(choice): choice for choice in choices}
-    near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=0.6)
-    return plain[near[0]] if near else None
-
-
-def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A remedy for a name that is unknown: the nearest choice, or all of them."""
-    names = list(choices)
-    near = closest(name, names)
-    if near is not None:
-        return f"did you mean {near}?"
-    return f"choose from {', '.join(names)}" if names else "there is nothing to choose from"
-
-
 def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
     """pydantic's location without its names of union members, which are in no user's file."""
     path: list[str | int] = []
@@ -222,7 +208,3 @@ def _exact(data: object) -> object:
     if isinstance(data, list | tuple):
         return [_exact(value) for value in data]
     return data
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("-", "_")
