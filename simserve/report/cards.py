@@ -60,7 +60,7 @@ def _tpot_note(evidence: Evidence) -> str:
     n_one = int(np.count_nonzero(evidence.has_one_token & evidence.is_in_window))
     if n_one:
         return f"Share of requests; {count(n_one)} with a single token count as 0, as in vllm bench serve"
-    return "Share of requests whose mean gap between tokens was at most so long"
+    return "Share of requests that took at most so long a token"
 
 
 def _no_tpot(evidence: Evidence) -> str:

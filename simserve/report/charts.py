@@ -81,7 +81,8 @@ def cdf(reached: Curve, marks: Mapping[str, float], slo_s: float | None, within_
     places = zip(marks.items(), heights, strict=True)
     labels += [_mark_label(name, value, height, x_axis) for (name, value), height in places]
     y_axis = axis(range=[0, 1.03], tickformat=".0%", dtick=0.25)
-    return figure([line, dots], 320, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
+    margin = {"l": 56, "r": 14, "t": 14, "b": 30}
+    return figure([line, dots], 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
 
 
 def slo_mark(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> tuple[list[Any], list[Any]]:

@@ -60,7 +60,7 @@ def _ranks(n: int) -> NDArray[np.int64]:
     return np.unique(np.rint(shares * (n - 1)).astype(np.int64))
 
 
-def quantile_bands(x: Floats, y: Floats, max_bins: int = 32) -> Bands:
+def quantile_bands(x: Floats, y: Floats, max_bins: int = 20) -> Bands:
     """p50 and p99 of y over bins of x that hold about equally many rows; rows with a NaN are left out."""
     known = ~(np.isnan(x) | np.isnan(y))
     x, y = x[known], y[known]

@@ -85,7 +85,7 @@ def _attainment_tile(answers: Answers) -> str:
         n_arrived = answers.n("arrived")
         return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
     ends = answers.attainment_interval
-    sure = f"95 %: {interval(*ends)}" if ends else "too few for an interval"
+    sure = f"95 % CI {interval(*ends)}" if ends else "too few for an interval"
     return _tile("SLO attainment", share(answers.attainment), [prose(sure), of])
 
 
