@@ -1,0 +1,22 @@
+"""Latencies of each request, from the instants that the engine wrote down."""
+
+import numpy as np
+
+from simserve.tables.columns import Columns, Floats
+
+
+def latency_columns(requests: Columns) -> dict[str, Floats]:
+    """queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where an end of the interval never came.
+
+    TPOT is (last token - first token) / (output tokens - 1), so a request with one output token has none. This is
+    vLLM's `tpot`, GuideLLM's and AIPerf's inter-token latency.
+    """
+    arrival_s, first_token_s, finish_s = requests["arrival_s"], requests["first_token_s"], requests["finish_s"]
+    n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)
+    n_gaps[n_gaps < 1] = np.nan
+    return {
+        "queue_s": requests["scheduled_s"] - arrival_s,
+        "ttft_s": first_token_s - arrival_s,
+        "tpot_s": (finish_s - first_token_s) / n_gaps,
+        "e2e_s": finish_s - arrival_s,
+    }
