@@ -11,7 +11,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.units import to_s
 
 CONTEXT_TOKENS = 1024
-"""What each request of a typical decode step attends to."""
+"""What each request of a typical decode step attends to, where requests may be so long."""
 DECODE_BATCHES = (1, 8, 32, 128, 256)
 PROMPTS_TOKENS = (512, 2048, 8192)
 
@@ -21,14 +21,17 @@ class TypicalStep:
     """What one step costs; duration_s is the sum of its three parts."""
 
     phase: str
-    """decode: n_requests that attend to CONTEXT_TOKENS each; prefill: one whole prompt of n_tokens."""
+    """decode: a token of each of n_requests; prefill: the n_tokens of one whole prompt."""
     n_requests: int
     n_tokens: int
+    context_tokens: int
+    """What each request attends to, at the end of a prefill."""
     duration_s: float
     tokens_s: float
     """What depends on the number of tokens alone: matrix products, launches, all-reduce, the host."""
     attention_s: float
-    head_s: float
+    sampling_s: float
+    """The LM head, and the host's time for each request."""
     tokens_per_s: float
 
 
@@ -124,14 +127,19 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
 
 def _step(cost: StepCost, phase: str, n_requests: int, shape: StepShape) -> TypicalStep:
     n_tokens = shape.prefill_tokens + shape.decode_requests
-    total_ps, tokens_ps, head_ps = cost.step_ps(shape), cost.tokens_ps(n_tokens), cost.sampled_ps(shape.sampled_rows)
+    total_ps, tokens_ps, sampling_ps = (
+        cost.step_ps(shape),
+        cost.tokens_ps(n_tokens),
+        cost.sampled_ps(shape.sampled_rows),
+    )
     return TypicalStep(
         phase=phase,
         n_requests=n_requests,
         n_tokens=n_tokens,
+        context_tokens=shape.kv_tokens // shape.decode_requests if shape.decode_requests else n_tokens,
         duration_s=to_s(total_ps),
         tokens_s=to_s(tokens_ps),
-        attention_s=to_s(total_ps - tokens_ps - head_ps),
-        head_s=to_s(head_ps),
+        attention_s=to_s(total_ps - tokens_ps - sampling_ps),
+        sampling_s=to_s(sampling_ps),
         tokens_per_s=n_tokens / to_s(total_ps),
     )

@@ -37,7 +37,9 @@ def catalog(
 
         terminal.result("\n".join(_policy_lines(plugins.describe(FAMILIES[kind], name))))
     else:
-        terminal.result("\n".join(_thing_lines(_thing(kind, name))))
+        from simserve import catalog as things
+
+        terminal.result(_thing_table(things.describe(kind, name)))
 
 
 def _names(kind: str) -> list[str]:
@@ -47,23 +49,13 @@ def _names(kind: str) -> list[str]:
     return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
 
 
-def _thing(kind: str, name: str) -> Any:
-    from simserve import catalog as things
-
-    load = {"models": things.load_model, "gpus": things.load_gpu, "engines": things.load_engine}[kind]
-    return load(name)
-
-
-def _thing_lines(thing: Any) -> Iterator[str]:
-    """The fields of a spec, a line each, with the source of each where they have their own."""
-    from dataclasses import fields
-
+def _thing_table(thing: dict[str, Any]) -> str:
+    """The facts of a thing, a line each; after a #, the source of those that have their own."""
     from simserve.cli.terminal import table
 
-    sources = getattr(thing, "sources", {})
-    names = [field.name for field in fields(thing) if field.name != "sources"]
-    rows = [(name, _said(getattr(thing, name)), sources.get(name, "")) for name in names]
-    yield table(rows, indent="")
+    sources = thing.pop("sources", {})
+    notes = {key: f"  # {source}" for key, source in sources.items()}
+    return table([(key, _said(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
 
 
 def _policy_lines(policy: "Description") -> Iterator[str]:

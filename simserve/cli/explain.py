@@ -24,9 +24,7 @@ def explain(
     if as_json:
         terminal.result_json(asdict(answer))
         return
-    terminal.result(
-        f"# {answer.name}, scenario {answer.digest}: its values, and the origin of those it does not give\n"
-    )
+    terminal.result(f"# scenario {answer.digest}; after a #, where a value came from that the file does not give")
     terminal.result(loaded.to_yaml())
     for pool in answer.pools:
         terminal.result("\n".join(_pool_lines(pool)))
@@ -35,23 +33,21 @@ def explain(
 def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     from simserve.cli.terminal import table
 
-    replicas = f"{pool.n_replicas} replicas of {pool.model} on {pool.gpus_per_replica} x {pool.gpu} each"
-    yield f"Pool {pool.name} ({pool.role}): {replicas}, as {pool.engine}"
+    replica = f"{pool.model} on {pool.gpus_per_replica} x {pool.gpu} as {pool.engine}"
+    yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
     yield "\n  Memory of each GPU"
     yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "an estimate; give num_gpu_blocks if you know it"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens a replica ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
-    yield f"\n  Typical steps, {'calibrated' if pool.calibrated else 'uncalibrated'}"
-    heading = ("", "time", "tokens/s", "by tokens", "attention", "LM head")
+    yield f"\n  What typical steps cost ({'calibrated' if pool.calibrated else 'uncalibrated'})"
+    heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
     yield table([heading, *(_step_row(step) for step in pool.steps)], indent="    ")
 
 
 def _step_row(step: "TypicalStep") -> tuple[str, ...]:
-    from simserve.explain import CONTEXT_TOKENS
-
-    decode = f"decode {step.n_requests} requests of {CONTEXT_TOKENS:,} tokens"
+    decode = f"decode {step.n_requests} x {step.context_tokens:,} tokens"
     label = decode if step.phase == "decode" else f"prefill {step.n_tokens:,} tokens"
-    parts_s = (step.duration_s, step.tokens_s, step.attention_s, step.head_s)
+    parts_s = (step.duration_s, step.tokens_s, step.attention_s, step.sampling_s)
     total, *parts = (f"{seconds * 1e3:,.2f} ms" for seconds in parts_s)
     return (label, total, f"{step.tokens_per_s:,.0f}", *parts)

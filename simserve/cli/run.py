@@ -33,9 +33,11 @@ def run(
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
     from simserve.cli import terminal
+    from simserve.tables.folder import check_folder
 
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
+    check_folder(directory)
     with terminal.progress_bar(is_wanted=not quiet) as progress:
         results = simulate(loaded, progress=progress)
     results.write(directory, steps=steps, report=None if no_report else _render)

@@ -18,10 +18,10 @@ def result(text: str) -> None:
 
 
 def result_json(value: Any) -> None:
-    """Print what was asked for, for a machine: strict JSON."""
-    import json
+    """Print what was asked for, for a machine: the JSON that the files hold, too."""
+    from simserve.tables.files import json_text
 
-    result(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+    result(json_text(value).rstrip())
 
 
 def message(text: str) -> None:

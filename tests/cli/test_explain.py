@@ -24,8 +24,8 @@ def test_the_parts_of_a_steps_time_add_up_to_the_whole(tmp_path: Path) -> None:
     (pool,) = explain(load_scenario(write_scenario(tmp_path))).pools
     assert {step.phase for step in pool.steps} == {"decode", "prefill"}
     for step in pool.steps:
-        assert step.tokens_s + step.attention_s + step.head_s == pytest.approx(step.duration_s)
-        assert min(step.tokens_s, step.attention_s, step.head_s) > 0
+        assert step.tokens_s + step.attention_s + step.sampling_s == pytest.approx(step.duration_s)
+        assert min(step.tokens_s, step.attention_s, step.sampling_s) > 0
 
 
 def test_one_decoding_request_takes_at_least_as_long_as_reading_the_weights(tmp_path: Path) -> None:
@@ -48,14 +48,14 @@ def test_explain_tells_values_origins_memory_and_steps(tmp_path: Path) -> None:
     assert outcome.exit_code == 0
     assert re.search(r"block_size: 16 +# engine vllm", outcome.out)
     assert re.search(r"weights +\d+\.\d\d GB", outcome.out)
-    assert re.search(r"decode 32 requests of 1,024 tokens +\d+\.\d\d ms", outcome.out)
+    assert re.search(r"decode 32 x 1,024 tokens +\d+\.\d\d ms", outcome.out)
     assert "uncalibrated" in outcome.out
     assert outcome.err == ""
 
 
 def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
-    assert "3 replicas of llama-3.1-8b on 1 x h100-sxm each" in outcome.out
+    assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm" in outcome.out
     assert re.search(r"^seed: 7\b", outcome.out, re.MULTILINE)
 
 
