@@ -1,7 +1,7 @@
 """Load: the requests that a scenario's workload offers, drawn or read."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from simserve import plugins
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.generate import draw
 from simserve.workload.lengths.base import Lengths
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
@@ -39,12 +40,7 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     if workload.client is not None:
         return _closed_loop(workload, lengths, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
-    if workload.n_requests is not None:
-        arrival_s = arrivals.first(workload.n_requests, stream)
-    else:
-        arrival_s = arrivals.until(workload.duration_s, stream)
-    drawn = lengths.draw(len(arrival_s), stream)
-    trace = Trace(arrival_s, drawn.prompt_tokens, drawn.output_tokens, notes=drawn.notes)
+    trace = draw(arrivals, lengths, workload.n_requests, workload.duration_s, seed)
     return Load(_limited(trace, workload.max_tokens))
 
 
@@ -67,6 +63,4 @@ def _limited(trace: Trace, max_tokens: int | None) -> Trace:
     """The trace whose requests state a limit, if the scenario gives one and they state none."""
     if max_tokens is None or trace.max_tokens is not None:
         return trace
-    from dataclasses import replace
-
     return replace(trace, max_tokens=np.full(len(trace), max_tokens))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import TraceError
+from simserve.workload.info import stamp_s
 from simserve.workload.readers import read_trace
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Trace
@@ -28,14 +29,6 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
     if not n:
         raise TraceError(f"{path}: no request arrives before workload.duration_s {workload.duration_s:g}; lengthen it")
     return trace.take(slice(n))
-
-
-def stamp_s(trace: Trace) -> float | None:
-    """The step of the stamps if they are coarser than the gaps between requests; None when they are fine enough."""
-    stamps = np.unique(trace.arrival_s)
-    if len(stamps) < 2 or len(trace) < 3 * len(stamps):
-        return None
-    return float(np.diff(stamps).min())
 
 
 def spread(trace: Trace, stream: Stream) -> Trace:

@@ -34,7 +34,7 @@ NONSENSE: dict[str, tuple[Callable[[ReplicaView], Any], str]] = {
     "raises": (lambda view: 1 / 0, "must not raise, got 'ZeroDivisionError: division by zero'"),
     "no plan": (lambda view: None, "must return a StepPlan, got None"),
     "negative tokens": (lambda view: StepPlan([(head(view), -1)]), "at least 1, got -1"),
-    "fractions": (lambda view: StepPlan([(head(view), 1.5)]), "must be whole and at least 1, got 1.5"),  # type: ignore[list-item]
+    "fractions": (lambda view: StepPlan([(head(view), 1.5)]), "must be whole and at least 1, got 1.5"),
     "too many tokens": (lambda view: StepPlan([(head(view), 21)]), "more than the 20 tokens left"),
     "twice": (lambda view: StepPlan([(head(view), 1), (head(view), 1)]), "must name a request once"),
     "stranger": (lambda view: StepPlan([(Request(0, 0, 20, 5), 20)]), "must prefill only requests of view.queue"),

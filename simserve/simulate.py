@@ -1,0 +1,145 @@
+"""simulate(scenario) -> Results: the whole simulator on one page.
+
+    scenario -> setups (model, GPU, engine, policy, memory) -> costs -> replicas behind a router
+             -> offered load -> the clock runs -> tables -> metrics
+
+Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (plan, sleep, commit),
+`state/cohort.py` (why a step costs O(1)), `schedulers/chunked.py` (a policy) and `cost/roofline.py` (what a step costs).
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from simserve.cost.roofline import StepCost
+from simserve.engine.cluster import Cluster
+from simserve.engine.offered import Offered
+from simserve.engine.replica import ReplicaSetup
+from simserve.engine.tabulate import tabulate
+from simserve.metrics.results import Results
+from simserve.scenario import PoolSetup, Scenario
+from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from simserve.units import to_ps, to_s
+from simserve.workload.load import Load, offered_load
+
+REPORT_EVERY_S = 0.1
+"""Wall time between two calls of `progress`."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run has come."""
+
+    n_done: int
+    """Requests sent so far."""
+    n_total: int | None
+    """Requests there will be; None for a closed loop that runs for a time."""
+    sim_s: float
+    """Simulated time."""
+
+
+def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None = None) -> Results:
+    """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
+
+    `progress` is called now and then. Raises TraceError for a load that cannot be served, PolicyError for a policy
+    that breaks a rule.
+    """
+    started_s = time.perf_counter()
+    setups, workload = scenario.setups, scenario.workload
+    costs = [_cost(setup) for setup in setups]
+    load = offered_load(workload, scenario.seed, scenario.base_dir)
+    cluster = Cluster(
+        [_replica(setup, cost) for setup, cost in zip(setups, costs, strict=True) for _ in range(setup.n_replicas)],
+        scenario.build_router(),
+        _offered(load, workload.duration_s),
+        router_seed=f"router/{scenario.seed}",
+    )
+    n_total = None if load.draw_more else len(load.trace)
+    on_send = _reporter(progress, n_total) if progress else None
+    cluster.run(None if workload.drain_limit_s is None else to_ps(workload.drain_limit_s), on_send)
+    replica_pool = np.repeat(np.arange(len(setups), dtype=np.int32), [setup.n_replicas for setup in setups])
+    tables = tabulate(cluster, load.trace, replica_pool, tuple(setup.name for setup in setups))
+    facts = RunFacts(
+        name=scenario.name,
+        seed=scenario.seed,
+        digest=scenario.digest,
+        pools=tuple(_pool_facts(setup, cost) for setup, cost in zip(setups, costs, strict=True)),
+        replica_pool=tuple(replica_pool.tolist()),
+        peak_kv_blocks=tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
+        slo={key: value for key, value in scenario.slo.default if value is not None},
+        measure={key: value for key, value in scenario.measure if value is not None},
+        last_arrival_s=float(tables.requests["arrival_s"].max(initial=0.0)),
+        end_s=to_s(cluster.clock.now_ps),
+        wall_s=time.perf_counter() - started_s,
+        notes=load.trace.notes,
+        warnings=_warnings(setups),
+    )
+    return Results.from_run(tables, facts, scenario.to_yaml())
+
+
+def _cost(setup: PoolSetup) -> StepCost:
+    return StepCost(
+        setup.model,
+        setup.gpu,
+        setup.engine,
+        weight_dtype=setup.weight_dtype,
+        kv_dtype=setup.kv_dtype,
+        tensor=setup.tensor,
+    )
+
+
+def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:
+    return ReplicaSetup(setup.scheduler, cost, setup.ledger.n_blocks, setup.ledger.block_size, setup.max_model_len)
+
+
+def _offered(load: Load, duration_s: float | None) -> Offered:
+    stop_ps = to_ps(duration_s) if load.concurrency is not None and duration_s is not None else None
+    return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
+
+
+def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:
+    """Calls `progress`, but not more often than anybody can read."""
+    told_s = time.perf_counter()
+
+    def on_send(n_sent: int, now_ps: int) -> None:
+        nonlocal told_s
+        if time.perf_counter() - told_s >= REPORT_EVERY_S:
+            told_s = time.perf_counter()
+            progress(Progress(n_sent, n_total, to_s(now_ps)))
+
+    return on_send
+
+
+def _pool_facts(setup: PoolSetup, cost: StepCost) -> PoolFacts:
+    return PoolFacts(
+        name=setup.name,
+        role=setup.role,
+        n_replicas=setup.n_replicas,
+        gpus_per_replica=setup.tensor,
+        gpu=setup.gpu.name,
+        model=setup.model.name,
+        engine=setup.engine.name,
+        scheduler=type(setup.scheduler).__name__,
+        calibrated=setup.engine.calibrated,
+        kv_verified=setup.ledger.verified,
+        n_blocks=setup.ledger.n_blocks,
+        block_size=setup.ledger.block_size,
+        streamed=setup.scheduler.stream,
+        price_per_gpu_hour_usd=setup.gpu.price_per_hour_usd,
+        tdp_w=setup.gpu.tdp_w,
+        work=WorkFacts(**asdict(cost.work)),
+    )
+
+
+def _warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """What a reader of the numbers must know before trusting them."""
+    engines = {setup.engine.name: setup.engine for setup in setups if not setup.engine.calibrated}
+    return tuple(
+        "engine ideal is the bare data-sheet roofline: real servers are slower"
+        if name == "ideal"
+        else f"step costs of engine {name} are uncalibrated: a roofline with assumed efficiencies "
+        f"({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth), not held against hardware"
+        for name, engine in engines.items()
+    )

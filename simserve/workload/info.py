@@ -1,0 +1,74 @@
+"""Info: what a planner wants to know of a trace before replaying it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.trace import Trace
+
+WINDOWS_S = (1.0, 10.0, 60.0, 300.0)
+"""Windows over which the index of dispersion is taken."""
+
+LEVELS = (1, 10, 25, 50, 75, 90, 99, 99.9)
+FEWEST_WINDOWS = 10
+
+
+def trace_info(trace: Trace) -> dict[str, Any]:
+    """Rate, burstiness and lengths of a trace as plain data; None where it is too short to tell."""
+    prompts, outputs = trace.prompt_tokens, trace.output_tokens
+    duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
+    return {
+        "n_requests": len(trace),
+        "duration_s": duration_s,
+        "rate_per_s": (len(trace) - 1) / duration_s if duration_s else None,
+        "gap_cv": gap_cv(trace.arrival_s),
+        "index_of_dispersion": {f"{w:g} s": index_of_dispersion(trace.arrival_s, w) for w in WINDOWS_S},
+        "prompt_tokens": _lengths(prompts),
+        "output_tokens": _lengths(outputs),
+        "rank_correlation": rank_correlation(prompts, outputs),
+        "stamp_s": stamp_s(trace),
+        "notes": list(trace.notes),
+    }
+
+
+def gap_cv(arrival_s: NDArray[np.float64]) -> float | None:
+    """Coefficient of variation of the gaps between arrivals: 1 for Poisson, more is burstier."""
+    gaps = np.diff(arrival_s)
+    return float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else None
+
+
+def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float | None:
+    """Variance of the arrivals in a window over their mean: 1 for Poisson at every window (Cox and Lewis 1966)."""
+    n_windows = int((arrival_s[-1] - arrival_s[0]) / window_s)
+    if n_windows < FEWEST_WINDOWS:
+        return None
+    counts = np.histogram(arrival_s - arrival_s[0], np.arange(n_windows + 1) * window_s)[0]
+    return float(counts.var(ddof=1) / counts.mean())
+
+
+def rank_correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float | None:
+    """Spearman's: whether long prompts go with long answers; ties share their mean rank."""
+    if len(first) < 2 or len(np.unique(first)) < 2 or len(np.unique(second)) < 2:
+        return None
+    return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
+
+
+def stamp_s(trace: Trace) -> float | None:
+    """The step of the stamps if they are coarser than the gaps between requests; None when they are fine enough."""
+    stamps = np.unique(trace.arrival_s)
+    if len(stamps) < 2 or len(trace) < 3 * len(stamps):
+        return None
+    return float(np.median(np.diff(stamps)))
+
+
+def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: NDArray[np.float64] = (np.cumsum(counts) - (counts - 1) / 2.0)[place]
+    return ranks
+
+
+def _lengths(tokens: NDArray[np.int64]) -> dict[str, float]:
+    found = np.percentile(tokens, LEVELS)
+    named = {f"p{level:g}": float(value) for level, value in zip(LEVELS, found, strict=True)}
+    return {"mean": float(tokens.mean()), "min": float(tokens.min())} | named | {"max": float(tokens.max())}
