@@ -9,6 +9,7 @@ Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (pl
 
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -91,7 +92,8 @@ def _cost(setup: PoolSetup) -> StepCost:
 
 
 def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:
-    return ReplicaSetup(setup.scheduler, cost, setup.ledger.n_blocks, setup.ledger.block_size, setup.max_model_len)
+    scheduler = deepcopy(setup.scheduler)  # a policy may keep state: each replica of each run has its own
+    return ReplicaSetup(scheduler, cost, setup.ledger.n_blocks, setup.ledger.block_size, setup.max_model_len)
 
 
 def _offered(load: Load, duration_s: float | None) -> Offered:
@@ -139,7 +141,7 @@ def _warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     return tuple(
         "engine ideal is the bare data-sheet roofline: real servers are slower"
         if name == "ideal"
-        else f"step costs of engine {name} are uncalibrated: a roofline with assumed efficiencies "
-        f"({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth), not held against hardware"
+        else f"step costs of engine {name} are uncalibrated, not held against hardware: a roofline with assumed "
+        f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
         for name, engine in engines.items()
     )

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import ClassVar, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, PositiveInt
+from pydantic.dataclasses import dataclass as dataclass_of_policy
 
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
@@ -59,3 +61,35 @@ class Scheduler:
     def never_fits(self, prompt_tokens: int) -> str | None:
         """Why this policy can never start a prompt of that length; None when it can."""
         return None
+
+
+@dataclass_of_policy(config=STRICT)
+class PaddedBatches(Scheduler):
+    """What static and dynamic batching share: batches padded to one length that run until the last answer is done.
+
+    KV for the padded prompt and the longest max_tokens of the batch is set aside for each request.
+    """
+
+    reserves = True
+    runs_to_completion = True
+
+    batch_size: PositiveInt = 32
+    """Requests in a batch at most."""
+    stream: bool = False
+    """Give tokens as they come, rather than all answers when the batch is done."""
+
+    def padded_batch(self, view: ReplicaView) -> StepPlan:
+        """The longest run of waiting requests, up to batch_size, whose padded batch fits the free blocks."""
+        batch: list[Request] = []
+        prompt_tokens = answer_tokens = 0
+        for request in islice(view.waiting, self.batch_size):
+            prompt = max(prompt_tokens, request.prompt_tokens)
+            answer = max(answer_tokens, request.max_tokens)
+            if (len(batch) + 1) * view.blocks_for(prompt + answer) > view.free_blocks:
+                break
+            prompt_tokens, answer_tokens = prompt, answer
+            batch.append(request)
+        return StepPlan(
+            prefill=[(request, prompt_tokens) for request in batch],
+            reserve_tokens=[prompt_tokens + answer_tokens] * len(batch),
+        )

@@ -2,28 +2,20 @@
 
 from itertools import islice
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
-from simserve.schedulers.base import STRICT, Scheduler, StepPlan
-from simserve.schedulers.static import padded_batch
+from simserve.schedulers.base import STRICT, PaddedBatches, StepPlan
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 
 
 @dataclass(config=STRICT)
-class Dynamic(Scheduler):
+class Dynamic(PaddedBatches):
     """Start a padded batch when batch_size requests wait, or window_s after the oldest of them arrived."""
 
-    reserves = True
-    runs_to_completion = True
-
-    batch_size: PositiveInt = 32
-    """Requests in a batch at most; so many start at once."""
     window_s: NonNegativeFloat = 0.1
     """How long the oldest waiting request waits for company at most."""
-    stream: bool = False
-    """Give tokens as they come, rather than all answers when the batch is done."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """The next batch when the last one is done and the window is over or the batch full."""
@@ -33,4 +25,4 @@ class Dynamic(Scheduler):
         start_at_ps = waiting[0].arrival_ps + to_ps(self.window_s)
         if len(waiting) < self.batch_size and view.now_ps < start_at_ps:
             return StepPlan(wake_at_ps=start_at_ps)
-        return padded_batch(view, self.batch_size)
+        return self.padded_batch(view)

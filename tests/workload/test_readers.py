@@ -1,0 +1,160 @@
+"""Trace files of every format, and what is said about bad ones."""
+
+import gzip
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from simserve.errors import TraceError
+from simserve.workload.convert import write_trace
+from simserve.workload.info import stamp_s, trace_info
+from simserve.workload.readers import detect, read_trace
+from simserve.workload.replay import replay
+from simserve.workload.streams import streams
+from simserve.workload.trace import Trace
+
+TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
+AZURE = (
+    "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+)
+BURST = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+FILES = {
+    "azure.csv": AZURE,
+    "mooncake.jsonl": '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
+    '{"timestamp": 4314, "input_length": 396, "output_length": 109, "hash_ids": [1, 2]}\n',
+    "burstgpt.csv": BURST + "5,a,1,ChatGPT,374,44,418,API\n6,b,1,ChatGPT,9,0,9,API\n9.3145,c,1,GPT-4,396,109,505,API\n",
+    "vllm.jsonl": '{"timestamp": 1.0, "input_length": 374, "output_length": 44}\n'
+    '{"timestamp": 5.3145, "input_length": 396, "output_length": 109}\n',
+    "bench.json": json.dumps({"start_times": [7.0, 11.3145], "input_lens": [374, 396], "output_lens": [44, 109]}),
+    "ours.csv": "arrival_s,prompt_tokens,output_tokens\n0,374,44\n4.3145,396,109\n",
+}
+
+
+def written(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_format_is_told_apart_and_read(name: str, tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, name, FILES[name]))
+    assert trace.prompt_tokens.tolist() == [374, 396]
+    assert trace.output_tokens.tolist() == [44, 109]
+    assert trace.arrival_s.tolist() == pytest.approx([0.0, 4.3145], abs=1e-3)
+
+
+def test_a_packed_trace_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv.gz"
+    path.write_bytes(gzip.compress(AZURE.encode()))
+    assert len(read_trace(path)) == 2
+
+
+def test_failed_calls_are_left_out_and_counted(tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "b.csv", FILES["burstgpt.csv"]))
+    assert "1 failed calls" in trace.notes[0]
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_a_trace_survives_our_own_format(ending: str, tmp_path: Path) -> None:
+    trace = read_trace(written(tmp_path, "azure.csv", AZURE))
+    path = tmp_path / f"ours{ending}"
+    write_trace(trace, path)
+    again = read_trace(path)
+    assert again.prompt_tokens.tolist() == trace.prompt_tokens.tolist()
+    assert again.arrival_s.tolist() == pytest.approx(trace.arrival_s.tolist(), abs=1e-6)
+
+
+def test_an_unsorted_trace_is_sorted_and_says_so(tmp_path: Path) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens\n5,1,1\n2,2,2\n9,3,3\n"
+    trace = read_trace(written(tmp_path, "t.csv", text))
+    assert trace.prompt_tokens.tolist() == [2, 1, 3]
+    assert trace.arrival_s.tolist() == [0, 3, 7]
+    assert "sorted" in trace.notes[0]
+
+
+HEAD = "arrival_s,prompt_tokens,output_tokens\n"
+BAD = {
+    "empty file": ("t.csv", "", "got an empty file"),
+    "header only": ("t.csv", HEAD, "must hold at least one request, got none"),
+    "missing column": ("t.csv", "arrival_s,prompt_token,output_tokens\n1,2,3\n", "did you mean prompt_token"),
+    "negative arrival": ("t.csv", HEAD + "0,1,1\n-3,1,1\n", "line 3: an arrival must not be negative, got -3.0"),
+    "not a number": ("t.csv", HEAD + "0,1,1\n1,x,1\n", "line 3: prompt_tokens must be a number, got 'x'"),
+    "missing value": ("t.csv", HEAD + "0,1,1\n1,,1\n2,1\n", "line 3: prompt_tokens must be a number, got nothing"),
+    "nan": ("t.csv", HEAD + "nan,1,1\n", "line 2: arrival_s must be a number"),
+    "zero outputs": ("t.csv", HEAD + "0,1,1\n1,1,0\n", "line 3: output tokens must be at least 1, got 0.0"),
+    "many bad rows": ("t.csv", HEAD + "0,0,1\n" * 9, "line 2, 3, 4, 5, 6 and 4 more: prompt tokens"),
+    "half tokens": ("t.csv", HEAD + "0,1.5,1\n", "prompt tokens must be whole"),
+    "duplicate ids": ("t.csv", "request_id," + HEAD + "a,0,1,1\nb,0,1,1\na,1,1,1\n", "line 2, 4: request_id must be"),
+    "truncated JSON": ("t.jsonl", FILES["mooncake.jsonl"][:-20], "2: must be one JSON object a line"),
+    "lacking keys": ("t.jsonl", '{"timestamp": 1, "input_length": 3}\n', "output_length is missing"),
+    "bad stamp": ("t.csv", AZURE + "yesterday,1,1\n", "line 4: TIMESTAMP must be a date and time"),
+    "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format begins with 'a,b,c'"),
+    "unequal arrays": (
+        "t.json",
+        json.dumps({"start_times": [1], "input_lens": [1, 2], "output_lens": [1]}),
+        "must be equally long",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_trace_is_refused_with_place_rule_and_value(name: str, tmp_path: Path) -> None:
+    file, text, said = BAD[name]
+    with pytest.raises(TraceError) as error:
+        read_trace(written(tmp_path, file, text))
+    assert said in str(error.value)
+    assert str(tmp_path / file) in str(error.value)
+
+
+def test_files_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no such file"):
+        read_trace(tmp_path / "nowhere.csv")
+    with pytest.raises(TraceError, match="got a folder"):
+        read_trace(tmp_path, "azure")
+    latin = tmp_path / "latin.csv"
+    latin.write_bytes(b"arrival_s\xff\n")
+    with pytest.raises(TraceError, match="must be UTF-8 text, got byte 9"):
+        read_trace(latin)
+    with pytest.raises(TraceError, match="did you mean azure"):
+        read_trace(latin, "azur")
+
+
+def replayed(path: Path, n_requests: int | None = None, duration_s: float | None = None, **spec: object) -> Trace:
+    given = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none"} | spec
+    workload = SimpleNamespace(n_requests=n_requests, duration_s=duration_s)
+    return replay(SimpleNamespace(**given), Path(), streams(0), workload)
+
+
+def test_a_replay_is_scaled_and_cut_as_asked(tmp_path: Path) -> None:
+    path = written(tmp_path, "t.csv", HEAD + "".join(f"{i},10,5\n" for i in range(100)))
+    assert replayed(path, rate_scale=2.0).arrival_s[-1] == 49.5
+    assert len(replayed(path, n_requests=7)) == 7
+    assert len(replayed(path, duration_s=10.0)) == 10
+    assert len(replayed(path, duration_s=10.0, rate_scale=2.0)) == 20
+
+
+def test_coarse_stamps_are_noticed_and_can_be_spread(tmp_path: Path) -> None:
+    path = written(tmp_path, "t.csv", HEAD + "".join(f"{3 * (i // 10)},10,5\n" for i in range(400)))
+    clumped, even = replayed(path), replayed(path, spread="uniform")
+    assert "steps of 3 s" in clumped.notes[-1]
+    assert stamp_s(even) is None
+    assert np.all(np.diff(even.arrival_s) >= 0)
+    assert np.all(np.abs(even.arrival_s - clumped.arrival_s) <= 3.0)
+
+
+@pytest.mark.skipif(not TRACES.exists(), reason="the real traces are not beside the checkout")
+def test_real_traces_are_told_apart_and_read_whole() -> None:
+    found = {path.name: (detect(path), len(read_trace(path))) for path in sorted(TRACES.iterdir())}
+    assert found == {
+        "azure_llm_2023_code.csv": ("azure", 8819),
+        "azure_llm_2023_conv.csv": ("azure", 19366),
+        "mooncake_conversation.jsonl": ("mooncake", 12031),
+        "mooncake_synthetic.jsonl": ("mooncake", 3993),
+    }
+    info = trace_info(read_trace(TRACES / "mooncake_conversation.jsonl"))
+    assert info["stamp_s"] == pytest.approx(3.0, abs=0.01)
+    assert info["rate_per_s"] == pytest.approx(3.4, abs=0.01)
