@@ -4,7 +4,7 @@
              -> offered load -> the clock runs -> tables -> metrics
 
 Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (plan, sleep, commit),
-`state/cohort.py` (why a step costs O(1)), `schedulers/chunked.py` (a policy) and `cost/roofline.py` (what a step costs).
+`state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/roofline.py` (its price).
 """
 
 import time

@@ -1,5 +1,7 @@
 """Arrival processes against theory, on seeded draws; and the promises that all of them keep."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -10,7 +12,7 @@ from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.info import gap_cv, index_of_dispersion
 from simserve.workload.streams import streams
 
-SPECS = {
+SPECS: dict[str, Any] = {
     "constant": {"kind": "constant", "rate_per_s": 8},
     "poisson": {"kind": "poisson", "rate_per_s": 8},
     "gamma": {"kind": "gamma", "rate_per_s": 8, "burstiness": 0.25},
@@ -20,7 +22,7 @@ SPECS = {
 """Each has a long-run rate of 8 a second."""
 
 
-def first(spec: object, n: int, seed: int = 0) -> NDArray[np.float64]:
+def first(spec: Any, n: int, seed: int = 0) -> NDArray[np.float64]:
     process: Arrivals = plugins.build("workload.arrivals", spec)
     return process.first(n, streams(seed))
 

@@ -1,6 +1,7 @@
 """Length distributions: their shape, their bounds, and that fewer draws are the first of more."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ FILES = {
     "mooncake-synthetic": "mooncake_synthetic.jsonl",
 }
 SIDE = {"median": 500, "sigma": 0.6, "max": 2000}
-SPECS = {
+SPECS: dict[str, Any] = {
     "fixed": {"kind": "fixed", "prompt_tokens": 1024, "output_tokens": 128},
     "uniform": {"kind": "uniform", "prompt_tokens": [819, 1024], "output_tokens": [1, 4]},
     "lognormal": {"kind": "lognormal", "prompt_tokens": SIDE, "output_tokens": SIDE},
@@ -30,7 +31,7 @@ SPECS = {
 }
 
 
-def draw(spec: object, n: int, seed: int = 0) -> Drawn:
+def draw(spec: Any, n: int, seed: int = 0) -> Drawn:
     lengths: Lengths = plugins.build("workload.lengths", spec)
     return lengths.draw(n, streams(seed))
 
