@@ -1,15 +1,137 @@
-"""`simserve trace`: look at, convert, make and fit traces."""
+"""`simserve trace`: look at, convert, draw and fit traces."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at, convert, generate and fit traces.", no_args_is_help=True, rich_markup_mode=None)
+from simserve.cli.run import AsJson
+
+if TYPE_CHECKING:
+    from simserve.workload.trace import Trace
+
+app = typer.Typer(
+    help="Look at, convert, draw and fit traces.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace file.", show_default=False)]
+Format = Annotated[
+    str, typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve; auto: as its first line says.")
+]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="What to write.", show_default=False)]
 
 
 @app.command("info")
-def info() -> None:
-    """x"""
+def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> None:
+    """Say what a trace holds: rate, burstiness, lengths, traps."""
+    from simserve.cli import terminal
+    from simserve.workload.info import trace_info
+
+    facts = trace_info(_read(file, format))
+    if as_json:
+        terminal.result_json(facts)
+        return
+    notes = facts.pop("notes")
+    terminal.result(terminal.table([(name, _said(value)) for name, value in facts.items()], indent=""))
+    for note in [*notes, *_coarse(facts["stamp_s"])]:
+        terminal.message(f"warning: {note}")
 
 
 @app.command("convert")
-def convert() -> None:
-    """x"""
+def convert(file: TraceFile, out: Out, format: Format = "auto") -> None:
+    """Write any trace as our own .csv or .parquet."""
+    _write(_read(file, format), out)
+
+
+@app.command("generate")
+def generate(
+    out: Out,
+    arrivals: Annotated[str, typer.Option("--arrivals", metavar="YAML", help='"{kind: poisson, rate_per_s: 8}"')],
+    lengths: Annotated[str, typer.Option("--lengths", metavar="YAML", help='"{kind: profile, name: azure-conv-2023}"')],
+    n_requests: Annotated[int | None, typer.Option("--n-requests", min=1, help="So many requests.")] = None,
+    duration_s: Annotated[float | None, typer.Option("--duration-s", help="Or all of so many seconds.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, another draw.")] = 0,
+) -> None:
+    """Draw a trace from an arrival process and lengths, as a scenario writes them."""
+    from simserve.errors import TraceError
+    from simserve.workload.generate import generate as drawn
+
+    if (n_requests is None) == (duration_s is None):
+        raise typer.BadParameter("give exactly one of the two", param_hint="--n-requests or --duration-s")
+    if duration_s is not None and not 0 < duration_s < math.inf:
+        raise typer.BadParameter(f"must be a positive number, got {duration_s}", param_hint="--duration-s")
+    specs = _spec("--arrivals", arrivals), _spec("--lengths", lengths)
+    trace = drawn(*specs, n_requests=n_requests, duration_s=duration_s, seed=seed)
+    if not len(trace):
+        raise TraceError(f"{out}: no request arrives within {duration_s:g} s, so there is no trace; make it longer")
+    _write(trace, out)
+
+
+@app.command("fit")
+def fit(
+    file: TraceFile,
+    out: Out,
+    source: Annotated[str, typer.Option("--source", help="Where the trace is from; kept in the profile.")] = "",
+    licence: Annotated[str, typer.Option("--licence", help="Under which licence; kept in the profile.")] = "",
+    format: Format = "auto",
+) -> None:
+    """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
+    from simserve.cli import terminal
+    from simserve.errors import TraceError
+    from simserve.tables.files import json_text, replace_text
+    from simserve.workload.fit import fit_profile
+
+    try:
+        profile = fit_profile(_read(file, format), source or file.name, licence or "unknown")
+    except ValueError as error:
+        raise TraceError(f"{file}: {error}") from error
+    replace_text(out, json_text(profile))
+    terminal.result(str(out))
+
+
+def _read(file: Path, format: str) -> "Trace":
+    from simserve.workload.readers import read_trace
+
+    return read_trace(file, format)
+
+
+def _write(trace: "Trace", out: Path) -> None:
+    from simserve.cli import terminal
+    from simserve.workload.convert import write_trace
+
+    write_trace(trace, out)
+    for note in trace.notes:
+        terminal.message(f"warning: {note}")
+    terminal.result(f"{out}: {len(trace):,} requests")
+
+
+def _spec(option: str, text: str) -> str | Mapping[str, Any]:
+    """A plug-in as a scenario writes it: a name, or a YAML mapping."""
+    from simserve.scenario.marks import NotYaml, scalar
+
+    try:
+        spec = scalar(text)
+    except NotYaml as error:
+        raise typer.BadParameter(f"{error.rule}: {text!r}", param_hint=option) from error
+    if not isinstance(spec, str | Mapping):
+        raise typer.BadParameter(f"must be a name or {{kind: name, ...}}, got {text!r}", param_hint=option)
+    return spec
+
+
+def _coarse(stamp_s: float | None) -> list[str]:
+    if stamp_s is None:
+        return []
+    return [f"many requests share a stamp, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread them"]
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, Mapping):
+        return "  ".join(f"{name} {_said(inner)}" for name, inner in value.items())
+    return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"
