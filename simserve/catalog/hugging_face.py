@@ -91,7 +91,8 @@ def _what_comes_later(config: Mapping[str, Any]) -> str | None:
     if config.get("quantization_config"):
         remedy = "give the config.json of the unquantised model, and weight_dtype in the scenario"
         return f"quantization_config: quantised checkpoints are not there yet; {remedy}"
-    unknown = sorted({str(kind) for kind in config.get("layer_types") or ()} - LAYER_KINDS.keys())
+    kinds = config.get("layer_types") or []
+    unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - LAYER_KINDS.keys())
     return f"layer_types: layers of kind {', '.join(unknown)} are not there yet" if unknown else None
 
 
@@ -119,7 +120,9 @@ def _check(path: Path, config: Mapping[str, Any]) -> None:
     if n_heads % n_kv_heads:
         raise CatalogError(f"{path}: num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
     if not config.get("head_dim") and hidden % n_heads:
-        raise CatalogError(f"{path}: without head_dim, num_attention_heads must divide {hidden=}, got {n_heads}")
+        raise CatalogError(
+            f"{path}: without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}"
+        )
     if kinds and len(kinds) != n_layers:
         raise CatalogError(
             f"{path}: layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}"

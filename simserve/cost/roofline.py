@@ -138,7 +138,7 @@ class StepCost:
 
     @cached_property
     def work(self) -> Work:
-        """Of the whole replica. What tensor parallelism does twice (replicated KV heads, padding) is no use, and not here."""
+        """Of the whole replica; what parallelism does twice (replicated KV heads, padding) does not count as useful."""
         whole, n_gpus = replace(self.shard, tensor=1), self.shard.tensor
         n_layers = whole.model.n_layers
         layer_bytes = whole.layer_weights * whole.weight_bytes_per_value

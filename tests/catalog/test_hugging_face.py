@@ -1,0 +1,187 @@
+"""Models from a Hugging Face config.json: read, refused for now, or wrong."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import catalog
+from simserve.catalog.specs import ModelSpec
+from simserve.errors import CatalogError
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+MIXED = ["full_attention", "sliding_attention"] * 16
+
+
+def load(folder: Path, config: Any = None, **changes: Any) -> ModelSpec:
+    """The model of a config.json in a folder called model; a change to ... takes the key out."""
+    content = {**LLAMA, **changes} if config is None else config
+    if isinstance(content, dict):
+        content = {key: value for key, value in content.items() if value is not ...}
+    (folder / "model").mkdir(exist_ok=True)
+    (folder / "model" / "config.json").write_text(content if isinstance(content, str) else json.dumps(content))
+    return catalog.load_model(str(folder / "model" / "config.json"))
+
+
+def test_a_config_gives_what_the_catalog_has_of_the_same_model(tmp_path: Path) -> None:
+    ours, shipped = load(tmp_path), catalog.load_model("llama-3.1-8b")
+    names = {"name": "model", "source": "Hugging Face config.json, config.json"}
+    assert vars(ours) == {**vars(shipped), **names}
+
+
+def test_a_config_by_another_name_gives_the_model_that_name(tmp_path: Path) -> None:
+    (tmp_path / "my-llama.json").write_text(json.dumps(LLAMA))
+    assert catalog.load_model(str(tmp_path / "my-llama.json")).name == "my-llama"
+
+
+def test_without_kv_heads_every_head_has_its_own(tmp_path: Path) -> None:
+    assert load(tmp_path, num_key_value_heads=...).n_kv_heads == 32
+    assert load(tmp_path, num_key_value_heads=None).n_kv_heads == 32
+
+
+def test_heads_may_be_wider_than_the_hidden_size_divided(tmp_path: Path) -> None:
+    assert load(tmp_path).head_dim == 128
+    assert load(tmp_path, head_dim=None).head_dim == 128
+    assert load(tmp_path, head_dim=256).head_dim == 256
+    assert load(tmp_path, head_dim=128, hidden_size=5120, num_attention_heads=64).head_dim == 128  # as in Qwen3-32B
+
+
+def test_a_nested_text_config_comes_first(tmp_path: Path) -> None:
+    vision = {"model_type": "llava", "hidden_size": 1024, "vision_config": {}, "text_config": LLAMA}
+    assert load(tmp_path, vision).hidden_size == 4096
+    assert load(tmp_path, {**vision, "tie_word_embeddings": True, "text_config": {**LLAMA}}).hidden_size == 4096
+
+
+def test_embeddings_are_tied_where_the_file_or_the_family_says_so(tmp_path: Path) -> None:
+    assert load(tmp_path, tie_word_embeddings=True).tie_word_embeddings
+    assert not load(tmp_path, tie_word_embeddings=...).tie_word_embeddings
+    assert load(tmp_path, tie_word_embeddings=..., model_type="gemma2").tie_word_embeddings
+
+
+def test_families_with_a_plain_mlp_have_two_matrices(tmp_path: Path) -> None:
+    assert load(tmp_path).gated_mlp
+    assert not load(tmp_path, model_type="starcoder2").gated_mlp
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_window_is_of_all_layers_unless_it_is_switched_off(tmp_path: Path) -> None:
+    windowed = load(tmp_path, model_type="mistral", sliding_window=4096)
+    assert (windowed.windowed, windowed.sliding_window, windowed.n_window_layers) == (True, 4096, 32)
+    for changes in ({"sliding_window": None}, {"sliding_window": 131072, "use_sliding_window": False}, {}):
+        assert not load(tmp_path, **changes).windowed
+        assert load(tmp_path, **changes).sliding_window is None
+
+
+def test_layer_types_say_which_layers_have_the_window(tmp_path: Path) -> None:
+    mixed = load(tmp_path, sliding_window=1024, layer_types=MIXED)
+    assert (mixed.windowed, mixed.n_window_layers) == (True, 16)
+    full = load(tmp_path, sliding_window=1024, layer_types=["full_attention"] * 32)
+    assert (full.windowed, full.sliding_window) == (False, None)
+
+
+def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> None:
+    changes = {"sliding_window": 1024, "use_sliding_window": True}
+    assert load(tmp_path, **changes, max_window_layers=28).n_window_layers == 4
+    assert not load(tmp_path, **changes, max_window_layers=32).windowed
+
+
+# -- what comes later --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_local_experts": 8}, "num_local_experts: mixture-of-experts models are not there yet"),
+        ({"num_experts": 128}, "num_experts: mixture-of-experts"),
+        ({"n_routed_experts": 256}, "n_routed_experts: mixture-of-experts"),
+        ({"kv_lora_rank": 512}, r"kv_lora_rank: models with latent attention \(MLA\) are not there yet"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "quantization_config: quantised checkpoints .* weight_dtype",
+        ),
+        ({"layer_types": ["linear_attention"] * 32}, "layer_types: layers of kind linear_attention are not there yet"),
+        ({"layer_types": 3}, "layer_types: layers of kind 3 are not there yet"),
+        ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not there yet"),
+        ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not there yet"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not there yet"),
+    ],
+)
+def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    for config in ({**LLAMA, **changes}, {"text_config": {**LLAMA, **changes}}):
+        with pytest.raises(CatalogError, match=said):
+            load(tmp_path, config)
+
+
+def test_traces_of_experts_in_a_dense_config_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    dense = load(tmp_path, num_experts=0, n_routed_experts=None, num_local_experts=1, kv_lora_rank=None)
+    assert dense.n_layers == 32
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"hidden_size": ..., "vocab_size": None}, r"hidden_size and vocab_size are missing"),
+        ({"num_hidden_layers": ..., "n_layers": 32}, "num_hidden_layers is missing; .* what it calls n_layers"),
+        ({"num_key_value_heads": 5}, "num_key_value_heads must divide the 32 attention heads, got 5"),
+        (
+            {"num_attention_heads": 24, "num_key_value_heads": 8},
+            "without head_dim, num_attention_heads must divide hidden_size 4096, got 24",
+        ),
+        ({"layer_types": ["full_attention"] * 31}, "must name the 32 layers of num_hidden_layers, got 31"),
+        ({"layer_types": MIXED}, "names layers of sliding_attention, but sliding_window is missing"),
+        ({"hidden_size": 0}, "hidden_size must be a whole number of at least 1, got 0"),
+        ({"hidden_size": "4096"}, 'hidden_size must be a whole number of at least 1, got "4096"'),
+        ({"num_key_value_heads": 0}, "num_key_value_heads must be a whole number of at least 1, got 0"),
+        ({"head_dim": -1}, "head_dim must be a whole number of at least 1, got -1"),
+        ({"vocab_size": True}, "vocab_size must be a whole number of at least 1, got true"),
+        ({"sliding_window": 0.5}, r"sliding_window must be a whole number of at least 1, got 0\.5"),
+    ],
+)
+def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(CatalogError, match=said):
+        load(tmp_path, **changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "must be a Hugging Face config.json, but is no JSON"),
+        ([], "must be a JSON object, got list"),
+        ({"text_config": 3}, "text_config must be a JSON object, got int"),
+        ({}, "hidden_size and num_hidden_layers and .* are missing; it must be the config.json of a causal model"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(CatalogError, match=said) as caught:
+        load(tmp_path, content)
+    assert str(caught.value).startswith(str(tmp_path / "model" / "config.json"))
+
+
+def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
+    with pytest.raises(CatalogError, match="is no JSON"):
+        catalog.load_model(str(tmp_path / "a.json"))
+
+
+def test_a_file_that_is_not_there_is_told_with_a_guess_from_the_catalog(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"there is no such file, got '.*/llama-3\.1-8b\.json'; .* llama-3\.1-8b\?"):
+        catalog.load_model(str(tmp_path / "llama-3.1-8b.json"))

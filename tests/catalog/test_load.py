@@ -1,0 +1,64 @@
+"""Looking up: by name, with a guess for a wrong one; engines with constants replaced."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import catalog
+from simserve.errors import CatalogError
+
+
+@pytest.mark.parametrize(
+    ("load", "name", "message"),
+    [
+        (catalog.load_gpu, "h100-sxn", "no such GPU in the catalog, got 'h100-sxn'; did you mean h100-sxm?"),
+        (catalog.load_gpu, "H100_SXM", "got 'H100_SXM'; did you mean h100-sxm?"),
+        (catalog.load_engine, "vlm", "no such engine in the catalog, got 'vlm'; did you mean vllm?"),
+        (catalog.load_model, "lama-3.1-8b", "or the path of a config.json, got 'lama-3.1-8b'; did you mean llama-3.1-"),
+        (catalog.load_model, "meta-llama/Llama-3.1-8B", "there is no such file, got 'meta-llama/Llama-3.1-8B'; or, by"),
+        (catalog.load_model, "meta-llama/Llama-3.1-8B", "did you mean llama-3.1-8b?"),
+        (catalog.load_gpu, "../models/qwen3-8b", "no such GPU"),
+        (catalog.names, "gpu", "no such kind in the catalog, got 'gpu'; did you mean gpus?"),
+    ],
+)
+def test_an_unknown_name_gets_a_did_you_mean(load: Any, name: str, message: str) -> None:
+    with pytest.raises(CatalogError) as caught:
+        load(name)
+    assert message in str(caught.value)
+
+
+def test_a_name_like_nothing_gets_the_list() -> None:
+    with pytest.raises(CatalogError, match="choose from ideal, sglang, trtllm, vllm"):
+        catalog.load_engine("???")
+
+
+def test_constants_replace_an_engines_and_say_so() -> None:
+    engine = catalog.load_engine("vllm", launch_s=0.0, memory_efficiency=0.9)
+    assert (engine.launch_s, engine.memory_efficiency, engine.compute_efficiency) == (0.0, 0.9, 0.81)
+    assert engine.sources["launch_s"] == "given by the scenario"
+    assert engine.sources["compute_efficiency"].startswith("assumed")
+    assert catalog.load_engine("vllm").launch_s == 3.8e-6  # the catalog itself is as it was
+
+
+def test_an_unknown_constant_is_refused() -> None:
+    with pytest.raises(CatalogError, match="no such constant of an engine, got 'lunch_s'; did you mean launch_s"):
+        catalog.load_engine("vllm", lunch_s=0.0)
+
+
+def test_lists_of_names_are_the_callers_own() -> None:
+    catalog.names("gpus").clear()
+    assert catalog.names("gpus")
+
+
+def test_describing_refuses_what_there_is_not() -> None:
+    with pytest.raises(CatalogError, match="no such kind"):
+        catalog.describe("schedulers", "chunked")
+    with pytest.raises(CatalogError, match="did you mean l40s"):
+        catalog.describe("gpus", "l40")
+
+
+def test_a_folder_stands_for_the_config_json_in_it(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(CatalogError, match=r"config\.json: must be a JSON object, got list"):
+        catalog.load_model(str(tmp_path))
