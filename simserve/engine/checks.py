@@ -1,25 +1,27 @@
 """What the engine asks of a policy's answers, and how it says no."""
 
+from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError
 from simserve.schedulers.base import Scheduler, StepPlan
-from simserve.state.request import PREFILL, WAITING, Request
+from simserve.state.request import WAITING, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_s
 
-_BLOCKED = (None, "seats", "blocks", "budget")
-
 
 def ask_for_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
-    """The scheduler's plan for a view, held against the rules; raises PolicyError."""
+    """The scheduler's plan for a view; raises PolicyError. Its chunks are held against the rules as they begin."""
     try:
         plan = scheduler.plan(view)
     except Exception as error:
         raise raised(scheduler, "plan", view.now_ps, error) from error
     if type(plan) is not StepPlan:
         raise broke(scheduler, "plan", view.now_ps, "must return a StepPlan", plan)
-    broken = _broken_prefill_rule(scheduler, view, plan) if plan.prefill else _broken_rule(plan, view.now_ps)
-    if broken:
-        raise broke(scheduler, "plan", view.now_ps, *broken)
+    if plan.blocked_by is not None and plan.blocked_by not in BLOCKED_BY:
+        raise broke(scheduler, "plan", view.now_ps, "blocked_by must be seats, blocks, budget or None", plan.blocked_by)
+    if plan.valid_steps is not None and plan.valid_steps < 1:
+        raise broke(scheduler, "plan", view.now_ps, "valid_steps must be at least 1 or None", plan.valid_steps)
+    if plan.wake_at_ps is not None and plan.wake_at_ps <= view.now_ps:
+        raise broke(scheduler, "plan", view.now_ps, "wake_at_ps must be later than now", plan.wake_at_ps)
     return plan
 
 
@@ -34,38 +36,22 @@ def ask_for_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
     return victim
 
 
-def _broken_rule(plan: StepPlan, now_ps: int) -> tuple[str, object] | None:
-    """The rule that a plan without prefill breaks, and the value that breaks it."""
-    if plan.blocked_by not in _BLOCKED:
-        return "blocked_by must be seats, blocks, budget or None", plan.blocked_by
-    if plan.valid_steps is not None and plan.valid_steps < 1:
-        return "valid_steps must be at least 1 or None", plan.valid_steps
-    if plan.wake_at_ps is not None and plan.wake_at_ps <= now_ps:
-        return "wake_at_ps must be later than now", plan.wake_at_ps
-    return None
-
-
-def _broken_prefill_rule(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> tuple[str, object] | None:
-    """The rule that a plan with prefill breaks, and the value that breaks it."""
-    n_blocks, block_size, pads = 0, view.block_size, scheduler.runs_to_completion
+def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:
+    """Raises PolicyError unless the chunks of a plan are parts of the prefill of different requests of the queue."""
+    pads = scheduler.runs_to_completion
     for request, n_tokens in plan.prefill:
+        if request.phase is not WAITING and request not in view.prefilling:
+            raise broke(scheduler, "plan", view.now_ps, "must prefill only requests of view.queue", request)
         if type(n_tokens) is not int or n_tokens < 1:
-            return "prefill tokens must be whole and at least 1", n_tokens
-        if request.phase is not WAITING and (request.phase is not PREFILL or request not in view.running):
-            return "must prefill only requests of view.queue", request
-        done_tokens = request.prefilled_tokens
-        if done_tokens + n_tokens > request.prompt_tokens + request.emitted_tokens and not pads:
-            return f"must not prefill more than the {request.prefill_left_tokens} tokens left of {request}", n_tokens
-        n_blocks += -(-(done_tokens + n_tokens) // block_size) - -(-done_tokens // block_size)
+            raise broke(scheduler, "plan", view.now_ps, "prefill tokens must be whole and at least 1", n_tokens)
+        if request.prefilled_tokens + n_tokens > request.prompt_tokens + request.emitted_tokens and not pads:
+            rule = f"must not prefill more than the {request.prefill_left_tokens} tokens left of {request}"
+            raise broke(scheduler, "plan", view.now_ps, rule, n_tokens)
     if len(plan.prefill) > 1 and len({id(request) for request, _ in plan.prefill}) < len(plan.prefill):
-        return "must name a request once", plan.prefill
-    if scheduler.reserves:
-        if len(plan.reserve_tokens) != len(plan.prefill):
-            return "a policy that reserves gives reserve_tokens for each request of prefill", plan.reserve_tokens
-        n_blocks = sum(map(view.blocks_for, plan.reserve_tokens))
-    if n_blocks > view.free_blocks:
-        return f"must not take more blocks than the {view.free_blocks} free ones", n_blocks
-    return _broken_rule(plan, view.now_ps)
+        raise broke(scheduler, "plan", view.now_ps, "must name a request once", plan.prefill)
+    if scheduler.reserves and len(plan.reserve_tokens) != len(plan.prefill):
+        rule = "a policy that reserves gives reserve_tokens for each request of prefill"
+        raise broke(scheduler, "plan", view.now_ps, rule, plan.reserve_tokens)
 
 
 def broke(policy: object, method: str, now_ps: int, rule: str, value: object) -> PolicyError:

@@ -22,7 +22,9 @@ SENDS_A_REPORT = 256
 class Cluster:
     """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened."""
 
-    def __init__(self, setups: Sequence[ReplicaSetup], router: Router, offered: Offered, router_seed: int | str) -> None:
+    def __init__(
+        self, setups: Sequence[ReplicaSetup], router: Router, offered: Offered, router_seed: int | str
+    ) -> None:
         self.clock = Clock()
         self._limits = [setup.max_model_len for setup in setups]
         self._schedulers = [setup.scheduler for setup in setups]

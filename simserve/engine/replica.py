@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
-from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
+from simserve.engine.checks import ask_for_plan, ask_for_victim, broke, check_prefill
 from simserve.engine.offered import Rows
 from simserve.engine.recorder import BLOCKED_BY, Recorder, pack_stretch
 from simserve.engine.stretch import Stretch
@@ -322,8 +322,9 @@ class Replica:
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
+        check_prefill(self._scheduler, self._view, plan)
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
-        block_size = self.pool.block_size
+        block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             if request.phase is WAITING:
                 self._admit(request, plan.reserve_tokens[i] if self._reserves else 0, now_ps)
@@ -334,6 +335,9 @@ class Replica:
             n_context += done + n_chunk
             n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
         self._take_blocks(n_blocks)
+        if free_blocks - self.pool.free_blocks > self._view.free_blocks:
+            rule = f"must not take more blocks than the {self._view.free_blocks} free ones"
+            raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
         cohort, cost = self.cohort, self._cost
         n = cohort.n if plan.decode else 0
         first_ps = cost.tokens_ps(n_tokens + n) + cost.sampled_ps(n + n_complete)
