@@ -31,6 +31,12 @@ class Categorical:
     def __len__(self) -> int:
         return len(self.codes)
 
+    def without_blank(self) -> "Categorical":
+        """The same column with -1 alone for null."""
+        words = tuple(word for word in self.categories if word)
+        new_code = np.array([words.index(word) if word else -1 for word in self.categories] + [-1], np.int32)
+        return Categorical(new_code[self.codes], words)  # -1 takes the last entry, which is -1
+
     def is_(self, category: str) -> Flags:
         """Which rows hold that category; none if it is unknown."""
         if category not in self.categories:

@@ -150,12 +150,10 @@ def _strings(values: list[str]) -> Any:
 
 
 def _dictionary(column: Categorical) -> Any:
-    """Codes and words; the category "" becomes null."""
-    words = [word for word in column.categories if word]
-    new_code = np.array([words.index(word) if word else -1 for word in column.categories] + [-1], np.int32)
-    codes = new_code[column.codes]  # -1 takes the last entry, which is -1
+    column = column.without_blank()
+    codes = column.codes
     indices = pa.Array.from_buffers(pa.int32(), len(codes), [_validity(codes < 0), pa.py_buffer(codes)])
-    return pa.DictionaryArray.from_arrays(indices, _strings(words))
+    return pa.DictionaryArray.from_arrays(indices, _strings(list(column.categories)))
 
 
 def _column(field: Field, column: Any) -> Any:

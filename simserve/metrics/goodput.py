@@ -1,0 +1,81 @@
+"""Goodput: who met every SLO, as a share of those who arrived in the window, and per second, GPU and dollar."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.stats import share_interval
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import RunFacts
+
+GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}
+"""Each goal of an SLO and the column that must not exceed it: an ITL goal holds when the largest gap does."""
+
+
+def met_by_goal(requests: Columns, slo: Mapping[str, float]) -> dict[str, Flags]:
+    """Which requests met each goal, `(n_requests,)`: finished, and the latency at most the goal.
+
+    A request with one output token has neither TPOT nor gaps and so meets goals for them (vLLM counts 0).
+    """
+    finished = requests["status"].is_("finished")
+    met = {}
+    for goal, limit_s in slo.items():
+        latency_s = requests[GOALS[goal]]
+        has_none = np.isnan(latency_s) & (requests["output_tokens"] < 2)
+        met[goal] = finished & ((latency_s <= limit_s) | (has_none & (goal in ("tpot_s", "itl_s"))))
+    return met
+
+
+def all_met(met: Mapping[str, Flags]) -> Flags | None:
+    """Which requests met every goal; None without goals."""
+    return np.logical_and.reduce(list(met.values())) if met else None
+
+
+def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, Any] | None:
+    """The share of the window's arrivals that met every SLO, with its interval and the other denominators beside it.
+
+    A rejected, timed-out or unfinished request is a miss. None without an SLO.
+    """
+    everything = all_met(met)
+    if everything is None:
+        return None
+    outcomes = everything[window.has].astype(np.float64)
+    n_arrived = len(outcomes)
+    n_met = int(outcomes.sum())
+    status = requests["status"]
+    n_rejected = int(np.count_nonzero(status.is_("rejected") & window.has))
+    n_finished = int(np.count_nonzero(status.is_("finished") & window.has))
+    interval = share_interval(outcomes)
+    return {
+        "frac": _share(n_met, n_arrived),
+        "low_frac": interval.low_frac if interval else None,
+        "high_frac": interval.high_frac if interval else None,
+        "confidence": 0.95,
+        "interval": "batch means, at least Wilson's",
+        "n_batches": interval.n_batches if interval else None,
+        "correlated": interval.correlated if interval else None,
+        "denominator": "arrived in the window",
+        "n_met": n_met,
+        "n_arrived": n_arrived,
+        "of_admitted_frac": _share(n_met, n_arrived - n_rejected),
+        "of_finished_frac": _share(n_met, n_finished),
+        "by_slo": {goal: _share(int(np.count_nonzero(flags & window.has)), n_arrived) for goal, flags in met.items()},
+    }
+
+
+def goodput(n_met: int, duration_s: float, facts: RunFacts) -> dict[str, float]:
+    """SLO-meeting requests per second of the window, per GPU and second, and per dollar at the catalog's prices."""
+    n_gpus = sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools)
+    usd_per_hour = sum(pool.n_replicas * pool.gpus_per_replica * pool.price_per_gpu_hour_usd for pool in facts.pools)
+    per_s = n_met / duration_s
+    return {
+        "per_s": per_s,
+        "per_gpu_s": per_s / n_gpus if n_gpus else np.nan,
+        "per_usd": per_s / (usd_per_hour / 3600) if usd_per_hour else np.nan,
+    }
+
+
+def _share(n: int, of: int) -> float | None:
+    return n / of if of else None

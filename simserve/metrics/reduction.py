@@ -1,0 +1,82 @@
+"""Reduction: from the engine's tables to everything reported of a run; each step is a file of this package."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.decode_rows import DecodeRows, decode_rows
+from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.itl import largest_gaps, pooled_itl
+from simserve.metrics.latency import latency_columns
+from simserve.metrics.stats import Distribution, distribution
+from simserve.metrics.summary import summary
+from simserve.metrics.timeseries import time_series
+from simserve.metrics.utilisation import utilisation
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
+from simserve.metrics.window import measured_window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import RunFacts
+from simserve.tables.run_tables import RunTables
+from simserve.tables.schema import REQUESTS
+
+SAMPLED = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+"""Latencies that are a column of requests; the fifth, itl_s, is pooled over gaps."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What comes of a run."""
+
+    columns: dict[str, Columns]
+    summary: dict[str, Any]
+    vllm_bench: dict[str, Any]
+
+
+def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
+    """All metrics of a run; depends on nothing but the two arguments."""
+    spans = tables.spans
+    requests = tables.requests | latency_columns(tables.requests)
+    window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
+    finished = requests["status"].is_("finished")
+    answers_whole = _answers_whole(requests, facts)
+    rows = decode_rows(tables.steps, spans)
+    requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
+    met = met_by_goal(requests, facts.slo)
+    requests |= {"in_window": window.has, "slo_met": all_met(met)}
+    counted = finished & window.has
+    latencies = _latencies(requests, counted, rows, spans, answers_whole)
+    series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
+    use = utilisation(series.window_work, window.duration_s, facts)
+    fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
+    columns = {
+        "requests": {field.name: requests[field.name] for field in REQUESTS},
+        "steps": tables.steps,
+        "spans": spans,
+        "timeseries": series.columns,
+    }
+    return Reduced(
+        columns,
+        summary(requests, facts, window, latencies, met, use),
+        vllm_bench(requests, window, latencies, facts.slo, fastest),
+    )
+
+
+def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
+    """Requests whose answer leaves whole at finish_s, `(n_requests,)`."""
+    whole = np.array([not facts.pools[pool].streamed for pool in facts.replica_pool] + [False])
+    flags: Flags = whole[requests["replica"]]  # -1, nowhere, takes the last
+    return flags
+
+
+def _latencies(
+    requests: Columns, counted: Flags, rows: DecodeRows, spans: Columns, answers_whole: Flags
+) -> dict[str, Distribution]:
+    """Of the requests that count, which are the finished ones of the window."""
+    found = {}
+    for name in SAMPLED:
+        values = requests[name][counted]
+        found[name] = distribution(values[~np.isnan(values)])
+    n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
+    itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
+    return {"ttft_s": found["ttft_s"], "tpot_s": found["tpot_s"], "itl_s": itl, **found}

@@ -1,0 +1,149 @@
+"""Results: all that is known of a run, in memory or from the folder it was written to.
+
+RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
+"""
+
+import json
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from simserve.errors import OutputError
+from simserve.metrics.reduction import reduce_run
+from simserve.tables.columns import Columns
+from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
+from simserve.tables.files import json_text, plain, read_json
+from simserve.tables.folder import check_folder, result_folder
+from simserve.tables.run_tables import RunTables
+from simserve.tables.schema import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+StepRows = Literal["stretch", "full", "none"]
+"""Rows of steps.parquet: one a stretch, one a step, or no file, nor spans.parquet."""
+
+
+class Results:
+    """One run. The tables are pandas DataFrames, made when first asked for; times are in seconds."""
+
+    def __init__(
+        self,
+        columns: dict[str, Columns],
+        facts: RunFacts,
+        scenario_yaml: str,
+        summary: dict[str, Any],
+        vllm_bench: dict[str, Any],
+    ) -> None:
+        self.columns = columns
+        """The tables as numpy columns, by the names of `tables.schema.TABLES`; steps and spans may be missing."""
+        self.facts = facts
+        self.scenario_yaml = scenario_yaml
+        self.summary = summary
+        """What summary.json holds."""
+        self.vllm_bench = vllm_bench
+        """What vllm_bench.json holds."""
+
+    @classmethod
+    def from_run(cls, tables: RunTables, facts: RunFacts, scenario_yaml: str) -> "Results":
+        """Reduce what the engine wrote down. Columns of the tables are shared, not copied, and not changed."""
+        reduced = reduce_run(tables, facts)
+        return cls(reduced.columns, facts, scenario_yaml, plain(reduced.summary), plain(reduced.vllm_bench))
+
+    @cached_property
+    def requests(self) -> "pd.DataFrame":
+        """One row a request."""
+        return self._frame("requests")
+
+    @cached_property
+    def steps(self) -> "pd.DataFrame":
+        """One row a stretch of steps. Raises OutputError where the run was written without."""
+        return self._frame("steps")
+
+    @cached_property
+    def spans(self) -> "pd.DataFrame":
+        """One row a completed prefill and the decode steps after it. Raises OutputError where written without."""
+        return self._frame("spans")
+
+    @cached_property
+    def timeseries(self) -> "pd.DataFrame":
+        """One row a replica and interval."""
+        return self._frame("timeseries")
+
+    def write(
+        self, directory: str | Path, steps: StepRows = "stretch", report: Callable[["Results"], str] | None = None
+    ) -> None:
+        """Write all files into a folder, whole or not at all; `report` makes the page, None leaves it out.
+
+        Raises OutputError if the folder holds anything but an earlier result, or cannot be written.
+        """
+        check_folder(Path(directory))
+        page = report(self) if report else None
+        with result_folder(Path(directory)) as folder:
+            self._write_tables(folder, steps)
+            texts = {
+                "scenario.yaml": self.scenario_yaml,
+                "summary.json": json_text(self.summary),
+                "vllm_bench.json": json_text(self.vllm_bench),
+            }
+            for name, text in (texts | ({"report.html": page} if page is not None else {})).items():
+                (folder / name).write_text(text, encoding="utf-8")
+
+    def _write_tables(self, folder: Path, steps: StepRows) -> None:
+        from simserve.tables.parquet import write_table  # late: pyarrow
+
+        facts = {"facts": json_text(facts_to_dict(self.facts))}
+        for name, columns in self.columns.items():
+            if steps == "none" and name in ("steps", "spans"):
+                continue
+            if steps == "full" and name == "steps":
+                from simserve.tables.full_steps import full_steps
+
+                columns = full_steps(columns)
+            write_table(folder / f"{name}.parquet", TABLES[name], columns, facts if name == "requests" else None)
+
+    def _frame(self, name: str) -> "pd.DataFrame":
+        from simserve.tables.frames import frame
+
+        if name not in self.columns:
+            raise OutputError(f"{name}: this run was written without them; run it again without --steps none")
+        return frame(TABLES[name], self.columns[name])
+
+
+def load_results(directory: str | Path) -> Results:
+    """Read the results that a run wrote. Raises OutputError if the folder does not hold them."""
+    from simserve.tables.parquet import read_table
+
+    folder = Path(directory)
+    if not folder.is_dir():
+        raise OutputError(f"{folder}: no such folder; name what `simserve run` wrote")
+    summary = read_json(folder / "summary.json")
+    tables = {
+        name: read_table(folder / f"{name}.parquet", fields)
+        for name, fields in TABLES.items()
+        if _is_there(folder, name)
+    }
+    wall_s = float(summary.get("wall_s") or 0.0)
+    facts = facts_from_dict(_facts(folder, tables["requests"][1]), wall_s)
+    scenario = folder / "scenario.yaml"
+    if not scenario.is_file():
+        raise OutputError(f"{scenario}: no such file; run the scenario again")
+    columns = {name: columns for name, (columns, _) in tables.items()}
+    return Results(columns, facts, scenario.read_text(encoding="utf-8"), summary, read_json(folder / "vllm_bench.json"))
+
+
+def _is_there(folder: Path, name: str) -> bool:
+    """Steps and spans may have been left out."""
+    return name not in ("steps", "spans") or (folder / f"{name}.parquet").exists()
+
+
+def _facts(folder: Path, metadata: dict[str, str]) -> dict[str, Any]:
+
+    try:
+        facts: dict[str, Any] = json.loads(metadata["facts"])
+    except (KeyError, ValueError):
+        raise OutputError(
+            f"{folder / 'requests.parquet'}: facts of the run are missing; run the scenario again"
+        ) from None
+    return facts

@@ -1,0 +1,77 @@
+"""Summary: what summary.json holds. Docs of every key: docs/outputs.md."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve import __version__
+from simserve.metrics.goodput import attainment, goodput
+from simserve.metrics.kv import kv_use, preemptions
+from simserve.metrics.saturation import is_saturated
+from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.throughput import throughput
+from simserve.metrics.trust import cautions, trust
+from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import PoolFacts, RunFacts
+from simserve.tables.schema import SCHEMA
+
+FATES = ("finished", "rejected", "timed_out", "unfinished")
+
+
+def summary(
+    requests: Columns,
+    facts: RunFacts,
+    window: Window,
+    latencies: Mapping[str, Distribution],
+    met: Mapping[str, Flags],
+    use: Utilisation,
+) -> dict[str, Any]:
+    """Everything that is reported of a run in numbers; NaN where a number could not be measured."""
+    n = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
+    attained = attainment(requests, window, met)
+    correlated = bool(attained and attained["correlated"])
+    found = trust(facts, window, is_saturated(requests, window), correlated, n["finished"])
+    return {
+        "schema": SCHEMA,
+        "version": __version__,
+        "name": facts.name,
+        "seed": facts.seed,
+        "digest": facts.digest,
+        "simulated_s": facts.end_s,
+        "wall_s": facts.wall_s,
+        "window": {
+            "start_s": window.start_s,
+            "end_s": window.end_s,
+            "duration_s": window.duration_s,
+            "ends_with": window.ends_with,
+        },
+        "requests": {"offered": len(requests["arrival_s"]), "arrived": window.n_requests, **n},
+        "slo": dict(facts.slo),
+        **{name: _latency(found_in) for name, found_in in latencies.items()},
+        **throughput(requests, window),
+        "slo_attainment": attained,
+        "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "preemptions": preemptions(requests, window),
+        "kv": kv_use(facts),
+        "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
+        "busy_frac": use.busy_frac,
+        "mfu": use.mfu,
+        "mbu": use.mbu,
+        "pools": [_pool(pool) for pool in facts.pools],
+        "trust": found,
+        "notes": list(facts.notes),
+        "warnings": [*facts.warnings, *cautions(found, facts, window, n["finished"])],
+    }
+
+
+def _latency(found: Distribution) -> dict[str, Any]:
+    percentiles = {level_name(level): value for level, value in found.percentiles.items()}
+    return {"n": found.n, "mean": found.mean, "std": found.std, **percentiles, "max": found.highest}
+
+
+def _pool(pool: PoolFacts) -> dict[str, Any]:
+    left_out = {"work"}
+    return {name: value for name, value in vars(pool).items() if name not in left_out}

@@ -1,0 +1,29 @@
+"""Throughput: requests and tokens of the window's requests, divided by the window."""
+
+import numpy as np
+
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns
+
+
+def throughput(requests: Columns, window: Window) -> dict[str, float]:
+    """Rates per second of the window.
+
+    offered_per_s counts all that arrived; requests_per_s and the tokens count the requests that arrived in the window
+    and finished, whenever they did; served_per_s counts what finished within the window, whenever it arrived.
+    """
+    finished = requests["status"].is_("finished")
+    counted = finished & window.has
+    n_input = int(requests["prompt_tokens"][counted].sum())
+    n_output = int(requests["output_tokens"][counted].sum())
+    finish_s = requests["finish_s"]
+    end_s = window.start_s + window.duration_s
+    amounts: dict[str, int] = {
+        "offered_per_s": window.n_requests,
+        "requests_per_s": int(np.count_nonzero(counted)),
+        "served_per_s": int(np.count_nonzero(finished & (finish_s >= window.start_s) & (finish_s <= end_s))),
+        "input_tokens_per_s": n_input,
+        "output_tokens_per_s": n_output,
+        "total_tokens_per_s": n_input + n_output,
+    }
+    return {name: amount / window.duration_s for name, amount in amounts.items()}

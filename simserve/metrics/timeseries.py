@@ -1,0 +1,124 @@
+"""Time series: what each replica did in each interval of a run, a row each."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.metrics.decode_rows import DecodeRows
+from simserve.metrics.integrals import Places, counts, next_starts, places, presence
+from simserve.metrics.itl import span_ends
+from simserve.metrics.utilisation import Work, shares, work_done
+from simserve.tables.columns import Categorical, Columns, Floats, Ints
+from simserve.tables.facts import RunFacts
+from simserve.tables.run_tables import RunTables
+
+MOST_INTERVALS = 600
+"""For each replica: enough for a chart, few enough to write."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """The series, and the work done in the measured window, `(n_replicas, 1)`, which the same pass over steps gives."""
+
+    columns: Columns
+    window_work: Work
+
+
+def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: tuple[float, float]) -> Series:
+    """Means over intervals of 1, 2 or 5 × 10^k seconds, at most MOST_INTERVALS of them; the last may be shorter.
+
+    queue_len and the KV share are what steps found at their start, joined by straight lines. running counts requests
+    from the start of their prefill to their last token; one that computes again after a preemption is not counted.
+    """
+    edges_s = interval_edges(facts.end_s)
+    n_replicas, lasts_s = len(facts.replica_pool), np.diff(edges_s)
+    steps = tables.steps
+    at_s = np.append(edges_s, window_s)
+    in_steps = places(steps, steps["end_s"], n_replicas, at_s)
+    work = work_done(steps, in_steps, facts)
+    grid = Work(*(amount[:, :-2] for amount in vars(work).values())).between()
+    busy, mfu, mbu = shares(grid, lasts_s, facts)
+    until_s = next_starts(steps, facts.end_s)
+    held = places(steps, until_s, n_replicas, edges_s)
+    n_intervals = len(lasts_s)
+    grids = {
+        "queue_len": _mean_queue(steps, until_s, held) / lasts_s,
+        "running": _running(tables, rows, n_replicas, edges_s),
+        "kv_frac": _mean_kv_frac(steps, until_s, held, facts) / lasts_s,
+        "prefill_tokens_per_s": grid.prefill_tokens / lasts_s,
+        "output_tokens_per_s": _output_tokens(tables, rows, n_replicas, edges_s) / lasts_s,
+        "mfu": mfu,
+        "mbu": mbu,
+        "busy_frac": busy,
+    }
+    pool = np.repeat(np.array(facts.replica_pool, np.int32), n_intervals)
+    columns: Columns = {
+        "replica": np.repeat(np.arange(n_replicas, dtype=np.int32), n_intervals),
+        "pool": Categorical(pool, tuple(each.name for each in facts.pools)),
+        "start_s": np.tile(edges_s[:-1], n_replicas),
+        "end_s": np.tile(edges_s[1:], n_replicas),
+        **{name: values.ravel() for name, values in grids.items()},
+    }
+    return Series(columns, Work(*(amount[:, -2:] for amount in vars(work).values())).between())
+
+
+def interval_edges(end_s: float) -> Floats:
+    """Edges of intervals from 0 to the end of the run, at least one."""
+    if not end_s > 0:
+        return np.array([0.0, 1.0])
+    least_s = end_s / MOST_INTERVALS
+    decade = 10.0 ** np.floor(np.log10(least_s))
+    width_s = next(factor * decade for factor in (1, 2, 5, 10, 20) if factor * decade >= least_s)
+    edges_s: Floats = np.arange(int(np.ceil(end_s / width_s)) + 1) * width_s
+    edges_s[-1] = end_s
+    return edges_s if edges_s[-1] > edges_s[-2] else edges_s[:-1]
+
+
+def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
+    """Integral over each interval of the requests that wait: a straight line from one row's start to the next's."""
+    queue = steps["queue_len"].astype(np.float64)
+    return np.diff(held.sums((queue + _next(queue, steps)) / 2 * (until_s - steps["start_s"])), axis=1)
+
+
+def _mean_kv_frac(steps: Columns, until_s: Floats, held: Places, facts: RunFacts) -> Floats:
+    """Integral of the share of KV blocks that are used or set aside; none are while the replica is idle."""
+    blocks = (steps["kv_blocks_used"] + steps["kv_blocks_reserved"]).astype(np.float64)
+    no_pause = until_s <= steps["end_s"]
+    means = np.where(no_pause, (blocks + _next(blocks, steps)) / 2, blocks)
+    totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
+    return np.diff(held.sums(means * (steps["end_s"] - steps["start_s"])), axis=1) / totals[:, None]
+
+
+def _next(values: Floats, steps: Columns) -> Floats:
+    """The value of the next row of the same replica; a replica's last row keeps its own."""
+    following = np.array(values)
+    same = steps["replica"][1:] == steps["replica"][:-1]
+    following[:-1][same] = values[1:][same]
+    return following
+
+
+def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
+    """Mean number of requests in the batch: from scheduled_s to the first join_s, then each span."""
+    requests, spans = tables.requests, tables.spans
+    joined_s = np.full(len(requests["arrival_s"]), np.inf)
+    np.minimum.at(joined_s, spans["request_id"], spans["join_s"])
+    joined_s[np.isinf(joined_s)] = np.nan
+    known = requests["replica"] >= 0
+    enter_s = np.concatenate([requests["scheduled_s"][known], spans["join_s"]])
+    leave_s = np.concatenate([joined_s[known], span_ends(rows, spans)])
+    group = np.concatenate([requests["replica"][known], spans["replica"]]).astype(np.int64)
+    return presence(enter_s, leave_s, group, n_replicas, edges_s)
+
+
+def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
+    """Tokens of answers in each interval: one a completed prefill, one a member and decode step."""
+    spans = tables.spans
+    firsts = counts(spans["join_s"], spans["replica"].astype(np.int64), n_replicas, edges_s)
+    within, _ = rows.members(np.ones(len(spans["join_s"]), np.bool_))
+    of_rows = {"replica": rows.replica, "start_s": rows.start_s}
+    in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
+    return firsts + np.diff(in_rows.sums(_as_floats(within * rows.n_steps)), axis=1)
+
+
+def _as_floats(values: Ints) -> Floats:
+    return values.astype(np.float64)

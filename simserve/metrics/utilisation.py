@@ -1,0 +1,77 @@
+"""Utilisation: how much of the time replicas computed, and which shares of peak FLOP/s and bandwidth they used."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.metrics.integrals import Places
+from simserve.tables.columns import Columns, Floats
+from simserve.tables.facts import RunFacts, WorkFacts
+
+
+@dataclass(frozen=True)
+class Work:
+    """What replicas did up to some instants, `(n_replicas, n_instants)` each."""
+
+    busy_s: Floats
+    prefill_tokens: Floats
+    flop: Floats
+    """All that was computed, padding and recomputed tokens too, but for the LM head at the end of a prefill."""
+    bytes: Floats
+    """Weights once a step, keys and values read by decoding requests, and those written."""
+
+    def between(self) -> "Work":
+        """What they did from each instant to the next."""
+        return Work(*(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes)))
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Shares 0..1 of all replicas together over a window; NaN where it has no length."""
+
+    busy_frac: float
+    mfu: float
+    mbu: float
+
+
+def work_done(steps: Columns, places: Places, facts: RunFacts) -> Work:
+    """Sum up the work of steps up to the instants of `places`."""
+    n_steps = steps["n_steps"]
+    decode = steps["decode_requests"].astype(np.float64)
+    decode_tokens = places.sums(decode * n_steps)
+    prefill_tokens = places.sums(steps["prefill_tokens"].astype(np.float64))
+    # contexts of a stretch: kv in the first step, decode_requests more in each next one
+    keys_read = places.sums((steps["kv_tokens"] + decode * ((n_steps - 1) / 2)) * n_steps)
+    pairs = places.sums(steps["prefill_pairs"].astype(np.float64)) + keys_read
+    tokens = prefill_tokens + decode_tokens
+    of = [facts.pools[pool].work for pool in facts.replica_pool]
+    flop = _each(of, "flop_per_token") * tokens + _each(of, "flop_per_pair") * pairs
+    flop += _each(of, "flop_per_sampled") * decode_tokens
+    moved = _each(of, "kv_bytes_per_token") * (keys_read + tokens)
+    moved += _each(of, "weight_bytes_per_step") * places.sums(n_steps.astype(np.float64))
+    return Work(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
+
+
+def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
+    """busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
+    of = [facts.pools[pool].work for pool in facts.replica_pool]
+    peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
+    return work.busy_s / lasts_s, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
+
+
+def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
+    """Of all replicas over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what it could do."""
+    if not duration_s > 0:
+        return Utilisation(np.nan, np.nan, np.nan)
+    of = [facts.pools[pool].work for pool in facts.replica_pool]
+    peak, bandwidth = _each(of, "peak_flop_per_s").sum(), _each(of, "hbm_bytes_per_s").sum()
+    return Utilisation(
+        busy_frac=float(work.busy_s.mean() / duration_s),
+        mfu=float(work.flop.sum() / (peak * duration_s)),
+        mbu=float(work.bytes.sum() / (bandwidth * duration_s)),
+    )
+
+
+def _each(of: list[WorkFacts], name: str) -> Floats:
+    """One fact of each replica, `(n_replicas, 1)`."""
+    return np.array([getattr(work, name) for work in of], np.float64).reshape(-1, 1)

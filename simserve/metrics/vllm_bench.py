@@ -1,0 +1,132 @@
+"""vllm_bench: the result of a `vllm bench serve` that had sent the window's requests; its keys, units, definitions."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.decode_rows import DecodeRows
+from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.units import array_to_ps
+
+NAMES = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2el"}
+"""Our latencies and vLLM's names of them."""
+
+GOALS = ("ttft_s", "tpot_s", "e2e_s")
+"""The only goals that vLLM's --goodput knows."""
+
+
+def vllm_bench(
+    requests: Columns,
+    window: Window,
+    latencies: Mapping[str, Distribution],
+    slo: Mapping[str, float],
+    max_tokens_per_s: float,
+) -> dict[str, Any]:
+    """All scalars of the result; milliseconds where the key says so; rates divide by `duration`.
+
+    duration is from the first send of the window to the last finish of its requests. latencies: of the finished ones.
+    Where nothing was completed vLLM reports zeros, and so does this.
+    """
+    completed = requests["status"].is_("finished") & window.has
+    n = int(np.count_nonzero(completed))
+    n_input = int(requests["prompt_tokens"][completed].sum())
+    n_output = int(requests["output_tokens"][completed].sum())
+    duration_s = float(requests["finish_s"][completed].max() - requests["arrival_s"][window.has].min()) if n else 0.0
+    per_s = 1 / duration_s if duration_s > 0 else 0.0
+    met = all_met(met_by_goal(requests, {goal: limit for goal, limit in slo.items() if goal in GOALS}))
+    return {
+        "duration": duration_s,
+        "completed": n,
+        "failed": window.n_requests - n,
+        "total_input_tokens": n_input,
+        "total_output_tokens": n_output,
+        "request_throughput": n * per_s,
+        "request_goodput": None if met is None else np.count_nonzero(met & window.has) * per_s,
+        "output_throughput": n_output * per_s,
+        "total_token_throughput": (n_input + n_output) * per_s,
+        "max_output_tokens_per_s": max_tokens_per_s,
+        "max_concurrent_requests": most_at_once(requests["arrival_s"][completed], requests["finish_s"][completed]),
+        **{key: value for name in NAMES for key, value in _latency_keys(NAMES[name], latencies[name]).items()},
+    }
+
+
+def _latency_keys(name: str, found: Distribution) -> dict[str, float]:
+    scale = 1e3 if found.n else 0.0
+    values = {"mean": found.mean, "median": found.percentiles[50.0], "std": found.std}
+    values |= {level_name(level): value for level, value in found.percentiles.items()}
+    return {f"{what}_{name}_ms": value * scale if found.n else 0.0 for what, value in values.items()}
+
+
+def most_at_once(start_s: Floats, end_s: Floats) -> int:
+    """The most requests in flight at an instant, `(n_requests,)` each; who leaves goes before who comes."""
+    if not len(start_s):
+        return 0
+    start_s = np.sort(start_s)
+    n_left = np.searchsorted(np.sort(end_s), start_s, side="right")
+    return int((np.arange(1, len(start_s) + 1) - n_left).max())
+
+
+def max_output_tokens_per_s(
+    requests: Columns, rows: DecodeRows, spans: Columns, completed: Flags, answers_whole: Flags
+) -> float:
+    """The most tokens that completed requests got in one second, seconds counted from the first send of them.
+
+    completed, answers_whole: `(n_requests,)`; whole answers come with all their tokens at finish_s.
+    """
+    if not completed.any():
+        return 0.0
+    origin_s = float(requests["arrival_s"][completed].min())
+    n_seconds = math.ceil(float(requests["finish_s"][completed].max()) - origin_s) + 1
+    whole = completed & answers_whole
+    counts = _per_second(requests["finish_s"][whole], origin_s, n_seconds, requests["output_tokens"][whole])
+    counted = (completed & ~answers_whole)[spans["request_id"]]
+    counts += _per_second(spans["join_s"][counted], origin_s, n_seconds)
+    members, _ = rows.members(counted)
+    counts += _decoded_per_second(rows, members, origin_s, n_seconds)
+    return float(counts.max())
+
+
+def _per_second(at_s: Floats, origin_s: float, n_seconds: int, n_tokens: Ints | None = None) -> Floats:
+    second = (at_s - origin_s).astype(np.int64)
+    return np.bincount(second, n_tokens, minlength=n_seconds)[:n_seconds].astype(np.float64)
+
+
+def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seconds: int) -> Floats:
+    """Tokens of decode steps by the second in which their step ends, `(n_seconds,)`."""
+    edges_s = origin_s + np.arange(n_seconds + 1)
+    upto = np.cumsum(members * rows.n_steps)
+    before_edge = np.zeros(n_seconds + 1, np.int64)
+    bounds = np.searchsorted(rows.replica, np.arange(int(rows.replica.max(initial=-1)) + 2))
+    for first, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        if first == stop:
+            continue
+        row = first - 1 + np.searchsorted(rows.start_s[first:stop], edges_s, side="right")
+        begun = row >= first
+        row = row[begun]
+        n_before = upto[row] - members[row] * rows.n_steps[row] - (upto[first - 1] if first else 0)
+        before_edge[begun] += n_before + members[row] * _steps_before(rows, row, edges_s[begun])
+    return np.diff(before_edge).astype(np.float64)
+
+
+def _steps_before(rows: DecodeRows, row: Ints, edge_s: Floats) -> Ints:
+    """How many steps of each row end before its edge; the row begins at or before it."""
+    elapsed = array_to_ps(edge_s - rows.start_s[row]).astype(np.float64)
+    first, growth = rows.first_ps[row].astype(np.float64), rows.growth_ps[row].astype(np.float64)
+    half = first - growth / 2
+    # n first + growth n (n - 1) / 2 = elapsed, solved for n without cancellation
+    root = np.sqrt(np.maximum(half * half + 2 * growth * elapsed, 0))
+    estimate = np.floor(2 * elapsed / np.maximum(half + root, 1)).astype(np.int64)
+    best = np.zeros(len(row), np.int64)
+    for step in (-1, 0, 1):  # the estimate is a rounding away at most; whole numbers decide
+        n = np.clip(estimate + step, 0, rows.n_steps[row])
+        best = np.where(_end_ps(rows, row, n) < elapsed, np.maximum(best, n), best)
+    return best
+
+
+def _end_ps(rows: DecodeRows, row: Ints, n: Ints) -> Ints:
+    return n * rows.first_ps[row] + rows.growth_ps[row] * (n * (n - 1) // 2)

@@ -1,0 +1,29 @@
+"""Frames: columns as pandas DataFrames, for people. Nothing on the way from a scenario to its files needs pandas."""
+
+from typing import Any
+
+import pandas as pd
+
+from simserve.tables.columns import Columns
+from simserve.tables.schema import Field
+
+
+def frame(fields: tuple[Field, ...], columns: Columns) -> pd.DataFrame:
+    """A DataFrame of the columns in the order of the fields; what never came is NaN or NA."""
+    n_rows = next((len(column) for column in columns.values() if column is not None), 0)
+    return pd.DataFrame({field.name: _series(field, columns[field.name], n_rows) for field in fields}, copy=False)
+
+
+def _series(field: Field, column: Any, n_rows: int) -> Any:
+    if column is None:
+        dtype: Any = {"int64": "Int64", "int32": "Int64", "flag": "boolean"}.get(field.kind, object)
+        return pd.Series([None] * n_rows, dtype=dtype)
+    if field.kind == "category":
+        known = column.without_blank()
+        return pd.Categorical.from_codes(known.codes, categories=pd.Index(known.categories, dtype=object))
+    if field.kind == "replica" and (column < 0).any():
+        series = pd.Series(column, dtype="Int32")
+        return series.mask(column < 0)
+    if column.dtype.kind == "U":
+        return pd.Series(column.tolist(), dtype=object)
+    return column
