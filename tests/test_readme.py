@@ -15,8 +15,9 @@ TRACES = ROOT.parent / "shared" / "data" / "traces"
 AZURE = "azure_llm_2023_conv.csv"
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+def blocks(text: str, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -35,30 +36,37 @@ def run(command: str, folder: Path) -> str:
     return done.stdout
 
 
-def commands(block: str) -> list[str]:
-    """Its simserve commands; installing and downloading are left to CI and to the reader."""
-    lines = [line.removeprefix("pip install . && ") for line in block.splitlines()]
+def commands(text: str) -> list[str]:
+    """The simserve commands of a page; installing and downloading are left to CI and to the reader."""
+    lines = [line.removeprefix("pip install . && ") for block in blocks(text, "sh") for line in block.splitlines()]
     return [line for line in lines if line.startswith("simserve ")]
 
 
-@pytest.mark.parametrize("block", [block for block in blocks("sh") if commands(block) and AZURE not in block])
-def test_the_commands_run_as_written(block: str, checkout: Path) -> None:
-    for command in commands(block):
+def needs_the_trace(command: str) -> bool:
+    """Whether it replays the Azure trace, by itself or through a scenario."""
+    return AZURE in command or "azure_conv" in command
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+def test_the_commands_of_a_page_run_as_written_one_after_the_other(page: str, checkout: Path) -> None:
+    written = commands((ROOT / page).read_text(encoding="utf-8"))
+    assert len(written) > 3
+    for command in written:
+        if not needs_the_trace(command):
+            run(command, checkout)
+
+
+def test_the_azure_trace_replays_as_written(checkout: Path) -> None:
+    if not (TRACES / AZURE).exists():
+        pytest.skip(f"no {AZURE} beside the checkout")
+    (checkout / "traces" / AZURE).symlink_to(TRACES / AZURE)
+    written = [command for command in commands(README) if needs_the_trace(command)]
+    assert len(written) == 3
+    for command in written:
         run(command, checkout)
 
 
-@pytest.mark.parametrize("block", [block for block in blocks("sh") if AZURE in block])
-def test_the_trace_replays_as_written(block: str, checkout: Path) -> None:
-    source = TRACES / AZURE
-    if not source.exists():
-        pytest.skip(f"no {source.name} beside the checkout")
-    (checkout / "traces" / AZURE).symlink_to(source)
-    assert len(commands(block)) >= 2
-    for command in commands(block):
-        run(command, checkout)
-
-
-@pytest.mark.parametrize("block", blocks("python"))
+@pytest.mark.parametrize("block", blocks(README, "python"))
 def test_the_python_runs_as_written(block: str, checkout: Path) -> None:
     (checkout / "readme.py").write_text(block)
     assert run(f'"{sys.executable}" readme.py', checkout)
@@ -66,7 +74,9 @@ def test_the_python_runs_as_written(block: str, checkout: Path) -> None:
 
 def test_ci_runs_the_two_commands_as_written() -> None:
     ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    installing = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("pip install")]
+    installing = [
+        line for block in blocks(README, "sh") for line in block.splitlines() if line.startswith("pip install")
+    ]
     assert len(installing) == 2
     assert all(f"'{command}'" in ci for command in installing)
 
