@@ -1,6 +1,7 @@
 """DecodeRows: the rows of steps in which requests decode, and where in them each span begins and ends."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ class DecodeRows:
         """Which spans have a decode step at all."""
         return self.span_last >= self.span_first
 
+    @cached_property
     def pause_ps(self) -> Ints:
         """Time from the end of the row before to the start of each row, `(n_rows,)`: prefill-only steps, or none."""
         pause = np.zeros(len(self), np.int64)
@@ -66,7 +68,8 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
     rows: Any = slice(None) if decodes.all() else np.flatnonzero(decodes)
     n_steps = steps["n_steps"][rows].astype(np.int64, copy=False)
     first_ps = array_to_ps(steps["first_step_s"][rows])
-    growth_ps = (array_to_ps(steps["last_step_s"][rows]) - first_ps) // np.maximum(n_steps - 1, 1)
+    grown_ps = array_to_ps(steps["last_step_s"][rows]) - first_ps
+    growth_ps = np.rint(grown_ps / np.maximum(n_steps - 1, 1)).astype(np.int64)  # fast: a whole number, so exact
     replica = steps["replica"][rows]
     span_first, span_last = _places(steps["decode_step"][rows], n_steps, replica, spans)
     return DecodeRows(

@@ -1,34 +1,73 @@
 """ITL: the gaps between consecutive tokens, pooled over requests, and the largest gap of each request. Exact."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
-from simserve.metrics.progressions import Progressions, highest, mean_and_std, order_statistics, singles, total
+from simserve.metrics.progressions import Census, Progressions, census, order_statistics, singles
 from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
+
+BLOCK_ROWS = 1 << 16
+"""Rows of steps turned into gaps at a time: they and what is made of them stay in the processor's cache."""
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """All gaps between tokens of some requests, made anew a block at a time whenever they are gone over.
+
+    A span of k decode steps has k gaps. The first is from join_s to the end of its first step; the others, from one
+    step's end to the next, are the same for all members of a step and so are counted once with a weight.
+    """
+
+    rows: DecodeRows
+    within: Ints
+    """How many of the requests each row holds, `(n_rows,)`."""
+    begin: Ints
+    """How many of them begin with it."""
+    own_ps: Ints
+    """Gaps of one request alone: after each prefill, and from one span to the next."""
+    n_zero: int
+    """Gaps inside answers that left whole."""
+
+    def __iter__(self) -> Iterator[Progressions]:
+        for start in range(0, len(self.rows), BLOCK_ROWS):
+            yield from self._shared(slice(start, start + BLOCK_ROWS))
+        for start in range(0, len(self.own_ps), BLOCK_ROWS):
+            yield singles(self.own_ps[start : start + BLOCK_ROWS])
+        if self.n_zero:
+            yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
+
+    def _shared(self, block: slice) -> Iterator[Progressions]:
+        """Gaps from one decode step's end to the next: at the start of each row, and inside it."""
+        rows, within = self.rows, self.within[block]
+        first, growth, n = rows.first_ps[block], rows.growth_ps[block], rows.n_steps[block] - 1
+        yield singles(first + rows.pause_ps[block], within - self.begin[block])
+        several = np.flatnonzero((n > 0) & (within > 0))
+        first, growth, n = first[several], growth[several], n[several]
+        lowest = np.minimum(first + growth, first + growth * n)  # the same numbers in rising order
+        yield Progressions(lowest, np.abs(growth), n, within[several])
 
 
 def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: int) -> Distribution:
     """The distribution of all gaps between tokens of the requests that count.
 
-    counts: `(n_requests,)`, requests whose tokens arrive one by one. n_whole_gaps: gaps within answers that left
+    counts: `(n_requests,)`, requests whose tokens arrive one by one. n_whole_gaps: gaps inside answers that left
     whole, which are all 0.
-
-    A span of k decode steps has k gaps. The first is from join_s to the end of its first step; the others, from one
-    step's end to the next, are the same for all members of a step and so are counted once with a weight.
     """
-    families = [*_shared_gaps(rows, counts[spans["request_id"]]), *_own_gaps(rows, spans, counts)]
-    if n_whole_gaps:
-        families.append(singles(np.zeros(1, np.int64), np.array([n_whole_gaps])))
-    n = total(families)
-    if not n:
+    counted = counts[spans["request_id"]]
+    request, junctions = _junctions(rows, spans)
+    own_ps = np.concatenate([_first_gaps(rows, spans, counted & rows.has_steps), junctions[counts[request]]])
+    gaps = Gaps(rows, *rows.members(counted), own_ps, n_whole_gaps)
+    found = census(gaps)
+    if found is None:
         return EMPTY
-    mean, std = mean_and_std(families)
-    return Distribution(n, mean / PS_PER_S, std / PS_PER_S, _percentiles(families, n), highest(families) / PS_PER_S)
+    percentiles = _percentiles(gaps, found)
+    return Distribution(found.n, found.mean / PS_PER_S, found.std / PS_PER_S, percentiles, found.highest / PS_PER_S)
 
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
@@ -36,7 +75,7 @@ def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_
     largest = np.full(len(n_tokens), -1, np.int64)
     # Row by row, the largest gap that a member sees in it; one who begins with the row sees no gap at its start.
     inner = np.where(rows.n_steps > 1, np.maximum(rows.first_ps + rows.growth_ps, rows.last_ps), 0)
-    whole = np.maximum(inner, rows.first_ps + rows.pause_ps())
+    whole = np.maximum(inner, rows.first_ps + rows.pause_ps)
     is_real = rows.has_steps
     request, first, last = (column[is_real] for column in (spans["request_id"], rows.span_first, rows.span_last))
     _raise(largest, request, inner[first])
@@ -47,23 +86,6 @@ def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_
     seconds = array_to_s(largest)
     seconds[~has_finished | (n_tokens < 2)] = np.nan
     return seconds
-
-
-def _shared_gaps(rows: DecodeRows, counts: Flags) -> list[Progressions]:
-    """Gaps from one decode step's end to the next, each as often as requests that count saw it."""
-    within, begin = rows.members(counts)
-    at_start = singles(rows.first_ps + rows.pause_ps(), within - begin)
-    several = (rows.n_steps > 1) & (within > 0)
-    first, growth, n = rows.first_ps[several], rows.growth_ps[several], rows.n_steps[several] - 1
-    lowest = np.where(growth < 0, first + n * growth, first + growth)  # the same numbers in rising order
-    return [at_start, Progressions(lowest, np.abs(growth), n, within[several])]
-
-
-def _own_gaps(rows: DecodeRows, spans: Columns, counts: Flags) -> list[Progressions]:
-    """Gaps of one request alone: after each prefill, and from one span to the next."""
-    counted = counts[spans["request_id"]]
-    request, junctions = _junctions(rows, spans)
-    return [singles(_first_gaps(rows, spans, counted & rows.has_steps)), singles(junctions[counts[request]])]
 
 
 def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
@@ -113,12 +135,13 @@ def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:
     return result
 
 
-def _percentiles(families: Sequence[Progressions], n: int) -> dict[float, float]:
-    """As `numpy.percentile` of all the numbers would give them."""
-    places = {level: (n - 1) * (level / 100) for level in PERCENTILES}
-    ranks = {level: (math.floor(place), min(math.floor(place) + 1, n - 1)) for level, place in places.items()}
-    found = order_statistics(families, [rank for pair in ranks.values() for rank in pair])
+def _percentiles(gaps: Gaps, found: Census) -> dict[float, float]:
+    """As `numpy.percentile` of all the gaps would give them."""
+    last = found.n - 1
+    places = {level: last * (level / 100) for level in PERCENTILES}
+    ranks = {level: (math.floor(place), min(math.floor(place) + 1, last)) for level, place in places.items()}
+    values = order_statistics(gaps, found, [rank for pair in ranks.values() for rank in pair])
     return {
-        level: interpolated(found[low] / PS_PER_S, found[high] / PS_PER_S, places[level] - low)
+        level: interpolated(values[low] / PS_PER_S, values[high] / PS_PER_S, places[level] - low)
         for level, (low, high) in ranks.items()
     }

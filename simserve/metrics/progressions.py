@@ -7,7 +7,7 @@ count again in narrower bins; write out only the last few.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,11 @@ class Progressions:
         """The greatest number of each row."""
         return self.first + self.growth * (self.n - 1)
 
+    @property
+    def middle(self) -> Floats:
+        """The mean of each row."""
+        return self.first + self.growth * ((self.n - 1) / 2)
+
     def where(self, keep: Any) -> "Progressions":
         """Some of the rows."""
         return Progressions(self.first[keep], self.growth[keep], self.n[keep], self.weight[keep])
@@ -57,57 +62,91 @@ def singles(values: Ints, weight: Ints | None = None) -> Progressions:
     return Progressions(values, growth, once, once if weight is None else weight)
 
 
-def total(families: Iterable[Progressions]) -> int:
-    """How many numbers there are."""
-    return sum(int(np.dot(family.n, family.weight)) for family in families)
+@dataclass(frozen=True)
+class Census:
+    """What there is to know of all numbers before any of them is looked for."""
+
+    n: int
+    mean: float
+    std: float
+    """The population's."""
+    lowest: int
+    highest: int
 
 
-def mean_and_std(families: Sequence[Progressions]) -> tuple[float, float]:
-    """Mean and the population's standard deviation of all numbers, of which there is at least one."""
-    n_all = total(families)
-    counts = [family.n * family.weight for family in families]
-    middles = [family.first + family.growth * ((family.n - 1) / 2) for family in families]
-    mean = sum(float(np.dot(count, middle)) for count, middle in zip(counts, middles, strict=True)) / n_all
-    squares = 0.0
-    for family, count, middle in zip(families, counts, middles, strict=True):
+def census(numbers: Iterable[Progressions]) -> Census | None:
+    """Count, mean and spread of all numbers; None if there are none. Goes over `numbers` twice."""
+    n, sums, lowest, highest = 0, 0.0, [], []
+    for part in numbers:
+        if len(part.first):
+            count = part.n * part.weight
+            n += int(count.sum())
+            sums += float(np.dot(count, part.middle))
+            lowest.append(int(part.first.min()))
+            highest.append(int(part.last.max()))
+    if not n:
+        return None
+    mean, squares = sums / n, 0.0
+    for part in numbers:
         # Around its middle a progression of n numbers varies by growth² (n² - 1) / 12.
-        n, growth = family.n.astype(np.float64), family.growth.astype(np.float64)
-        squares += float(np.dot(count, (middle - mean) ** 2 + growth * growth * (n * n - 1) / 12))
-    return mean, float(np.sqrt(squares / n_all))
+        size, growth = part.n.astype(np.float64), part.growth.astype(np.float64)
+        spread = (part.middle - mean) ** 2 + growth * growth * (size * size - 1) / 12
+        squares += float(np.dot(size * part.weight, spread))
+    return Census(n, mean, float(np.sqrt(squares / n)), min(lowest), max(highest))
 
 
-def highest(families: Iterable[Progressions]) -> int:
-    """The greatest number, of which there is at least one."""
-    return max(int(family.last.max()) for family in families if len(family.first))
+def order_statistics(numbers: Iterable[Progressions], found: Census, ranks: Iterable[int]) -> dict[int, int]:
+    """The numbers at those ranks, from 0 in rising order; by rank. Goes over `numbers` several times.
+
+    fast: for any number of progressions it holds a few thousand counts and what lies near the ranks.
+    """
+    return _search(numbers, (found.lowest, found.highest), sorted(set(ranks)), FIRST_SHIFT)
 
 
-def order_statistics(families: Sequence[Progressions], ranks: Iterable[int]) -> dict[int, int]:
-    """The numbers at those ranks, from 0 in rising order; by rank."""
-    return _search([family for family in families if len(family.first)], sorted(set(ranks)), FIRST_SHIFT)
-
-
-def _search(families: Sequence[Progressions], ranks: list[int], shift: int) -> dict[int, int]:
-    """Order statistics of numbers that share the bin of the round before."""
-    if sum(int(family.n.sum()) for family in families) <= WRITE_OUT_AT_MOST:
-        return _written_out(families, ranks)
-    lowest = min(int(_keys(family.first, shift).min()) for family in families)
-    greatest = max(int(_keys(family.last, shift).max()) for family in families)
-    counts = np.zeros(greatest - lowest + 1)
-    for family in families:
-        _count(family, shift, lowest, counts)
-    ends = np.cumsum(counts).astype(np.int64)
-    places = np.searchsorted(ends, ranks, side="right")
+def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[int], shift: int) -> dict[int, int]:
+    """Order statistics of numbers that lie between the ends."""
+    lowest, highest = _keys(np.array(ends), shift).tolist()
+    counts = np.zeros(highest - lowest + 1)
+    for part in numbers:
+        _count(part, shift, lowest, counts)
+    upto = np.cumsum(counts).astype(np.int64)
+    places = np.searchsorted(upto, ranks, side="right")
+    held = [_Bin(*_edges(np.array([place, place + 1]) + lowest, shift).tolist()) for place in np.unique(places)]
+    for part in numbers:
+        for each in held:
+            each.take(part)
     found: dict[int, int] = {}
-    for place in np.unique(places).tolist():
-        before = int(ends[place - 1]) if place else 0
+    for place, each in zip(np.unique(places).tolist(), held, strict=True):
+        before = int(upto[place - 1]) if place else 0
         inner = [rank - before for rank, at in zip(ranks, places, strict=True) if at == place]
-        low, high = _edges(np.array([place, place + 1]) + lowest, shift).tolist()
-        if high - low == 1:
-            values = dict.fromkeys(inner, low)
-        else:
-            values = _search(_cut_all(families, low, high), inner, max(shift - SHIFT_A_ROUND, 0))
+        values = each.search(inner, max(shift - SHIFT_A_ROUND, 0))
         found |= {rank + before: value for rank, value in values.items()}
     return found
+
+
+@dataclass
+class _Bin:
+    """The numbers in [low, stop), as progressions."""
+
+    low: int
+    stop: int
+    parts: list[Progressions] = field(default_factory=list)
+
+    def take(self, whole: Progressions) -> None:
+        """Add what of `whole` lies in the bin."""
+        part = whole.where(np.flatnonzero((whole.first < self.stop) & (whole.last >= self.low)))
+        skipped, upto = _n_below(part, self.low), _n_below(part, self.stop)
+        inside = Progressions(part.first + skipped * part.growth, part.growth, upto - skipped, part.weight)
+        if (upto > skipped).any():
+            self.parts.append(inside.where(upto > skipped))
+
+    def search(self, ranks: list[int], shift: int) -> dict[int, int]:
+        """Order statistics of the bin's numbers."""
+        if self.stop - self.low == 1:
+            return dict.fromkeys(ranks, self.low)
+        if sum(int(part.n.sum()) for part in self.parts) <= WRITE_OUT_AT_MOST:
+            return _written_out(self.parts, ranks)
+        return _search(self.parts, (self.low, self.stop - 1), ranks, shift)
 
 
 def _keys(values: Ints, shift: int) -> Ints:
@@ -120,27 +159,27 @@ def _edges(keys: Ints, shift: int) -> Ints:
     return np.ceil((keys << shift).view(np.float64)).astype(np.int64)
 
 
-def _count(family: Progressions, shift: int, lowest: int, counts: Floats) -> None:
-    """Add to counts how many numbers of the family each bin holds; place i is the bin with key lowest + i."""
-    low, high = _keys(family.first, shift), _keys(family.last, shift)
+def _count(part: Progressions, shift: int, lowest: int, counts: Floats) -> None:
+    """Add to counts how many numbers each bin holds; place i is the bin with key lowest + i."""
+    low, high = _keys(part.first, shift), _keys(part.last, shift)
     is_inside = low == high
-    numbers = (family.n * family.weight)[is_inside]
+    numbers = (part.n * part.weight)[is_inside]
     counts += np.bincount(low[is_inside] - lowest, numbers, minlength=len(counts))
     across = np.flatnonzero(~is_inside)
     for rows in _pieces(across, (high - low)[across] + 1):
-        _count_across(family.where(rows), low[rows], high[rows], shift, lowest, counts)
+        _count_across(part.where(rows), low[rows], high[rows], shift, lowest, counts)
 
 
-def _count_across(family: Progressions, low: Ints, high: Ints, shift: int, lowest: int, counts: Floats) -> None:
+def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest: int, counts: Floats) -> None:
     """`_count` for progressions that reach over several bins: a pair for each bin of each."""
     n_bins = high - low + 1
     starts = np.cumsum(n_bins) - n_bins
     row = np.repeat(np.arange(len(low)), n_bins)
     key = np.arange(len(row)) + np.repeat(low - starts, n_bins)
-    numbers_upto = _n_below(family.where(row), _edges(key + 1, shift))
+    numbers_upto = _n_below(part.where(row), _edges(key + 1, shift))
     numbers = np.diff(numbers_upto, prepend=0)
     numbers[starts] = numbers_upto[starts]
-    counts += np.bincount(key - lowest, numbers * family.weight[row], minlength=len(counts))
+    counts += np.bincount(key - lowest, numbers * part.weight[row], minlength=len(counts))
 
 
 def _pieces(rows: Ints, n_bins: Ints) -> Iterable[Ints]:
@@ -149,37 +188,23 @@ def _pieces(rows: Ints, n_bins: Ints) -> Iterable[Ints]:
     return np.split(rows, np.flatnonzero(np.diff(piece)) + 1) if len(rows) else []
 
 
-def _n_below(family: Progressions, limit: Any) -> Ints:
+def _n_below(part: Progressions, limit: Any) -> Ints:
     """How many numbers of each row are less than the limit."""
-    growth = np.maximum(family.growth, 1)  # a row that does not grow is below as a whole or not at all
-    n = -((family.first - limit) // growth)  # rounded up
-    grown = np.where(family.growth == 0, family.n, np.minimum(n, family.n))
-    return np.where(family.first >= limit, 0, grown)
+    growth = np.maximum(part.growth, 1)  # a row that does not grow is below as a whole or not at all
+    n = -((part.first - limit) // growth)  # rounded up
+    grown = np.where(part.growth == 0, part.n, np.minimum(n, part.n))
+    return np.where(part.first >= limit, 0, grown)
 
 
-def _cut_all(families: Sequence[Progressions], low: int, high: int) -> list[Progressions]:
-    """What of all families lies in [low, high)."""
-    cut = [_cut(family, low, high) for family in families]
-    return [family for family in cut if len(family.first)]
-
-
-def _cut(family: Progressions, low: int, high: int) -> Progressions:
-    """What lies in [low, high), as progressions."""
-    part = family.where((family.first < high) & (family.last >= low))
-    skipped, upto = _n_below(part, low), _n_below(part, high)
-    inside = Progressions(part.first + skipped * part.growth, part.growth, upto - skipped, part.weight)
-    return inside.where(upto > skipped)
-
-
-def _written_out(families: Sequence[Progressions], ranks: list[int]) -> dict[int, int]:
-    """Order statistics by sorting."""
+def _written_out(parts: Sequence[Progressions], ranks: list[int]) -> dict[int, int]:
+    """Order statistics by writing all numbers out and sorting them."""
     values: list[Ints] = []
     weights: list[Ints] = []
-    for family in families:
-        row = np.repeat(np.arange(len(family.n)), family.n)
-        place = np.arange(len(row)) - np.repeat(np.cumsum(family.n) - family.n, family.n)
-        values.append(family.first[row] + place * family.growth[row])
-        weights.append(family.weight[row])
+    for part in parts:
+        row = np.repeat(np.arange(len(part.n)), part.n)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(part.n) - part.n, part.n)
+        values.append(part.first[row] + place * part.growth[row])
+        weights.append(part.weight[row])
     value = np.concatenate(values)
     order = np.argsort(value)
     ends = np.cumsum(np.concatenate(weights)[order])

@@ -57,7 +57,7 @@ def write_table(
         compression_level=1,
         use_dictionary=words,
         column_encoding=numbers,
-        write_statistics=True,
+        write_statistics=False,
     )
 
 
