@@ -1,0 +1,72 @@
+"""Progressions: means and order statistics, against writing all numbers out."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.metrics import progressions
+from simserve.metrics.progressions import Progressions, census, order_statistics, singles
+
+Rows = list[tuple[int, int, int, int]]
+ROWS = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 20), st.integers(0, 10**13)),
+        st.one_of(st.just(0), st.integers(0, 10**9)),
+        st.integers(1, 30),
+        st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def family(rows: Rows) -> Progressions:
+    return Progressions(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+def written_out(rows: Rows) -> list[int]:
+    return sorted(first + j * growth for first, growth, n, weight in rows for j in range(n) for _ in range(weight))
+
+
+@settings(deadline=None)
+@given(ROWS, st.sampled_from([0, 5, 1 << 18]), st.sampled_from([1, 4, 1 << 20]))
+def test_order_statistics_are_those_of_the_sorted_numbers(rows: Rows, write_out: int, pairs: int) -> None:
+    numbers = written_out(rows)
+    parts = [family(rows)]
+    found = census(parts)
+    assert found is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progressions, "WRITE_OUT_AT_MOST", write_out)
+        patch.setattr(progressions, "PAIRS_AT_ONCE", pairs)
+        assert order_statistics(parts, found, range(len(numbers))) == dict(enumerate(numbers))
+
+
+@settings(deadline=None)
+@given(ROWS)
+def test_mean_spread_and_ends_are_those_of_the_numbers(rows: Rows) -> None:
+    numbers = written_out(rows)
+    found = census([family(rows), singles(np.empty(0, np.int64))])
+    assert found is not None
+    assert (found.n, found.lowest, found.highest) == (len(numbers), numbers[0], numbers[-1])
+    assert found.mean == pytest.approx(np.mean(numbers), rel=1e-12)
+    assert found.std == pytest.approx(np.std(numbers), rel=1e-6, abs=1e-6 * found.mean)
+
+
+def test_singles_leave_out_what_has_no_weight() -> None:
+    parts = [singles(np.array([5, 6, 7]), np.array([2, 0, 1]))]
+    found = census(parts)
+    assert found is not None
+    assert order_statistics(parts, found, [0, 1, 2]) == {0: 5, 1: 5, 2: 7}
+
+
+def test_of_nothing_there_is_no_census() -> None:
+    assert census([]) is None
+    assert census([singles(np.array([3]), np.array([0]))]) is None
+
+
+def test_a_billion_equal_numbers_are_one_row() -> None:
+    parts = [singles(np.array([42]), np.array([10**9])), singles(np.array([43]))]
+    found = census(parts)
+    assert found is not None
+    assert order_statistics(parts, found, [0, 10**9 - 1, 10**9]) == {0: 42, 10**9 - 1: 42, 10**9: 43}
