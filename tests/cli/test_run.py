@@ -184,8 +184,8 @@ def test_ctrl_c_at_any_moment_is_130_and_leaves_the_earlier_result_whole(tmp_pat
 
 
 def _start_long_run(scenario: Path, out: Path) -> "subprocess.Popen[str]":
-    """A run of a million requests in a process of its own, returned when its interpreter is up."""
-    program = "import sys; print('up', flush=True); from simserve.cli.main import main; sys.exit(main())"
+    """A run of a million requests in a process of its own, returned when it is about to start."""
+    program = "import sys; from simserve.cli.main import main; print('up', flush=True); sys.exit(main())"
     options = ["--set", "workload.n_requests=1000000", "--out", str(out)]
     command = [sys.executable, "-c", program, "run", str(scenario), *options]
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
