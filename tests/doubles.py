@@ -41,12 +41,16 @@ class LineCost:
     def decode_line(self, n: int) -> tuple[int, int]:
         return 0, self.key
 
+    def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
+        return self.step_ps(StepShape(n_tokens, n_pairs, n_context_tokens, n, kv_tokens, n_rows))
+
     def step_ps(self, shape: StepShape) -> int:
         return (
-            self.tokens_ps(shape.prefill_tokens + shape.decode_requests)
-            + self.sampled_ps(shape.sampled_rows)
-            + self.prefill_ps(shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens)
-            + self.key * shape.kv_tokens
+            self.step
+            + self.token * (shape.prefill_tokens + shape.decode_requests)
+            + self.row * shape.sampled_rows
+            + self.pair * shape.prefill_pairs
+            + self.key * (shape.prefill_context_tokens + shape.kv_tokens)
         )
 
 

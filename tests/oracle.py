@@ -190,6 +190,7 @@ class OracleReplica:
             setup.max_model_len,
             now_ps,
             len(self.decoding),
+            len(self.running),
             self.free_blocks() - self.growth(),
             just_preempted,
         )

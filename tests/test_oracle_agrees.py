@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
-from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
+from simserve.engine.recorder import FINISHED, REJECTED, SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
@@ -176,7 +176,7 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     cluster = Cluster(setups, router(), Offered(load), router_seed=1)
     cluster.run()
     recorder = cluster.recorder
-    assert recorder.n_finished + recorder.n_rejected == len(load)
+    assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)
     for replica in cluster.replicas:
         assert (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks) == (
             replica.total_blocks,

@@ -24,5 +24,8 @@ class CostModel(Protocol):
     def decode_line(self, n: int) -> tuple[int, int]:
         """(intercept, slope per key attended) of what n decoding requests add."""
 
+    def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
+        """A step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts above."""
+
     def step_ps(self, shape: StepShape) -> int:
-        """A whole step at once."""
+        """The same from a StepShape."""

@@ -73,17 +73,19 @@ class StepCost:
 
     def tokens_ps(self, n_tokens: int) -> int:
         """All that depends on the number of tokens in the step alone; never less for more tokens."""
-        while n_tokens >= len(self._tokens_ps):
-            counts = np.arange(max(FIRST_TABLE, 2 * len(self._tokens_ps)))
-            self._tokens_ps = _table(self.tokens_s(counts))
-        return self._tokens_ps[n_tokens]
+        try:
+            return self._tokens_ps[n_tokens]
+        except IndexError:
+            self._tokens_ps = _table(self.tokens_s(np.arange(max(FIRST_TABLE, 2 * n_tokens))))
+            return self._tokens_ps[n_tokens]
 
     def sampled_ps(self, n_rows: int) -> int:
         """The LM head over n_rows positions, and the host's time for their requests."""
-        while n_rows >= len(self._sampled_ps):
-            counts = np.arange(max(FIRST_TABLE, 2 * len(self._sampled_ps)))
-            self._sampled_ps = _table(self.sampled_s(counts))
-        return self._sampled_ps[n_rows]
+        try:
+            return self._sampled_ps[n_rows]
+        except IndexError:
+            self._sampled_ps = _table(self.sampled_s(np.arange(max(FIRST_TABLE, 2 * n_rows))))
+            return self._sampled_ps[n_rows]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Attention of all prompt chunks of the step, as one kernel a layer."""
@@ -104,14 +106,26 @@ class StepCost:
             line = self._lines[n] = (to_ps(intercept_s), to_ps(max(self._key_s, self._pair_s)))
         return line
 
-    def step_ps(self, shape: StepShape) -> int:
-        """A whole step: the sum of the parts above, each rounded once."""
-        total_ps = self.tokens_ps(shape.prefill_tokens + shape.decode_requests) + self.sampled_ps(shape.sampled_rows)
-        total_ps += self.prefill_ps(shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens)
-        if shape.decode_requests:
-            intercept_ps, slope_ps = self.decode_line(shape.decode_requests)
-            total_ps += intercept_ps + slope_ps * shape.kv_tokens
+    def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
+        """A step of prompt chunks and n decoding requests: the sum of the parts above, each rounded once."""
+        total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
+        if n_tokens:
+            total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        if n:
+            intercept_ps, slope_ps = self.decode_line(n)
+            total_ps += intercept_ps + slope_ps * kv_tokens
         return total_ps
+
+    def step_ps(self, shape: StepShape) -> int:
+        """A step of that shape."""
+        return self.mixed_ps(
+            shape.prefill_tokens,
+            shape.prefill_pairs,
+            shape.prefill_context_tokens,
+            shape.decode_requests,
+            shape.kv_tokens,
+            shape.sampled_rows,
+        )
 
     def tokens_s(self, n_tokens: Any) -> Any:
         """Seconds of the matrices, element-wise work and all-reduces of all layers, and of the host, for a step."""

@@ -20,20 +20,17 @@ class Clock(Environment):
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
-        self.events = self._queue
-        """simpy's own heap of what is to come, (instant, ...) first."""
+        self.events: list[tuple[Any, ...]] = self._queue
+        """simpy's own heap of what is to come, (instant, ...) first.
+
+        fast: whoever sees that nothing comes before its own next event may set `_now` to that event's instant and go
+        on, which is what simpy would do, without putting it in the heap first.
+        """
 
     @property
     def now_ps(self) -> int:
         """The current instant."""
         return self._now  # type: ignore[return-value]  # only integers are ever scheduled
-
-    def skip_to(self, at_ps: int) -> None:
-        """Move to an instant before which, and at which, nothing in `events` happens.
-
-        fast: what simpy would do with an event that comes next anyway, without putting it in the heap first.
-        """
-        self._now = at_ps
 
 
 class Alarm(Event):

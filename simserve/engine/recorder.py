@@ -15,6 +15,8 @@ BLOCKED_BY: Mapping[str | None, int] = MappingProxyType({None: 0, "seats": 1, "b
 STATUS = ("unfinished", "finished", "rejected", "timed_out")
 """How a request ended; its place in this tuple is what is recorded."""
 
+UNFINISHED, FINISHED, REJECTED, TIMED_OUT = range(len(STATUS))
+
 NEVER = -1
 """In the columns of instants here: it never came. Outside of the engine that is NaN, and null in a file."""
 
@@ -56,8 +58,6 @@ class Recorder:
     """
 
     def __init__(self, n_requests: int, n_replicas: int) -> None:
-        self.n_finished = 0
-        self.n_rejected = 0
         self.reasons: list[str] = [""]
         # A replica adds its own rows, whole, at each commit.
         self.stretch_rows = [bytearray() for _ in range(n_replicas)]
@@ -75,30 +75,15 @@ class Recorder:
                 column[: len(old)] = old
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
-        self._scheduled, self._first_token, self._finish = (views[name] for name in _TIME_COLUMNS)
-        self._preempted, self._n_preemptions, self._n_recomputed, self._status, self._reason = (
+        self.scheduled_ps, self.first_token_ps, self.finish_ps = (views[name] for name in _TIME_COLUMNS)
+        self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason = (
             views[name] for name in _COUNT_COLUMNS
         )
-        self._replica = views["replica"]
+        self.replica = views["replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
         """A request has had a token at the end of a prefill and in each decode step since, up to `step` excluded."""
         self._spans[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
-
-    def schedule(self, replica: int, row: int, at_ps: int) -> None:
-        """The first step that gives it tokens begins."""
-        self._replica[row] = replica
-        self._scheduled[row] = at_ps
-
-    def first_token(self, row: int, at_ps: int) -> None:
-        """The client has its first token."""
-        self._first_token[row] = at_ps
-
-    def finish(self, row: int, at_ps: int) -> None:
-        """The client has all its tokens."""
-        self.n_finished += 1
-        self._finish[row] = at_ps
-        self._status[row] = 1
 
     def preempt(self, row: int, n_lost_tokens: int) -> None:
         """It lost the keys and values of so many tokens."""
@@ -111,13 +96,16 @@ class Recorder:
 
     def reject(self, row: int, reason: str) -> None:
         """A request that can never run."""
-        self.n_rejected += 1
-        self._status[row] = 2
+        self.status[row] = REJECTED
         self._reason[row] = self._code(reason)
 
     def explain(self, row: int, reason: str) -> None:
         """Why a request did not finish, or finished otherwise than asked."""
         self._reason[row] = self._code(reason)
+
+    def n_with(self, status: int) -> int:
+        """How many requests have come to that status."""
+        return int((self.columns["status"] == status).sum())
 
     def _code(self, reason: str) -> int:
         if reason not in self.reasons:

@@ -8,7 +8,7 @@ from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import ask_for_plan, ask_for_victim, broke, check_prefill
 from simserve.engine.offered import Rows
-from simserve.engine.recorder import BLOCKED_BY, Recorder, pack_stretch
+from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
 from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
 from simserve.state.cohort import Cohort
@@ -45,6 +45,8 @@ class Replica:
         rows: Rows,
         recorder: Recorder,
         on_answer: Callable[[int], None] | None = None,
+        *,
+        is_alone: bool = False,
     ) -> None:
         self.index = index
         self.n_outstanding = 0
@@ -65,6 +67,7 @@ class Replica:
         self._recorder = recorder
         self._stretch_rows = recorder.stretch_rows[index]
         self._on_answer = on_answer
+        self._is_alone = is_alone
         self._blocked_by: Blocked | None = None
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
@@ -82,11 +85,11 @@ class Replica:
         if stretch is None:
             if self._plan_time.due_ps != now_ps:
                 self._plan_time.set(now_ps)
-        elif stretch.n_steps > 1 and self._blocked_by is None:
+        elif stretch.n_steps > 1 and self._blocked_by is None and not self._is_alone:
             n_steps = stretch.steps_begun(now_ps)
             if n_steps < stretch.n_steps:
-                stretch.n_steps = n_steps
-                self._step_end.set(stretch.end_ps(n_steps))
+                stretch.cut(n_steps)
+                self._step_end.set(stretch.end_ps)
 
     def held_blocks(self) -> int:
         """KV blocks that hold tokens or are set aside at this instant, those of the step in flight included."""
@@ -99,7 +102,7 @@ class Replica:
     def stop(self, now_ps: int) -> None:
         """End the run here: commit the steps that are done and keep what the unfinished have got."""
         if self.stretch is not None:
-            self.stretch.n_steps = self.stretch.steps_done(now_ps)
+            self.stretch.cut(self.stretch.steps_done(now_ps))
             if self.stretch.n_steps:
                 self._commit(self.stretch, now_ps)
         for request in self.running:
@@ -117,33 +120,57 @@ class Replica:
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
     def _on_step_end(self, now_ps: int) -> None:
-        clock = self._clock
+        """Commit, plan and sleep again; without leaving the loop as long as nothing else happens in between."""
+        clock, stretch = self._clock, self.stretch
         events = clock.events
-        while self.stretch is not None:
-            self._commit(self.stretch, now_ps)
+        while stretch is not None:
+            self._commit(stretch, now_ps)
             if events and events[0][0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return
             self._decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
-            if self.stretch is None:
+            stretch = self.stretch
+            if stretch is None:
                 return
-            now_ps = self.stretch.end_ps(self.stretch.n_steps)
+            now_ps = stretch.end_ps
             if events and events[0][0] <= now_ps:
-                self._step_end.set(now_ps)
+                self._sleep(stretch)
                 return
-            clock.skip_to(now_ps)
+            clock._now = now_ps
+
+    def _sleep(self, stretch: Stretch) -> None:
+        """Until the end of the stretch, or of the step that the next arrival falls into."""
+        events = self._clock.events
+        if self._is_alone and self._blocked_by is None and stretch.n_steps > 1 and events:
+            # fast: what comes next can only be a request for this replica, so the bell is answered before it rings
+            n_steps = stretch.steps_begun(events[0][0])
+            if n_steps < stretch.n_steps:
+                stretch.cut(n_steps)
+        self._step_end.set(stretch.end_ps)
 
     def _commit(self, stretch: Stretch, now_ps: int) -> None:
-        self._record(stretch)
+        """Record a stretch, with how things stood at its start (nothing has been committed since), and apply it."""
+        cohort, pool, n = self.cohort, self.pool, stretch.n_decoding
         self.stretch = None
-        cohort = self.cohort
-        if stretch.n_decoding:
+        self._stretch_rows += pack_stretch(
+            stretch.n_steps,
+            stretch.start_ps,
+            stretch.first_ps,
+            stretch.growth_ps,
+            stretch.n_prefill_tokens,
+            stretch.n_prefill_pairs,
+            n,
+            cohort.kv_tokens if n else 0,
+            pool.used_blocks,
+            pool.reserved_blocks,
+            stretch.queue_len,
+            BLOCKED_BY[self._blocked_by],
+        )
+        if n:
             n_steps = stretch.n_steps
-            n_blocks = cohort.blocks_to_grow(n_steps)
-            if n_blocks:
-                self._take_blocks(n_blocks)
+            pool.take(cohort.blocks_to_grow(n_steps), from_reserved=self._reserves)
             cohort.step += n_steps
-            cohort.kv_tokens += n_steps * stretch.n_decoding
+            cohort.kv_tokens += n_steps * n
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -153,24 +180,6 @@ class Replica:
             self._commit_chunks(stretch.chunks, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
-
-    def _record(self, stretch: Stretch) -> None:
-        """One row: a stretch, and how things stood at its start, for nothing has been committed since."""
-        pool, n = self.pool, stretch.n_decoding
-        self._stretch_rows += pack_stretch(
-            stretch.n_steps,
-            stretch.start_ps,
-            stretch.first_ps,
-            stretch.growth_ps,
-            stretch.n_prefill_tokens,
-            stretch.n_prefill_pairs,
-            n,
-            self.cohort.kv_tokens if n else 0,
-            pool.used_blocks,
-            pool.reserved_blocks,
-            stretch.queue_len,
-            BLOCKED_BY[self._blocked_by],
-        )
 
     def _commit_chunks(self, chunks: Sequence[tuple[Request, int]], now_ps: int) -> None:
         for request, n_tokens in chunks:
@@ -185,14 +194,14 @@ class Replica:
         """The prefill is complete and has produced a token; the request decodes on, or is done."""
         self.prefilling.remove(request)
         if not request.emitted_tokens:
-            self._recorder.first_token(request.row, now_ps)
+            self._recorder.first_token_ps[request.row] = now_ps
         request.emitted_tokens += 1
         request.joined_ps = now_ps
-        request.join_step = self.cohort.step
         n_left = self._rows.output_tokens[request.row] - request.emitted_tokens
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
         if not n_left:
+            request.join_step = self.cohort.step
             self._last_token(request, now_ps)
             if not self._runs_to_completion:
                 self._leave(request, request.prefilled_tokens)
@@ -211,23 +220,21 @@ class Replica:
         for request in done:
             self._leave(request, self.cohort.leave(request))
             if not self._scheduler.stream:
-                self._recorder.first_token(request.row, now_ps)
+                self._recorder.first_token_ps[request.row] = now_ps
                 self._answer(request, now_ps)
 
     def _answer(self, request: Request, now_ps: int) -> None:
         """The client has its whole answer."""
         self.n_outstanding -= 1
-        self._recorder.finish(request.row, now_ps)
+        self._recorder.finish_ps[request.row] = now_ps
+        self._recorder.status[request.row] = FINISHED
         if self._on_answer is not None:
             self._on_answer(now_ps)
 
     def _leave(self, request: Request, kv_tokens: int) -> None:
-        """Give back its seat and its blocks."""
-        request.phase = DONE
+        """Give back its seat and its blocks, used and set aside."""
         del self.running[request]
-        self._release(request, kv_tokens)
-
-    def _release(self, request: Request, kv_tokens: int) -> None:
+        request.phase = DONE
         n_used = -(-kv_tokens // self.pool.block_size)
         n_reserved = request.reserved_blocks
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
@@ -236,19 +243,20 @@ class Replica:
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def _plan(self, now_ps: int) -> None:
-        """Decide the next steps and sleep through them."""
+        """The plan phase of an instant: decide the next steps and sleep through them."""
         self._decide(now_ps)
         if self.stretch is not None:
-            self._step_end.set(self.stretch.end_ps(self.stretch.n_steps))
+            self._sleep(self.stretch)
 
     def _decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
+        cohort = self.cohort
         # fast: a step begins at most a block a member
-        just_preempted = self.pool.free_blocks < self.cohort.n and self._make_room(now_ps)
+        just_preempted = self.pool.free_blocks < cohort.n and self._make_room(now_ps)
         plan = DECODE_ON
         while self.waiting or self.prefilling:
             plan = self._ask(now_ps, just_preempted)
-            stuck = plan.blocked_by == "blocks" and not plan.prefill and not self.cohort.n and len(self.running) > 1
+            stuck = plan.blocked_by == "blocks" and not plan.prefill and not cohort.n and len(self.running) > 1
             if not stuck:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
@@ -257,7 +265,7 @@ class Replica:
         self._blocked_by = plan.blocked_by
         if plan.prefill:
             self._start_mixed(plan, now_ps)
-        elif self.cohort.n and plan.decode:
+        elif cohort.n and plan.decode:
             self._start_decode(plan, now_ps, 1 if just_preempted else plan.valid_steps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
@@ -266,6 +274,7 @@ class Replica:
         view, cohort = self._view, self.cohort
         view.now_ps = now_ps
         view.n_decoding = cohort.n
+        view.n_running = len(self.running)
         view.free_blocks = self.pool.free_blocks
         if not self._reserves:
             view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
@@ -274,11 +283,8 @@ class Replica:
 
     def _make_room(self, now_ps: int) -> bool:
         """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
-        cohort, pool = self.cohort, self.pool
         just_preempted = False
-        if self._reserves:
-            return False
-        while cohort.blocks_to_grow(1) > pool.free_blocks:
+        while not self._reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self._view.now_ps = now_ps
             self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
             just_preempted = True
@@ -292,9 +298,8 @@ class Replica:
         else:
             kv_tokens = request.prefilled_tokens
             self.prefilling.remove(request)
-        self._release(request, kv_tokens)
+        self._leave(request, kv_tokens)
         self._recorder.preempt(request.row, kv_tokens)
-        del self.running[request]
         request.phase = WAITING
         request.prefilled_tokens = 0
         request.n_preemptions += 1
@@ -318,7 +323,8 @@ class Replica:
         if request.n_preemptions:
             self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
         else:
-            self._recorder.schedule(self.index, request.row, now_ps)
+            self._recorder.scheduled_ps[request.row] = now_ps
+            self._recorder.replica[request.row] = self.index
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
@@ -334,17 +340,13 @@ class Replica:
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
-        self._take_blocks(n_blocks)
+        self.pool.take(n_blocks, from_reserved=self._reserves)
         if free_blocks - self.pool.free_blocks > self._view.free_blocks:
             rule = f"must not take more blocks than the {self._view.free_blocks} free ones"
             raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
-        cohort, cost = self.cohort, self._cost
-        n = cohort.n if plan.decode else 0
-        first_ps = cost.tokens_ps(n_tokens + n) + cost.sampled_ps(n + n_complete)
-        first_ps += cost.prefill_ps(n_tokens, n_pairs, n_context)
-        if n:
-            intercept_ps, slope_ps = cost.decode_line(n)
-            first_ps += intercept_ps + slope_ps * cohort.kv_tokens
+        cohort = self.cohort
+        n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
+        first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         self.stretch = Stretch(now_ps, first_ps, 0, 1, n, len(self.waiting), plan.prefill, n_tokens, n_pairs)
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
@@ -363,13 +365,6 @@ class Replica:
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         base_ps, slope_ps = line
         first_ps = base_ps + slope_ps * cohort.kv_tokens
-        stretch = self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.waiting))
+        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.waiting))
         if plan.wake_at_ps is not None:
-            stretch.n_steps = min(n_steps, stretch.steps_begun(plan.wake_at_ps))
-
-    def _take_blocks(self, n_blocks: int) -> None:
-        """Blocks for tokens: from those set aside, where the policy reserves, or from the free ones."""
-        if self._reserves:
-            self.pool.fill(n_blocks)
-        else:
-            self.pool.use(n_blocks)
+            self.stretch.cut(min(n_steps, self.stretch.steps_begun(plan.wake_at_ps)))

@@ -14,6 +14,7 @@ class Stretch:
 
     __slots__ = (
         "chunks",
+        "end_ps",
         "first_ps",
         "growth_ps",
         "n_decoding",
@@ -41,6 +42,8 @@ class Stretch:
         self.growth_ps = growth_ps
         self.n_steps = n_steps
         """Steps it will make, unless the bell cuts it."""
+        self.end_ps = start_ps + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+        """The instant at which they are done."""
         self.n_decoding = n_decoding
         """Requests that produce a token in each step."""
         self.queue_len = queue_len
@@ -49,14 +52,15 @@ class Stretch:
         self.n_prefill_tokens = n_prefill_tokens
         self.n_prefill_pairs = n_prefill_pairs
 
-    def end_ps(self, n_steps: int) -> int:
-        """The instant at which the first n_steps are done."""
-        return self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)
+    def cut(self, n_steps: int) -> None:
+        """Make so many steps only."""
+        self.n_steps = n_steps
+        self.end_ps = self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)
 
     def steps_begun(self, at_ps: int) -> int:
         """Steps begun before that instant: those done by then and the one in flight, if any; at least 1.
 
-        The inverse of `end_ps`: the smallest number of steps that are done at at_ps or later.
+        The inverse of the end: the smallest number of steps that are done at at_ps or later.
         """
         elapsed_ps = at_ps - self.start_ps
         first_ps, growth_ps = self.first_ps, self.growth_ps
@@ -77,4 +81,5 @@ class Stretch:
     def steps_done(self, at_ps: int) -> int:
         """Steps done at that instant."""
         n_steps = self.steps_begun(at_ps)
-        return n_steps if self.end_ps(n_steps) <= at_ps else n_steps - 1
+        end_ps = self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)
+        return n_steps if end_ps <= at_ps else n_steps - 1

@@ -89,7 +89,8 @@ def _before(counts: NDArray[np.int64], per_replica: list[NDArray[np.void]]) -> N
     starts = np.cumsum([0, *map(len, per_replica)])[:-1]
     lengths = [len(rows) for rows in per_replica]
     offsets = [int(before[start]) if length else 0 for start, length in zip(starts, lengths, strict=True)]
-    return before - np.repeat(offsets, lengths)
+    since: NDArray[np.int64] = before - np.repeat(offsets, lengths)
+    return since
 
 
 def _spans(cluster: Cluster) -> Columns:

@@ -47,18 +47,20 @@ class Cohort:
 
     def join(self, request: Request, n_left: int) -> None:
         """Add a request that has n_left tokens to produce, all prefilled; with none left it will linger."""
+        step = self.step
         kv_tokens = request.padding_tokens + request.prefilled_tokens
         request.phase = DECODE
-        request.kv_offset = kv_tokens - self.step
-        request.join_step = self.step
-        request.join_seq = self._n_joins
-        self._n_joins += 1
+        request.kv_offset = kv_tokens - step
+        request.join_step = step
         self.n += 1
         self.kv_tokens += kv_tokens + 1
-        self._cross(request, 1)
+        residue = (step - kv_tokens) % self.block_size
+        self.crossings[residue] += 1
+        self.crossings[residue + self.block_size] += 1
         if n_left:
-            finish_step = self.step + n_left
-            heappush(self._finishes, (finish_step, request.join_seq, request))
+            finish_step = step + n_left
+            heappush(self._finishes, (finish_step, self._n_joins, request))
+            self._n_joins += 1
             if finish_step < self.next_finish_step:
                 self.next_finish_step = finish_step
 
@@ -68,7 +70,9 @@ class Cohort:
         request.emitted_tokens += self.step - request.join_step
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
-        self._cross(request, -1)
+        residue = -request.kv_offset % self.block_size
+        self.crossings[residue] -= 1
+        self.crossings[residue + self.block_size] -= 1
         return kv_tokens
 
     def drop(self, request: Request) -> int:
@@ -76,7 +80,7 @@ class Cohort:
         kv_tokens = self.leave(request)
         self._finishes = [entry for entry in self._finishes if entry[2] is not request]
         heapify(self._finishes)
-        self._note_next_finish()
+        self.next_finish_step = self._finishes[0][0] if self._finishes else NOBODY_FINISHES
         return kv_tokens
 
     def pop_finished(self) -> list[Request]:
@@ -85,7 +89,7 @@ class Cohort:
         finishes, step = self._finishes, self.step
         while finishes and finishes[0][0] <= step:
             finished.append(heappop(finishes)[2])
-        self._note_next_finish()
+        self.next_finish_step = finishes[0][0] if finishes else NOBODY_FINISHES
         return finished
 
     def blocks_to_grow(self, n_steps: int) -> int:
@@ -106,11 +110,3 @@ class Cohort:
             if left_blocks < 0:
                 return n_steps
             n_steps += 1
-
-    def _note_next_finish(self) -> None:
-        self.next_finish_step = self._finishes[0][0] if self._finishes else NOBODY_FINISHES
-
-    def _cross(self, request: Request, count: int) -> None:
-        residue = -request.kv_offset % self.block_size
-        self.crossings[residue] += count
-        self.crossings[residue + self.block_size] += count

@@ -20,13 +20,6 @@ class KvPool:
         self.reserved_blocks = 0
         """Blocks set aside for running requests that hold no token yet."""
 
-    def use(self, n_blocks: int) -> None:
-        """Take free blocks for tokens."""
-        self.used_blocks += n_blocks
-        self.free_blocks -= n_blocks
-        if self.free_blocks < self.least_free_blocks:
-            self.least_free_blocks = self.free_blocks
-
     def reserve(self, n_blocks: int) -> None:
         """Set free blocks aside."""
         self.reserved_blocks += n_blocks
@@ -34,10 +27,15 @@ class KvPool:
         if self.free_blocks < self.least_free_blocks:
             self.least_free_blocks = self.free_blocks
 
-    def fill(self, n_blocks: int) -> None:
-        """Put tokens into blocks that were set aside."""
-        self.reserved_blocks -= n_blocks
+    def take(self, n_blocks: int, *, from_reserved: bool) -> None:
+        """Put tokens into blocks: into those set aside, or into free ones."""
         self.used_blocks += n_blocks
+        if from_reserved:
+            self.reserved_blocks -= n_blocks
+            return
+        self.free_blocks -= n_blocks
+        if self.free_blocks < self.least_free_blocks:
+            self.least_free_blocks = self.free_blocks
 
     def release(self, n_used: int, n_reserved: int = 0) -> None:
         """Give back blocks that hold tokens, and blocks still set aside."""

@@ -27,7 +27,6 @@ class Request:
     __slots__ = (
         "arrival_ps",
         "emitted_tokens",
-        "join_seq",
         "join_step",
         "joined_ps",
         "kv_offset",
@@ -42,9 +41,8 @@ class Request:
         "row",
     )
 
-    # Kept by its Cohort from the moment it joins one: its number among those who joined, the cohort's step and the
-    # instant then, and the tokens it had stored less that step.
-    join_seq: int
+    # From the moment it joins a Cohort: the cohort's step and the instant then, and the tokens it had stored less
+    # that step.
     join_step: int
     joined_ps: int
     kv_offset: int

@@ -23,15 +23,12 @@ class ReplicaView:
     max_model_len: int
     now_ps: int = 0
     n_decoding: int = 0
+    n_running: int = 0
+    """Seats taken."""
     free_blocks: int = 0
     """Blocks left after the decoding requests have taken theirs for the next step."""
     just_preempted: bool = False
     """Blocks ran out at this very boundary and somebody was preempted."""
-
-    @property
-    def n_running(self) -> int:
-        """Seats taken."""
-        return len(self.running)
 
     @property
     def queue(self) -> Iterable[Request]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
@@ -96,7 +97,7 @@ def test_half_done_prompts_that_hold_all_blocks_do_not_wait_for_each_other_forev
     )
     setup = replica_setup(policy, TEN_MS, n_blocks=5, block_size=2, max_model_len=10)
     cluster = serve(setup, trace([0.0, 0.0], [8, 8], [1, 1]))
-    assert cluster.recorder.n_finished == 2
+    assert cluster.recorder.n_with(FINISHED) == 2
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
 
 
@@ -104,7 +105,7 @@ def test_a_prompt_that_can_never_fit_is_refused_with_a_reason() -> None:
     setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=16)
     cluster = serve(setup, trace([0.0, 0.1], [64, 63], [5, 5]))
     columns = cluster.recorder.columns
-    assert (columns["status"].tolist(), cluster.recorder.n_rejected) == ([2, 1], 1)
+    assert (columns["status"].tolist(), cluster.recorder.n_with(REJECTED)) == ([2, 1], 1)
     assert "max_model_len" in cluster.recorder.reasons[columns["status_reason"][0]]
     assert cluster.rows.output_tokens[1] == 1  # there is room for one token
 
@@ -117,7 +118,7 @@ def test_an_answer_stops_at_max_tokens() -> None:
 
 def test_a_prompt_above_an_unchunked_budget_is_refused() -> None:
     cluster = serve(replica_setup(PrefillFirst(max_num_batched_tokens=100), TEN_MS), trace([0.0], [101], [1]))
-    assert cluster.recorder.n_rejected == 1
+    assert cluster.recorder.n_with(REJECTED) == 1
 
 
 def test_a_closed_loop_sends_the_next_request_the_instant_an_answer_ends() -> None:
