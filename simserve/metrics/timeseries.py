@@ -44,7 +44,7 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
     grids = {
         "queue_len": _mean_queue(steps, until_s, held) / lasts_s,
         "running": _running(tables, rows, n_replicas, edges_s),
-        "kv_frac": _mean_kv_frac(steps, until_s, held, facts) / lasts_s,
+        "kv_frac": _mean_kv_frac(steps, until_s, in_steps, facts)[:, :-2] / lasts_s,
         "prefill_tokens_per_s": grid.prefill_tokens / lasts_s,
         "output_tokens_per_s": _output_tokens(tables, rows, n_replicas, edges_s) / lasts_s,
         "mfu": mfu,
@@ -80,13 +80,13 @@ def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
     return np.diff(held.sums((queue + _next(queue, steps)) / 2 * (until_s - steps["start_s"])), axis=1)
 
 
-def _mean_kv_frac(steps: Columns, until_s: Floats, held: Places, facts: RunFacts) -> Floats:
+def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunFacts) -> Floats:
     """Integral of the share of KV blocks that are used or set aside; none are while the replica is idle."""
     blocks = (steps["kv_blocks_used"] + steps["kv_blocks_reserved"]).astype(np.float64)
     no_pause = until_s <= steps["end_s"]
     means = np.where(no_pause, (blocks + _next(blocks, steps)) / 2, blocks)
     totals = np.array([facts.pools[pool].n_blocks for pool in facts.replica_pool], np.float64)
-    return np.diff(held.sums(means * (steps["end_s"] - steps["start_s"])), axis=1) / totals[:, None]
+    return np.diff(in_steps.sums(means * (steps["end_s"] - steps["start_s"])), axis=1) / totals[:, None]
 
 
 def _next(values: Floats, steps: Columns) -> Floats:

@@ -212,7 +212,7 @@ def random_story(
         if random.random() < 0.1:
             life.status, life.replica = "rejected", -1
     for teller in tellers:
-        _ramble(teller, random, n_rows)
+        _ramble(teller, random, random.randint(5, most_rows))
     for life in lives:
         if life.scheduled_ps is None:
             life.replica = -1

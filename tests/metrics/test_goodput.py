@@ -1,0 +1,95 @@
+"""SLOs, attainment and goodput."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.goodput import attainment, goodput, met_by_goal
+from simserve.metrics.window import Window
+from simserve.tables.columns import Categorical, Columns
+from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables
+
+
+def requests(status: list[str], output_tokens: list[int] | None = None, **latencies: list[float]) -> Columns:
+    n = len(status)
+    columns: Columns = {name: np.full(n, np.nan) for name in ("ttft_s", "tpot_s", "e2e_s", "max_itl_s")}
+    columns |= {name: np.array(values) for name, values in latencies.items()}
+    codes = np.array([STATUS.index(name) for name in status], np.int32)
+    return columns | {"status": Categorical(codes, STATUS), "output_tokens": np.array(output_tokens or [9] * n)}
+
+
+def everything(n: int) -> Window:
+    return Window(0.0, 10.0, 10.0, "last arrival", np.ones(n, np.bool_))
+
+
+def attained(columns: Columns, **slo: float) -> dict[str, Any]:
+    found = attainment(columns, everything(len(columns["output_tokens"])), met_by_goal(columns, slo))
+    assert found is not None
+    return found
+
+
+def test_a_latency_equal_to_the_goal_meets_it() -> None:
+    columns = requests(["finished"] * 3, ttft_s=[0.4, 0.5, 0.6])
+    assert met_by_goal(columns, {"ttft_s": 0.5})["ttft_s"].tolist() == [True, True, False]
+
+
+def test_all_goals_must_hold() -> None:
+    columns = requests(["finished"] * 4, ttft_s=[1, 1, 9, 9], e2e_s=[2, 9, 2, 9])
+    found = attained(columns, ttft_s=1, e2e_s=2)
+    assert found["frac"] == 0.25
+    assert found["by_slo"] == {"ttft_s": 0.5, "e2e_s": 0.5}
+
+
+def test_one_output_token_meets_goals_between_tokens_but_no_others() -> None:
+    columns = requests(["finished"], [1], ttft_s=[1.0], e2e_s=[1.0])
+    met = met_by_goal(columns, {"tpot_s": 0.01, "itl_s": 0.01, "ttft_s": 0.5})
+    assert {goal: bool(flags[0]) for goal, flags in met.items()} == {"tpot_s": True, "itl_s": True, "ttft_s": False}
+
+
+def test_an_itl_goal_holds_when_the_largest_gap_does() -> None:
+    columns = requests(["finished"] * 2, max_itl_s=[0.05, 0.2])
+    assert met_by_goal(columns, {"itl_s": 0.1})["itl_s"].tolist() == [True, False]
+
+
+def test_whoever_did_not_finish_is_a_miss() -> None:
+    columns = requests(["finished", "rejected", "timed_out", "unfinished"], ttft_s=[0.1, np.nan, 0.1, 0.1])
+    assert attained(columns, ttft_s=1)["frac"] == 0.25
+
+
+def test_the_denominator_is_who_arrived_and_the_others_stand_beside_it() -> None:
+    """Dividing by completed requests only would report 100 % for a cluster that turned half of them away."""
+    columns = requests(["finished", "finished", "rejected", "unfinished"], ttft_s=[0.1, 0.1, np.nan, np.nan])
+    found = attained(columns, ttft_s=1)
+    assert (found["frac"], found["denominator"]) == (0.5, "arrived in the window")
+    assert found["of_admitted_frac"] == pytest.approx(2 / 3)
+    assert found["of_finished_frac"] == 1.0
+    assert (found["n_met"], found["n_arrived"]) == (2, 4)
+
+
+def test_requests_outside_of_the_window_do_not_count() -> None:
+    columns = requests(["finished"] * 2, ttft_s=[0.1, 9.0])
+    window = Window(0.0, 10.0, 10.0, "last arrival", np.array([True, False]))
+    found = attainment(columns, window, met_by_goal(columns, {"ttft_s": 1}))
+    assert found is not None
+    assert (found["frac"], found["n_arrived"]) == (1.0, 1)
+
+
+def test_without_a_goal_there_is_no_attainment() -> None:
+    assert attainment(requests(["finished"]), everything(1), {}) is None
+
+
+def test_without_arrivals_the_share_is_unknown_rather_than_perfect() -> None:
+    columns = requests(["finished"], ttft_s=[0.1])
+    nobody = Window(0.0, 10.0, np.nan, "last arrival", np.array([False]))
+    found = attainment(columns, nobody, met_by_goal(columns, {"ttft_s": 1}))
+    assert found is not None
+    assert (found["frac"], found["low_frac"], found["by_slo"]) == (None, None, {"ttft_s": None})
+
+
+def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
+    lives = [Life(0, 1)]
+    pools = (pool_facts("a", 2, gpus_per_replica=4, price_per_gpu_hour_usd=9.0),)
+    facts = run_facts(tables(lives, [Teller(lives)]), pools=pools)
+    # 800 requests in 10 s on 8 GPUs that cost 72 dollars an hour, which is 0.02 dollars a second
+    assert goodput(800, 10.0, facts) == pytest.approx({"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0})

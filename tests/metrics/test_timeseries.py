@@ -1,0 +1,151 @@
+"""Time series and utilisation."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.metrics.decode_rows import decode_rows
+from simserve.metrics.timeseries import MOST_INTERVALS, Series, interval_edges, time_series
+from simserve.metrics.utilisation import utilisation
+from simserve.tables.facts import RunFacts
+from simserve.tables.run_tables import RunTables
+from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
+
+
+def series(run: RunTables, facts: RunFacts, window_s: tuple[float, float] = (0.0, 1.0)) -> Series:
+    return time_series(run, decode_rows(run.steps, run.spans), facts, window_s)
+
+
+def grid(found: Series, name: str, n_replicas: int = 1) -> list[list[float]]:
+    values: list[list[float]] = np.asarray(found.columns[name]).reshape(n_replicas, -1).tolist()
+    return values
+
+
+def one_busy_second_of_two(monkeypatch: pytest.MonkeyPatch) -> tuple[RunTables, RunFacts]:
+    """Two intervals of 1 s: a prefill of 40 tokens in [0, 0.5), a decode step in [0.5, 1), nothing, until 2 s."""
+    monkeypatch.setattr("simserve.metrics.timeseries.MOST_INTERVALS", 2)
+    lives = [Life(0, 2)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(S // 2, prefill_tokens=40, joins=(0,), kv_blocks_used=0, kv_blocks_reserved=50, queue_len=2)
+    teller.row(S // 2, kv_tokens=41, kv_blocks_used=50, queue_len=0)
+    run = tables(lives, [teller])
+    return run, run_facts(run, end_s=2.0)
+
+
+def test_every_column_is_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, facts = one_busy_second_of_two(monkeypatch)
+    found = series(run, facts)
+    assert grid(found, "start_s") == [[0.0, 1.0]]
+    assert grid(found, "end_s") == [[1.0, 2.0]]
+    assert grid(found, "busy_frac") == [[1.0, 0.0]]
+    assert grid(found, "prefill_tokens_per_s") == [[40.0, 0.0]]
+    assert grid(found, "output_tokens_per_s") == [[2.0, 0.0]]
+    assert grid(found, "running") == [[1.0, 0.0]]
+    assert grid(found, "queue_len") == [[0.5, 0.0]]  # from 2 down to 0 in the first half second
+    assert grid(found, "kv_frac") == [[0.5, 0.0]]
+    # FLOP: 41 tokens at 2, 800 pairs of the prefill and 41 keys at 3, one decoded token's LM head at 5
+    assert grid(found, "mfu") == [[pytest.approx((41 * 2 + 841 * 3 + 5) / 1000), 0.0]]
+    # bytes: two steps of weights at 7, 41 keys read and 41 tokens written at 11
+    assert grid(found, "mbu") == [[pytest.approx((2 * 7 + 82 * 11) / 2000), 0.0]]
+
+
+def test_the_window_has_its_own_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, facts = one_busy_second_of_two(monkeypatch)
+    found = series(run, facts, (0.5, 1.5))
+    use = utilisation(found.window_work, 1.0, facts)
+    assert use.busy_frac == pytest.approx(0.5)
+    assert use.mfu == pytest.approx((1 * 2 + 41 * 3 + 5) / 1000)
+    assert use.mbu == pytest.approx((7 + 42 * 11) / 2000)
+
+
+def test_a_window_without_length_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, facts = one_busy_second_of_two(monkeypatch)
+    assert np.isnan(utilisation(series(run, facts).window_work, np.nan, facts).mfu)
+
+
+def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simserve.metrics.timeseries.MOST_INTERVALS", 4)
+    lives = [Life(0, 41)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1, joins=(0,))
+    teller.row(S // 10, 0, 40)
+    run = tables(lives, [teller])
+    found = series(run, run_facts(run, end_s=4.0))
+    assert grid(found, "output_tokens_per_s")[0] == pytest.approx([11.0, 10.0, 10.0, 10.0])
+    assert grid(found, "running")[0] == pytest.approx([1.0] * 4)
+
+
+def test_each_replica_has_its_own_series() -> None:
+    """Replica 0's numbers under replica 1's label would make it look busy."""
+    lives = [Life(0, 1)]
+    tellers = [Teller(lives, 0), Teller(lives, 1)]
+    tellers[1].start(0)
+    tellers[1].row(1 * S, prefill_tokens=30, joins=(0,))
+    run = tables(lives, tellers)
+    pools = (pool_facts("a"), pool_facts("b"))
+    found = series(run, run_facts(run, pools=pools))
+    busy = grid(found, "busy_frac", 2)
+    assert (sum(busy[0]), np.mean(busy[1])) == (0.0, pytest.approx(1.0))
+    pool = found.columns["pool"]
+    names = [pool.categories[code] for code in pool.codes]
+    assert names == ["a"] * len(busy[0]) + ["b"] * len(busy[0])
+    assert found.columns["replica"].tolist() == [0] * len(busy[0]) + [1] * len(busy[0])
+
+
+@pytest.mark.parametrize("end_s", [1e-6, 0.037, 1.0, 59.9, 60.0, 902.4, 123456.7])
+def test_intervals_are_few_round_and_cover_the_run(end_s: float) -> None:
+    edges_s = interval_edges(end_s)
+    assert (edges_s[0], edges_s[-1]) == (0.0, end_s)
+    assert (np.diff(edges_s) > 0).all()
+    assert MOST_INTERVALS / 3 < len(edges_s) - 1 <= MOST_INTERVALS + 1
+    width = f"{edges_s[1]:.3e}"
+    assert width[0] in "125"
+    assert width[1:5] == ".000"
+
+
+def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
+    lives: list[Life] = []
+    run = tables(lives, [Teller(lives)])
+    found = series(run, run_facts(run))
+    assert grid(found, "busy_frac") == [[0.0]]
+    assert grid(found, "kv_frac") == [[0.0]]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9))
+def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
+    lives, run = random_story(seed)
+    facts = run_facts(run, n_replicas=2)
+    found = series(run, facts)
+    lasts_s = found.columns["end_s"] - found.columns["start_s"]
+
+    def amount(name: str) -> Any:
+        return float((found.columns[name] * lasts_s).sum())
+
+    steps = run.steps
+    assert amount("busy_frac") == pytest.approx((steps["end_s"] - steps["start_s"]).sum(), abs=1e-9)
+    assert amount("prefill_tokens_per_s") == pytest.approx(steps["prefill_tokens"].sum(), abs=1e-9)
+    assert amount("output_tokens_per_s") == pytest.approx(sum(len(life.token_ps) for life in lives), abs=1e-9)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9))
+def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(seed: int) -> None:
+    lives, run = random_story(seed)
+    facts = run_facts(run, n_replicas=2)
+    found = series(run, facts)
+    lasts_s = found.columns["end_s"] - found.columns["start_s"]
+    first_prefills_s = sum(
+        (life.token_ps[0] - life.scheduled_ps) / S for life in lives if life.scheduled_ps is not None
+    )
+    rows = decode_rows(run.steps, run.spans)
+    begins = run.spans["join_s"]
+    from simserve.metrics.itl import span_ends
+
+    expected_s = first_prefills_s + float((span_ends(rows, run.spans) - begins).sum())
+    assert float((found.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)

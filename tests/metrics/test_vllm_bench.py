@@ -1,0 +1,141 @@
+"""vllm_bench.json: keys and definitions of `vllm bench serve`, against its own way of counting."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.metrics.decode_rows import decode_rows
+from simserve.metrics.results import Results
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_at_once
+from tests.metrics.stories import Life, S, Teller, random_story, run_facts, tables
+
+KEYS = {
+    "duration",
+    "completed",
+    "failed",
+    "total_input_tokens",
+    "total_output_tokens",
+    "request_throughput",
+    "request_goodput",
+    "output_throughput",
+    "total_token_throughput",
+    "max_output_tokens_per_s",
+    "max_concurrent_requests",
+} | {
+    f"{what}_{name}_ms"
+    for what in ("mean", "median", "std", "p50", "p90", "p95", "p99", "p99.9")
+    for name in ("ttft", "tpot", "itl", "e2el")
+}
+
+
+def two_requests() -> tuple[list[Life], Teller]:
+    """Sent at 1 s and 2 s: tokens of the first at 3, 4, 6 and of the second at 4."""
+    lives = [Life(1 * S, 3, prompt_tokens=100), Life(2 * S, 1, prompt_tokens=50)]
+    teller = Teller(lives, now_ps=2 * S)
+    teller.start(0)
+    teller.row(1 * S, joins=(0,))
+    teller.start(1)
+    teller.row(1 * S, joins=(1,))
+    teller.row(2 * S)
+    return lives, teller
+
+
+def test_the_keys_are_exactly_vllms() -> None:
+    lives, teller = two_requests()
+    run = tables(lives, [teller])
+    assert Results.from_run(run, run_facts(run), "").vllm_bench.keys() == KEYS
+
+
+def test_the_scalars_are_those_worked_by_hand() -> None:
+    lives, teller = two_requests()
+    run = tables(lives, [teller])
+    slo = {"ttft_s": 2.0, "tpot_s": 1.0}
+    bench = Results.from_run(run, run_facts(run, slo=slo), "").vllm_bench
+    assert bench["duration"] == 5.0  # from the first send at 1 s to the last finish at 6 s
+    assert (bench["completed"], bench["failed"]) == (2, 0)
+    assert (bench["total_input_tokens"], bench["total_output_tokens"]) == (150, 4)
+    assert bench["request_throughput"] == pytest.approx(2 / 5)
+    assert bench["output_throughput"] == pytest.approx(4 / 5)
+    assert bench["total_token_throughput"] == pytest.approx(154 / 5)
+    assert bench["request_goodput"] == pytest.approx(1 / 5)  # the first has a TPOT of 1.5 s, the second counts as 0
+    assert bench["mean_ttft_ms"] == 2000.0
+    assert bench["mean_tpot_ms"] == 1500.0  # the request of one token is left out
+    assert (bench["mean_itl_ms"], bench["median_itl_ms"], bench["std_itl_ms"]) == (1500.0, 1500.0, 500.0)
+    assert bench["mean_e2el_ms"] == 3500.0
+    assert bench["p90_e2el_ms"] == pytest.approx(4700.0)
+    assert bench["max_output_tokens_per_s"] == 2.0  # at 4 s: seconds 3 to 4 after the first send
+    assert bench["max_concurrent_requests"] == 2
+
+
+def test_goodput_is_null_without_goals_and_knows_only_vllms_three() -> None:
+    lives, teller = two_requests()
+    run = tables(lives, [teller])
+    assert Results.from_run(run, run_facts(run), "").vllm_bench["request_goodput"] is None
+    assert Results.from_run(run, run_facts(run, slo={"itl_s": 1.0}), "").vllm_bench["request_goodput"] is None
+    both = run_facts(run, slo={"itl_s": 0.1, "e2e_s": 2.0})
+    assert Results.from_run(run, both, "").vllm_bench["request_goodput"] == pytest.approx(1 / 5)
+
+
+def test_whoever_did_not_finish_has_failed_and_is_in_no_latency() -> None:
+    lives, teller = two_requests()
+    lives.append(Life(3 * S, 5, status="rejected"))
+    run = tables(lives, [teller])
+    bench = Results.from_run(run, run_facts(run), "").vllm_bench
+    assert (bench["completed"], bench["failed"], bench["total_input_tokens"]) == (2, 1, 150)
+
+
+def test_when_nothing_is_completed_all_is_zero_as_in_vllm() -> None:
+    lives = [Life(1 * S, 5, status="rejected")]
+    run = tables(lives, [Teller(lives)])
+    bench = Results.from_run(run, run_facts(run), "").vllm_bench
+    assert {key: value for key, value in bench.items() if value} == {"failed": 1}
+
+
+def test_who_leaves_goes_before_who_comes_at_the_same_instant() -> None:
+    assert most_at_once(np.array([0.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0])) == 2
+    assert most_at_once(np.array([]), np.array([])) == 0
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 10**9), st.booleans())
+def test_the_busiest_second_is_that_of_every_token_put_into_its_second(seed: int, whole: bool) -> None:
+    lives, run = random_story(seed)
+    completed = run.requests["status"].is_("finished")
+    rows = decode_rows(run.steps, run.spans)
+    answers_whole = completed & whole
+    found = max_output_tokens_per_s(run.requests, rows, run.spans, completed, answers_whole)
+    done = [life for life in lives if life.status == "finished"]
+    if not done:
+        assert found == 0.0
+        return
+    origin_ps = min(life.arrival_ps for life in done)
+    tokens = [(life.token_ps[-1] if whole else at_ps) for life in done for at_ps in life.token_ps]
+    counts = np.bincount([(at_ps - origin_ps) // S for at_ps in tokens])
+    assert found == counts.max()
+
+
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=30))
+def test_the_most_at_once_is_that_of_a_sweep_over_all_events(requests: list[tuple[int, int]]) -> None:
+    events = sorted([(start, 1) for start, _ in requests] + [(start + length, -1) for start, length in requests])
+    present = np.cumsum([change for _, change in sorted(events, key=lambda event: (event[0], event[1]))])
+    start_s = np.array([float(start) for start, _ in requests])
+    end_s = np.array([float(start + length) for start, length in requests])
+    assert most_at_once(start_s, end_s) == present.max()
+
+
+def test_a_stretch_of_many_steps_is_counted_second_by_second() -> None:
+    """Steps of 0.1, 0.11, 0.12, ... s: more of them end in the first second than in any other."""
+    lives = [Life(0, 51)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1, joins=(0,))
+    teller.row(S // 10, S // 100, 50)
+    run = tables(lives, [teller])
+    everyone = np.array([True])
+    rows = decode_rows(run.steps, run.spans)
+    found = max_output_tokens_per_s(run.requests, rows, run.spans, everyone, ~everyone)
+    seconds = [math.floor(at_ps / S) for at_ps in lives[0].token_ps]
+    assert found == max(seconds.count(second) for second in seconds) == 8
