@@ -38,16 +38,17 @@ def run(
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
-    with terminal.progress_bar(is_wanted=not quiet) as progress:
-        results = simulate(loaded, progress=progress)
-    results.write(directory, steps=steps, report=None if no_report else _render)
+    with terminal.progress_bar(is_wanted=not quiet) as bar:
+        results = simulate(loaded, progress=bar.draw if bar else None)
+        if bar:
+            bar.show("writing the results")
+        results.write(directory, steps=steps, report=None if no_report else _render)
     if as_json:
         terminal.result_json(results.summary)
     elif not quiet:
         terminal.result(_answer(results.summary, directory, has_page=not no_report))
     if not quiet:
-        for warning in results.summary["warnings"]:
-            terminal.message(f"warning: {warning}")
+        terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
 
 
 def _render(results: "Results") -> str:

@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -35,6 +35,12 @@ def errors(text: str) -> None:
         message(f"error: {line}")
 
 
+def warnings(texts: Iterable[str]) -> None:
+    """Say what is not wrong but should be known."""
+    for text in texts:
+        message(f"warning: {text}")
+
+
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     """Rows of cells as aligned lines: words to the left, what starts with a digit and its heading to the right."""
     n_columns = max(map(len, rows), default=0)
@@ -43,24 +49,33 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     return "\n".join((indent + "  ".join(cells)).rstrip() for cells in zip(*aligned, strict=True))
 
 
-@contextmanager
-def progress_bar(is_wanted: bool = True) -> "Iterator[Callable[[Progress], None] | None]":
-    """A bar on stderr while the block runs, wiped away at its end; None where nobody would see it."""
-    if not is_wanted or not sys.stderr.isatty():
-        yield None
-        return
-    started_at_s = time.monotonic()
+class ProgressBar:
+    """One line on stderr that is drawn over and over."""
 
-    def draw(progress: "Progress") -> None:
-        line = progress_line(progress, time.monotonic() - started_at_s)
+    def __init__(self) -> None:
+        self._started_at_s = time.monotonic()
+
+    def draw(self, progress: "Progress") -> None:
+        """Show how far the run has come."""
+        self.show(progress_line(progress, time.monotonic() - self._started_at_s))
+
+    def show(self, line: str) -> None:
+        """Show this instead of what was there, cut to the terminal's width; an empty line wipes it away."""
         sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
         sys.stderr.flush()
 
+
+@contextmanager
+def progress_bar(is_wanted: bool = True) -> Iterator[ProgressBar | None]:
+    """A bar while the block runs, wiped away at its end; None where nobody would see it."""
+    if not is_wanted or not sys.stderr.isatty():
+        yield None
+        return
+    bar = ProgressBar()
     try:
-        yield draw
+        yield bar
     finally:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        bar.show("")
 
 
 def progress_line(progress: "Progress", wall_s: float) -> str:

@@ -38,8 +38,7 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
         return
     notes = facts.pop("notes")
     terminal.result(terminal.table([(name, _said(value)) for name, value in facts.items()], indent=""))
-    for note in [*notes, *_coarse(facts["stamp_s"])]:
-        terminal.message(f"warning: {note}")
+    terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
 
 
 @app.command("convert")
@@ -105,8 +104,7 @@ def _write(trace: "Trace", out: Path) -> None:
     from simserve.workload.convert import write_trace
 
     write_trace(trace, out)
-    for note in trace.notes:
-        terminal.message(f"warning: {note}")
+    terminal.warnings(trace.notes)
     terminal.result(f"{out}: {len(trace):,} requests")
 
 

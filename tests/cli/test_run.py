@@ -68,6 +68,14 @@ def test_uncalibrated_costs_are_a_warning_on_stderr(tmp_path: Path) -> None:
     assert re.search(r"^simserve: warning: .*calibrated", outcome.err, re.MULTILINE)
 
 
+def test_a_trace_that_was_sorted_is_a_warning_on_stderr(tmp_path: Path) -> None:
+    (tmp_path / "unsorted.csv").write_text("arrival_s,prompt_tokens,output_tokens\n2,8,8\n1,8,8\n3,8,8\n")
+    scenario = write_scenario(tmp_path, workload={"trace": {"path": "unsorted.csv"}})
+    outcome = invoke("run", scenario, "--out", tmp_path / "out", "--no-report")
+    assert outcome.exit_code == 0, outcome.err
+    assert re.search(r"^simserve: warning: .*sorted", outcome.err, re.MULTILINE)
+
+
 def test_json_is_the_summary_and_alone_on_stdout(tmp_path: Path) -> None:
     out = tmp_path / "out"
     outcome = invoke("run", write_scenario(tmp_path), "--out", out, "--no-report", "--json")
@@ -166,6 +174,57 @@ def test_an_earlier_result_is_replaced_whole(tmp_path: Path) -> None:
     invoke("run", write_scenario(tmp_path), "--out", out)
     assert invoke("run", write_scenario(tmp_path), "--out", out, "--no-report", "--steps", "none").exit_code == 0
     assert names(out) == {"requests.parquet", "timeseries.parquet"} | OTHERS
+    assert names(tmp_path) == {"out", "tiny.yaml"}
+
+
+POLICY = """
+from pydantic.dataclasses import dataclass
+from simserve.schedulers.base import STRICT, Scheduler, StepPlan
+
+@dataclass(config=STRICT)
+class Mine(Scheduler):
+    def plan(self, view):
+        BODY
+"""
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no idea')", "return 42", "return StepPlan(prefill=[(None, 1)])"])
+def test_a_policy_that_misbehaves_is_2_and_named_with_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = f"mine_{abs(hash(body))}"
+    (tmp_path / f"{module}.py").write_text(POLICY.replace("BODY", body))
+    pool = "cluster.pools.0.scheduler"
+    outcome = invoke("run", write_scenario(tmp_path), "--out", "out", "--set", f"{pool}={module}:Mine")
+    assert outcome.exit_code == 2, outcome.err
+    assert "Traceback" not in outcome.err
+    assert re.search(r"simserve: error: .*Mine.* s\b", outcome.err)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_policy_that_is_missing_is_2(tmp_path: Path) -> None:
+    assignment = "cluster.pools.0.scheduler=no_such_module:Mine"
+    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", "--set", assignment)
+    assert outcome.exit_code == 2
+    assert "no_such_module" in outcome.err
+
+
+def test_a_full_disk_is_2_and_leaves_the_earlier_result_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke("run", write_scenario(tmp_path), "--out", out, "--no-report")
+    before = {file.name: file.read_bytes() for file in out.iterdir()}
+    program = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))  # writes past it fail, as on a full disk\n"
+        "from simserve.cli.main import main; sys.exit(main())"
+    )
+    options = ["--set", "workload.n_requests=2000", "--no-report", "--out", str(out)]
+    command = [sys.executable, "-c", program, "run", str(tmp_path / "tiny.yaml"), *options]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.startswith(f"simserve: error: {out}: ")
+    assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert names(tmp_path) == {"out", "tiny.yaml"}
 
 

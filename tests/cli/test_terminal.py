@@ -51,8 +51,8 @@ def test_more_done_than_expected_is_all_done() -> None:
 def test_there_is_no_bar_where_stderr_is_not_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    with terminal.progress_bar() as draw:
-        assert draw is None
+    with terminal.progress_bar() as bar:
+        assert bar is None
     assert stream.getvalue() == ""
 
 
@@ -60,9 +60,9 @@ def test_the_bar_wipes_itself_away(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", stream)
-    with terminal.progress_bar() as draw:
-        assert draw is not None
-        draw(progress())
+    with terminal.progress_bar() as bar:
+        assert bar is not None
+        bar.draw(progress())
     assert "25%" in stream.getvalue()
     assert stream.getvalue().endswith("\r\x1b[K")
 
@@ -72,9 +72,9 @@ def test_the_bar_never_wraps_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(stream, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setenv("COLUMNS", "30")
-    with terminal.progress_bar() as draw:
-        assert draw is not None
-        draw(progress())
+    with terminal.progress_bar() as bar:
+        assert bar is not None
+        bar.draw(progress())
     drawn = stream.getvalue().split("\r")[1].removesuffix("\x1b[K")
     assert len(drawn) == 29
 
