@@ -198,7 +198,7 @@ def run_facts(run: RunTables, n_replicas: int = 1, pools: tuple[PoolFacts, ...] 
 
 
 def random_story(
-    seed: int, n_replicas: int = 2, n_requests: int = 12, n_rows: int = 40
+    seed: int, n_replicas: int = 2, n_requests: int = 12, most_rows: int = 40
 ) -> tuple[list[Life], RunTables]:
     """A run of random steps with preemptions, pauses, prefill-only steps, refusals and requests that never finish."""
     random = Random(seed)

@@ -23,7 +23,8 @@ def largest(run: RunTables, lives: list[Life]) -> list[float]:
     has_finished = run.requests["status"].is_("finished")
     nobody = np.zeros(len(lives), np.bool_)
     rows = decode_rows(run.steps, run.spans)
-    return largest_gaps(rows, run.spans, has_finished, nobody, run.requests["output_tokens"]).tolist()
+    found: list[float] = largest_gaps(rows, run.spans, has_finished, nobody, run.requests["output_tokens"]).tolist()
+    return found
 
 
 def test_gaps_are_those_between_token_and_token_and_the_first_begins_at_the_join() -> None:

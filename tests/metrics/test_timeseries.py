@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.metrics.decode_rows import decode_rows
+from simserve.metrics.itl import span_ends
 from simserve.metrics.timeseries import MOST_INTERVALS, Series, interval_edges, time_series
 from simserve.metrics.utilisation import utilisation
 from simserve.tables.facts import RunFacts
@@ -90,7 +91,8 @@ def test_each_replica_has_its_own_series() -> None:
     pools = (pool_facts("a"), pool_facts("b"))
     found = series(run, run_facts(run, pools=pools))
     busy = grid(found, "busy_frac", 2)
-    assert (sum(busy[0]), np.mean(busy[1])) == (0.0, pytest.approx(1.0))
+    assert sum(busy[0]) == 0.0
+    assert np.mean(busy[1]) == pytest.approx(1.0)
     pool = found.columns["pool"]
     names = [pool.categories[code] for code in pool.codes]
     assert names == ["a"] * len(busy[0]) + ["b"] * len(busy[0])
@@ -140,12 +142,8 @@ def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(see
     facts = run_facts(run, n_replicas=2)
     found = series(run, facts)
     lasts_s = found.columns["end_s"] - found.columns["start_s"]
-    first_prefills_s = sum(
-        (life.token_ps[0] - life.scheduled_ps) / S for life in lives if life.scheduled_ps is not None
-    )
+    begun = [(life.scheduled_ps, life.token_ps[0]) for life in lives if life.scheduled_ps is not None]
+    first_prefills_s = sum((first_ps - scheduled_ps) / S for scheduled_ps, first_ps in begun)
     rows = decode_rows(run.steps, run.spans)
-    begins = run.spans["join_s"]
-    from simserve.metrics.itl import span_ends
-
-    expected_s = first_prefills_s + float((span_ends(rows, run.spans) - begins).sum())
+    expected_s = first_prefills_s + float((span_ends(rows, run.spans) - run.spans["join_s"]).sum())
     assert float((found.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)
