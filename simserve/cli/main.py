@@ -39,10 +39,10 @@ def _invoke(arguments: Sequence[str]) -> int:
 
     try:
         app(args=list(arguments), prog_name="simserve")
-    except SystemExit as exit:  # typer always ends so, after its own usage errors too
-        if exit.code == INTERRUPTED:
+    except SystemExit as end:  # typer always ends so, after its own usage errors too
+        if end.code == INTERRUPTED:
             raise KeyboardInterrupt from None
-        return exit.code if isinstance(exit.code, int) else GOOD
+        return end.code if isinstance(end.code, int) else GOOD
     return GOOD
 
 
