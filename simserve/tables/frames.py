@@ -7,6 +7,8 @@ import pandas as pd
 from simserve.tables.columns import Columns
 from simserve.tables.schema import Field
 
+_DTYPES = {"int32": "int32", "int64": "int64"}
+
 
 def frame(fields: tuple[Field, ...], columns: Columns) -> pd.DataFrame:
     """A DataFrame of the columns in the order of the fields; what never came is NaN or NA."""
@@ -26,4 +28,4 @@ def _series(field: Field, column: Any, n_rows: int) -> Any:
         return series.mask(column < 0)
     if column.dtype.kind == "U":
         return pd.Series(column.tolist(), dtype=object)
-    return column
+    return column.astype(_DTYPES.get(field.kind, column.dtype), copy=False)

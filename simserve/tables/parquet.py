@@ -167,7 +167,7 @@ def _column(field: Field, column: Any) -> Any:
         return array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     if field.kind == "replica":
         return array.fill_null(-1).to_numpy(zero_copy_only=False)
-    if array.null_count == len(array) and field.kind != "id":
+    if len(array) and array.null_count == len(array):
         return None
     if pa.types.is_string(array.type):
         return np.array(array.to_pylist(), np.str_)

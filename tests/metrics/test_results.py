@@ -1,0 +1,295 @@
+"""Results: what is written can be read back, and the metrics can be made again from the parquet files alone."""
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.errors import OutputError
+from simserve.metrics.results import Results, load_results
+from simserve.tables.columns import Columns
+from simserve.tables.facts import RunFacts
+from simserve.tables.run_tables import RunTables
+from simserve.tables.schema import DERIVED, REQUESTS, SPANS, STEPS, TABLES
+from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
+
+SLO = {"ttft_s": 2.0, "itl_s": 0.5}
+TIMES_OF_STEPS = ("start_s", "end_s", "first_step_s", "last_step_s")
+
+
+def story(seed: int = 3, **changes: Any) -> tuple[RunTables, RunFacts]:
+    _, run = random_story(seed, n_requests=40, most_rows=150)
+    return run, run_facts(run, n_replicas=2, slo=SLO, **changes)
+
+
+def again(loaded: Results) -> Results:
+    """The metrics made from nothing but what the parquet files hold."""
+    requests = {name: column for name, column in loaded.columns["requests"].items() if name not in DERIVED}
+    run = RunTables(requests, loaded.columns["steps"], loaded.columns["spans"])
+    return Results.from_run(run, loaded.facts, loaded.scenario_yaml)
+
+
+def same(left: Results, right: Results, *names: str) -> None:
+    for name in names:
+        pd.testing.assert_frame_equal(getattr(left, name), getattr(right, name))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_written_reads_back_the_same(tmp_path: Path, seed: int) -> None:
+    run, facts = story(seed)
+    results = Results.from_run(run, facts, "name: story\n")
+    results.write(tmp_path / "out")
+    loaded = load_results(tmp_path / "out")
+    same(results, loaded, *TABLES)
+    assert (loaded.facts, loaded.scenario_yaml) == (facts, "name: story\n")
+    assert (loaded.summary, loaded.vllm_bench) == (results.summary, results.vllm_bench)
+
+
+@settings(deadline=None, max_examples=15)
+@given(st.integers(0, 10**9))
+def test_all_metrics_can_be_made_again_from_the_parquet_files(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    run, facts = story(seed)
+    results = Results.from_run(run, facts, "")
+    out = tmp_path_factory.mktemp("again") / "out"
+    results.write(out)
+    remade = again(load_results(out))
+    assert (remade.summary, remade.vllm_bench) == (results.summary, results.vllm_bench)
+    same(remade, results, *TABLES)
+
+
+def test_a_row_a_step_gives_the_same_metrics_and_every_tokens_time(tmp_path: Path) -> None:
+    run, facts = story()
+    results = Results.from_run(run, facts, "")
+    results.write(tmp_path / "out", steps="full")
+    loaded = load_results(tmp_path / "out")
+    assert set(loaded.steps["n_steps"]) == {1}
+    remade = again(loaded)
+    assert remade.vllm_bench == pytest.approx(results.vllm_bench, rel=1e-12)
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"):
+        assert remade.summary[name] == pytest.approx(results.summary[name], rel=1e-9)
+    pd.testing.assert_frame_equal(remade.requests, results.requests)
+
+
+def test_steps_can_be_left_out(tmp_path: Path) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out", steps="none")
+    loaded = load_results(tmp_path / "out")
+    assert not {"steps.parquet", "spans.parquet"} & {file.name for file in (tmp_path / "out").iterdir()}
+    assert len(loaded.requests)
+    with pytest.raises(OutputError, match="written without"):
+        _ = loaded.steps
+
+
+def test_the_columns_are_the_contracts_in_its_order() -> None:
+    results = Results.from_run(*story(), "")
+    assert list(results.requests.columns) == [
+        "request_id",
+        "arrival_s",
+        "prompt_tokens",
+        "output_tokens",
+        "max_tokens",
+        "status",
+        "status_reason",
+        "pool",
+        "replica",
+        "prefill_replica",
+        "scheduled_s",
+        "first_token_s",
+        "finish_s",
+        "queue_s",
+        "preempted_s",
+        "transfer_s",
+        "ttft_s",
+        "tpot_s",
+        "max_itl_s",
+        "e2e_s",
+        "n_preemptions",
+        "n_recomputed_tokens",
+        "cached_tokens",
+        "session_id",
+        "turn",
+        "attempt",
+        "priority",
+        "slo_class",
+        "in_window",
+        "slo_met",
+    ]
+    assert list(results.steps.columns)[:15] == [
+        "replica",
+        "step",
+        "decode_step",
+        "n_steps",
+        "start_s",
+        "end_s",
+        "first_step_s",
+        "last_step_s",
+        "prefill_tokens",
+        "decode_requests",
+        "kv_tokens",
+        "kv_blocks_used",
+        "kv_blocks_reserved",
+        "queue_len",
+        "blocked_by",
+    ]
+    assert list(results.spans.columns)[:4] == ["request_id", "replica", "first_step", "last_step"]
+
+
+def test_what_never_came_is_null_in_the_file_and_never_nan(tmp_path: Path) -> None:
+    lives = [Life(0, 5, status="rejected"), Life(0, 1)]
+    teller = Teller(lives)
+    teller.start(1)
+    teller.row(1 * S, joins=(1,))
+    run = tables(lives, [teller])
+    Results.from_run(run, run_facts(run), "").write(tmp_path / "out")
+    table = pq.read_table(tmp_path / "out" / "requests.parquet")
+    first, second = table.to_pylist()
+    nulls = {name for name, value in first.items() if value is None}
+    assert nulls >= {
+        "replica",
+        "pool",
+        "scheduled_s",
+        "first_token_s",
+        "finish_s",
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+        "slo_met",
+    }
+    assert (first["status"], first["status_reason"]) == ("rejected", "too long")
+    assert (second["tpot_s"], second["max_itl_s"], second["status_reason"]) == (None, None, None)
+    assert (second["ttft_s"], second["replica"], second["in_window"]) == (1.0, 0, True)
+
+
+def test_json_is_strict_even_of_a_run_in_which_nothing_was_measured(tmp_path: Path) -> None:
+    lives = [Life(0, 5, status="rejected")]
+    run = tables(lives, [Teller(lives)])
+    facts = run_facts(run, slo=SLO, measure={"warmup_s": 1e9})
+    Results.from_run(run, facts, "").write(tmp_path / "out")
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    for name in ("summary.json", "vllm_bench.json"):
+        json.loads((tmp_path / "out" / name).read_text(), parse_constant=refuse)
+
+
+def test_a_run_without_requests_can_be_written_and_read(tmp_path: Path) -> None:
+    lives: list[Life] = []
+    run = tables(lives, [Teller(lives)])
+    Results.from_run(run, run_facts(run, slo=SLO), "").write(tmp_path / "out")
+    loaded = load_results(tmp_path / "out")
+    assert len(loaded.requests) == 0
+    assert again(loaded).summary == loaded.summary
+
+
+def test_each_file_carries_schema_and_units(tmp_path: Path) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    for name in TABLES:
+        schema = pq.read_schema(tmp_path / "out" / f"{name}.parquet")
+        assert schema.metadata[b"simserve.schema"] == b"simserve/1"
+        seconds = [field for field in schema if field.name.endswith("_s") and "per_s" not in field.name]
+        assert all(field.metadata == {b"unit": b"s"} for field in seconds)
+
+
+def test_the_same_run_writes_the_same_bytes_whatever_time_it_took(tmp_path: Path) -> None:
+    for name, wall_s in (("one", 1.0), ("two", 2.0)):
+        Results.from_run(*story(wall_s=wall_s), "").write(tmp_path / name)
+    for name in TABLES:
+        one, two = (tmp_path / folder / f"{name}.parquet" for folder in ("one", "two"))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_the_page_is_made_before_anything_is_written(tmp_path: Path) -> None:
+    results = Results.from_run(*story(), "")
+
+    def broken(_: Results) -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        results.write(tmp_path / "out", report=broken)
+    assert not list(tmp_path.iterdir())
+    results.write(tmp_path / "out", report=lambda given: f"<p>{given.facts.name}</p>")
+    assert (tmp_path / "out" / "report.html").read_text() == "<p>story</p>"
+
+
+def test_the_engines_tables_are_not_changed() -> None:
+    run, facts = story()
+    before = {name: np.array(column) for name, column in run.requests.items() if isinstance(column, np.ndarray)}
+    Results.from_run(run, facts, "")
+    for name, column in before.items():
+        np.testing.assert_array_equal(run.requests[name], column)
+    assert not set(DERIVED) & run.requests.keys()
+
+
+def test_ids_that_the_load_gave_come_back_as_text(tmp_path: Path) -> None:
+    run, facts = story()
+    ids = np.array([f"chat-{i}-ü" for i in range(len(run.requests["arrival_s"]))])
+    run.requests.update(request_id=ids, session_id=ids, turn=np.arange(len(ids)), slo_class=ids)
+    Results.from_run(run, facts, "").write(tmp_path / "out")
+    loaded = load_results(tmp_path / "out")
+    assert loaded.requests["request_id"].tolist() == loaded.requests["session_id"].tolist() == ids.tolist()
+    assert loaded.requests["turn"].tolist() == list(range(len(ids)))
+
+
+def test_neither_reducing_nor_writing_needs_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = builtins.__import__
+
+    def importing(name: str, *others: Any, **more: Any) -> Any:
+        assert name.split(".")[0] not in ("pandas", "scipy"), f"{name} was imported"
+        return honest(name, *others, **more)
+
+    monkeypatch.setattr(builtins, "__import__", importing)
+    Results.from_run(*story(), "").write(tmp_path / "out", steps="full")
+
+
+@pytest.mark.parametrize("missing", ["summary.json", "vllm_bench.json", "scenario.yaml", "requests.parquet"])
+def test_a_folder_that_lacks_a_file_is_named_with_it(tmp_path: Path, missing: str) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    (tmp_path / "out" / missing).unlink()
+    with pytest.raises(OutputError, match=f"{missing}: no such file"):
+        load_results(tmp_path / "out")
+
+
+def test_no_folder_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="no such folder"):
+        load_results(tmp_path / "nowhere")
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    for name in ("steps.parquet", "summary.json"):
+        (tmp_path / "out" / name).write_bytes(b"\xffnot what it was")
+        with pytest.raises(OutputError, match=f"{name}: cannot be read"):
+            load_results(tmp_path / "out")
+
+
+def columns_of(fields: Any, columns: Columns) -> set[str]:
+    return {field.name for field in fields} ^ set(columns)
+
+
+def test_the_schemas_name_what_the_engine_hands_over_and_nothing_else() -> None:
+    run, _ = story()
+    assert columns_of(REQUESTS, run.requests) == set(DERIVED)
+    assert columns_of(STEPS, run.steps) == set()
+    assert columns_of(SPANS, run.spans) == set()
+
+
+def test_pools_that_answer_whole_have_no_gaps() -> None:
+    lives = [Life(0, 3)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1 * S, joins=(0,))
+    teller.row(1 * S, n=2)
+    run = tables(lives, [teller], whole=True)
+    results = Results.from_run(run, run_facts(run, pools=(pool_facts(streamed=False),)), "")
+    assert results.requests["max_itl_s"].tolist() == [0.0]
+    assert (results.summary["itl_s"]["n"], results.summary["itl_s"]["max"]) == (2, 0.0)
+    assert results.vllm_bench["max_output_tokens_per_s"] == 3.0

@@ -1,0 +1,201 @@
+"""summary.json: every number worked by hand on a small run, and what it says about trust."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.metrics.results import Results
+from simserve.tables.facts import PoolFacts
+from tests.metrics.stories import Life, S, Teller, pool_facts, run_facts, tables
+
+
+def three_requests() -> tuple[list[Life], Teller]:
+    """Arrivals at 0, 2 and 4 s; one answer of three tokens, one of two after a preemption, one refusal."""
+    lives = [
+        Life(0, 3, prompt_tokens=100),
+        Life(2 * S, 2, prompt_tokens=50),
+        Life(4 * S, 7, prompt_tokens=9, status="rejected"),
+    ]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1 * S, prefill_tokens=100, joins=(0,))
+    teller.row(1 * S)
+    teller.start(1)
+    teller.row(1 * S, prefill_tokens=50, joins=(1,))  # the third token of request 0, the first of request 1
+    teller.preempt(1)
+    teller.row(2 * S, prefill_tokens=51, joins=(1,))
+    return lives, teller
+
+
+def summarised(**changes: Any) -> dict[str, Any]:
+    lives, teller = three_requests()
+    run = tables(lives, [teller])
+    return Results.from_run(run, run_facts(run, **changes), "").summary
+
+
+def steady(
+    n: int = 1200, status: str = "finished", pools: tuple[PoolFacts, ...] = (), **changes: Any
+) -> dict[str, Any]:
+    """n requests a second apart, each answered with one token within 0.1 s."""
+    lives = [Life(i * S, 1) for i in range(n)]
+    teller = Teller(lives)
+    for i in range(n):
+        teller.pause(i * S - teller.now_ps)
+        teller.start(i)
+        teller.row(S // 10, prefill_tokens=10, joins=(i,))
+    for life in lives[:5]:
+        life.status = status
+    run = tables(lives, [teller])
+    return Results.from_run(run, run_facts(run, pools=pools, **changes), "").summary
+
+
+def test_counts_and_rates_are_those_worked_by_hand() -> None:
+    found = summarised(end_s=5.0)
+    assert found["window"] == {"start_s": 0.0, "end_s": 4.0, "duration_s": 4.0, "ends_with": "last arrival"}
+    assert found["requests"] == {
+        "offered": 3,
+        "arrived": 3,
+        "finished": 2,
+        "rejected": 1,
+        "timed_out": 0,
+        "unfinished": 0,
+    }
+    assert found["offered_per_s"] == 0.75
+    assert found["requests_per_s"] == 0.5
+    assert found["served_per_s"] == 0.25  # the second finishes at 5 s, past the window
+    assert found["input_tokens_per_s"] == 37.5
+    assert found["output_tokens_per_s"] == 1.25
+    assert found["total_tokens_per_s"] == 38.75
+    assert found["preemptions"] == {"n": 1, "requests": 1, "requests_frac": 1 / 3, "recomputed_tokens": 7}
+    assert found["gpu_seconds"] == 5.0
+    assert found["busy_frac"] == 1.0
+
+
+def test_latencies_are_those_worked_by_hand() -> None:
+    found = summarised()
+    assert (found["ttft_s"]["n"], found["ttft_s"]["p50"], found["ttft_s"]["max"]) == (2, 1.0, 1.0)
+    assert (found["tpot_s"]["mean"], found["tpot_s"]["max"]) == (1.5, 2.0)
+    assert (found["itl_s"]["n"], found["itl_s"]["mean"]) == (3, pytest.approx(4 / 3))
+    assert found["e2e_s"]["p50"] == 3.0
+    assert found["queue_s"]["max"] == 0.0
+    assert set(found["itl_s"]) == {"n", "mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max"}
+
+
+def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
+    found = summarised(slo={"ttft_s": 1.0, "tpot_s": 1.5})
+    attained = found["slo_attainment"]
+    assert (attained["frac"], attained["of_admitted_frac"], attained["n_met"]) == (1 / 3, 0.5, 1)
+    assert attained["low_frac"] is None  # too few for an interval
+    assert attained["by_slo"] == {"ttft_s": 2 / 3, "tpot_s": 1 / 3}
+    assert found["goodput"] == pytest.approx({"per_s": 0.25, "per_gpu_s": 0.25, "per_usd": 250.0})
+
+
+def test_without_slo_there_is_neither_attainment_nor_goodput() -> None:
+    found = summarised()
+    assert (found["slo"], found["slo_attainment"], found["goodput"]) == ({}, None, None)
+
+
+def test_kv_is_that_of_all_replicas_and_the_peak_that_of_the_fullest() -> None:
+    pools = (pool_facts("a", 2, n_blocks=100), pool_facts("b", 1, n_blocks=200, block_size=32))
+    found = summarised(pools=pools, peak_kv_blocks=(10, 90, 100))
+    assert found["kv"] == {"blocks": 400, "tokens": 200 * 16 + 200 * 32, "peak_blocks": 100, "peak_frac": 0.9}
+
+
+def test_the_run_is_identified() -> None:
+    found = summarised()
+    assert (found["schema"], found["name"], found["seed"], found["digest"]) == (
+        "simserve/1",
+        "story",
+        0,
+        "0123456789ab",
+    )
+    assert (found["simulated_s"], found["wall_s"]) == (5.0, 0.25)
+    assert "work" not in found["pools"][0]
+
+
+def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
+    found = steady(slo={"ttft_s": 1.0})
+    assert found["warnings"] == []
+    assert found["trust"] == {
+        "calibrated": True,
+        "kv_verified": True,
+        "kv_limit_is_a_guess": False,
+        "n_requests": 1200,
+        "n_enough_for_p99": True,
+        "saturated": False,
+        "interval_too_narrow": False,
+    }
+
+
+def test_fewer_than_a_thousand_requests_are_too_few_for_a_p99() -> None:
+    found = steady(999)
+    assert found["trust"]["n_enough_for_p99"] is False
+    assert found["warnings"] == ["p99 of 999 requests is a guess; 1000 are the least"]
+
+
+def test_estimated_kv_that_was_nearly_used_up_is_warned_of() -> None:
+    for peak, is_guess in ((90, False), (91, True)):
+        pools = (pool_facts(kv_verified=False),)
+        found = steady(pools=pools, peak_kv_blocks=(peak,))
+        assert found["trust"]["kv_limit_is_a_guess"] is is_guess
+        assert any("num_gpu_blocks" in warning for warning in found["warnings"]) is is_guess
+    verified = steady(peak_kv_blocks=(100,))
+    assert verified["trust"]["kv_limit_is_a_guess"] is False
+
+
+def test_misses_are_said_to_be_left_out_of_latencies() -> None:
+    found = steady(status="unfinished")
+    assert found["ttft_s"]["n"] == 1195
+    assert any(warning.startswith("latencies are those of the 1195 requests") for warning in found["warnings"])
+
+
+def test_the_engines_own_warnings_and_notes_are_kept() -> None:
+    found = steady(warnings=("costs are uncalibrated",), notes=("3 rows were sorted",))
+    assert (found["warnings"], found["notes"]) == (["costs are uncalibrated"], ["3 rows were sorted"])
+
+
+def test_a_warm_up_that_leaves_nothing_is_said_so_and_gives_nulls() -> None:
+    found = summarised(measure={"warmup_s": 99.0}, slo={"ttft_s": 1.0})
+    assert found["requests"]["arrived"] == 0
+    assert (found["requests_per_s"], found["mfu"], found["ttft_s"]["p50"]) == (None, None, None)
+    assert (found["slo_attainment"]["frac"], found["goodput"]["per_s"]) == (None, None)
+    assert found["warnings"] == [
+        "no request arrived in the measured window; shorten measure.warmup_s or offer more requests"
+    ]
+
+
+def test_all_at_once_divides_by_the_time_to_the_last_answer_and_says_so() -> None:
+    lives = [Life(0, 1), Life(0, 1)]
+    teller = Teller(lives)
+    teller.start(0, 1)
+    teller.row(4 * S, joins=(0, 1))
+    run = tables(lives, [teller])
+    found = Results.from_run(run, run_facts(run), "").summary
+    assert found["window"]["ends_with"] == "last finish"
+    assert found["requests_per_s"] == 0.5
+    assert any("sent at one instant" in warning for warning in found["warnings"])
+
+
+def test_a_backlog_that_only_grows_is_saturation() -> None:
+    lives = [Life(i * S // 2, 1) for i in range(300)]
+    teller = Teller(lives)
+    for i in range(300):
+        teller.start(i)
+        teller.row(1 * S, joins=(i,))
+    run = tables(lives, [teller])
+    found = Results.from_run(run, run_facts(run), "").summary
+    assert found["trust"]["saturated"] is True
+    assert found["served_per_s"] == pytest.approx(1.0, abs=0.01)
+    assert found["offered_per_s"] == pytest.approx(2.0, abs=0.01)
+    assert any("backlog grew" in warning for warning in found["warnings"])
+
+
+def test_no_number_is_nan() -> None:
+    def numbers(value: Any) -> list[float]:
+        if isinstance(value, dict):
+            return [number for member in value.values() for number in numbers(member)]
+        return [value] if isinstance(value, float) else []
+
+    for found in (summarised(), summarised(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
+        assert np.isfinite(numbers(found)).all()
