@@ -39,7 +39,10 @@ def ask_for_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:
     """Raises PolicyError unless the chunks of a plan are parts of the prefill of different requests of the queue."""
     pads = scheduler.runs_to_completion
-    for request, n_tokens in plan.prefill:
+    for chunk in plan.prefill:
+        if type(chunk) is not tuple or len(chunk) != 2 or type(chunk[0]) is not Request:
+            raise broke(scheduler, "plan", view.now_ps, "prefill must hold pairs (request, tokens)", chunk)
+        request, n_tokens = chunk
         if request.phase is not WAITING and request not in view.prefilling:
             raise broke(scheduler, "plan", view.now_ps, "must prefill only requests of view.queue", request)
         if type(n_tokens) is not int or n_tokens < 1:

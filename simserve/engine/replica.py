@@ -69,6 +69,7 @@ class Replica:
         self._on_answer = on_answer
         self._is_alone = is_alone
         self._blocked_by: Blocked | None = None
+        self._blocked_code = 0
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
         self._view = ReplicaView(
@@ -153,18 +154,18 @@ class Replica:
         cohort, pool, n = self.cohort, self.pool, stretch.n_decoding
         self.stretch = None
         self._stretch_rows += pack_stretch(
-            stretch.n_steps,
             stretch.start_ps,
             stretch.first_ps,
             stretch.growth_ps,
-            stretch.n_prefill_tokens,
             stretch.n_prefill_pairs,
-            n,
             cohort.kv_tokens if n else 0,
+            stretch.n_steps,
+            stretch.n_prefill_tokens,
+            n,
             pool.used_blocks,
             pool.reserved_blocks,
             stretch.queue_len,
-            BLOCKED_BY[self._blocked_by],
+            self._blocked_code,
         )
         if n:
             n_steps = stretch.n_steps
@@ -263,6 +264,7 @@ class Replica:
             self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
             just_preempted = True
         self._blocked_by = plan.blocked_by
+        self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
         if plan.prefill:
             self._start_mixed(plan, now_ps)
         elif cohort.n and plan.decode:

@@ -62,32 +62,34 @@ def _instants(ps: NDArray[np.int64]) -> NDArray[np.float64]:
 
 def _steps(cluster: Cluster) -> Columns:
     per_replica = [cluster.recorder.stretches(replica.index) for replica in cluster.replicas]
-    rows = np.concatenate(per_replica)
-    replica = np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica)))
-    n_steps = rows["n_steps"].astype(np.int64)
-    n_decode_steps = np.where(rows["decode_requests"] > 0, n_steps, 0)
-    last_ps = rows["first_ps"] + rows["growth_ps"] * (n_steps - 1)
-    end_ps = rows["start_ps"] + n_steps * rows["first_ps"] + rows["growth_ps"] * (n_steps * (n_steps - 1) // 2)
+    lengths = list(map(len, per_replica))
+    rows = _columns(per_replica)
+    n_steps, first_ps, growth_ps = rows["n_steps"].astype(np.int64), rows["first_ps"], rows["growth_ps"]
+    end_ps = rows["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
     counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
     return {
-        "replica": replica,
-        "step": _before(n_steps, per_replica),
-        "decode_step": _before(n_decode_steps, per_replica),
+        "replica": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
+        "step": _before(n_steps, lengths),
+        "decode_step": _before(np.where(rows["decode_requests"] > 0, n_steps, 0), lengths),
         "n_steps": n_steps,
         "start_s": array_to_s(rows["start_ps"]),
         "end_s": array_to_s(end_ps),
-        "first_step_s": array_to_s(rows["first_ps"]),
-        "last_step_s": array_to_s(last_ps),
-        **{name: np.ascontiguousarray(rows[name]) for name in (*counters, "kv_blocks_reserved", "queue_len")},
+        "first_step_s": array_to_s(first_ps),
+        "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
+        **{name: rows[name] for name in (*counters, "kv_blocks_reserved", "queue_len")},
         "blocked_by": Categorical(rows["blocked_by"].astype(np.int32), tuple(name or "" for name in BLOCKED_BY)),
     }
 
 
-def _before(counts: NDArray[np.int64], per_replica: list[NDArray[np.void]]) -> NDArray[np.int64]:
+def _columns(per_replica: list[NDArray[np.void]]) -> Columns:
+    """Each field of packed rows as an array of its own, replica after replica."""
+    return {name: np.concatenate([rows[name] for rows in per_replica]) for name in per_replica[0].dtype.names or ()}
+
+
+def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
     """How many came before each row, counted from each replica's first row."""
     before = np.cumsum(counts) - counts
-    starts = np.cumsum([0, *map(len, per_replica)])[:-1]
-    lengths = [len(rows) for rows in per_replica]
+    starts = np.cumsum([0, *lengths])[:-1]
     offsets = [int(before[start]) if length else 0 for start, length in zip(starts, lengths, strict=True)]
     since: NDArray[np.int64] = before - np.repeat(offsets, lengths)
     return since
@@ -95,11 +97,11 @@ def _before(counts: NDArray[np.int64], per_replica: list[NDArray[np.void]]) -> N
 
 def _spans(cluster: Cluster) -> Columns:
     per_replica = [cluster.recorder.spans(replica.index) for replica in cluster.replicas]
-    rows = np.concatenate(per_replica)
+    rows = _columns(per_replica)
     return {
-        "request_id": rows["request_id"].astype(np.int64),
+        "request_id": rows["request_id"],
         "replica": np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica))),
-        "first_step": np.ascontiguousarray(rows["first_step"]),
-        "last_step": np.ascontiguousarray(rows["last_step"]),
+        "first_step": rows["first_step"],
+        "last_step": rows["last_step"],
         "join_s": array_to_s(rows["join_ps"]),
     }

@@ -36,6 +36,8 @@ NONSENSE: dict[str, tuple[Callable[[ReplicaView], Any], str]] = {
     "negative tokens": (lambda view: StepPlan([(head(view), -1)]), "at least 1, got -1"),
     "fractions": (lambda view: StepPlan([(head(view), 1.5)]), "must be whole and at least 1, got 1.5"),
     "too many tokens": (lambda view: StepPlan([(head(view), 21)]), "more than the 20 tokens left"),
+    "no pairs": (lambda view: StepPlan([7]), "prefill must hold pairs (request, tokens), got 7"),  # type: ignore[list-item]
+    "no request": (lambda view: StepPlan([(None, 1)]), "prefill must hold pairs"),  # type: ignore[list-item]
     "twice": (lambda view: StepPlan([(head(view), 1), (head(view), 1)]), "must name a request once"),
     "stranger": (lambda view: StepPlan([(Request(0, 0, 20, 5), 20)]), "must prefill only requests of view.queue"),
     "odd reason": (lambda view: StepPlan(blocked_by="mood"), "blocked_by must be"),  # type: ignore[arg-type]
