@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.results import Results
-from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_at_once
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, most_in_one_second
 from tests.metrics.stories import Life, S, Teller, random_story, run_facts, tables
 
 KEYS = {
@@ -94,9 +94,10 @@ def test_when_nothing_is_completed_all_is_zero_as_in_vllm() -> None:
     assert {key: value for key, value in bench.items() if value} == {"failed": 1}
 
 
-def test_who_leaves_goes_before_who_comes_at_the_same_instant() -> None:
-    assert most_at_once(np.array([0.0, 1.0, 1.0]), np.array([1.0, 2.0, 3.0])) == 2
-    assert most_at_once(np.array([]), np.array([])) == 0
+def test_a_request_counts_in_every_second_that_it_touches() -> None:
+    assert most_in_one_second(np.array([5.0, 6.1, 6.5]), np.array([6.0, 6.2, 6.9])) == 3
+    assert most_in_one_second(np.array([5.0, 6.1, 7.5]), np.array([5.9, 6.2, 7.6])) == 1
+    assert most_in_one_second(np.array([]), np.array([])) == 0
 
 
 @settings(deadline=None, max_examples=60)
@@ -117,13 +118,17 @@ def test_the_busiest_second_is_that_of_every_token_put_into_its_second(seed: int
     assert found == counts.max()
 
 
-@given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 20)), min_size=1, max_size=30))
-def test_the_most_at_once_is_that_of_a_sweep_over_all_events(requests: list[tuple[int, int]]) -> None:
-    events = sorted([(start, 1) for start, _ in requests] + [(start + length, -1) for start, length in requests])
-    present = np.cumsum([change for _, change in sorted(events, key=lambda event: (event[0], event[1]))])
-    start_s = np.array([float(start) for start, _ in requests])
-    end_s = np.array([float(start + length) for start, length in requests])
-    assert most_at_once(start_s, end_s) == present.max()
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 5_000)), min_size=1, max_size=30))
+def test_the_most_in_one_second_is_that_of_putting_every_request_into_each_of_its_seconds(
+    requests_ms: list[tuple[int, int]],
+) -> None:
+    start_s = np.array([start / 1000 for start, _ in requests_ms])
+    end_s = np.array([(start + length) / 1000 for start, length in requests_ms])
+    present = [0] * 30
+    for first, last in zip(start_s - start_s.min(), end_s - start_s.min(), strict=True):
+        for second in range(int(first), int(last) + 1):
+            present[second] += 1
+    assert most_in_one_second(start_s, end_s) == max(present)
 
 
 def test_a_stretch_of_many_steps_is_counted_second_by_second() -> None:
