@@ -56,7 +56,8 @@ def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats
     """busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
-    return work.busy_s / lasts_s, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
+    busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows round a little
+    return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
 
 def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
@@ -66,7 +67,7 @@ def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     peak, bandwidth = _each(of, "peak_flop_per_s").sum(), _each(of, "hbm_bytes_per_s").sum()
     return Utilisation(
-        busy_frac=float(work.busy_s.mean() / duration_s),
+        busy_frac=min(float(work.busy_s.mean() / duration_s), 1.0),
         mfu=float(work.flop.sum() / (peak * duration_s)),
         mbu=float(work.bytes.sum() / (bandwidth * duration_s)),
     )

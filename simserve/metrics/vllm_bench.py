@@ -50,7 +50,9 @@ def vllm_bench(
         "output_throughput": n_output * per_s,
         "total_token_throughput": (n_input + n_output) * per_s,
         "max_output_tokens_per_s": max_tokens_per_s,
-        "max_concurrent_requests": most_at_once(requests["arrival_s"][completed], requests["finish_s"][completed]),
+        "max_concurrent_requests": most_in_one_second(
+            requests["arrival_s"][completed], requests["finish_s"][completed]
+        ),
         **{key: value for name in NAMES for key, value in _latency_keys(NAMES[name], latencies[name]).items()},
     }
 
@@ -62,13 +64,18 @@ def _latency_keys(name: str, found: Distribution) -> dict[str, float]:
     return {f"{what}_{name}_ms": value * scale if found.n else 0.0 for what, value in values.items()}
 
 
-def most_at_once(start_s: Floats, end_s: Floats) -> int:
-    """The most requests in flight at an instant, `(n_requests,)` each; who leaves goes before who comes."""
+def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
+    """The most requests in flight at any time of one second, `(n_requests,)` each, seconds counted from the first send.
+
+    vLLM's max_concurrent_requests: it counts a request in every second that it touches, so this is at least the most
+    at one instant, and more where many come and go within a second.
+    """
     if not len(start_s):
         return 0
-    start_s = np.sort(start_s)
-    n_left = np.searchsorted(np.sort(end_s), start_s, side="right")
-    return int((np.arange(1, len(start_s) + 1) - n_left).max())
+    first, last = (np.bincount((at_s - start_s.min()).astype(np.int64)) for at_s in (start_s, end_s))
+    began = np.cumsum(np.pad(first, (0, len(last) - len(first))))
+    ended_before = np.cumsum(last) - last
+    return int((began - ended_before).max())
 
 
 def max_output_tokens_per_s(

@@ -1,0 +1,44 @@
+"""The metrics of a real run against the oracle, which keeps every token's own time."""
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+
+from simserve.engine.tabulate import tabulate
+from simserve.metrics.results import Results
+from simserve.metrics.stats import PERCENTILES, level_name
+from simserve.routers.round_robin import RoundRobin
+from simserve.tables.run_tables import RunTables
+from simserve.units import PS_PER_S
+from simserve.workload.trace import Trace
+from tests import oracle
+from tests.metrics.stories import pool_facts, run_facts
+from tests.test_oracle_agrees import ReplicaSetup, run_both, setups, traces
+
+
+def reduced(run: RunTables, setup: ReplicaSetup, n_replicas: int) -> Results:
+    pool = pool_facts(n_replicas=n_replicas, streamed=setup.scheduler.stream)
+    return Results.from_run(run, run_facts(run, pools=(pool,), slo={"itl_s": 1.0}), "")
+
+
+def gaps_s(life: oracle.Life) -> list[float]:
+    return [(after - before) / PS_PER_S for before, after in zip(life.token_ps, life.token_ps[1:], strict=False)]
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(setups(), traces())
+def test_gaps_and_first_tokens_are_those_of_the_oracles_tokens(replicas: list[ReplicaSetup], load: Trace) -> None:
+    cluster, truth = run_both(replicas, RoundRobin, load, None)
+    run = tabulate(cluster, load, np.zeros(len(replicas), np.int32), ("serve",))
+    results = reduced(run, replicas[0], len(replicas))
+    done = {row: life for row, life in truth.lives.items() if life.finish_ps >= 0}
+    pooled = [gap for life in done.values() for gap in gaps_s(life)]
+    assert results.summary["itl_s"]["n"] == len(pooled)
+    if pooled:
+        found = [results.summary["itl_s"][level_name(level)] for level in PERCENTILES]
+        assert found == np.percentile(pooled, PERCENTILES).tolist()
+    requests = results.columns["requests"]
+    for row, life in done.items():
+        gaps = gaps_s(life)
+        assert requests["max_itl_s"][row] == max(gaps) if gaps else np.isnan(requests["max_itl_s"][row])
+        assert requests["ttft_s"][row] == requests["first_token_s"][row] - requests["arrival_s"][row]
+        assert requests["first_token_s"][row] == life.token_ps[0] / PS_PER_S
