@@ -3,6 +3,7 @@
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
+from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name
@@ -12,7 +13,7 @@ from simserve.units import PS_PER_S
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.metrics.stories import pool_facts, run_facts
-from tests.test_oracle_agrees import ReplicaSetup, run_both, setups, traces
+from tests.test_oracle_agrees import run_both, setups, traces
 
 
 def reduced(run: RunTables, setup: ReplicaSetup, n_replicas: int) -> Results:
