@@ -125,7 +125,7 @@ def load_results(directory: str | Path) -> Results:
         if _is_there(folder, name)
     }
     wall_s = float(summary.get("wall_s") or 0.0)
-    facts = facts_from_dict(_facts(folder, tables["requests"][1]), wall_s)
+    facts = _facts(folder / "requests.parquet", tables["requests"][1], wall_s)
     scenario = folder / "scenario.yaml"
     if not scenario.is_file():
         raise OutputError(f"{scenario}: no such file; run the scenario again")
@@ -138,12 +138,10 @@ def _is_there(folder: Path, name: str) -> bool:
     return name not in ("steps", "spans") or (folder / f"{name}.parquet").exists()
 
 
-def _facts(folder: Path, metadata: dict[str, str]) -> dict[str, Any]:
-
+def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:
+    """The facts of the run, which its table of requests carries along."""
     try:
-        facts: dict[str, Any] = json.loads(metadata["facts"])
-    except (KeyError, ValueError):
-        raise OutputError(
-            f"{folder / 'requests.parquet'}: facts of the run are missing; run the scenario again"
-        ) from None
-    return facts
+        return facts_from_dict(json.loads(metadata["facts"]), wall_s)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        rule = "must carry the facts of its run, as this version of simserve writes them"
+        raise OutputError(f"{path}: {rule}; run the scenario again") from None

@@ -29,7 +29,7 @@ def result_folder(directory: Path) -> Iterator[Path]:
     Raises OutputError if `directory` holds anything but an earlier result, or cannot be written.
     """
     check_folder(directory)
-    place = directory.resolve()
+    place = Path(os.path.realpath(directory))  # Path.resolve raises where links go in circles
     made: list[Path] = []
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:

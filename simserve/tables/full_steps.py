@@ -9,7 +9,7 @@ from simserve.units import array_to_ps, array_to_s
 
 
 def full_steps(steps: Columns) -> Columns:
-    """One row a step, `(n_steps in all,)`: times and kv_tokens are those of the step, exact to the picosecond.
+    """One row a step, `(n_steps in all,)`: times and kv_tokens are those of the step, as exact as the columns are.
 
     Blocks, queue_len and blocked_by stay those at the start of the stretch; its prompt chunks belong to its first step.
     """
@@ -26,8 +26,15 @@ def full_steps(steps: Columns) -> Columns:
         "step": full["step"] + place,
         "decode_step": full["decode_step"] + place * decodes,
         "n_steps": np.ones(len(row), n_steps.dtype),
-        "start_s": array_to_s(start_ps + _sums(first_ps[row], growth_ps[row], place)),
-        "end_s": array_to_s(start_ps + _sums(first_ps[row], growth_ps[row], place + 1)),
+        # A day is more picoseconds than a float64 counts: both ends of a stretch stay to the last bit as they are.
+        "start_s": np.where(
+            place == 0, full["start_s"], array_to_s(start_ps + _sums(first_ps[row], growth_ps[row], place))
+        ),
+        "end_s": np.where(
+            place == full["n_steps"] - 1,
+            full["end_s"],
+            array_to_s(start_ps + _sums(first_ps[row], growth_ps[row], place + 1)),
+        ),
         "first_step_s": lasts_s,
         "last_step_s": lasts_s,
         "prefill_tokens": np.where(place == 0, full["prefill_tokens"], 0),

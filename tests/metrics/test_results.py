@@ -271,6 +271,17 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
             load_results(tmp_path / "out")
 
 
+@pytest.mark.parametrize("facts", ['{"name": "story"}', "{", "[]", None])
+def test_facts_that_are_not_ours_are_refused(tmp_path: Path, facts: str | None) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    path = tmp_path / "out" / "requests.parquet"
+    table = pq.read_table(path)
+    metadata = {**table.schema.metadata, b"simserve.facts": (facts or "").encode()}
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(OutputError, match=r"requests.parquet: must carry the facts of its run"):
+        load_results(tmp_path / "out")
+
+
 def columns_of(fields: Any, columns: Columns) -> set[str]:
     return {field.name for field in fields} ^ set(columns)
 

@@ -64,6 +64,14 @@ def test_a_link_to_a_folder_stays_a_link(tmp_path: Path) -> None:
     assert set(contents(tmp_path / "disk")) == {"requests.parquet", "summary.json"}
 
 
+def test_links_that_go_in_circles_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(OutputError, match="must be writable"):
+        write(tmp_path / "a")
+    assert only(tmp_path, "a", "b")
+
+
 @pytest.mark.parametrize("before", ["new", "earlier"])
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, ZeroDivisionError, SystemExit])
 def test_whatever_goes_wrong_leaves_what_was_there(tmp_path: Path, before: str, failure: type[BaseException]) -> None:

@@ -1,6 +1,7 @@
 """Rows of stretches as one row a step."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -38,6 +39,21 @@ def test_steps_end_where_their_tokens_came_to_the_last_bit(seed: int) -> None:
     same_replica = full["replica"][1:] == full["replica"][:-1]
     assert (full["step"][1:] - full["step"][:-1])[same_replica].tolist() == [1] * int(same_replica.sum())
     assert (full["start_s"][1:] >= full["end_s"][:-1])[same_replica].all()
+
+
+def test_steps_late_in_a_long_run_still_meet_end_to_start() -> None:
+    """After a day a float64 of seconds is 15 ps coarse."""
+    lives = [Life(0, 10_000)]
+    teller = Teller(lives, now_ps=100_003 * S + 1)
+    teller.start(0)
+    teller.row(1_234_567, joins=(0,))
+    for i in range(300):
+        teller.row(7_000_000_003 + i, 1_009, 1 + i % 7)
+    run = tables(lives, [teller])
+    full = full_steps(run.steps)
+    assert full["start_s"][1:].tolist() == full["end_s"][:-1].tolist()
+    assert set(run.steps["end_s"].tolist()) <= set(full["end_s"].tolist())
+    assert np.diff(full["end_s"]) == pytest.approx(full["first_step_s"][1:], abs=1e-10)
 
 
 def test_what_stays_the_same_keeps_its_type() -> None:
