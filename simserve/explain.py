@@ -107,14 +107,7 @@ def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     """Decode steps and prefills, as far as the pool has room for them."""
-    cost = StepCost(
-        setup.model,
-        setup.gpu,
-        setup.engine,
-        weight_dtype=setup.weight_dtype,
-        kv_dtype=setup.kv_dtype,
-        tensor=setup.tensor,
-    )
+    cost = setup.step_cost()
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for n in DECODE_BATCHES:
         if n * context_tokens <= setup.ledger.kv_tokens:

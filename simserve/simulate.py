@@ -49,7 +49,7 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
     """
     started_s = time.perf_counter()
     setups, workload = scenario.setups, scenario.workload
-    costs = [_cost(setup) for setup in setups]
+    costs = [setup.step_cost() for setup in setups]
     load = offered_load(workload, scenario.seed, scenario.base_dir)
     cluster = Cluster(
         [_replica(setup, cost) for setup, cost in zip(setups, costs, strict=True) for _ in range(setup.n_replicas)],
@@ -78,17 +78,6 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
         warnings=_warnings(setups),
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
-
-
-def _cost(setup: PoolSetup) -> StepCost:
-    return StepCost(
-        setup.model,
-        setup.gpu,
-        setup.engine,
-        weight_dtype=setup.weight_dtype,
-        kv_dtype=setup.kv_dtype,
-        tensor=setup.tensor,
-    )
 
 
 def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger, ledger
+from simserve.cost.roofline import StepCost
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
@@ -31,6 +32,17 @@ class PoolSetup:
     scheduler: Scheduler
     max_model_len: int
     ledger: MemoryLedger
+
+    def step_cost(self) -> StepCost:
+        """What the steps of one replica cost."""
+        return StepCost(
+            self.model,
+            self.gpu,
+            self.engine,
+            weight_dtype=self.weight_dtype,
+            kv_dtype=self.kv_dtype,
+            tensor=self.tensor,
+        )
 
 
 @dataclass(frozen=True)
