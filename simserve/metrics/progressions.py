@@ -6,6 +6,7 @@ some bins, which a progression tells without being written out; keep what reache
 count again in narrower bins; write out only the last few.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -75,24 +76,37 @@ class Census:
 
 
 def census(numbers: Iterable[Progressions]) -> Census | None:
-    """Count, mean and spread of all numbers; None if there are none. Goes over `numbers` twice."""
-    n, sums, lowest, highest = 0, 0.0, [], []
+    """Count, mean and spread of all numbers; None if there are none.
+
+    One pass: each part's mean and squares around it are merged with those so far (Chan, Golub & LeVeque 1979).
+    """
+    n, mean, squares, lowest, highest = 0, 0.0, 0.0, [], []
     for part in numbers:
-        if len(part.first):
-            count = part.n * part.weight
-            n += int(count.sum())
-            sums += float(np.dot(count, part.middle))
-            lowest.append(int(part.first.min()))
-            highest.append(int(part.last.max()))
-    if not n:
-        return None
-    mean, squares = sums / n, 0.0
-    for part in numbers:
+        if not len(part.first):
+            continue
+        size, own_mean, own_squares = _moments(part)
+        n += size
+        away = own_mean - mean
+        mean += away * size / n
+        squares += own_squares + away * away * size * (n - size) / n
+        lowest.append(int(part.first.min()))
+        highest.append(int(part.last.max()))
+    return Census(n, mean, math.sqrt(squares / n), min(lowest), max(highest)) if n else None
+
+
+def _moments(part: Progressions) -> tuple[int, float, float]:
+    """How many numbers, their mean, and the sum of their squared distances from it."""
+    count = part.n * part.weight
+    size, counts = int(count.sum()), count.astype(np.float64)
+    middle = part.middle
+    mean = float(counts @ middle) / size
+    middle -= mean
+    squares = float(counts @ (middle * middle))
+    if part.growth.any():
         # Around its middle a progression of n numbers varies by growth² (n² - 1) / 12.
-        size, growth = part.n.astype(np.float64), part.growth.astype(np.float64)
-        spread = (part.middle - mean) ** 2 + growth * growth * (size * size - 1) / 12
-        squares += float(np.dot(size * part.weight, spread))
-    return Census(n, mean, float(np.sqrt(squares / n)), min(lowest), max(highest))
+        growth, n = part.growth.astype(np.float64), part.n.astype(np.float64)
+        squares += float(counts @ (growth * growth * (n * n - 1))) / 12
+    return size, mean, squares
 
 
 def order_statistics(numbers: Iterable[Progressions], found: Census, ranks: Iterable[int]) -> dict[int, int]:
