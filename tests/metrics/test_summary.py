@@ -199,3 +199,14 @@ def test_no_number_is_nan() -> None:
 
     for found in (summarised(), summarised(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
         assert np.isfinite(numbers(found)).all()
+
+
+def test_what_arrived_in_the_warm_up_is_in_no_rate_but_is_served() -> None:
+    found = summarised(measure={"warmup_s": 1.0})  # request 0 came before and finishes at 3 s
+    assert found["window"]["duration_s"] == 3.0
+    assert found["offered_per_s"] == pytest.approx(2 / 3)
+    assert found["requests_per_s"] == pytest.approx(1 / 3)
+    assert found["input_tokens_per_s"] == pytest.approx(50 / 3)
+    assert found["output_tokens_per_s"] == pytest.approx(2 / 3)
+    assert found["served_per_s"] == pytest.approx(1 / 3)
+    assert found["ttft_s"]["n"] == 1

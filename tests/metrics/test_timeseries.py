@@ -147,3 +147,29 @@ def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(see
     rows = decode_rows(run.steps, run.spans)
     expected_s = first_prefills_s + float((span_ends(rows, run.spans) - run.spans["join_s"]).sum())
     assert float((found.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)
+
+
+def test_who_waits_when_a_replica_stops_waits_to_the_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simserve.metrics.timeseries.MOST_INTERVALS", 2)
+    lives = [Life(0, 1), Life(0, 1)]
+    tellers = [Teller(lives, 0), Teller(lives, 1)]
+    for request, teller in enumerate(tellers):
+        teller.start(request)
+        teller.row(1 * S, joins=(request,), queue_len=3 - 3 * request)
+    run = tables(lives, tellers)
+    found = series(run, run_facts(run, n_replicas=2, end_s=2.0))
+    assert grid(found, "queue_len", 2) == [[3.0, 3.0], [0.0, 0.0]]
+
+
+def test_contexts_grow_within_a_stretch() -> None:
+    """Three steps of one request with 10, 11 and 12 keys: 33 keys at 3 FLOP, 3 tokens at 2 and at the head's 5."""
+    lives = [Life(0, 4)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1 * S, joins=(0,))
+    teller.row(1 * S, n=3, kv_tokens=10)
+    run = tables(lives, [teller])
+    facts = run_facts(run)
+    use = utilisation(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts)
+    assert use.mfu == pytest.approx((33 * 3 + 3 * 2 + 3 * 5) / 1000 / 3)
+    assert use.mbu == pytest.approx((3 * 7 + (33 + 3) * 11) / 2000 / 3)

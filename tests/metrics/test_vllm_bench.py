@@ -144,3 +144,14 @@ def test_a_stretch_of_many_steps_is_counted_second_by_second() -> None:
     found = max_output_tokens_per_s(run.requests, rows, run.spans, everyone, ~everyone)
     seconds = [math.floor(at_ps / S) for at_ps in lives[0].token_ps]
     assert found == max(seconds.count(second) for second in seconds) == 8
+
+
+def test_a_token_at_the_turn_of_a_second_belongs_to_the_second_that_begins() -> None:
+    """Tokens at 1, 1.25, ... 3 s: four in each of the seconds 1 and 2, one in 3."""
+    lives = [Life(0, 9)]
+    teller = Teller(lives)
+    teller.start(0)
+    teller.row(1 * S, joins=(0,))
+    teller.row(S // 4, n=8)
+    run = tables(lives, [teller])
+    assert Results.from_run(run, run_facts(run), "").vllm_bench["max_output_tokens_per_s"] == 4.0
