@@ -112,6 +112,6 @@ class Cluster:
         """Say of every request still there what it waits for."""
         is_deadlock = self.clock.peek() == float("inf")
         for replica in self.replicas:
-            for request in (*replica.running, *replica.waiting):
+            for request in (*replica.seats.running, *replica.seats.waiting):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 self.recorder.explain(request.row, reason)

@@ -1,20 +1,17 @@
 """Replica: turns plans into time. Plan, sleep until the stretch ends or the bell rings, commit, plan again."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
-from simserve.engine.checks import ask_for_plan, ask_for_victim, broke, check_prefill
+from simserve.engine.checks import broke, check_prefill
 from simserve.engine.offered import Rows
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
+from simserve.engine.seats import Seats
 from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
-from simserve.state.cohort import Cohort
-from simserve.state.kv_pool import KvPool
-from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
-from simserve.state.view import ReplicaView
+from simserve.state.request import DECODE, WAITING, Request
 
 DECODE_ON = StepPlan()
 
@@ -33,7 +30,6 @@ class ReplicaSetup:
 class Replica:
     """One copy of a model, on one or more GPUs.
 
-    Invariant: running = prefilling + members of the cohort; a request is waiting or running, never both.
     State changes only at commits (tokens) and when a step begins (seats and blocks of the chunks it computes).
     """
 
@@ -50,12 +46,9 @@ class Replica:
     ) -> None:
         self.index = index
         self.n_outstanding = 0
-        self.waiting: deque[Request] = deque()
-        self.prefilling: list[Request] = []
-        self.running: dict[Request, None] = {}
-        self.cohort = Cohort(setup.block_size)
-        self.pool = KvPool(setup.n_blocks, setup.block_size)
         self.total_blocks = setup.n_blocks
+        self.seats = Seats(index, setup.scheduler, recorder, setup.n_blocks, setup.block_size, setup.max_model_len)
+        self.cohort, self.pool = self.seats.cohort, self.seats.pool
         self.stretch: Stretch | None = None
         self._scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
@@ -72,16 +65,13 @@ class Replica:
         self._blocked_code = 0
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
-        self._view = ReplicaView(
-            self.waiting, self.prefilling, self.running, setup.n_blocks, setup.block_size, setup.max_model_len
-        )
 
     # -- what the cluster calls ------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in and ring the bell: plan at the end of the step in flight, or now when idle."""
         self.n_outstanding += 1
-        self.waiting.append(request)
+        self.seats.waiting.append(request)
         stretch = self.stretch
         if stretch is None:
             if self._plan_time.due_ps != now_ps:
@@ -106,13 +96,13 @@ class Replica:
             self.stretch.cut(self.stretch.steps_done(now_ps))
             if self.stretch.n_steps:
                 self._commit(self.stretch, now_ps)
-        for request in self.running:
+        for request in self.seats.running:
             if request.phase is DECODE and request not in self.cohort.lingering:
                 self._recorder.span(self.index, request, self.cohort.step)
 
     def why_waiting(self) -> str:
         """Who waits for what, for requests that nothing will ever start."""
-        n_running, n_waiting = len(self.running), len(self.waiting)
+        n_running, n_waiting = len(self.seats.running), len(self.seats.waiting)
         return (
             f"deadlock: replica {self.index} is idle with {n_running} requests admitted and {n_waiting} waiting, "
             f"kept out by {self._blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
@@ -176,7 +166,7 @@ class Replica:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
                     if not self._runs_to_completion:
-                        self._leave(request, cohort.leave(request))
+                        self.seats.leave(request, cohort.leave(request))
         if stretch.chunks:
             self._commit_chunks(stretch.chunks, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
@@ -193,7 +183,7 @@ class Replica:
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """The prefill is complete and has produced a token; the request decodes on, or is done."""
-        self.prefilling.remove(request)
+        self.seats.prefilling.remove(request)
         if not request.emitted_tokens:
             self._recorder.first_token_ps[request.row] = now_ps
         request.emitted_tokens += 1
@@ -205,7 +195,7 @@ class Replica:
             request.join_step = self.cohort.step
             self._last_token(request, now_ps)
             if not self._runs_to_completion:
-                self._leave(request, request.prefilled_tokens)
+                self.seats.leave(request, request.prefilled_tokens)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
         """All its tokens are computed; unless the answer leaves whole with its batch, the client has them."""
@@ -219,7 +209,7 @@ class Replica:
         """All of a padded batch have finished: they leave together, and whole answers with them."""
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
-            self._leave(request, self.cohort.leave(request))
+            self.seats.leave(request, self.cohort.leave(request))
             if not self._scheduler.stream:
                 self._recorder.first_token_ps[request.row] = now_ps
                 self._answer(request, now_ps)
@@ -232,15 +222,6 @@ class Replica:
         if self._on_answer is not None:
             self._on_answer(now_ps)
 
-    def _leave(self, request: Request, kv_tokens: int) -> None:
-        """Give back its seat and its blocks, used and set aside."""
-        del self.running[request]
-        request.phase = DONE
-        n_used = -(-kv_tokens // self.pool.block_size)
-        n_reserved = request.reserved_blocks
-        self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
-        request.reserved_blocks = 0
-
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def _plan(self, now_ps: int) -> None:
@@ -251,17 +232,17 @@ class Replica:
 
     def _decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
-        cohort = self.cohort
+        cohort, seats = self.cohort, self.seats
         # fast: a step begins at most a block a member
-        just_preempted = self.pool.free_blocks < cohort.n and self._make_room(now_ps)
+        just_preempted = self.pool.free_blocks < cohort.n and seats.make_room(now_ps)
         plan = DECODE_ON
-        while self.waiting or self.prefilling:
-            plan = self._ask(now_ps, just_preempted)
-            stuck = plan.blocked_by == "blocks" and not plan.prefill and not cohort.n and len(self.running) > 1
+        while seats.waiting or seats.prefilling:
+            plan = seats.ask(now_ps, just_preempted)
+            stuck = plan.blocked_by == "blocks" and not plan.prefill and not cohort.n and len(seats.running) > 1
             if not stuck:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
-            self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
+            seats.preempt_one(now_ps)
             just_preempted = True
         self._blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
@@ -272,70 +253,15 @@ class Replica:
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
 
-    def _ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
-        view, cohort = self._view, self.cohort
-        view.now_ps = now_ps
-        view.n_decoding = cohort.n
-        view.n_running = len(self.running)
-        view.free_blocks = self.pool.free_blocks
-        if not self._reserves:
-            view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
-        view.just_preempted = just_preempted
-        return ask_for_plan(self._scheduler, view)
-
-    def _make_room(self, now_ps: int) -> bool:
-        """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
-        just_preempted = False
-        while not self._reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
-            self._view.now_ps = now_ps
-            self._preempt(ask_for_victim(self._scheduler, self._view), now_ps)
-            just_preempted = True
-        return just_preempted
-
-    def _preempt(self, request: Request, now_ps: int) -> None:
-        """Take a running request's blocks; it waits at the head of the queue and will compute all again."""
-        if request.phase is DECODE:
-            self._recorder.span(self.index, request, self.cohort.step)
-            kv_tokens = self.cohort.drop(request)
-        else:
-            kv_tokens = request.prefilled_tokens
-            self.prefilling.remove(request)
-        self._leave(request, kv_tokens)
-        self._recorder.preempt(request.row, kv_tokens)
-        request.phase = WAITING
-        request.prefilled_tokens = 0
-        request.n_preemptions += 1
-        request.preempted_at_ps = now_ps
-        self.waiting.appendleft(request)
-
-    def _admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
-        """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""
-        if self.waiting and self.waiting[0] is request:
-            self.waiting.popleft()
-        elif request in self.waiting:
-            self.waiting.remove(request)
-        else:
-            raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
-        self.running[request] = None
-        self.prefilling.append(request)
-        request.phase = PREFILL
-        if reserve_tokens:
-            request.reserved_blocks = -(-reserve_tokens // self.pool.block_size)
-            self.pool.reserve(request.reserved_blocks)
-        if request.n_preemptions:
-            self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
-        else:
-            self._recorder.scheduled_ps[request.row] = now_ps
-            self._recorder.replica[request.row] = self.index
-
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
-        check_prefill(self._scheduler, self._view, plan)
+        seats = self.seats
+        check_prefill(self._scheduler, seats.view, plan)
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             if request.phase is WAITING:
-                self._admit(request, plan.reserve_tokens[i] if self._reserves else 0, now_ps)
+                seats.admit(request, plan.reserve_tokens[i] if self._reserves else 0, now_ps)
             done = request.prefilled_tokens
             n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
@@ -343,13 +269,13 @@ class Replica:
             n_context += done + n_chunk
             n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
         self.pool.take(n_blocks, from_reserved=self._reserves)
-        if free_blocks - self.pool.free_blocks > self._view.free_blocks:
-            rule = f"must not take more blocks than the {self._view.free_blocks} free ones"
+        if free_blocks - self.pool.free_blocks > seats.view.free_blocks:
+            rule = f"must not take more blocks than the {seats.view.free_blocks} free ones"
             raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        self.stretch = Stretch(now_ps, first_ps, 0, 1, n, len(self.waiting), plan.prefill, n_tokens, n_pairs)
+        self.stretch = Stretch(now_ps, first_ps, 0, 1, n, len(seats.waiting), plan.prefill, n_tokens, n_pairs)
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
         """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
@@ -367,6 +293,6 @@ class Replica:
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         base_ps, slope_ps = line
         first_ps = base_ps + slope_ps * cohort.kv_tokens
-        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.waiting))
+        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.seats.waiting))
         if plan.wake_at_ps is not None:
             self.stretch.cut(min(n_steps, self.stretch.steps_begun(plan.wake_at_ps)))

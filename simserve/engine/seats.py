@@ -1,0 +1,100 @@
+"""Seats: who waits, who runs and which KV blocks they hold; and what the scheduler of a replica is asked about them."""
+
+from collections import deque
+
+from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
+from simserve.engine.recorder import Recorder
+from simserve.schedulers.base import Scheduler, StepPlan
+from simserve.state.cohort import Cohort
+from simserve.state.kv_pool import KvPool
+from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
+from simserve.state.view import ReplicaView
+
+
+class Seats:
+    """The requests of one replica.
+
+    Invariant: running = prefilling + members of the cohort; a request is waiting or running, never both; the pool's
+    used blocks are those that the running requests fill.
+    """
+
+    def __init__(
+        self, index: int, scheduler: Scheduler, recorder: Recorder, n_blocks: int, block_size: int, max_model_len: int
+    ) -> None:
+        self.waiting: deque[Request] = deque()
+        self.prefilling: list[Request] = []
+        self.running: dict[Request, None] = {}
+        self.cohort = Cohort(block_size)
+        self.pool = KvPool(n_blocks, block_size)
+        self._index = index
+        self._scheduler = scheduler
+        self._recorder = recorder
+        self.view = ReplicaView(self.waiting, self.prefilling, self.running, n_blocks, block_size, max_model_len)
+        """What the scheduler sees; true whenever it is asked."""
+
+    def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
+        """The scheduler's plan. Raises PolicyError."""
+        view, cohort = self.view, self.cohort
+        view.now_ps = now_ps
+        view.n_decoding = cohort.n
+        view.n_running = len(self.running)
+        view.free_blocks = self.pool.free_blocks
+        if not self._scheduler.reserves:
+            view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
+        view.just_preempted = just_preempted
+        return ask_for_plan(self._scheduler, view)
+
+    def make_room(self, now_ps: int) -> bool:
+        """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
+        just_preempted = False
+        while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
+            self.preempt_one(now_ps)
+            just_preempted = True
+        return just_preempted
+
+    def preempt_one(self, now_ps: int) -> None:
+        """Take the blocks of the scheduler's victim; it waits at the head of the queue and will compute all again."""
+        self.view.now_ps = now_ps
+        request = ask_for_victim(self._scheduler, self.view)
+        if request.phase is DECODE:
+            self._recorder.span(self._index, request, self.cohort.step)
+            kv_tokens = self.cohort.drop(request)
+        else:
+            kv_tokens = request.prefilled_tokens
+            self.prefilling.remove(request)
+        self.leave(request, kv_tokens)
+        self._recorder.preempt(request.row, kv_tokens)
+        request.phase = WAITING
+        request.prefilled_tokens = 0
+        request.n_preemptions += 1
+        request.preempted_at_ps = now_ps
+        self.waiting.appendleft(request)
+
+    def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
+        """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""
+        if self.waiting and self.waiting[0] is request:
+            self.waiting.popleft()
+        elif request in self.waiting:
+            self.waiting.remove(request)
+        else:
+            raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
+        self.running[request] = None
+        self.prefilling.append(request)
+        request.phase = PREFILL
+        if reserve_tokens:
+            request.reserved_blocks = -(-reserve_tokens // self.pool.block_size)
+            self.pool.reserve(request.reserved_blocks)
+        if request.n_preemptions:
+            self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
+        else:
+            self._recorder.scheduled_ps[request.row] = now_ps
+            self._recorder.replica[request.row] = self._index
+
+    def leave(self, request: Request, kv_tokens: int) -> None:
+        """Give back its seat and its blocks, used and set aside."""
+        del self.running[request]
+        request.phase = DONE
+        n_used = -(-kv_tokens // self.pool.block_size)
+        n_reserved = request.reserved_blocks
+        self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
+        request.reserved_blocks = 0
