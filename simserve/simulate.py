@@ -8,11 +8,12 @@ Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (pl
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.cost.roofline import StepCost
 from simserve.engine.cluster import Cluster
@@ -22,6 +23,7 @@ from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
 
@@ -48,36 +50,49 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
     that breaks a rule.
     """
     started_s = time.perf_counter()
+    costs = [setup.step_cost() for setup in scenario.setups]
+    load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    tables, peak_kv_blocks = _serve(scenario, costs, load, progress)
+    last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
+    facts = RunFacts(
+        name=scenario.name,
+        seed=scenario.seed,
+        digest=scenario.digest,
+        pools=tuple(_pool_facts(setup, cost) for setup, cost in zip(scenario.setups, costs, strict=True)),
+        replica_pool=tuple(_replica_pool(scenario).tolist()),
+        peak_kv_blocks=peak_kv_blocks,
+        slo={key: value for key, value in scenario.slo.default if value is not None},
+        measure={key: value for key, value in scenario.measure if value is not None},
+        last_arrival_s=last_arrival_s,
+        end_s=float(tables.steps["end_s"].max(initial=last_arrival_s)),
+        wall_s=time.perf_counter() - started_s,
+        notes=load.trace.notes,
+        warnings=_warnings(scenario.setups),
+    )
+    return Results.from_run(tables, facts, scenario.to_yaml())
+
+
+def _serve(
+    scenario: Scenario, costs: Sequence[StepCost], load: Load, progress: Callable[[Progress], None] | None
+) -> tuple[RunTables, tuple[int, ...]]:
+    """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
     setups, workload = scenario.setups, scenario.workload
-    costs = [setup.step_cost() for setup in setups]
-    load = offered_load(workload, scenario.seed, scenario.base_dir)
     cluster = Cluster(
         [_replica(setup, cost) for setup, cost in zip(setups, costs, strict=True) for _ in range(setup.n_replicas)],
         scenario.build_router(),
         _offered(load, workload.duration_s),
         router_seed=f"router/{scenario.seed}",
     )
-    n_total = None if load.draw_more else len(load.trace)
-    on_send = _reporter(progress, n_total) if progress else None
+    on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if workload.drain_limit_s is None else to_ps(workload.drain_limit_s), on_send)
-    replica_pool = np.repeat(np.arange(len(setups), dtype=np.int32), [setup.n_replicas for setup in setups])
-    tables = tabulate(cluster, load.trace, replica_pool, tuple(setup.name for setup in setups))
-    facts = RunFacts(
-        name=scenario.name,
-        seed=scenario.seed,
-        digest=scenario.digest,
-        pools=tuple(_pool_facts(setup, cost) for setup, cost in zip(setups, costs, strict=True)),
-        replica_pool=tuple(replica_pool.tolist()),
-        peak_kv_blocks=tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
-        slo={key: value for key, value in scenario.slo.default if value is not None},
-        measure={key: value for key, value in scenario.measure if value is not None},
-        last_arrival_s=float(tables.requests["arrival_s"].max(initial=0.0)),
-        end_s=to_s(cluster.clock.now_ps),
-        wall_s=time.perf_counter() - started_s,
-        notes=load.trace.notes,
-        warnings=_warnings(setups),
-    )
-    return Results.from_run(tables, facts, scenario.to_yaml())
+    tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
+    return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
+
+
+def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
+    """The pool of each replica, `(n_replicas,)`."""
+    n_replicas = [setup.n_replicas for setup in scenario.setups]
+    return np.repeat(np.arange(len(n_replicas), dtype=np.int32), n_replicas)
 
 
 def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:

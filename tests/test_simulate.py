@@ -140,3 +140,12 @@ def test_the_azure_conversation_trace_replays_whole(name: str) -> None:
     assert len(results.requests) == 19_366
     assert (results.requests["status"] == "finished").all()
     assert results.requests["prompt_tokens"].mean() == pytest.approx(1154.7, abs=0.1)
+
+
+def test_a_drain_limit_that_is_not_needed_does_not_lengthen_the_run() -> None:
+    workload = CHAT["workload"]
+    free, limited = (
+        simulate(Scenario.from_dict(CHAT | {"workload": workload | more})).summary
+        for more in ({}, {"drain_limit_s": 1000.0})
+    )
+    assert free["simulated_s"] == limited["simulated_s"]
