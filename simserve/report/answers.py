@@ -9,8 +9,8 @@ from simserve.report.formats import LATENCIES, count, number, plural, rate, shar
 GOAL_FRAC = 0.99
 """Share of requests that should meet every SLO: that of p99 goodput (DistServe, OSDI '24, asks 90 %)."""
 
-FEW_FOR_P99 = 1000
-"""A p99 of fewer requests is a guess."""
+SURELY_MISSED_FRAC = 0.9
+"""Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Answers:
 
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
-        return int(self.number("requests", fate) or 0)
+        return round(self.number("requests", fate) or 0)
 
     def number(self, *path: str) -> float | None:
         """The number at a path of keys."""
@@ -78,8 +78,8 @@ class Answers:
 
     @property
     def is_saturated(self) -> bool:
-        """The queue grew as long as requests came."""
-        return self._trust("saturated")
+        """More arrived than was served, as long as requests came."""
+        return self.trusts("saturated")
 
     @property
     def preempted_frac(self) -> float | None:
@@ -88,8 +88,8 @@ class Answers:
 
     @property
     def warnings(self) -> list[str]:
-        """What the run itself warned of."""
-        return [str(warning) for warning in self.summary.get("warnings") or []]
+        """What the run itself warned of, the load's notes included."""
+        return [str(said) for key in ("warnings", "notes") for said in self.summary.get(key) or []]
 
     @property
     def state(self) -> str:
@@ -102,7 +102,9 @@ class Answers:
             return "saturated"
         if self.attainment is None:
             return "none"
-        low, high = self.attainment_interval or (self.attainment, self.attainment)
+        if self.attainment_interval is None:
+            return "few" if self.attainment >= SURELY_MISSED_FRAC else "missed"
+        low, high = self.attainment_interval
         if low < GOAL_FRAC <= high:
             return "edge"
         return "met" if self.attainment >= GOAL_FRAC else "missed"
@@ -121,13 +123,14 @@ class Answers:
             ("Unfinished", plural(self.n("unfinished"), "request")),
             ("Preemptions", count(at("preemptions", "n"))),
             ("Recomputed tokens", count(at("preemptions", "recomputed_tokens"))),
-            ("KV peak", share(at("kv", "peak_frac"))),
+            ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
+            ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
             ("Busy", share(at("busy_frac"))),
             ("FLOP utilisation (MFU)", share(at("mfu"))),
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
         ]
 
-    def _trust(self, key: str) -> bool:
-        trust = self.summary.get("trust") or {}
-        return bool(trust.get(key, False))
+    def trusts(self, key: str) -> bool:
+        """One of the summary's claims about what its numbers stand on."""
+        return bool((self.summary.get("trust") or {}).get(key))

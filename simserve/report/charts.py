@@ -191,11 +191,12 @@ def _place(value: float, x_axis: dict[str, Any]) -> float:
 
 
 def _range(values: list[float]) -> tuple[float, float]:
-    """What an axis shows: the values with a little room, from 0 unless a log axis will be used."""
+    """What an axis shows: the values with a little room, from 0 where that is near."""
     low, high = min(values), max(values)
     if low > 0 and high / low > LOG_FROM_RATIO:
         return low / 1.15, high * 1.25
-    return 0.0, max(high * 1.1, 1e-6)
+    room = 0.1 * (high - low)
+    return (low - room, high + room) if low > 0.4 * high and room > 0 else (0.0, max(high * 1.1, 1e-6))
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.report.reductions import Floats
+
+if TYPE_CHECKING:
+    from simserve.metrics.results import Results
 
 SERIES = ("queue_len", "running", "kv_frac", "prefill_tokens_per_s", "output_tokens_per_s", "busy_frac")
 """Columns of the time series that the page uses."""
@@ -23,11 +26,12 @@ class Evidence:
     arrival_s: Floats
     prompt_tokens: Floats
     ttft_s: Floats
+    """Of finished requests alone: who got no full answer has met no goal."""
     tpot_s: Floats
     has_one_token: NDArray[np.bool_]
     """Finished with a single token: no TPOT, which counts as 0 against an SLO, as in `vllm bench serve`."""
-    replica: NDArray[np.int64]
-    n_preemptions: NDArray[np.int64]
+    replica: NDArray[np.int32]
+    n_preemptions: NDArray[np.int32]
     is_in_window: NDArray[np.bool_]
     has_missed_slo: NDArray[np.bool_] | None
     """None without an SLO."""
@@ -35,6 +39,8 @@ class Evidence:
     interval_s: float
     replica_pool: tuple[str, ...]
     """The name of each replica's pool."""
+    kv_peak_frac: tuple[float, ...]
+    """The highest share of its KV blocks that each replica ever held."""
 
     @property
     def n_intervals(self) -> int:
@@ -47,56 +53,41 @@ class Evidence:
         return max(self.n_intervals * self.interval_s, float(np.max(self.arrival_s, initial=0.0)), 1e-6)
 
 
-def gather(results: Any) -> Evidence:
-    """The evidence behind a run's results."""
-    requests, series = results.requests, results.timeseries
-    slo = results.summary.get("slo") or {}
-    pools = results.summary.get("pools") or []
-    replica_pool = tuple(str(pool["name"]) for pool in pools for _ in range(int(pool["n_replicas"])))
+def gather(results: "Results") -> Evidence:
+    """The evidence behind a run's results; reads numpy columns only, so pandas is never imported for a page."""
+    requests, series, facts = results.columns["requests"], results.columns["timeseries"], results.facts
+    has_finished = ~np.isnan(requests["finish_s"])
     return Evidence(
-        arrival_s=_floats(requests, "arrival_s"),
-        prompt_tokens=_floats(requests, "prompt_tokens"),
-        ttft_s=_floats(requests, "ttft_s"),
-        tpot_s=_floats(requests, "tpot_s"),
-        has_one_token=~np.isnan(_floats(requests, "e2e_s")) & np.isnan(_floats(requests, "tpot_s")),
-        replica=_whole(requests, "replica"),
-        n_preemptions=_whole(requests, "n_preemptions"),
-        is_in_window=_floats(requests, "in_window") > 0,
-        has_missed_slo=_floats(requests, "slo_met") == 0 if slo else None,
-        series=_grids(series, len(replica_pool)),
+        arrival_s=requests["arrival_s"],
+        prompt_tokens=requests["prompt_tokens"].astype(np.float64),
+        ttft_s=np.where(has_finished, requests["ttft_s"], np.nan),
+        tpot_s=requests["tpot_s"],
+        has_one_token=has_finished & (requests["output_tokens"] == 1),
+        replica=requests["replica"],
+        n_preemptions=requests["n_preemptions"],
+        is_in_window=requests["in_window"],
+        has_missed_slo=~requests["slo_met"] if facts.slo else None,
+        series=_grids(series, len(facts.replica_pool)),
         interval_s=_interval_s(series),
-        replica_pool=replica_pool,
+        replica_pool=tuple(facts.pools[pool].name for pool in facts.replica_pool),
+        kv_peak_frac=tuple(
+            peak / max(facts.pools[pool].n_blocks, 1)
+            for pool, peak in zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
+        ),
     )
 
 
-def _grids(series: Any, n_replicas: int) -> dict[str, Floats]:
+def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
     """Each column of the long table as `(n_replicas, n_intervals)`; an interval that a replica lacks is NaN."""
-    replica = _whole(series, "replica")
-    interval_s = _interval_s(series)
-    at = np.rint(_floats(series, "start_s") / interval_s).astype(np.int64)
+    at = np.rint(series["start_s"] / _interval_s(series)).astype(np.int64)
     shape = (n_replicas, int(at.max(initial=-1)) + 1)
     grids = {}
     for name in SERIES:
-        grid = np.full(shape, np.nan)
-        grid[replica, at] = _floats(series, name)
-        grids[name] = grid
+        grids[name] = np.full(shape, np.nan)
+        grids[name][series["replica"], at] = series[name]
     return grids
 
 
-def _interval_s(series: Any) -> float:
-    """The width of the intervals, 1 s where there are none."""
-    widths_s = _floats(series, "end_s") - _floats(series, "start_s")
-    return float(widths_s.max(initial=0.0)) or 1.0
-
-
-def _whole(table: Any, name: str) -> NDArray[np.int64]:
-    """A column of whole numbers; -1 where it is null."""
-    return np.nan_to_num(_floats(table, name), nan=-1).astype(np.int64)
-
-
-def _floats(table: Any, name: str) -> Floats:
-    """A column as floats; NaN where it is null."""
-    column = table[name]
-    if hasattr(column, "to_numpy"):
-        column = column.to_numpy(dtype=np.float64, na_value=np.nan)
-    return np.asarray(column, np.float64)
+def _interval_s(series: Mapping[str, Any]) -> float:
+    """The width of the intervals (the last may be shorter), 1 s where there are none."""
+    return float((series["end_s"] - series["start_s"]).max(initial=0.0)) or 1.0

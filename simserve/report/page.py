@@ -1,6 +1,6 @@
 """The page of a run: one self-contained HTML file that answers first and shows why below."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +14,11 @@ from simserve.report.replicas import replica_rows
 from simserve.report.timeline import timeline, timeline_figure
 from simserve.report.verdict import HEADLINES
 
+if TYPE_CHECKING:
+    from simserve.metrics.results import Results
 
-def render(results: Any) -> str:
+
+def render(results: "Results") -> str:
     """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
     answers, evidence = Answers(results.summary), gather(results)
     figures = {

@@ -81,7 +81,7 @@ def _row(evidence: Evidence, replica: int, rows: NDArray[np.int64]) -> ReplicaRo
         busy_frac=_mean(evidence.series["busy_frac"][replica]),
         mean_batch=_mean(evidence.series["running"][replica]),
         peak_queue=_highest(evidence.series["queue_len"][replica]),
-        kv_peak_frac=_highest(evidence.series["kv_frac"][replica]),
+        kv_peak_frac=evidence.kv_peak_frac[replica],
         n_preemptions=int(evidence.n_preemptions[rows].sum()),
     )
 

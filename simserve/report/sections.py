@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from simserve.report.answers import Answers
+from simserve.report.answers import GOAL_FRAC, Answers
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -22,7 +22,16 @@ from simserve.report.replicas import COLUMNS, ReplicaRow
 from simserve.report.trust import cautions
 from simserve.report.verdict import HEADLINES, LEVELS, detail, latency_cells
 
-MARKS = {"met": "✓", "missed": "✕", "edge": "≈", "saturated": "▲", "nothing": "∅", "unmeasured": "∅", "none": "○"}
+MARKS = {
+    "met": "✓",
+    "missed": "✕",
+    "edge": "≈",
+    "few": "…",
+    "saturated": "▲",
+    "nothing": "∅",
+    "unmeasured": "∅",
+    "none": "○",
+}
 """A shape beside each verdict, so that colour alone never tells it."""
 
 MANY_REPLICAS = 12
@@ -35,8 +44,8 @@ def text(value: object) -> str:
 
 
 def prose(value: object) -> str:
-    """Text whose numbers stay on one line with their units."""
-    return re.sub(r"(?<=\d) (?=(?:ms|s|h|min)\b|%)|(?<=≤) ", "\u00a0", text(value))
+    """Text whose numbers stay on one line with their units, and ranges whole."""
+    return re.sub(r"(?<=\d) (?=(?:ms|s|h|min)\b|%)|(?<=≤) ", "\u00a0", text(value)).replace("–", "\u2060–\u2060")
 
 
 def header(answers: Answers) -> str:
@@ -85,7 +94,7 @@ def _attainment_tile(answers: Answers) -> str:
         n_arrived = answers.n("arrived")
         return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
     ends = answers.attainment_interval
-    sure = f"95 % CI {interval(*ends)}" if ends else "too few for an interval"
+    sure = f"95 % CI {interval(*ends)}" if ends else "no interval: too few"
     return _tile("SLO attainment", share(answers.attainment), [prose(sure), of])
 
 
@@ -99,14 +108,13 @@ def _goodput_tile(answers: Answers) -> str:
 
 
 def _latency_tile(answers: Answers, key: str) -> str:
-    value, limit = answers.percentile(key, "p99"), answers.slo.get(key)
+    """The p99, the median, and how many requests were within the goal (of ITL: with their largest gap)."""
     lines = [prose(f"p50 {seconds(answers.percentile(key, 'p50'))}")]
-    if limit is not None and key == "itl_s":
-        lines.append(prose(f"SLO {goal(limit)} on the largest"))
-    elif limit is not None and value is not None:
-        mark, name = ("✓", "ok") if value <= limit else ("✕", "over")
-        lines.append(f'<span class="{name}">{mark} SLO {prose(goal(limit))}</span>')
-    return _tile(f"{SHORT[key]} p99", seconds(value), lines)
+    within = answers.number("slo_attainment", "by_slo", key)
+    if within is not None and key in answers.slo:
+        mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
+        lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
+    return _tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)
 
 
 def trust(answers: Answers) -> str:
@@ -154,7 +162,7 @@ def scenario(scenario_yaml: str) -> str:
 
 def footer(answers: Answers) -> str:
     """Where the page comes from."""
-    made = {"simserve": "version", "scenario": "scenario_hash", "seed": "seed"}
+    made = {"simserve": "version", "scenario": "digest", "seed": "seed"}
     said = [f"{name} {answers.summary[key]}" for name, key in made.items() if answers.summary.get(key) is not None]
     wall_s, simulated_s = answers.number("wall_s"), answers.number("simulated_s")
     if wall_s is not None and simulated_s is not None:

@@ -22,6 +22,7 @@ from simserve.report.formats import (
 HEADLINES = {
     "met": "Meets the SLO",
     "edge": "On the edge of the SLO",
+    "few": "Too few requests to tell",
     "missed": "Misses the SLO",
     "none": "No SLO to meet",
     "saturated": "Saturated",
@@ -55,15 +56,7 @@ def latency_cells(answers: Answers, key: str) -> list[str]:
 
 def detail(answers: Answers) -> str:
     """The rest of the verdict's sentence."""
-    sentences = {
-        "met": _met,
-        "edge": _edge,
-        "missed": _missed,
-        "none": _none,
-        "saturated": _saturated,
-        "nothing": _nothing,
-    }
-    return sentences.get(answers.state, _unmeasured)(answers)
+    return _SENTENCES[answers.state](answers)
 
 
 def _met(answers: Answers) -> str:
@@ -76,6 +69,10 @@ def _edge(answers: Answers) -> str:
         f"{_attained(answers)}, too close to {GOAL} to tell from this run; "
         "make it longer, or add a little capacity, before you rely on it."
     )
+
+
+def _few(answers: Answers) -> str:
+    return f"{_attained(answers)}; offer some hundreds at least, better 1,000, before you rely on it."
 
 
 def _missed(answers: Answers) -> str:
@@ -119,6 +116,18 @@ def _unmeasured(answers: Answers) -> str:
     )
 
 
+_SENTENCES = {
+    "met": _met,
+    "edge": _edge,
+    "few": _few,
+    "missed": _missed,
+    "none": _none,
+    "saturated": _saturated,
+    "nothing": _nothing,
+    "unmeasured": _unmeasured,
+}
+
+
 def _attained(answers: Answers) -> str:
     """`96.2 % of 16,000 requests had TTFT ≤ 500 ms (95 % interval 95.1–97.2 %)`."""
     ends = answers.attainment_interval
@@ -157,6 +166,8 @@ def _remedy(answers: Answers) -> str:
 
 def _cause(answers: Answers, key: str) -> str:
     """Where the time of a failing latency goes, and what shortens it."""
+    if key in ("ttft_s", "e2e_s") and any(pool.get("streamed") is False for pool in answers.pools):
+        return "as answers leave whole with their batch: take a continuous or chunked scheduler, or set stream: true"
     queue_s, total_s = answers.percentile("queue_s", "p99"), answers.percentile(key, "p99")
     if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
         return "mostly time in the queue: add replicas, lower the rate or smooth the bursts"

@@ -1,24 +1,15 @@
 """Results made by hand for the report: the contract's columns and a summary that follows from them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from simserve.metrics.results import Results
+from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 SLO = {"ttft_s": 0.5, "tpot_s": 0.05}
-
-
-@dataclass
-class FakeResults:
-    """What `render` reads of a Results."""
-
-    summary: dict[str, Any]
-    requests: dict[str, np.ndarray[Any, Any]]
-    timeseries: dict[str, np.ndarray[Any, Any]]
-    scenario_yaml: str = "schema: simserve/1\nname: synthetic\n"
-    steps: Mapping[str, Any] = field(default_factory=dict)
 
 
 def synthetic(
@@ -32,7 +23,7 @@ def synthetic(
     duration_s: float = 900.0,
     prompt_tokens: int | None = None,
     **summary: Any,
-) -> FakeResults:
+) -> Results:
     """A bursty run; `summary` overrides keys of the summary, `share_answered` cuts the last requests off."""
     rng = np.random.default_rng(seed)
     arrival_s = np.sort(_bursty(rng, n_requests, duration_s))
@@ -52,14 +43,20 @@ def synthetic(
     met = np.logical_and.reduce([answered, *(np.nan_to_num(columns[key], nan=0) <= goals[key] for key in goals)])
     requests = columns | {
         "arrival_s": arrival_s,
-        "prompt_tokens": prompt,
-        "replica": np.where(answered, np.arange(n_requests) % (n_replicas * len(pools)), -1),
-        "n_preemptions": (rng.random(n_requests) < 0.002).astype(np.int64),
+        "finish_s": arrival_s + e2e_s,
+        "prompt_tokens": prompt.astype(np.int64),
+        "output_tokens": output,
+        "replica": np.where(answered, np.arange(n_requests) % (n_replicas * len(pools)), -1).astype(np.int32),
+        "n_preemptions": (rng.random(n_requests) < 0.002).astype(np.int32),
         "in_window": arrival_s >= 0.05 * duration_s,
         "slo_met": met,
     }
     series = _series(rng, duration_s, arrival_s, n_replicas * len(pools))
-    return FakeResults(_summary(requests, goals, pools, n_replicas, duration_s) | summary, requests, series)
+    facts = _facts(goals, pools, n_replicas, duration_s)
+    said = _summary(requests, facts) | summary
+    return Results(
+        {"requests": requests, "timeseries": series}, facts, "schema: simserve/1\nname: synthetic\n", said, {}
+    )
 
 
 def _bursty(rng: np.random.Generator, n: int, duration_s: float) -> np.ndarray[Any, Any]:
@@ -91,13 +88,25 @@ def _series(
     }
 
 
-def _summary(
-    requests: Mapping[str, np.ndarray[Any, Any]],
-    goals: Mapping[str, float],
-    pools: tuple[str, ...],
-    n_replicas: int,
-    duration_s: float,
-) -> dict[str, Any]:
+def _facts(goals: Mapping[str, float], pools: tuple[str, ...], n_replicas: int, duration_s: float) -> RunFacts:
+    n = n_replicas * len(pools)
+    return RunFacts(
+        name="synthetic",
+        seed=0,
+        digest="0123abcd",
+        pools=tuple(_pool(name, n_replicas) for name in pools),
+        replica_pool=tuple(i // n_replicas for i in range(n)),
+        peak_kv_blocks=(700,) * n,
+        slo=dict(goals),
+        measure={"warmup_s": 0.05 * duration_s},
+        last_arrival_s=duration_s,
+        end_s=duration_s,
+        wall_s=0.31,
+    )
+
+
+def _summary(requests: Mapping[str, np.ndarray[Any, Any]], facts: RunFacts) -> dict[str, Any]:
+    duration_s, goals = facts.end_s, facts.slo
     inside = requests["in_window"]
     n_arrived = int(inside.sum())
     n_finished = int((~np.isnan(requests["e2e_s"][inside])).sum())
@@ -109,7 +118,7 @@ def _summary(
         "name": "synthetic",
         "itl_s": latencies["tpot_s"],
         "seed": 0,
-        "scenario_hash": "0123abcd",
+        "digest": "0123abcd",
         "version": "0.1.0",
         "window": {"start_s": start_s, "end_s": duration_s, "duration_s": duration_s - start_s},
         "requests": {
@@ -119,8 +128,8 @@ def _summary(
             "timed_out": 0,
             "unfinished": 0,
         },
-        "slo": dict(goals) or None,
-        "slo_attainment": {"frac": frac, "low_frac": frac and frac - 0.004, "high_frac": frac and min(frac + 0.004, 1)},
+        "slo": dict(goals),
+        "slo_attainment": _attained(requests, goals, frac) if n_arrived >= 64 else {"frac": frac},
         "goodput": {"per_s": (frac or 0) * n_arrived * per_s, "per_gpu_s": (frac or 0) * n_arrived * per_s / 2},
         "offered_per_s": n_arrived * per_s,
         "served_per_s": n_finished * per_s,
@@ -128,9 +137,9 @@ def _summary(
         "input_tokens_per_s": 3120.4,
         "output_tokens_per_s": 880.0,
         "trust": {"saturated": False},
-        "pools": [_pool(name, n_replicas) for name in pools],
+        "pools": [{name: value for name, value in vars(pool).items() if name != "work"} for pool in facts.pools],
         "preemptions": {"n": 7, "requests_frac": 0.001, "recomputed_tokens": 8123},
-        "kv": {"peak_frac": 0.7},
+        "kv": {"peak_frac": 0.7, "tokens": 32_000},
         "busy_frac": 0.55,
         "mfu": 0.21,
         "mbu": 0.48,
@@ -146,16 +155,32 @@ def _percentiles(values: np.ndarray[Any, Any]) -> dict[str, float | None]:
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in LEVELS.items()}
 
 
-def _pool(name: str, n_replicas: int) -> dict[str, Any]:
-    return {
-        "name": name,
-        "role": "both",
-        "n_replicas": n_replicas,
-        "gpus_per_replica": 1,
-        "gpu": "h100-sxm",
-        "model": "llama-3.1-8b",
-        "engine": "vllm",
-        "scheduler": "Chunked",
-        "calibrated": False,
-        "kv_verified": False,
-    }
+def _attained(
+    requests: Mapping[str, np.ndarray[Any, Any]], goals: Mapping[str, float], frac: float | None
+) -> dict[str, Any] | None:
+    if frac is None or not goals:
+        return None
+    inside = requests["in_window"]
+    by_slo = {key: float((requests[key][inside] <= goal).mean()) for key, goal in goals.items()}
+    return {"frac": frac, "low_frac": max(frac - 0.004, 0.0), "high_frac": min(frac + 0.004, 1.0), "by_slo": by_slo}
+
+
+def _pool(name: str, n_replicas: int) -> PoolFacts:
+    return PoolFacts(
+        name=name,
+        role="both",
+        n_replicas=n_replicas,
+        gpus_per_replica=1,
+        gpu="h100-sxm",
+        model="llama-3.1-8b",
+        engine="vllm",
+        scheduler="Chunked",
+        calibrated=False,
+        kv_verified=False,
+        n_blocks=1000,
+        block_size=16,
+        streamed=True,
+        price_per_gpu_hour_usd=3.0,
+        tdp_w=700,
+        work=WorkFacts(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0),
+    )

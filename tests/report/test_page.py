@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simserve.metrics.results import Results
 from simserve.report.page import render
-from tests.report.synthetic import FakeResults, synthetic
+from tests.report.synthetic import synthetic
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>&amp;\'"'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -56,12 +57,12 @@ def words(page: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def results() -> FakeResults:
+def results() -> Results:
     return synthetic(20_000)
 
 
 @pytest.fixture(scope="module")
-def page(results: FakeResults) -> str:
+def page(results: Results) -> str:
     return render(results)
 
 
@@ -114,23 +115,23 @@ def test_plotly_gets_no_markup_from_a_pools_name() -> None:
     assert not [name for name in names if "<" in name]
 
 
-def test_the_ttft_curve_at_the_slo_is_the_attainment_of_that_slo(results: FakeResults) -> None:
-    inside = results.requests["in_window"]
+def test_the_ttft_curve_at_the_slo_is_the_attainment_of_that_slo(results: Results) -> None:
+    inside = results.columns["requests"]["in_window"]
     for chart, key, goal_s in (("ttft", "ttft_s", 0.5), ("tpot", "tpot_s", 0.05)):
         line = figures(render(results))[chart]["data"][0]
-        met = float((results.requests[key][inside] <= goal_s).mean())
+        met = float((results.columns["requests"][key][inside] <= goal_s).mean())
         assert line["y"][line["x"].index(goal_s)] == pytest.approx(met, abs=1e-6)
 
 
-def test_the_slo_is_drawn_where_it_is_and_says_how_many_are_within(results: FakeResults) -> None:
+def test_the_slo_is_drawn_where_it_is_and_says_how_many_are_within(results: Results) -> None:
     chart = figures(render(results))["ttft"]["layout"]
     assert [shape["x0"] for shape in chart["shapes"]] == [0.5]
-    within = (results.requests["ttft_s"][results.requests["in_window"]] <= 0.5).mean()
+    within = (results.columns["requests"]["ttft_s"][results.columns["requests"]["in_window"]] <= 0.5).mean()
     assert f"SLO 500 ms</b><br>{within * 100:.1f} % within" in chart["annotations"][0]["text"]
     assert chart["annotations"][0]["x"] == pytest.approx(np.log10(0.5))
 
 
-def test_the_marks_on_a_curve_are_the_percentiles_of_the_table(results: FakeResults) -> None:
+def test_the_marks_on_a_curve_are_the_percentiles_of_the_table(results: Results) -> None:
     marks = figures(render(results))["ttft"]["data"][1]
     assert marks["x"] == pytest.approx([results.summary["ttft_s"]["p50"], results.summary["ttft_s"]["p99"]], rel=1e-4)
     assert marks["y"] == pytest.approx([0.5, 0.99], abs=2e-3)
@@ -138,8 +139,9 @@ def test_the_marks_on_a_curve_are_the_percentiles_of_the_table(results: FakeResu
 
 def test_answers_of_one_token_count_as_within_every_tpot() -> None:
     results = synthetic(400)
-    inside = np.flatnonzero(results.requests["in_window"])
-    results.requests["tpot_s"][inside[: len(inside) // 2]] = np.nan
+    inside = np.flatnonzero(results.columns["requests"]["in_window"])
+    results.columns["requests"]["tpot_s"][inside[: len(inside) // 2]] = np.nan
+    results.columns["requests"]["output_tokens"][inside[: len(inside) // 2]] = 1
     line = figures(render(results))["tpot"]["data"][0]
     assert line["y"][0] > 0.5
     assert line["y"][-1] == 1
@@ -147,9 +149,9 @@ def test_answers_of_one_token_count_as_within_every_tpot() -> None:
 
 def test_requests_that_were_never_answered_keep_the_curve_from_the_top() -> None:
     results = synthetic(2000, share_answered=0.75)
-    inside = results.requests["in_window"]
+    inside = results.columns["requests"]["in_window"]
     line = figures(render(results))["ttft"]["data"][0]
-    assert line["y"][-1] == pytest.approx((~np.isnan(results.requests["ttft_s"][inside])).mean())
+    assert line["y"][-1] == pytest.approx((~np.isnan(results.columns["requests"]["ttft_s"][inside])).mean())
 
 
 def test_the_scatter_is_a_sample_that_says_so(page: str) -> None:
@@ -158,19 +160,19 @@ def test_the_scatter_is_a_sample_that_says_so(page: str) -> None:
     assert "an even sample of 3,000 of" in page
 
 
-def test_the_timeline_counts_every_arrival_once(results: FakeResults, page: str) -> None:
+def test_the_timeline_counts_every_arrival_once(results: Results, page: str) -> None:
     missed, met = figures(page)["time"]["data"][:2]
     width_s = (met["x"][1] - met["x"][0]) * 60
     assert len(met["x"]) <= 600
-    assert sum(met["y"]) * width_s == pytest.approx(results.requests["slo_met"].sum(), rel=1e-3)
-    assert sum(missed["y"]) * width_s == pytest.approx((~results.requests["slo_met"]).sum(), rel=1e-3)
+    assert sum(met["y"]) * width_s == pytest.approx(results.columns["requests"]["slo_met"].sum(), rel=1e-3)
+    assert sum(missed["y"]) * width_s == pytest.approx((~results.columns["requests"]["slo_met"]).sum(), rel=1e-3)
 
 
-def test_the_timeline_shows_bursts_and_at_most_600_points(results: FakeResults, page: str) -> None:
+def test_the_timeline_shows_bursts_and_at_most_600_points(results: Results, page: str) -> None:
     tracks = figures(page)["time"]["data"][2:]
     assert {len(track["x"]) for track in tracks} == {450}
     peak = next(track for track in tracks if track["name"] == "serve highest")
-    assert max(peak["y"]) == pytest.approx(results.timeseries["queue_len"].max(), rel=1e-3)
+    assert max(peak["y"]) == pytest.approx(results.columns["timeseries"]["queue_len"].max(), rel=1e-3)
 
 
 def test_pools_have_lines_of_their_own() -> None:
@@ -203,7 +205,7 @@ def test_there_is_a_row_for_every_replica(page: str) -> None:
     ],
     ids=["no request", "one request", "a short run", "nothing finished", "no SLO", "other SLOs", "many replicas"],
 )
-def test_whatever_the_run_the_page_has_all_sections_and_no_stray_nothing(results: FakeResults) -> None:
+def test_whatever_the_run_the_page_has_all_sections_and_no_stray_nothing(results: Results) -> None:
     page = render(results)
     assert Outline(page).ids("section") == SECTIONS
     assert not re.search(r"\b(nan|NaN|None(?! of)|inf)\b", re.sub(r"<style>.*?</style>", "", words(page), flags=re.S))

@@ -50,6 +50,20 @@ def test_an_interval_across_the_goal_is_no_answer() -> None:
     assert "too close to 99 % to tell from this run; make it longer" in said
 
 
+def test_a_few_requests_that_all_met_it_are_no_answer_but_a_miss_shows_soon() -> None:
+    a_few = REQUESTS | {"arrived": 12, "finished": 12}
+    said = verdict(summary(requests=a_few, slo_attainment={"frac": 1.0}))
+    assert said.startswith("Too few requests to tell: 100 % of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer")
+    assert verdict(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0 % of")
+
+
+def test_whole_answers_are_blamed_for_a_late_first_token() -> None:
+    pool = synthetic(200).summary["pools"][0] | {"streamed": False}
+    missed = attained(0.1, 0.09, 0.11, ttft_s=0.1, tpot_s=1.0)
+    said = verdict(summary(requests=REQUESTS, pools=[pool], slo_attainment=missed))
+    assert "answers leave whole with their batch: take a continuous or chunked scheduler" in said
+
+
 def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
     said = verdict(
@@ -137,24 +151,33 @@ def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
     assert {len(row) for row in terminal_table(summary(slo=None))} == {6}
 
 
-def test_what_to_trust_names_costs_memory_and_few_requests() -> None:
-    found = cautions(Answers(synthetic(200).summary))
-    assert [caution.split(":")[0] for caution in found] == [
-        "Few requests",
-        "Uncalibrated costs",
-        "KV capacity of serve is computed, not verified",
+def test_what_to_trust_gives_the_runs_warnings_first_as_sentences() -> None:
+    found = cautions(Answers(summary(warnings=["step costs of engine vllm are uncalibrated"], notes=["3 rows sorted"])))
+    assert found[:2] == ["Step costs of engine vllm are uncalibrated.", "3 rows sorted."]
+    assert [caution.split(",")[0] for caution in found[2:]] == [
+        "Until costs are calibrated",
+        "KV capacity of serve is computed",
     ]
+
+
+def test_kv_is_not_called_unverified_twice() -> None:
+    found = cautions(Answers(summary(trust={"kv_limit_is_a_guess": True})))
+    assert not [caution for caution in found if "computed, not verified" in caution]
+
+
+def test_the_data_sheets_latencies_are_a_lower_bound() -> None:
+    pool = synthetic(200).summary["pools"][0] | {"engine": "ideal"}
+    assert cautions(Answers(summary(pools=[pool])))[0].startswith("Take these latencies as a lower bound")
+
+
+def test_an_attainment_without_an_interval_is_said_to_have_none() -> None:
+    found = cautions(Answers(summary(slo_attainment={"frac": 1.0})))
+    assert found[-1] == "The attainment has no interval, as the window has too few requests to tell chance from effect."
 
 
 def test_a_run_that_can_be_trusted_has_no_cautions() -> None:
     pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
     assert cautions(Answers(summary(requests=REQUESTS, pools=[pool]))) == []
-
-
-def test_a_warning_of_the_run_is_passed_on_once() -> None:
-    pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
-    warnings = ["3 % of prompts were clipped to 8192 tokens", "step costs of engine vllm are uncalibrated: a roofline"]
-    assert cautions(Answers(summary(requests=REQUESTS, pools=[pool], warnings=warnings))) == warnings[:1]
 
 
 def test_the_verdict_needs_neither_plotly_nor_pandas() -> None:
