@@ -80,7 +80,7 @@ def cdf(reached: Curve, marks: Mapping[str, float], slo_s: float | None, within_
     shapes, labels = slo_mark(slo_s, within_slo, x_axis) if slo_s is not None else ([], [])
     places = zip(marks.items(), heights, strict=True)
     labels += [_mark_label(name, value, height, x_axis) for (name, value), height in places]
-    y_axis = axis(range=[0, 1.03], tickformat=".0%", dtick=0.25)
+    y_axis = axis(range=[0, 1.14], tickformat=".0%", tickvals=[0, 0.25, 0.5, 0.75, 1])
     margin = {"l": 56, "r": 14, "t": 14, "b": 30}
     return figure([line, dots], 306, margin=margin, xaxis=x_axis, yaxis=y_axis, shapes=shapes, annotations=labels)
 
@@ -88,7 +88,7 @@ def cdf(reached: Curve, marks: Mapping[str, float], slo_s: float | None, within_
 def slo_mark(slo_s: float, within: float | None, x_axis: dict[str, Any]) -> tuple[list[Any], list[Any]]:
     """The SLO as a dashed upright with its name, and the share of requests within it."""
     at = _place(slo_s, x_axis)
-    line = {"type": "line", "x0": slo_s, "x1": slo_s, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    line = {"type": "line", "x0": slo_s, "x1": slo_s, "y0": 0, "y1": 1, "layer": "below"}
     line["line"] = {"color": "$c2", "width": 1.75, "dash": "5px,4px"}
     low, high = x_axis["range"]
     on_right = (at - low) / (high - low) < 0.55
@@ -168,21 +168,19 @@ def numbers(values: Sequence[float] | NDArray[Any], figures: int = 5) -> list[fl
 
 
 def _mark_label(name: str, value: float, height: float, x_axis: dict[str, Any]) -> dict[str, Any]:
-    """`p99 1.36 s` below the curve at its mark, on the side that has room."""
+    """`p99 1.36 s` at its mark, where the curve is not: above it near the top, else to its lower right."""
     at = _place(value, x_axis)
     low, high = x_axis["range"]
-    on_right = (at - low) / (high - low) < 0.68
-    return {
-        "x": at,
-        "y": float(height),
-        "xanchor": "left" if on_right else "right",
-        "yanchor": "top",
-        "xshift": 5 if on_right else 8,
-        "yshift": -6 if on_right else -12,
-        "text": f"{name} <b>{seconds(value)}</b>",
-        "showarrow": False,
-        "font": {"color": "$ink", "size": 13},
-    }
+    if height > 0.9:
+        beside = {
+            "xanchor": "center" if (at - low) / (high - low) < 0.86 else "right",
+            "yanchor": "bottom",
+            "yshift": 6,
+        }
+    else:
+        beside = {"xanchor": "left", "yanchor": "top", "xshift": 5, "yshift": -5}
+    said = {"text": f"{name} <b>{seconds(value)}</b>", "font": {"color": "$ink", "size": 13}, "showarrow": False}
+    return {"x": at, "y": float(height)} | beside | said
 
 
 def _place(value: float, x_axis: dict[str, Any]) -> float:

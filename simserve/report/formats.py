@@ -95,7 +95,11 @@ def _percent(frac: float) -> str:
     decimals = 1
     while decimals < 4 and 0 < min(frac, 1 - frac) < 0.5 * 10 ** (-decimals - 2):
         decimals += 1
-    return "100" if frac == 1 else "0" if frac == 0 else f"{frac * 100:.{decimals}f}"
+    if frac > 1 - 1e-9:  # but for a rounding error, all
+        return f"{frac * 100:.0f}"
+    if frac == 0:
+        return "0"
+    return ">99.9999" if frac >= 0.9999995 else "<0.0001" if frac < 0.0000005 else f"{frac * 100:.{decimals}f}"
 
 
 def _figures(value: float) -> str:

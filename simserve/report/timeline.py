@@ -132,7 +132,8 @@ def _time_axis(end: float, unit: str, lowest: str) -> dict[str, Any]:
 def _panel_axis(domain: list[float], peak: float, key: str = "") -> dict[str, Any]:
     if key == "kv_frac":
         return axis(domain=domain, range=[0, 1.02], tickformat=".0%", tickvals=[0, 0.5, 1])
-    return axis(domain=domain, range=[0, max(peak * 1.06, 1e-3)], nticks=4, tickformat="~s" if peak >= 1000 else "~g")
+    least = 1.0 if key in ("queue_len", "running") else 1e-3  # less than one request is not worth a whole panel
+    return axis(domain=domain, range=[0, max(peak * 1.06, least)], nticks=4, tickformat="~s" if peak >= 1000 else "~g")
 
 
 def _title(text: str, domain: list[float]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def _few(answers: Answers) -> str:
 
 
 def _missed(answers: Answers) -> str:
-    return f"only {_attained(answers)}, where {GOAL} should; {_remedy(answers)}."
+    only = "only " if answers.attainment else ""
+    return f"{only}{_attained(answers)}, where {GOAL} should; {_remedy(answers)}."
 
 
 def _none(answers: Answers) -> str:

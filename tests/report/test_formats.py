@@ -33,6 +33,9 @@ def test_durations_are_milliseconds_below_a_second_and_seconds_above(value_s: fl
     ("frac", "said"),
     [
         (1.0, "100 %"),
+        (1.0000000002, "100 %"),
+        (0.9999998, ">99.9999 %"),
+        (0.0000002, "<0.0001 %"),
         (0.0, "0 %"),
         (0.962, "96.2 %"),
         (0.9999, "99.99 %"),
