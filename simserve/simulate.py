@@ -8,9 +8,10 @@ Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (pl
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
         name=scenario.name,
         seed=scenario.seed,
         digest=scenario.digest,
-        pools=tuple(_pool_facts(setup, cost) for setup, cost in zip(scenario.setups, costs, strict=True)),
+        pools=tuple(map(_pool_facts, scenario.setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
         peak_kv_blocks=peak_kv_blocks,
         slo={key: value for key, value in scenario.slo.default if value is not None},
@@ -118,7 +119,7 @@ def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Call
     return on_send
 
 
-def _pool_facts(setup: PoolSetup, cost: StepCost) -> PoolFacts:
+def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] | None) -> PoolFacts:
     return PoolFacts(
         name=setup.name,
         role=setup.role,
@@ -127,7 +128,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost) -> PoolFacts:
         gpu=setup.gpu.name,
         model=setup.model.name,
         engine=setup.engine.name,
-        scheduler=type(setup.scheduler).__name__,
+        scheduler=str((scheduler or {}).get("kind")),
         calibrated=setup.engine.calibrated,
         kv_verified=setup.ledger.verified,
         n_blocks=setup.ledger.n_blocks,

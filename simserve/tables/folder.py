@@ -1,5 +1,6 @@
 """Folder: a result is written beside its place and swapped in whole; what was there before stays until then."""
 
+import errno
 import os
 import secrets
 import shutil
@@ -47,9 +48,10 @@ def result_folder(directory: Path) -> Iterator[Path]:
 
 
 def check_folder(directory: Path) -> None:
-    """Raises OutputError unless `directory` is absent, empty, or an earlier result and nothing else."""
+    """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
     with _said_plainly(directory):
         if not directory.exists():
+            _check_writable(next(parent for parent in directory.resolve().parents if parent.exists()))
             return
         if not directory.is_dir():
             raise OutputError(f"{directory}: must be a folder, got a file; choose another --out")
@@ -66,6 +68,11 @@ def check_folder(directory: Path) -> None:
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
             f"without {' and '.join(sorted(MARKS - names))}; choose another --out"
         )
+
+
+def _check_writable(parent: Path) -> None:
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @contextmanager
