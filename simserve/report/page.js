@@ -4,6 +4,7 @@
   const config = { displayModeBar: false, scrollZoom: false, doubleClick: "reset" };
 
   // "$c1" in a figure is the page's colour --c1; "$c1/0.2" is the same colour, 20 % opaque.
+  const TOKEN = /^\$[a-z]\w*(\/[\d.]+)?$/;
   const colour = (token, style) => {
     const [name, opacity] = token.slice(1).split("/");
     const hex = style.getPropertyValue("--" + name).trim();
@@ -12,7 +13,7 @@
     return `rgba(${channels.join(",")},${opacity})`;
   };
   const resolve = (value, style) => {
-    if (typeof value === "string") return value.startsWith("$") ? colour(value, style) : value;
+    if (typeof value === "string") return TOKEN.test(value) ? colour(value, style) : value;
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((item) => resolve(item, style));
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, resolve(item, style)]));

@@ -22,6 +22,15 @@ PANELS = {
 }
 """What the timeline shows below the arrivals, top to bottom."""
 
+SPOKEN = {
+    "queue_len": "waiting",
+    "running": "running",
+    "kv_frac": "KV in use",
+    "prefill_tokens_per_s": "prefill tokens/s",
+    "output_tokens_per_s": "output tokens/s",
+}
+"""The same in the box that follows the pointer."""
+
 MIN_BINS = 30
 FEW_PER_BIN = 5.0
 """Arrivals a bin: with fewer, chance looks like bursts."""
@@ -98,7 +107,7 @@ def timeline_figure(timeline: Timeline) -> Figure:
         "hoversubplots": "axis",
         "margin": MARGIN,
     }
-    data = _arrival_traces(timeline, unit_s, unit)
+    data = _arrival_traces(timeline, unit_s)
     for place, key in enumerate(panels, start=2):
         tracks = timeline.tracks[key]
         layout[f"yaxis{place}"] = _panel_axis(
@@ -106,7 +115,9 @@ def timeline_figure(timeline: Timeline) -> Figure:
         )
         layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
         for colour, track in zip(_colours(len(tracks)), tracks, strict=True):
-            data += _track_traces(track, timeline.width_s / unit_s, f"y{place}", colour)
+            label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
+            shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
+            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, colour)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
 
 
@@ -126,6 +137,7 @@ def _domains(heights: list[int], plot_height: int) -> list[list[float]]:
 
 def _time_axis(end: float, unit: str, lowest: str) -> dict[str, Any]:
     more = {"fixedrange": False, "range": [0, end], "anchor": lowest, "nticks": 8, "hoverformat": ".4~g"}
+    more["unifiedhovertitle"] = {"text": f"%{{x:.4~g}} {unit}"}
     return axis(f"{unit.capitalize()} from the start", showgrid=False, ticks="outside", ticklen=4, **more)
 
 
@@ -160,30 +172,52 @@ def _outside_window(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:
     ]
 
 
-def _arrival_traces(timeline: Timeline, unit_s: float, unit: str) -> list[dict[str, Any]]:
+def _arrival_traces(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:
     x = _starts(timeline.met_per_s, timeline.arrival_width_s / unit_s)
     base: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": x, "yaxis": "y", "stackgroup": "arrivals"}
-    met_name = "arrivals/s" if timeline.missed_per_s is None else "met the SLO, /s"
-    met = base | {"y": numbers(timeline.met_per_s, 4), "name": met_name, "fillcolor": "$c1/0.55"}
+    name = "arrivals/s" if timeline.missed_per_s is None else "arrivals/s that met the SLO"
+    met = base | {"y": numbers(timeline.met_per_s, 4), "name": name, "fillcolor": "$c1/0.55"} | _arrivals_hover(name)
     met["line"] = {"width": 0, "color": "$c1", "shape": "hv"}
     if timeline.missed_per_s is None:
         return [met]
-    missed = base | {"y": numbers(timeline.missed_per_s, 4), "name": "missed it, /s", "fillcolor": "$c2/0.85"}
+    missed = base | {"y": numbers(timeline.missed_per_s, 4), "name": "missed", "fillcolor": "$c2/0.85"}
+    missed |= _arrivals_hover("arrivals/s that missed it")
     missed["line"] = {"width": 0, "color": "$c2", "shape": "hv"}
     return [missed, met]
 
 
-def _track_traces(track: Track, width: float, y_axis: str, colour: str) -> list[dict[str, Any]]:
+def _arrivals_hover(label: str) -> dict[str, Any]:
+    """`arrivals/s that missed it 3.2`."""
+    return {"hovertemplate": f"{label} <b>%{{y:,.3~r}}</b><extra></extra>"}
+
+
+def _hover(label: str, number_format: str) -> dict[str, Any]:
+    """`waiting 3.2, highest 5.1`, for one track of a panel."""
+    shown = f"{_literal(label)} <b>%{{y:{number_format}}}</b>, highest %{{customdata:{number_format}}}<extra></extra>"
+    return {"hovertemplate": shown}
+
+
+def _track_traces(track: Track, width: float, more: dict[str, Any], colour: str) -> list[dict[str, Any]]:
     """The mean as a line and, where replicas differ, the band from it to the highest one."""
-    base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width), "yaxis": y_axis}
+    base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width)} | more
     line = {"color": colour, "width": 1.6, "shape": "hv"}
-    pool = escape(track.pool)  # plotly reads names as markup
-    mean = base | {"y": numbers(track.mean, 4), "name": f"{pool} mean", "line": line}
+    pool = _literal(track.pool)
+    mean = base | {
+        "y": numbers(track.mean, 4),
+        "name": f"{pool} mean",
+        "line": line,
+        "customdata": numbers(track.peak, 4),
+    }
     if np.allclose(track.mean, track.peak, equal_nan=True):
         return [mean | {"name": pool}]
     edge = {"color": f"{colour}/0.45", "width": 0.6, "shape": "hv"}
     peak = base | {"y": numbers(track.peak, 4), "name": f"{pool} highest", "line": edge}
-    return [mean, peak | {"fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
+    return [mean, peak | {"hoverinfo": "skip", "hovertemplate": None, "fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
+
+
+def _literal(text: str) -> str:
+    """Text that plotly, which reads labels as markup and as templates, shows as it is."""
+    return escape(text).replace("{", "&#123;")
 
 
 def _starts(values: Floats, width: float) -> list[float | None]:
