@@ -22,11 +22,16 @@ NEEDED = (
 OPTIONAL = ("num_key_value_heads", "head_dim")
 """Counts that may be missing or null: then as many KV heads as heads, and hidden_size / heads wide."""
 
-TIED_FAMILIES = ("gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "falcon", "starcoder2")
+TIED_FAMILIES = frozenset(
+    {"cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "starcoder2"}
+)
 """Families whose embeddings are tied unless the file says otherwise."""
 
 UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcoder2", "nemotron", "bloom", "mpt")
 """Families with two MLP matrices; all others have gate, up and down."""
+
+KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
+"""What some families call the number of KV heads; reading them as one a head would cost many times the cache."""
 
 LAYER_KINDS = {"full_attention": False, "sliding_attention": True}
 """Entries of layer_types that are modelled, and whether such a layer has the window."""
@@ -112,6 +117,10 @@ def _check(path: Path, config: Mapping[str, Any]) -> None:
         near = closest(missing[0], [key for key in config if key not in NEEDED and isinstance(config[key], int)])
         remedy = f"{missing[0]} may be what it calls {near}" if near else "it must be the config.json of a causal model"
         raise CatalogError(f"{path}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
+    alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
+    if alias is not None and config.get("num_key_value_heads") is None:
+        remedy = f"say it beside {alias}, got {json.dumps(config[alias])}"
+        raise CatalogError(f"{path}: num_key_value_heads is missing; {remedy}")
     for key in (*_counted(config), *(["sliding_window"] if _uses_window(config) else [])):
         if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
             raise CatalogError(f"{path}: {key} must be a whole number of at least 1, got {json.dumps(config[key])}")

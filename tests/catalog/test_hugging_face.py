@@ -51,6 +51,8 @@ def test_a_config_by_another_name_gives_the_model_that_name(tmp_path: Path) -> N
 def test_without_kv_heads_every_head_has_its_own(tmp_path: Path) -> None:
     assert load(tmp_path, num_key_value_heads=...).n_kv_heads == 32
     assert load(tmp_path, num_key_value_heads=None).n_kv_heads == 32
+    assert load(tmp_path, num_key_value_heads=None, multi_query=False).n_kv_heads == 32
+    assert load(tmp_path, multi_query=True).n_kv_heads == 8
 
 
 def test_heads_may_be_wider_than_the_hidden_size_divided(tmp_path: Path) -> None:
@@ -69,7 +71,9 @@ def test_a_nested_text_config_comes_first(tmp_path: Path) -> None:
 def test_embeddings_are_tied_where_the_file_or_the_family_says_so(tmp_path: Path) -> None:
     assert load(tmp_path, tie_word_embeddings=True).tie_word_embeddings
     assert not load(tmp_path, tie_word_embeddings=...).tie_word_embeddings
-    assert load(tmp_path, tie_word_embeddings=..., model_type="gemma2").tie_word_embeddings
+    for family in ("gemma2", "cohere"):
+        assert load(tmp_path, tie_word_embeddings=..., model_type=family).tie_word_embeddings
+        assert not load(tmp_path, tie_word_embeddings=False, model_type=family).tie_word_embeddings
 
 
 def test_families_with_a_plain_mlp_have_two_matrices(tmp_path: Path) -> None:
@@ -141,6 +145,11 @@ def test_traces_of_experts_in_a_dense_config_are_no_reason_to_refuse(tmp_path: P
     [
         ({"hidden_size": ..., "vocab_size": None}, r"hidden_size and vocab_size are missing"),
         ({"num_hidden_layers": ..., "n_layers": 32}, "num_hidden_layers is missing; .* what it calls n_layers"),
+        (
+            {"num_key_value_heads": ..., "num_kv_heads": 8},
+            "num_key_value_heads is missing; say it beside num_kv_heads, got 8",
+        ),
+        ({"num_key_value_heads": None, "multi_query": True}, "say it beside multi_query, got true"),
         ({"num_key_value_heads": 5}, "num_key_value_heads must divide the 32 attention heads, got 5"),
         (
             {"num_attention_heads": 24, "num_key_value_heads": 8},

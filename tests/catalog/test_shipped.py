@@ -1,5 +1,6 @@
 """Everything in the catalog loads, has its sources, and agrees with physics and with the vendors."""
 
+import re
 from dataclasses import fields
 from importlib import resources
 from typing import Any
@@ -35,6 +36,20 @@ def test_every_number_of_a_gpu_has_a_source(name: str) -> None:
     numbers = {field.name for field in fields(gpu)} - {"name", "sources"}
     assert gpu.sources.keys() == numbers
     assert all(len(source) >= 10 for source in gpu.sources.values())
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_price_is_on_demand_of_a_day_that_is_told_and_rounds_what_its_source_says(name: str) -> None:
+    gpu = catalog.load_gpu(name)
+    told = re.match(r"\w+, on demand, .*?20\d\d-\d\d-\d\d: (\d+\.\d\d)", gpu.sources["price_per_hour_usd"])
+    assert told is not None
+    assert gpu.price_per_hour_usd == pytest.approx(float(told[1]), rel=0.02)
+
+
+def test_the_rtx_pro_6000_is_the_server_edition_in_all_its_numbers() -> None:
+    gpu = catalog.load_gpu("rtx-pro-6000")
+    assert (gpu.hbm_bytes_per_s, gpu.flop_per_s["bf16"]) == (1.597e12, 4 * 120e12)  # Workstation: 1.792e12, 503.8e12
+    assert all("Server Edition" in gpu.sources[key] for key in ("flop_per_s", "hbm_bytes_per_s", "tdp_w"))
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -74,7 +89,8 @@ def _leaves(data: Any, key: str = "") -> list[tuple[str, Any]]:
 
 
 # FLOP a clock of one SM in dense 16-bit products with 32-bit sums, from the architecture papers (a compute unit for
-# AMD), and the boost clock (of the B200 the one its data sheet implies). A sparse peak would be twice what they make.
+# AMD), and the boost clock (of the B200 and the RTX PRO 6000 those that their data sheets imply). A sparse peak would
+# be twice what they make.
 DENSE = {
     "a100-sxm-40gb": (2048, 1.410e9),
     "a100-sxm": (2048, 1.410e9),
@@ -84,7 +100,7 @@ DENSE = {
     "b200-sxm": (8192, 1.850e9),
     "l40s": (1024, 2.490e9),
     "rtx-4090": (512, 2.520e9),
-    "rtx-pro-6000": (1024, 2.617e9),
+    "rtx-pro-6000": (1024, 2.494e9),
     "mi300x": (2048, 2.100e9),
 }
 
