@@ -92,7 +92,8 @@ class StepCost:
         if not n_tokens:
             return 0
         memory_s = n_context_tokens * self._key_s + n_tokens * self._query_s
-        return to_ps(self._attention_launch_s + max(n_pairs * self._pair_s, memory_s))
+        compute_s = n_pairs * self._pair_s
+        return to_ps(self._attention_launch_s + (compute_s if compute_s > memory_s else memory_s))
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """(intercept, slope): attention of n decoding requests takes intercept + slope * keys attended.

@@ -159,7 +159,7 @@ class Replica:
         )
         if n:
             n_steps = stretch.n_steps
-            pool.take(cohort.blocks_to_grow(n_steps), from_reserved=self._reserves)
+            pool.take(cohort.blocks_to_grow(n_steps), self._reserves)
             cohort.step += n_steps
             cohort.kv_tokens += n_steps * n
             if cohort.step >= cohort.next_finish_step:
@@ -247,7 +247,14 @@ class Replica:
         self._blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
         if plan.prefill:
-            self._start_mixed(plan, now_ps)
+            # fast: a single chunk is checked as it begins, and all the rules when it is found wanting
+            if len(plan.prefill) > 1 or seats.prefilling:
+                check_prefill(self._scheduler, seats.view, plan)
+            try:
+                self._start_mixed(plan, now_ps)
+            except (TypeError, ValueError, AttributeError, IndexError):
+                check_prefill(self._scheduler, seats.view, plan)
+                raise
         elif cohort.n and plan.decode:
             self._start_decode(plan, now_ps, 1 if just_preempted else plan.valid_steps)
         elif plan.wake_at_ps is not None:
@@ -255,20 +262,24 @@ class Replica:
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
-        seats = self.seats
-        check_prefill(self._scheduler, seats.view, plan)
+        seats, reserves, pads = self.seats, self._reserves, self._runs_to_completion
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
-            if request.phase is WAITING:
-                seats.admit(request, plan.reserve_tokens[i] if self._reserves else 0, now_ps)
             done = request.prefilled_tokens
+            left_tokens = request.prompt_tokens + request.emitted_tokens - done
+            if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
+                check_prefill(self._scheduler, seats.view, plan)
+            if request.phase is WAITING:
+                seats.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
+            elif not seats.prefilling:
+                check_prefill(self._scheduler, seats.view, plan)
             n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
-            n_complete += n_chunk >= request.prompt_tokens + request.emitted_tokens - done
-        self.pool.take(n_blocks, from_reserved=self._reserves)
+            n_complete += n_chunk >= left_tokens
+        self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > seats.view.free_blocks:
             rule = f"must not take more blocks than the {seats.view.free_blocks} free ones"
             raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)

@@ -27,7 +27,7 @@ class KvPool:
         if self.free_blocks < self.least_free_blocks:
             self.least_free_blocks = self.free_blocks
 
-    def take(self, n_blocks: int, *, from_reserved: bool) -> None:
+    def take(self, n_blocks: int, from_reserved: bool) -> None:
         """Put tokens into blocks: into those set aside, or into free ones."""
         self.used_blocks += n_blocks
         if from_reserved:
