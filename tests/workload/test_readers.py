@@ -87,6 +87,11 @@ BAD = {
     "nan": ("t.csv", HEAD + "nan,1,1\n", "line 2: arrival_s must be a number"),
     "zero outputs": ("t.csv", HEAD + "0,1,1\n1,1,0\n", "line 3: output tokens must be at least 1, got 0.0"),
     "many bad rows": ("t.csv", HEAD + "0,0,1\n" * 9, "line 2, 3, 4, 5, 6 and 4 more: prompt tokens"),
+    "after a failed call": (
+        "b.csv",
+        BURST + "1,a,1,M,9,0,9,API\n2,b,1,M,0,5,5,API\n",
+        "line 3: prompt tokens must be at least 1",
+    ),
     "half tokens": ("t.csv", HEAD + "0,1.5,1\n", "prompt tokens must be whole"),
     "duplicate ids": ("t.csv", "request_id," + HEAD + "a,0,1,1\nb,0,1,1\na,1,1,1\n", "line 2, 4: request_id must be"),
     "truncated JSON": ("t.jsonl", FILES["mooncake.jsonl"][:-20], "2: must be one JSON object a line"),

@@ -30,7 +30,7 @@ def read(path: Path) -> Trace:
         numbers(path, "ContextTokens", prompts, first_line=2),
         numbers(path, "GeneratedTokens", outputs, first_line=2),
     )
-    return checked(path, rows_of_trace, first_line=2)
+    return checked(path, rows_of_trace, lines_of=2)
 
 
 def _seconds(path: Path, stamps: list[str]) -> NDArray[np.float64]:

@@ -16,6 +16,9 @@ from simserve.workload.trace import Trace
 MOST_NAMED_ROWS = 5
 """Bad rows that a message lists by number."""
 
+Lines = int | NDArray[np.int64]
+"""Where rows stand in their file: the line of the first, or of each."""
+
 
 def read_text(path: Path) -> str:
     """A file's text, unpacked if its name ends in .gz. Raises TraceError."""
@@ -50,11 +53,12 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-def refuse_rows(path: Path, is_bad: NDArray[np.bool_], rule: str, values: Any, first_line: int) -> None:
+def refuse_rows(path: Path, is_bad: NDArray[np.bool_], rule: str, values: Any, lines_of: Lines) -> None:
     """Raises TraceError naming the first few bad rows by their line in the file."""
     bad = np.flatnonzero(is_bad)
     if len(bad):
-        lines = ", ".join(str(row + first_line) for row in bad[:MOST_NAMED_ROWS])
+        named = bad[:MOST_NAMED_ROWS] + lines_of if isinstance(lines_of, int) else lines_of[bad[:MOST_NAMED_ROWS]]
+        lines = ", ".join(map(str, named.tolist()))
         more = f" and {len(bad) - MOST_NAMED_ROWS} more" if len(bad) > MOST_NAMED_ROWS else ""
         value = values[bad[0]]
         shown = "nothing" if value is None or value == "" else repr(value if isinstance(value, str) else float(value))
@@ -72,17 +76,17 @@ def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool]) -> dic
     return {name: places[name] for name in wanted if name in places}
 
 
-def checked(path: Path, trace: Trace, first_line: int = 1) -> Trace:
+def checked(path: Path, trace: Trace, lines_of: Lines = 1) -> Trace:
     """The rows of a file as a trace that starts at its first stamp, in order of arrival.
 
-    Raises TraceError for rows that cannot be served; first_line is the line of the first row in the file.
+    Raises TraceError for rows that cannot be served.
     """
     if not len(trace):
         raise TraceError(f"{path}: must hold at least one request, got none")
-    refuse_rows(path, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s, first_line)
+    refuse_rows(path, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s, lines_of)
     for name, tokens in (("prompt", trace.prompt_tokens), ("output", trace.output_tokens)):
-        refuse_rows(path, tokens < 1, f"{name} tokens must be at least 1", tokens, first_line)
-        refuse_rows(path, tokens != np.floor(tokens), f"{name} tokens must be whole", tokens, first_line)
+        refuse_rows(path, tokens < 1, f"{name} tokens must be at least 1", tokens, lines_of)
+        refuse_rows(path, tokens != np.floor(tokens), f"{name} tokens must be whole", tokens, lines_of)
     n_back = int((np.diff(trace.arrival_s) < 0).sum())
     if n_back:
         note = f"{n_back} rows came before their predecessor; the trace was sorted by arrival"

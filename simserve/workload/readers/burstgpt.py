@@ -33,4 +33,5 @@ def read(path: Path) -> Trace:
         session_id=sessions,
         notes=(f"{n_failed} failed calls (no response tokens) were left out",) if n_failed else (),
     )
-    return checked(path, trace.take(np.flatnonzero(keep)), first_line=2)
+    kept = np.flatnonzero(keep)
+    return checked(path, trace.take(kept), lines_of=kept + 2)
