@@ -51,7 +51,7 @@ def check_folder(directory: Path) -> None:
     """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
     with _said_plainly(directory):
         if not directory.exists():
-            _check_writable(next(parent for parent in directory.resolve().parents if parent.exists()))
+            _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
             return
         if not directory.is_dir():
             raise OutputError(f"{directory}: must be a folder, got a file; choose another --out")
@@ -71,8 +71,10 @@ def check_folder(directory: Path) -> None:
 
 
 def _check_writable(parent: Path) -> None:
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    """Raises OSError unless a folder can be made in there."""
+    reason = errno.ENOTDIR if not parent.is_dir() else errno.EACCES
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise OSError(reason, os.strerror(reason))
 
 
 @contextmanager
