@@ -8,14 +8,13 @@ from simpy.core import StopSimulation
 
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
+from simserve.engine.conservation import check_conservation
 from simserve.engine.offered import Offered, Rows
-from simserve.engine.recorder import FINISHED, REJECTED, Recorder
+from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica, ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
-from simserve.errors import InvariantError
 from simserve.routers.base import Router
 from simserve.state.request import Request
-from simserve.units import to_s
 
 SENDS_A_REPORT = 256
 """How often `on_send` is told: often enough for a progress bar, too seldom to cost anything."""
@@ -66,7 +65,7 @@ class Cluster:
         for replica in self.replicas:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
-        self._check_conservation()
+        check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
 
     def _send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it."""
@@ -118,20 +117,3 @@ class Cluster:
             for request in (*replica.seats.running, *replica.seats.waiting):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 self.recorder.explain(request.row, reason)
-
-    def _check_conservation(self) -> None:
-        """Every request sent is answered, refused or still there, and blocks are held for those alone."""
-        at_s = to_s(self.clock.now_ps)
-        still_there = sum(len(replica.seats.running) + len(replica.seats.waiting) for replica in self.replicas)
-        ended = self.recorder.n_with(FINISHED) + self.recorder.n_with(REJECTED)
-        if self.sender.n_sent != ended + still_there:
-            raise InvariantError("requests sent = ended + still there", self.sender.n_sent, ended + still_there, at_s)
-        for replica in self.replicas:
-            pool = replica.pool
-            held_blocks = pool.used_blocks + pool.reserved_blocks
-            if pool.free_blocks + held_blocks != pool.total_blocks:
-                raise InvariantError(
-                    "free + held = all blocks", pool.free_blocks + held_blocks, pool.total_blocks, at_s
-                )
-            if held_blocks and not replica.seats.running:
-                raise InvariantError(f"blocks held by nobody on replica {replica.index}", held_blocks, 0, at_s)

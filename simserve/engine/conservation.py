@@ -1,0 +1,25 @@
+"""Conservation: what must add up when a run is over, whatever the policies did."""
+
+from collections.abc import Sequence
+
+from simserve.engine.recorder import FINISHED, REJECTED, Recorder
+from simserve.engine.replica import Replica
+from simserve.errors import InvariantError
+from simserve.units import to_s
+
+
+def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
+    """Raises InvariantError unless all requests sent have ended or are still there and hold all blocks in use."""
+    at_s = to_s(now_ps)
+    still_there = sum(len(replica.seats.running) + len(replica.seats.waiting) for replica in replicas)
+    ended = recorder.n_with(FINISHED) + recorder.n_with(REJECTED)
+    if n_sent != ended + still_there:
+        raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
+    for replica in replicas:
+        pool = replica.pool
+        held_blocks = pool.used_blocks + pool.reserved_blocks
+        all_blocks = pool.free_blocks + held_blocks
+        if all_blocks != pool.total_blocks:
+            raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
+        if held_blocks and not replica.seats.running:
+            raise InvariantError(f"blocks held by nobody on replica {replica.index}", held_blocks, 0, at_s)
