@@ -53,10 +53,10 @@ def test_a_chunk_after_c_cached_tokens_makes_q_times_c_plus_its_triangle_of_pair
 
 
 def test_a_finish_and_an_arrival_at_one_instant_are_seen_in_that_order() -> None:
-    """The finish at 20 ms empties replica 0 before the arrival at 20 ms is routed to the least loaded."""
-    load = trace([0.0, 0.0, 0.02], [8, 8, 8], [2, 5, 1])
+    """The finish at 20 ms empties replica 1 before the arrival at 20 ms is routed to the least loaded."""
+    load = trace([0.0, 0.0, 0.02], [8, 8, 8], [5, 2, 1])
     cluster = serve([replica_setup(Chunked(), TEN_MS)] * 2, load, LeastOutstanding())
-    assert cluster.recorder.columns["replica"].tolist() == [0, 1, 0]
+    assert cluster.recorder.columns["replica"].tolist() == [0, 1, 1]
 
 
 def test_requests_of_one_instant_start_together() -> None:
