@@ -15,7 +15,6 @@ MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
 MIB = 2**20
-GIB = 2**30
 
 
 def to_ps(seconds: float) -> int:

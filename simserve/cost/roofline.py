@@ -61,14 +61,13 @@ class StepCost:
         self._sampled_ps: list[int] = []
         self._lines: dict[int, tuple[int, int]] = {}
         one_pair = self.shard.prefill_attention(0, 1, 0)
-        one_key = self.shard.prefill_attention(0, 0, 1)
-        one_token = self.shard.prefill_attention(1, 0, 0)
+        one_key, one_query = self.shard.decode_attention(0, 1), self.shard.decode_attention(1, 0)
         layers = model.n_layers
         # Attention always computes in 16 bits, whatever the weights and the cache are stored in.
         self._attention_flop_per_s = compute_peak(gpu, "bf16") * engine.compute_efficiency
         self._pair_s = layers * one_pair.flop / self._attention_flop_per_s
         self._key_s = layers * one_key.bytes / self._bandwidth
-        self._query_s = layers * one_token.bytes / self._bandwidth
+        self._query_s = layers * one_query.bytes / self._bandwidth
         self._attention_launch_s = layers * engine.launch_s
 
     def tokens_ps(self, n_tokens: int) -> int:
