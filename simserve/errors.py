@@ -49,6 +49,10 @@ class TraceError(SimserveError):
     """A trace that cannot be replayed as it is; the message names rows."""
 
 
+class CalibrationError(SimserveError):
+    """Kernel timings or a calibration file that cannot be used."""
+
+
 class PolicyError(SimserveError):
     """A scheduler or router that is missing, raised, or returned nonsense; names policy, time and rule."""
 

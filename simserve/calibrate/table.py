@@ -1,0 +1,67 @@
+"""The table of kernel timings, one row a measurement: what the fits read, whoever measured."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from simserve.errors import CalibrationError
+from simserve.tables.parquet import read_columns
+
+ATTENTION = ("dtype", "kv_dtype", "batch", "tokens", "n_heads", "n_kv_heads", "head_dim", "window")
+SHAPES: dict[str, tuple[str, ...]] = {
+    "gemm": ("dtype", "m", "n", "k"),
+    "prefill_attention": ATTENTION,
+    "decode_attention": ATTENTION,
+    "all_reduce": ("dtype", "n_gpus", "bytes"),
+    "all_gather": ("dtype", "n_gpus", "bytes"),
+    "reduce_scatter": ("dtype", "n_gpus", "bytes"),
+    "all_to_all": ("dtype", "n_gpus", "bytes"),
+    "moe": ("dtype", "tokens", "hidden", "inter", "top_k", "n_experts", "tensor", "expert", "routing"),
+    "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
+    "mla_decode": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
+}
+"""The columns that say what was measured, by operation.
+
+gemm: (m, k) activations times (k, n) weights stored in dtype. Attention: `tokens` is the prompt of each of `batch`
+requests, or for decode the keys that each attends, its own included; `window` 0 is none. Collectives: `bytes` that
+each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_gather). moe: the layer from router
+logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts.
+"""
+TEXTS = frozenset({"dtype", "kv_dtype", "routing", "kernel", "op"})
+
+
+def read_timings(path: Path) -> pd.DataFrame:
+    """A table of timings as CSV or parquet: `op`, the columns of SHAPES for that op, `latency_s`, optional `kernel`.
+
+    Raises CalibrationError.
+    """
+    if not path.is_file():
+        raise CalibrationError(f"{path}: no such file; give a CSV or parquet table of kernel timings")
+    try:
+        table = pd.DataFrame(read_columns(path)) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise CalibrationError(f"{path}: must be a table of timings ({error})") from None
+    return checked(table, str(path))
+
+
+def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
+    """The table if it has what its operations need. Raises CalibrationError."""
+    missing = [name for name in ("op", "latency_s") if name not in table]
+    if missing:
+        raise CalibrationError(f"{place}: columns {', '.join(missing)} are missing, got {', '.join(table.columns)}")
+    for name in sorted(set(table["op"].astype(str))):
+        if name not in SHAPES:
+            raise CalibrationError(f"{place}: no such op, got '{name}'; there are {', '.join(SHAPES)}")
+    for op, columns in SHAPES.items():
+        rows = table[table["op"] == op]
+        lacking = [name for name in columns if len(rows) and (name not in rows or rows[name].isna().any())]
+        if lacking:
+            raise CalibrationError(f"{place}: op {op} needs {', '.join(lacking)} in every row; fill them in")
+    return table
+
+
+def rows_of(table: pd.DataFrame, op: str) -> pd.DataFrame:
+    """The rows of one operation, its shape columns as numbers."""
+    rows = table[table["op"] == op].reset_index(drop=True)
+    numbers = [name for name in SHAPES[op] if name not in TEXTS]
+    return rows.astype(dict.fromkeys(numbers, "float64"))
