@@ -12,7 +12,18 @@ ANYWHERE = {"errors", "units", "__init__"}
 
 # What each part may import beside itself and ANYWHERE. `workload.trace` allows that module alone.
 ALLOWED: dict[str, set[str]] = {
-    "cli": {"report", "simulate", "explain", "scenario", "plugins", "catalog", "metrics", "workload", "tables", "calibrate"},
+    "cli": {
+        "report",
+        "simulate",
+        "explain",
+        "scenario",
+        "plugins",
+        "catalog",
+        "metrics",
+        "workload",
+        "tables",
+        "calibrate",
+    },
     "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog"},
     "simulate": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},
