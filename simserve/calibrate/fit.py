@@ -1,7 +1,7 @@
 """Fitting a form: least squares of log ratios, so that a short kernel counts as much as a long one."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -76,3 +76,18 @@ class Residuals:
         p05, p95 = np.percentile(ratio, [5, 95])
         numbers = (error.mean(), np.median(error), ratio.mean() - 1, p05, p95)
         return cls(len(ratio), *(round(float(x), 4) for x in numbers))
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A form with its coefficients, and how it was found."""
+
+    op: str
+    dtype: str
+    form: Form
+    n_rows: int
+    """Rows fitted to."""
+    excluded: Mapping[str, int]
+    """Rows left out, by reason."""
+    residuals: Residuals
+    """On rows held out of the fit."""

@@ -1,0 +1,72 @@
+"""Collectives inside a node: an all-reduce, and what crosses the links once (gather, scatter, all-to-all)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from math import log2
+from typing import Any, ClassVar
+
+from simserve.catalog.specs import GpuSpec
+from simserve.cost.forms.base import Form
+
+
+@dataclass(frozen=True)
+class Collective(Form):
+    """latency + wire + switching: all-gather, reduce-scatter, all-to-all of one number of GPUs.
+
+    wire is the time at which a GPU's share of the bytes, (G - 1) / G of them, passes its links. Libraries change
+    protocol as messages grow: small ones go in one round, large ones in rounds that cost more latency and use the
+    links better. So `switch_latency_s` more is paid, half of it once wire is `switch_wire_s`.
+    """
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        "latency_s": (5e-6, 1e-7, 1e-3),
+        "link_share": (0.7, 0.01, 1.2),
+        "switch_latency_s": (1e-5, 1e-8, 2e-3),
+        "switch_wire_s": (1e-5, 1e-7, 2e-3),
+    }
+    PASSES: ClassVar[float] = 1.0
+    """How often the bytes cross the links."""
+
+    latency_s: float
+    link_share: float
+    """Of the data sheet's link, one direction. In-network reduction lets it pass 1: bytes are halved on the way."""
+    switch_latency_s: float
+    switch_wire_s: float
+
+    def seconds(self, gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
+        """For a message of n_bytes as SHAPES counts them, a scalar or `(n,)`; never less for more bytes; 0 alone."""
+        if n_gpus == 1:
+            return 0.0 * n_bytes
+        wire = self.PASSES * (n_gpus - 1) / n_gpus * n_bytes / (gpu.link_bytes_per_s * self.link_share)
+        return self.latency_s + wire + self.switch_latency_s * wire / (wire + self.switch_wire_s)
+
+
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """The same with twice the bytes on the links: a scatter, then a gather (Thakur, Rabenseifner and Gropp 2005)."""
+
+    PASSES: ClassVar[float] = 2.0
+
+
+COLLECTIVES: Mapping[str, type[Collective]] = {
+    "all_reduce": AllReduce,
+    "all_gather": Collective,
+    "reduce_scatter": Collective,
+    "all_to_all": Collective,
+}
+"""The form of every operation."""
+
+
+def for_group(forms: Mapping[int, Collective], n_gpus: int) -> Collective:
+    """The form of n_gpus from those of measured sizes: between two of them every coefficient runs straight over
+    log2(n_gpus); beyond the ends the nearest one holds, for links inside a node."""
+    if n_gpus in forms:
+        return forms[n_gpus]
+    below = [n for n in forms if n < n_gpus]
+    above = [n for n in forms if n > n_gpus]
+    if not below or not above:
+        return forms[max(below) if below else min(above)]
+    low, high = forms[max(below)], forms[min(above)]
+    share = log2(n_gpus / max(below)) / log2(min(above) / max(below))
+    mixed = {f.name: (1 - share) * getattr(low, f.name) + share * getattr(high, f.name) for f in fields(low)}
+    return type(low)(**mixed)
