@@ -7,6 +7,7 @@ import numpy as np
 
 from simserve.cost.shape import StepShape
 from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup
 from simserve.routers.base import Router
@@ -88,10 +89,11 @@ def serve(
     router: Router | None = None,
     concurrency: int | None = None,
     drain_limit_ps: int | None = None,
+    front_end: FrontEnd | None = None,
 ) -> Cluster:
     """A finished run."""
     several = setups if isinstance(setups, list) else [setups]
-    cluster = Cluster(several, router or RoundRobin(), Offered(load, concurrency), router_seed=0)
+    cluster = Cluster(several, router or RoundRobin(), Offered(load, concurrency), router_seed=0, front_end=front_end)
     cluster.run(drain_limit_ps)
     return cluster
 

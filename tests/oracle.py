@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from simserve.cost.shape import StepShape
+from simserve.engine.frontend import FrontEnd
 from simserve.engine.replica import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
@@ -55,7 +56,7 @@ class Step:
 class OracleReplica:
     """A replica with a list for everything."""
 
-    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[], None]) -> None:
+    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
         self.waiting: deque[Request] = deque()
         self.prefilling: list[Request] = []
@@ -150,7 +151,7 @@ class OracleReplica:
     def answer(self, life: Life, now_ps: int) -> None:
         life.finish_ps = now_ps
         self.n_outstanding -= 1
-        self.on_done()
+        self.on_done(now_ps)
 
     def leave(self, request: Request) -> None:
         request.phase = Phase.DONE
@@ -242,24 +243,54 @@ class OracleRun:
     lives: dict[int, Life]
     rejected: set[int]
     replicas: list[OracleReplica]
+    sent_ps: list[int]
+    """When each client sent its request, by row."""
+
+
+class OracleDoor:
+    """The front end: servers that each take in one request at a time, and let them out in order."""
+
+    def __init__(self, front_end: FrontEnd) -> None:
+        self.front_end = front_end
+        self.free_at_ps = [0] * front_end.n_servers
+        self.out_ps: list[int] = []
+
+    def enter(self, sent_ps: int, prompt_tokens: int) -> int:
+        server = self.free_at_ps.index(min(self.free_at_ps))
+        begin_ps = max(sent_ps, self.free_at_ps[server])
+        self.free_at_ps[server] = begin_ps + self.front_end.receive_ps + self.front_end.token_ps * prompt_tokens
+        self.out_ps.append(max([self.free_at_ps[server], *self.out_ps]))
+        return self.out_ps[-1]
 
 
 def run(
-    setups: Sequence[ReplicaSetup], router: Router, trace: Trace, router_seed: int = 0, concurrency: int | None = None
+    setups: Sequence[ReplicaSetup],
+    router: Router,
+    trace: Trace,
+    router_seed: int = 0,
+    concurrency: int | None = None,
+    front_end: FrontEnd | None = None,
 ) -> OracleRun:
     """Serve a trace step by step, at its own times or by a closed loop of clients."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
-    n_due = concurrency or 0
-    n_sent = 0
+    front_end = front_end or FrontEnd()
+    door = OracleDoor(front_end)
+    coming: list[tuple[int, int]] = []
+    asked_ps: list[int] = []
 
-    def ask_again() -> None:
-        nonlocal n_due
-        n_due += concurrency is not None
+    def ask(sent_ps: int) -> None:
+        row = len(asked_ps)
+        if row < len(trace):
+            coming.append((door.enter(sent_ps, int(trace.prompt_tokens[row])), row))
+            asked_ps.append(sent_ps)
 
-    replicas = [OracleReplica(setup, lives, ask_again) for setup in setups]
-    arrivals = [to_ps(float(t)) for t in trace.arrival_s]
+    def done(now_ps: int) -> None:
+        if concurrency is not None:
+            ask(now_ps + front_end.respond_ps)
+
+    replicas = [OracleReplica(setup, lives, done) for setup in setups]
     router.begin(Random(router_seed))
 
     def send(row: int, now_ps: int) -> None:
@@ -271,7 +302,8 @@ def run(
         setup = setups[index]
         if prompt + 1 > setup.max_model_len or setup.scheduler.never_fits(prompt):
             rejected.add(row)
-            ask_again()
+            if concurrency is not None:
+                ask(now_ps)
             return
         request.max_tokens = min(most, setup.max_model_len - prompt)
         life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), index)
@@ -281,27 +313,19 @@ def run(
         replica.n_outstanding += 1
         replica.must_plan = replica.must_plan or replica.step is None
 
+    for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
+        ask(to_ps(float(sent_s)))
     while True:
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
-        if concurrency is None and n_sent < len(arrivals):
-            instants.append(arrivals[n_sent])
-        if concurrency is not None and n_sent == 0:
-            instants.append(0)
+        instants += [at_ps for at_ps, _ in coming[:1]]
         if not instants:
-            return OracleRun(by_row, rejected, replicas)
+            return OracleRun(by_row, rejected, replicas, asked_ps)
         now_ps = min(instants)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
                 replica.commit(now_ps)
-        if concurrency is None:
-            while n_sent < len(arrivals) and arrivals[n_sent] == now_ps:
-                n_sent += 1
-                send(n_sent - 1, now_ps)
-        else:
-            while n_due and n_sent < len(arrivals):
-                n_due -= 1
-                n_sent += 1
-                send(n_sent - 1, now_ps)
+        while coming and coming[0][0] == now_ps:
+            send(coming.pop(0)[1], now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
                 replica.plan(now_ps)

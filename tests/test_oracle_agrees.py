@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.recorder import FINISHED, REJECTED, SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica import ReplicaSetup
@@ -79,13 +80,21 @@ def traces(draw: st.DrawFn) -> Trace:
     return trace(list(np.cumsum(gaps) * unit_s), prompts, outputs, most)
 
 
+@st.composite
+def front_ends(draw: st.DrawFn) -> FrontEnd:
+    """None, or one whose work takes about as long as a step."""
+    unit_ps = draw(st.sampled_from([0, 0, 1_000_003, 10**9]))
+    receive_ps, token_ps, respond_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(3))
+    return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
+
+
 def run_both(
-    setups: list[ReplicaSetup], router: type[Router], load: Trace, concurrency: int | None
+    setups: list[ReplicaSetup], router: type[Router], load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both."""
-    cluster = Cluster(setups, router(), Offered(load, concurrency), router_seed=7)
+    cluster = Cluster(setups, router(), Offered(load, concurrency), router_seed=7, front_end=front_end)
     cluster.run()
-    return cluster, oracle.run(setups, router(), load, router_seed=7, concurrency=concurrency)
+    return cluster, oracle.run(setups, router(), load, router_seed=7, concurrency=concurrency, front_end=front_end)
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
@@ -146,12 +155,13 @@ def token_times(cluster: Cluster) -> dict[int, list[int]]:
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
-    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
-    cluster, truth = run_both(setups, router, load, concurrency)
+    cluster, truth = run_both(setups, router, load, concurrency, front_end)
     assert request_rows(cluster) == oracle_rows(truth)
+    assert cluster.rows.arrivals.tolist() == truth.sent_ps
     assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected
     for index, replica in enumerate(truth.replicas):
         steps = engine_steps(cluster, index)

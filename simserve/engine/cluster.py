@@ -9,6 +9,7 @@ from simpy.core import StopSimulation
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
+from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica, ReplicaSetup
@@ -24,9 +25,15 @@ class Cluster:
     """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened."""
 
     def __init__(
-        self, setups: Sequence[ReplicaSetup], router: Router, offered: Offered, router_seed: int | str
+        self,
+        setups: Sequence[ReplicaSetup],
+        router: Router,
+        offered: Offered,
+        router_seed: int | str,
+        front_end: FrontEnd | None = None,
     ) -> None:
         self.clock = Clock()
+        self.front_end = front_end or FrontEnd()
         self._limits = [setup.max_model_len for setup in setups]
         self._schedulers = [setup.scheduler for setup in setups]
         self.rows = Rows(offered.trace, max(self._limits))
@@ -34,9 +41,11 @@ class Cluster:
         self._closed_loop: ClosedLoopSender | None = None
         if offered.concurrency is not None:
             self._closed_loop = ClosedLoopSender(
-                self.clock, self.rows, self.recorder, offered, self._send, self._all_sent
+                self.clock, self.rows, self.recorder, offered, self.front_end, self._send, self._all_sent
             )
-        self.sender = self._closed_loop or TraceSender(self.clock, self.rows, self._send, self._all_sent)
+        self.sender = self._closed_loop or TraceSender(
+            self.clock, self.rows, self.front_end, self._send, self._all_sent
+        )
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
         self.replicas = [
             Replica(index, setup, self.clock, self.rows, self.recorder, on_answer) for index, setup in enumerate(setups)
@@ -87,7 +96,7 @@ class Cluster:
         else:
             self.recorder.reject(row, reason)
             if self._closed_loop:
-                self._closed_loop.on_refusal(reason)
+                self._closed_loop.on_refusal(reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(row, now_ps)
 

@@ -1,8 +1,10 @@
-"""Senders: when each request of the load is sent. One for a trace at its own times, one for a closed loop."""
+"""Senders: when each request of the load comes. One for a trace at its own times, one for a closed loop."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
+from simserve.engine.frontend import Door, FrontEnd
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.errors import SimserveError
@@ -12,36 +14,51 @@ MOST_REFUSED_AT_ONCE = 10_000
 
 
 class TraceSender:
-    """Sends row i at its own arrival time."""
+    """Sends row i at its own arrival time, through the front end's door."""
 
-    def __init__(self, clock: Clock, rows: Rows, send: Callable[[int, int], None], on_end: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        rows: Rows,
+        front_end: FrontEnd,
+        send: Callable[[int, int], None],
+        on_end: Callable[[], None],
+    ) -> None:
         self.n_sent = 0
-        self._rows = rows
+        self._out_ps = _out_of_the_door(rows, front_end)
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
     def start(self) -> None:
         """Wait for the first arrival."""
-        if len(self._rows):
-            self._due.set(self._rows.arrival_ps[0])
+        if len(self._out_ps):
+            self._due.set(self._out_ps[0])
 
     def _send_due(self, now_ps: int) -> None:
         """Send all requests of this instant, then wait for the next."""
-        arrival_ps = self._rows.arrival_ps
-        row, n = self.n_sent, len(arrival_ps)
-        while row < n and arrival_ps[row] == now_ps:
+        out_ps = self._out_ps
+        row, n = self.n_sent, len(out_ps)
+        while row < n and out_ps[row] == now_ps:
             self._send(row, now_ps)
             row += 1
         self.n_sent = row
         if row < n:
-            self._due.set(arrival_ps[row])
+            self._due.set(out_ps[row])
         else:
             self._on_end()
 
 
+def _out_of_the_door(rows: Rows, front_end: FrontEnd) -> Sequence[int]:
+    """When each row of a trace comes to the router."""
+    if not front_end.receive_ps and not front_end.token_ps:
+        return rows.arrival_ps
+    out_ps = Door(front_end).out_ps
+    return [out_ps(sent_ps, n) for sent_ps, n in zip(rows.arrival_ps, rows.prompt_tokens, strict=True)]
+
+
 class ClosedLoopSender:
-    """Clients that each send a request, wait for the answer, and send the next at the same instant."""
+    """Clients that each send a request, wait for the answer, and send the next as soon as they have it."""
 
     def __init__(
         self,
@@ -49,53 +66,73 @@ class ClosedLoopSender:
         rows: Rows,
         recorder: Recorder,
         offered: Offered,
+        front_end: FrontEnd,
         send: Callable[[int, int], None],
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
+        self._n_asked = 0
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
+        self._door = Door(front_end)
+        self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
-        self._n_idle = offered.concurrency or 0
+        self._coming: deque[tuple[int, int]] = deque()
+        """(instant at which it is through the door, row) of requests on their way, in order."""
         self._n_refused_at_once = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
     def start(self) -> None:
         """All clients send at time zero."""
-        self._due.set(0)
+        for _ in range(self._offered.concurrency or 0):
+            self._ask(0)
 
     def on_answer(self, now_ps: int) -> None:
-        """A client has its whole answer."""
+        """The last token of an answer is computed; its client has it soon after, and asks again."""
         self._n_refused_at_once = 0
-        self._n_idle += 1
-        if self._n_idle == 1:
-            self._due.set(now_ps)
+        self._ask(now_ps + self._respond_ps)
 
-    def on_refusal(self, reason: str) -> None:
-        """A client was refused; it asks again at once (`_send_due` is running)."""
-        self._n_idle += 1
+    def on_refusal(self, reason: str, now_ps: int) -> None:
+        """A client was refused; it asks again at once."""
         self._n_refused_at_once += 1
         if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
             raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+        self._ask(now_ps)
+
+    def _ask(self, sent_ps: int) -> None:
+        """A client sends the next row, if there is one."""
+        if not self._has_row(sent_ps):
+            if not self._coming:
+                self._on_end()
+            return
+        row = self._n_asked
+        self._n_asked = row + 1
+        self._rows.arrival_ps[row] = sent_ps
+        self._coming.append((self._door.out_ps(sent_ps, self._rows.prompt_tokens[row]), row))
+        if len(self._coming) == 1:
+            self._due.set(self._coming[0][0])
 
     def _send_due(self, now_ps: int) -> None:
-        while self._n_idle and self._has_row(now_ps):
-            row = self.n_sent
-            self._n_idle -= 1
+        """Hand over all requests that are through the door, in the order in which they were sent."""
+        coming = self._coming
+        while coming and coming[0][0] <= now_ps:
+            row = coming[0][1]
             self.n_sent = row + 1
-            self._rows.arrival_ps[row] = now_ps
             self._send(row, now_ps)
-        if not self._has_row(now_ps):
+            coming.popleft()
+        if coming:
+            self._due.set(coming[0][0])
+        elif not self._has_row(now_ps):
             self._on_end()
 
-    def _has_row(self, now_ps: int) -> bool:
+    def _has_row(self, sent_ps: int) -> bool:
         """There is a request to send; draws further ones where the loop runs for a time."""
         stop_ps = self._offered.stop_sending_ps
-        if stop_ps is not None and now_ps >= stop_ps:
+        if stop_ps is not None and sent_ps >= stop_ps:
             return False
-        if self.n_sent == len(self._rows) and self._offered.draw_more is not None:
-            self._rows.append(self._offered.draw_more(self.n_sent))
+        if self._n_asked == len(self._rows) and self._offered.draw_more is not None:
+            self._rows.append(self._offered.draw_more(self._n_asked))
             self._recorder.grow(len(self._rows))
-        return self.n_sent < len(self._rows)
+        return self._n_asked < len(self._rows)

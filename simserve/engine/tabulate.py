@@ -28,7 +28,7 @@ def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], po
 
 
 def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
-    recorded, rows = cluster.recorder.columns, cluster.rows
+    recorded, rows, respond_ps = cluster.recorder.columns, cluster.rows, cluster.front_end.respond_ps
     zeros = np.zeros(n, np.int32)
     return {
         "request_id": np.arange(n) if trace.request_id is None else trace.request_id[:n],
@@ -39,8 +39,8 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
         "status": Categorical(recorded["status"][:n].astype(np.int32), STATUS),
         "status_reason": Categorical(recorded["status_reason"][:n].astype(np.int32), tuple(cluster.recorder.reasons)),
         "scheduled_s": _instants(recorded["scheduled_ps"][:n]),
-        "first_token_s": _instants(recorded["first_token_ps"][:n]),
-        "finish_s": _instants(recorded["finish_ps"][:n]),
+        "first_token_s": _instants(recorded["first_token_ps"][:n], respond_ps),
+        "finish_s": _instants(recorded["finish_ps"][:n], respond_ps),
         "preempted_s": array_to_s(recorded["preempted_ps"][:n]),
         "transfer_s": np.zeros(n),
         "n_preemptions": recorded["n_preemptions"][:n].astype(np.int32),
@@ -54,8 +54,8 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
     }
 
 
-def _instants(ps: NDArray[np.int64]) -> NDArray[np.float64]:
-    seconds = array_to_s(ps)
+def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
+    seconds = array_to_s(ps + later_ps)
     seconds[ps == NEVER] = np.nan
     return seconds
 

@@ -1,0 +1,44 @@
+"""The front end: one request at a time a server, out in order, tokens a little later at the client."""
+
+import numpy as np
+
+from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.tabulate import tabulate
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+STEP_OF_10_MS = LineCost(step=10 * MS)
+
+
+def test_a_server_takes_one_request_at_a_time() -> None:
+    door = Door(FrontEnd(receive_ps=3, token_ps=2))
+    assert [door.out_ps(0, 5), door.out_ps(1, 1), door.out_ps(50, 1)] == [13, 18, 55]
+
+
+def test_servers_work_side_by_side_and_let_requests_out_in_the_order_of_sending() -> None:
+    door = Door(FrontEnd(token_ps=1, n_servers=2))
+    assert [door.out_ps(0, 100), door.out_ps(0, 10), door.out_ps(0, 10)] == [100, 100, 100]
+    assert door.out_ps(0, 200) == 220  # the second server has been free since 20
+
+
+def test_a_request_is_scheduled_when_it_is_through_the_door_and_its_tokens_arrive_later() -> None:
+    front_end = FrontEnd(receive_ps=4 * MS, token_ps=MS, respond_ps=2 * MS)
+    cluster = serve(replica_setup(cost=STEP_OF_10_MS), trace([0.0, 0.0], [1, 2], [1, 2]), front_end=front_end)
+    assert instants(cluster, "scheduled_ps") == [5, 15]  # through at 5 and 11; the second waits for the step in flight
+    requests = tabulate(cluster, trace([0.0, 0.0], [1, 2], [1, 2]), np.zeros(1, np.int32), ("serve",)).requests
+    assert requests["first_token_s"].tolist() == [0.017, 0.027]
+    assert requests["finish_s"].tolist() == [0.017, 0.037]
+    assert requests["arrival_s"].tolist() == [0.0, 0.0]
+
+
+def test_a_client_asks_again_when_it_has_its_answer() -> None:
+    front_end = FrontEnd(receive_ps=4 * MS, respond_ps=2 * MS)
+    load = trace([0.0] * 3, [1] * 3, [1] * 3)
+    cluster = serve(replica_setup(cost=STEP_OF_10_MS), load, concurrency=1, front_end=front_end)
+    assert (cluster.rows.arrivals // MS).tolist() == [0, 16, 32]  # 4 in, a step of 10, 2 out
+    assert instants(cluster, "scheduled_ps") == [4, 20, 36]
+
+
+def test_clients_that_ask_at_once_are_staggered_by_the_door() -> None:
+    load = trace([0.0] * 4, [1] * 4, [1] * 4)
+    cluster = serve(replica_setup(cost=STEP_OF_10_MS), load, concurrency=4, front_end=FrontEnd(receive_ps=4 * MS))
+    assert instants(cluster, "scheduled_ps") == [4, 14, 14, 24]
