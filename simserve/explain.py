@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.cost.memory import MemoryLedger
-from simserve.cost.roofline import StepCost
 from simserve.cost.shape import StepShape
+from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
 from simserve.units import to_s
 

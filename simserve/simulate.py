@@ -4,7 +4,7 @@
              -> offered load -> the clock runs -> tables -> metrics
 
 Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (plan, sleep, commit),
-`state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/roofline.py` (its price).
+`state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/step.py` (its price).
 """
 
 import time
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.cost.roofline import StepCost
+from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup

@@ -13,6 +13,9 @@ from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
 ACTIVATION_BYTES = 2
 """Activations travel in 16 bits, whatever the weights are stored in."""
 
+HEAD_DTYPE = "bf16"
+"""Embeddings and LM head stay in 16 bits, whatever the layers are stored in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -72,9 +75,14 @@ class Shard:
         return sum(n_in * n_out for n_in, n_out in self.matrices.values())
 
     @property
+    def head_columns(self) -> int:
+        """Columns of the LM head here: the vocabulary is divided."""
+        return -(-self.model.vocab_size // self.tensor)
+
+    @property
     def head_weights(self) -> int:
-        """Numbers in the LM head: the vocabulary is divided."""
-        return self.model.hidden_size * -(-self.model.vocab_size // self.tensor)
+        """Numbers in the LM head."""
+        return self.model.hidden_size * self.head_columns
 
     @property
     def kv_bytes_per_token(self) -> float:
@@ -85,12 +93,11 @@ class Shard:
     def matmul(self, name: str, n_tokens: Any) -> Kernel:
         """A matrix of a layer applied to n tokens: 2 FLOP a weight and token; weights read once."""
         n_in, n_out = self.matrices[name]
-        return _matmul(n_tokens, n_in, n_out, self.weight_bytes_per_value)
+        return matmul(n_tokens, n_in, n_out, self.weight_bytes_per_value)
 
     def lm_head(self, n_rows: Any) -> Kernel:
         """Hidden states of n positions to logits."""
-        model = self.model
-        return _matmul(n_rows, model.hidden_size, self.head_weights // model.hidden_size, ACTIVATION_BYTES)
+        return matmul(n_rows, self.model.hidden_size, self.head_columns, BYTES_PER_VALUE[HEAD_DTYPE])
 
     def elementwise(self, n_tokens: Any) -> Kernel:
         """Norms and residuals, rotary embedding, activation and KV write of one layer: memory traffic, hardly FLOP.
@@ -128,7 +135,7 @@ class Shard:
         return 2 * self.n_heads * self.model.head_dim * ACTIVATION_BYTES
 
 
-def _matmul(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Kernel:
+def matmul(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Kernel:
     """(n, n_in) x (n_in, n_out); no tokens, no work: the weights are not read either."""
     n_bytes = (n_tokens > 0) * (n_in * n_out * weight_bytes) + n_tokens * ((n_in + n_out) * ACTIVATION_BYTES)
     return Kernel(n_tokens * (2 * n_in * n_out), n_bytes)

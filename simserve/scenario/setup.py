@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger, ledger
-from simserve.cost.roofline import StepCost
+from simserve.cost.step import StepCost
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:

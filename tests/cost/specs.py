@@ -5,7 +5,7 @@ from typing import Any
 
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
-from simserve.cost.roofline import StepCost
+from simserve.cost.step import StepCost
 
 H100 = catalog.load_gpu("h100-sxm")
 IDEAL = catalog.load_engine("ideal")

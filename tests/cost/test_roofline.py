@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simserve.cost.ops import ACTIVATION_BYTES
-from simserve.cost.roofline import StepCost, compute_peak
+from simserve.cost.ops import ACTIVATION_BYTES, Shard
+from simserve.cost.roofline import Roofline, compute_peak
 from simserve.cost.shape import StepShape
+from simserve.cost.step import StepCost
 from simserve.units import to_ps, to_s
 from tests.cost.specs import H100, IDEAL, billions, cost_of
 
@@ -129,21 +130,20 @@ def test_launches_and_host_time_come_on_top_of_the_roofs() -> None:
 
 def test_efficiencies_divide_each_roof() -> None:
     engine = replace(IDEAL, compute_efficiency=0.5, memory_efficiency=0.25)
-    ideal, real = (StepCost(billions(1), H100, each) for each in (IDEAL, engine))
-    matrix = ideal.shard.matmul("qkv", 8192)  # right of the ridge
-    assert real.kernel_s(matrix) == pytest.approx(2 * ideal.kernel_s(matrix))
-    vector = ideal.shard.matmul("qkv", 1)
-    assert real.kernel_s(vector) == pytest.approx(4 * ideal.kernel_s(vector))
+    ideal, real = (Roofline(H100, each) for each in (IDEAL, engine))
+    for m, factor in ((8192, 2), (1, 4)):  # right of the ridge, and left of it
+        slower = real.matmul_s("bf16", m, 30_000, 10_000) / ideal.matmul_s("bf16", m, 30_000, 10_000)
+        assert slower == pytest.approx(factor)
 
 
 def test_one_matrix_turns_from_memory_bound_to_compute_bound_at_the_ridge() -> None:
-    cost = StepCost(billions(1), H100, IDEAL)
+    shard = Shard(billions(1))
     for n, bound_by_compute in ((200, False), (400, True)):  # activations move the ridge of 295 up a little
-        kernel = cost.shard.matmul("qkv", n)
+        kernel = shard.matmul("qkv", n)
         assert kernel.flop == 2 * n * 10_000 * 30_000
         assert kernel.bytes == (10_000 * 30_000 + n * 40_000) * ACTIVATION_BYTES
         roofs = kernel.bytes / 3.35e12, kernel.flop / 989.4e12
-        assert cost.kernel_s(kernel) == roofs[bound_by_compute] == max(roofs)
+        assert Roofline(H100, IDEAL).matmul_s("bf16", n, 30_000, 10_000) == roofs[bound_by_compute] == max(roofs)
 
 
 def test_decode_attention_takes_the_higher_of_its_two_slopes() -> None:

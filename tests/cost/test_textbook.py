@@ -6,8 +6,9 @@ import pytest
 
 from simserve import catalog
 from simserve.cost.ops import Shard
-from simserve.cost.roofline import StepCost, ridge_flop_per_byte
+from simserve.cost.roofline import Roofline, ridge_flop_per_byte
 from simserve.cost.shape import StepShape
+from simserve.cost.step import StepCost
 from simserve.units import to_s
 from tests.cost.specs import H100, IDEAL, billions, cost_of
 
@@ -29,8 +30,8 @@ def test_prefill_of_4096_tokens_is_573_tflop_and_takes_at_least_0_58_s() -> None
     work = DENSE_70B.work
     assert 4096 * work.flop_per_token == pytest.approx(573e12, rel=1e-3)
     assert 4096 * work.flop_per_token / work.weight_bytes_per_step == pytest.approx(4093, rel=1e-3)  # far right of 295
-    shard = DENSE_70B.shard
-    matrices_s = 70 * sum(DENSE_70B.kernel_s(shard.matmul(name, 4096)) for name in shard.matrices)
+    shapes, kernels = DENSE_70B.shard.matrices.values(), Roofline(H100, IDEAL)
+    matrices_s = 70 * sum(kernels.matmul_s("bf16", 4096, n_out, n_in) for n_in, n_out in shapes)
     assert matrices_s == pytest.approx(0.58, abs=0.001)
     assert to_s(DENSE_70B.tokens_ps(4096)) > matrices_s
 

@@ -1,0 +1,158 @@
+"""StepCost: what the steps of one replica cost, in whole picoseconds; tables over the times of its kernels."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.kernels import Kernels
+from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
+from simserve.cost.roofline import Roofline, compute_peak
+from simserve.cost.shape import StepShape
+from simserve.units import array_to_ps, to_ps
+
+FIRST_TABLE = 4096
+"""Entries a table has at first; it doubles when a step needs more."""
+
+ELEMENTWISE_KERNELS = 3
+"""Launches a layer for norms, rotation with KV write, and activation, as fused by today's engines."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a replica's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+
+    flop_per_token: float
+    flop_per_pair: float
+    flop_per_sampled: float
+    weight_bytes_per_step: float
+    kv_bytes_per_token: float
+    peak_flop_per_s: float
+    hbm_bytes_per_s: float
+
+
+class StepCost:
+    """What the steps of one replica cost. Pure: the same question always has the same answer.
+
+    fast: all that depends on a count alone is a table of Python integers, filled by numpy with the full formula.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        gpu: GpuSpec,
+        engine: EngineSpec,
+        *,
+        kernels: Kernels | None = None,
+        weight_dtype: str = "bf16",
+        kv_dtype: str = "bf16",
+        tensor: int = 1,
+    ) -> None:
+        self.shard = Shard(model, weight_dtype, kv_dtype, tensor)
+        self.gpu = gpu
+        self.engine = engine
+        self._kernels = kernels or Roofline(gpu, engine)
+        self._n_layers = model.n_layers
+        self._prefill_s = self._kernels.prefill_attention(self.shard).seconds
+        self._tokens_ps: list[int] = []
+        self._sampled_ps: list[int] = []
+        self._lines: list[tuple[int, int]] = []
+
+    def tokens_ps(self, n_tokens: int) -> int:
+        """All that depends on the number of tokens in the step alone; never less for more tokens."""
+        try:
+            return self._tokens_ps[n_tokens]
+        except IndexError:
+            self._tokens_ps = _rising(self.tokens_s(_counts_to(n_tokens)))
+            return self._tokens_ps[n_tokens]
+
+    def sampled_ps(self, n_rows: int) -> int:
+        """The LM head over n_rows positions, and the host's time for their requests."""
+        try:
+            return self._sampled_ps[n_rows]
+        except IndexError:
+            self._sampled_ps = _rising(self.sampled_s(_counts_to(n_rows)))
+            return self._sampled_ps[n_rows]
+
+    def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
+        """Attention of all prompt chunks of the step, as one kernel a layer."""
+        if not n_tokens:
+            return 0
+        return to_ps(self._n_layers * self._prefill_s(n_tokens, n_pairs, n_context_tokens))
+
+    def decode_line(self, n: int) -> tuple[int, int]:
+        """(intercept, slope): attention of n decoding requests takes intercept + slope * keys attended."""
+        try:
+            return self._lines[n]
+        except IndexError:
+            intercept_s, slope_s = self._kernels.decode_attention(self.shard, _counts_to(n))
+            intercepts, slopes = (array_to_ps(self._n_layers * line_s).tolist() for line_s in (intercept_s, slope_s))
+            self._lines = list(zip(intercepts, slopes, strict=True))
+            return self._lines[n]
+
+    def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
+        """A step of prompt chunks and n decoding requests: the sum of the parts above, each rounded once."""
+        total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
+        if n_tokens:
+            total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        if n:
+            intercept_ps, slope_ps = self.decode_line(n)
+            total_ps += intercept_ps + slope_ps * kv_tokens
+        return total_ps
+
+    def step_ps(self, shape: StepShape) -> int:
+        """A step of that shape."""
+        return self.mixed_ps(
+            shape.prefill_tokens,
+            shape.prefill_pairs,
+            shape.prefill_context_tokens,
+            shape.decode_requests,
+            shape.kv_tokens,
+            shape.sampled_rows,
+        )
+
+    def tokens_s(self, n_tokens: Any) -> Any:
+        """Seconds of the matrices, element-wise work and all-reduces of all layers, and of the host, for a step."""
+        shard, kernels = self.shard, self._kernels
+        layer_s = sum(
+            kernels.matmul_s(shard.weight_dtype, n_tokens, n_out, n_in) for n_in, n_out in shard.matrices.values()
+        )
+        layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
+        layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.all_reduce_bytes(n_tokens))
+        return self.engine.step_host_s + self._n_layers * layer_s
+
+    def sampled_s(self, n_rows: Any) -> Any:
+        """Seconds of the LM head and of the host's work for n_rows requests; nothing for none."""
+        shard = self.shard
+        head_s = self._kernels.matmul_s(HEAD_DTYPE, n_rows, shard.head_columns, shard.model.hidden_size)
+        return (n_rows > 0) * (head_s + n_rows * self.engine.request_host_s)
+
+    @cached_property
+    def work(self) -> Work:
+        """Of the whole replica; what parallelism does twice (replicated KV heads, padding) does not count as useful."""
+        whole, n_gpus = replace(self.shard, tensor=1), self.shard.tensor
+        n_layers = whole.model.n_layers
+        layer_bytes = whole.layer_weights * whole.weight_bytes_per_value
+        return Work(
+            flop_per_token=n_layers * sum(whole.matmul(name, 1).flop for name in whole.matrices),
+            flop_per_pair=n_layers * whole.prefill_attention(0, 1, 0).flop,
+            flop_per_sampled=whole.lm_head(1).flop,
+            weight_bytes_per_step=n_layers * layer_bytes + whole.head_weights * ACTIVATION_BYTES,
+            kv_bytes_per_token=whole.kv_bytes_per_token,
+            peak_flop_per_s=n_gpus * compute_peak(self.gpu, whole.weight_dtype),
+            hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
+        )
+
+
+def _counts_to(n: int) -> NDArray[np.int64]:
+    """0, 1, ... past n, to fill a table with."""
+    return np.arange(max(FIRST_TABLE, 2 * n))
+
+
+def _rising(seconds: NDArray[np.float64]) -> list[int]:
+    """Seconds as picoseconds that never fall, `(n,)`: one token more never makes a step quicker."""
+    table: list[int] = np.maximum.accumulate(array_to_ps(seconds)).tolist()
+    return table
