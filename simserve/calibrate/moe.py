@@ -1,0 +1,120 @@
+"""Fit of the expert layers: one form a dtype, and one more where engines take another kernel for experts shared."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
+from simserve.calibrate.table import rows_of
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.moe import MATRICES, Load, MoeLayer, load_of
+
+SHARED = "+ep"
+"""Follows the dtype of a Fit to layers whose experts are shared among GPUs, where that takes another kernel."""
+
+SHAPE = ["hidden", "inter", "top_k", "n_experts"]
+LAYOUT = [*SHAPE, "tensor", "expert"]
+SERIES = [*LAYOUT, "routing"]
+
+FEWEST_SHAPES = 4
+"""Models from which whole ones can be held out; of fewer, ways to divide them are."""
+
+FEWEST_ROWS = 30
+"""To fit nine coefficients to."""
+
+MEMORY_BOUND = 1 / 3
+"""Of the measured time: from here on reading weights matters, and repeated measurements find small ones in the L2."""
+
+ROUTING = r"balanced|uniform|power_law_[0-9.]+"
+
+NOT_GATED = {(2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120)}
+"""(hidden, inter) of the Nemotron 3 models: two matrices an expert, and in the large ones latent routing."""
+
+
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    """A Fit for every dtype measured; a second, its dtype ending in SHARED, where shared experts take another kernel.
+
+    Of several kernels for a dtype the one measured for the most models counts. Whole models are held out.
+    """
+    rows = rows_of(table, "moe")
+    rows = rows.assign(kernel=rows["kernel"].fillna("") if "kernel" in rows else "")
+    fits = []
+    for dtype in BYTES_PER_VALUE:
+        ours = rows[rows["dtype"] == dtype]
+        alone, shared = ours[ours["expert"] == 1], ours[ours["expert"] > 1]
+        kernels = [_kernel(alone), _kernel(shared)]
+        parts = {dtype: ours} if None in kernels or len(set(kernels)) == 1 else {dtype: alone, dtype + SHARED: shared}
+        found = [_fit_one(name, dtype, part, gpu) for name, part in parts.items() if len(part)]
+        fits += [one for one in found if one]
+    return fits
+
+
+def _kernel(rows: pd.DataFrame) -> str | None:
+    """The kernel measured for the most models; the first by name of equals."""
+    if rows.empty:
+        return None
+    models = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size()
+    return str(models.sort_index().idxmax())
+
+
+def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+    """None if too few rows are left."""
+    kept, excluded = _usable(dtype, rows, gpu)
+    if len(kept) < FEWEST_ROWS:
+        return None
+    held = _held_out(kept)
+    if (~held).sum() < FEWEST_ROWS or not held.any():
+        return None
+    measured = kept["latency_s"].to_numpy()
+
+    def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        part = kept[chosen]
+        load = Load(*(part[column].to_numpy() for column in ("rows", "touched", "remote_rows")))
+        inter = (part["inter"] / part["tensor"]).to_numpy()
+        return np.asarray(form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter), dtype=np.float64)
+
+    form = fit_form(MoeLayer, lambda form: seconds(form, ~held), measured[~held])
+    return Fit("moe", name, form, int((~held).sum()), excluded, Residuals.of(seconds(form, held), measured[held]))
+
+
+def _held_out(rows: pd.DataFrame) -> NDArray[np.bool_]:
+    """Whole models; ways to divide them where there are few models, or chance takes none of them."""
+    models = held_out(rows, SHAPE)
+    few = len(rows.drop_duplicates(SHAPE)) < FEWEST_SHAPES
+    return held_out(rows, LAYOUT) if few or not models.any() else models
+
+
+def _usable(dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
+    """The rows that a fit may use, with their loads, and how many were left out for what reason."""
+    excluded = {}
+
+    def keep(name: str, rows: pd.DataFrame, good: "pd.Series[bool]") -> pd.DataFrame:
+        excluded[name] = int((~good).sum())
+        return rows[good]
+
+    rows = keep("another kernel", rows, rows["kernel"] == _kernel(rows))
+    rows = keep("routing unknown", rows, rows["routing"].str.fullmatch(ROUTING))
+    gated = [(hidden, inter) not in NOT_GATED for hidden, inter in zip(rows["hidden"], rows["inter"], strict=True)]
+    rows = keep("two matrices an expert", rows, pd.Series(gated, index=rows.index, dtype=bool))
+    rows = keep("more GPUs than a node has", rows, rows["tensor"] * rows["expert"] <= gpu.gpus_per_node)
+    rows = _with_load(rows)
+    read = rows["touched"] * MATRICES * rows["hidden"] * rows["inter"] / rows["tensor"] * BYTES_PER_VALUE[dtype]
+    memory = read / gpu.hbm_bytes_per_s / rows["latency_s"]
+    rows = keep("weights stay in the L2", rows, (read > 2 * gpu.l2_bytes) | (memory < MEMORY_BOUND))
+    # One impossible row tells that its router sent tokens elsewhere than its name says, so all its series goes.
+    whole = (memory[rows.index] <= 1).groupby([rows[column] for column in SERIES]).transform("all")
+    return keep("series reads faster than memory", rows, whole.astype(bool)), excluded
+
+
+def _with_load(rows: pd.DataFrame) -> pd.DataFrame:
+    """Columns rows, touched and remote_rows."""
+    if rows.empty:
+        return rows.assign(rows=0.0, touched=0.0, remote_rows=0.0)
+    parts = []
+    for _, part in rows.groupby(["top_k", "n_experts", "expert", "routing"]):
+        top_k, n_experts, expert = (int(part[column].iloc[0]) for column in ("top_k", "n_experts", "expert"))
+        load = load_of(str(part["routing"].iloc[0]), part["tokens"].to_numpy(), top_k, n_experts, expert)
+        parts.append(part.assign(rows=load.rows, touched=load.touched, remote_rows=load.remote_rows))
+    return pd.concat(parts)

@@ -1,0 +1,120 @@
+"""Expert layers: loads of routings worked by hand, never faster than the roofs, monotone, scaled by the GPU."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.cost.forms.moe import MoeLayer, load_of, peak_flop_per_s
+from tests.cost.specs import H100
+
+IDEAL = MoeLayer(
+    launch_s=0.0,
+    expert_s=0.0,
+    flop_share=1.0,
+    byte_share=1.0,
+    tile_rows=0.0,
+    step_s=0.0,
+    traffic_share=1e12,
+    remote_frac=0.0,
+    sharpness=1e3,
+)
+"""Roofs alone: no traffic, no launches."""
+REAL = MoeLayer(2e-5, 1e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.4)
+QWEN3: dict[str, Any] = {"hidden": 2048, "inter": 768, "top_k": 8, "n_experts": 128}
+TOKENS = np.arange(0, 3000)
+
+
+def test_balanced_routing_touches_all_experts_with_few_tokens() -> None:
+    load = load_of("balanced", np.array([1, 8, 16, 1000]), 8, 128, 1)
+    assert load.touched.tolist() == [8, 64, 128, 128]
+    assert load.rows.tolist() == [8, 64, 128, 8000]
+
+
+def test_random_routing_touches_82_of_128_experts_with_16_tokens_of_8() -> None:
+    load = load_of("uniform", np.array([1, 16]), 8, 128, 1)
+    assert load.touched == pytest.approx([8, 128 * (1 - (15 / 16) ** 16)])  # 82.4
+
+
+def test_popular_experts_take_the_rows_and_leave_others_untouched() -> None:
+    load = load_of("power_law_1.2", np.array([16.0]), 8, 128, 1)
+    assert load.rows == pytest.approx([128])
+    assert load.touched[0] < 82
+
+
+def test_a_lone_token_is_where_its_experts_are() -> None:
+    load = load_of("power_law_1.01", np.array([1.0]), 8, 128, 1)
+    assert (load.rows.tolist(), load.touched.tolist()) == ([8], [8])
+
+
+@pytest.mark.parametrize("routing", ["balanced", "uniform", "power_law_1.01", "power_law_1.2"])
+@pytest.mark.parametrize("n_gpus", [1, 2, 8])
+def test_no_gpu_has_more_than_there_is(routing: str, n_gpus: int) -> None:
+    load = load_of(routing, TOKENS, 8, 128, n_gpus)
+    assert (load.touched <= 128 / n_gpus).all()
+    assert (load.rows <= 8 * TOKENS).all()
+    assert (load.touched <= load.rows + 1e-9).all() or n_gpus > 1
+    assert load.rows + load.remote_rows == pytest.approx(8 * TOKENS)
+
+
+def test_the_busiest_gpu_has_more_than_its_share_unless_routing_is_balanced() -> None:
+    rows = {routing: load_of(routing, 256, 8, 128, 8).rows for routing in ("balanced", "uniform")}
+    assert rows["balanced"] == 256
+    assert 256 < rows["uniform"] < 300
+    assert load_of("power_law_1.2", np.array([256]), 8, 128, 8).rows[0] > rows["uniform"]
+
+
+def test_few_tokens_read_the_experts_they_touch() -> None:
+    # 64 experts of three matrices of 2,048 x 768 in 16 bits at 3.35 TB/s.
+    seconds = IDEAL.seconds(H100, "bf16", 8, **QWEN3, routing="balanced")
+    assert seconds == pytest.approx(64 * 3 * 2048 * 768 * 2 / 3.35e12)
+
+
+def test_many_tokens_compute_for_six_flop_a_row_and_weight() -> None:
+    seconds = IDEAL.seconds(H100, "fp8", 100_000, **QWEN3, routing="balanced")
+    assert seconds == pytest.approx(800_000 * 6 * 2048 * 768 / 1.979e15)
+
+
+@pytest.mark.parametrize("layout", [{"tensor": 4}, {"expert": 4}])
+def test_four_gpus_share_the_work(layout: dict[str, int]) -> None:
+    alone = IDEAL.seconds(H100, "bf16", 64, **QWEN3, routing="balanced")
+    assert IDEAL.seconds(H100, "bf16", 64, **QWEN3, routing="balanced", **layout) == pytest.approx(alone / 4)
+
+
+@pytest.mark.parametrize("routing", ["balanced", "uniform"])
+@pytest.mark.parametrize("expert", [1, 2, 8])
+@pytest.mark.parametrize("form", [IDEAL, REAL])
+def test_more_tokens_never_take_less(form: MoeLayer, routing: str, expert: int) -> None:
+    seconds = form.seconds(H100, "bf16", TOKENS, **QWEN3, expert=expert, routing=routing)
+    assert (np.diff(seconds) >= -1e-15).all()
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8_block", "mxfp4"])
+def test_no_layer_beats_the_data_sheet(dtype: str) -> None:
+    for routing in ("balanced", "uniform", "power_law_1.2"):
+        real = REAL.seconds(H100, dtype, TOKENS, **QWEN3, routing=routing)
+        assert (real >= IDEAL.seconds(H100, dtype, TOKENS, **QWEN3, routing=routing)).all()
+
+
+def test_no_tokens_no_work() -> None:
+    assert REAL.seconds(H100, "bf16", 0, **QWEN3) == 0
+
+
+def test_twice_the_gpu_takes_half_the_time_of_the_roofs() -> None:
+    fast = replace(
+        H100,
+        hbm_bytes_per_s=2 * H100.hbm_bytes_per_s,
+        flop_per_s={name: 2 * peak for name, peak in H100.flop_per_s.items()},
+    )
+    tokens = TOKENS[1:]
+    assert IDEAL.seconds(fast, "bf16", tokens, **QWEN3) == pytest.approx(
+        IDEAL.seconds(H100, "bf16", tokens, **QWEN3) / 2
+    )
+
+
+def test_narrow_weights_compute_in_16_bits_but_fp8_where_the_card_has_it() -> None:
+    assert peak_flop_per_s(H100, "mxfp4") == peak_flop_per_s(H100, "int4") == H100.flop_per_s["bf16"]
+    assert peak_flop_per_s(H100, "fp8_block") == H100.flop_per_s["fp8"]
+    ampere = replace(H100, flop_per_s={"bf16": 3e14})
+    assert peak_flop_per_s(ampere, "fp8") == 3e14
