@@ -47,8 +47,10 @@ class Cluster:
             self.clock, self.rows, self.front_end, self._send, self._all_sent
         )
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        is_alone = len(setups) == 1 and offered.concurrency is None
         self.replicas = [
-            Replica(index, setup, self.clock, self.rows, self.recorder, on_answer) for index, setup in enumerate(setups)
+            Replica(index, setup, self.clock, self.rows, self.recorder, on_answer, is_alone=is_alone)
+            for index, setup in enumerate(setups)
         ]
         self._router = router
         router.begin(Random(router_seed))
