@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
@@ -59,6 +60,7 @@ class OracleReplica:
     def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
         self.waiting: deque[Request] = deque()
+        self.coming: list[list[Any]] = []
         self.prefilling: list[Request] = []
         self.decoding: list[Request] = []
         self.running: dict[Request, None] = {}
@@ -92,6 +94,15 @@ class OracleReplica:
         stored = [self.lives[r].stored for r in self.decoding]
         return sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
 
+    def arrive(self, request: Request) -> None:
+        """Where a step is planned while the one before it runs, who comes is seen a step later."""
+        self.n_outstanding += 1
+        if self.setup.async_scheduling and (self.step or self.running):
+            self.coming.append([request, 2 if self.step else 1])
+        else:
+            self.waiting.append(request)
+        self.must_plan = self.must_plan or self.step is None
+
     # -- commit
 
     def commit(self, now_ps: int) -> None:
@@ -102,6 +113,8 @@ class OracleReplica:
         )
         self.step = self.step_end_ps = None
         self.must_plan = True
+        for newcomer in self.coming:
+            newcomer[1] -= 1
         for request in decoded:
             life = self.lives[request]
             life.stored += 1
@@ -125,6 +138,8 @@ class OracleReplica:
         all_finished = all(self.lives[r].finished for r in self.running)
         if self.setup.scheduler.runs_to_completion and self.running and all_finished:
             self.end_batch(now_ps)
+        while self.coming and self.coming[0][1] == 0:
+            self.waiting.append(self.coming.pop(0)[0])
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
@@ -177,6 +192,10 @@ class OracleReplica:
         decoded = list(self.decoding) if plan.decode else []
         if plan.prefill or decoded:
             self.start(plan, decoded, now_ps)
+        elif self.coming:
+            self.waiting.extend(request for request, _ in self.coming)
+            self.coming.clear()
+            self.plan(now_ps)
         else:
             self.wake_ps = plan.wake_at_ps
 
@@ -308,10 +327,7 @@ def run(
         request.max_tokens = min(most, setup.max_model_len - prompt)
         life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), index)
         lives[request] = by_row[row] = life
-        replica = replicas[index]
-        replica.waiting.append(request)
-        replica.n_outstanding += 1
-        replica.must_plan = replica.must_plan or replica.step is None
+        replicas[index].arrive(request)
 
     for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
         ask(to_ps(float(sent_s)))

@@ -64,7 +64,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     block_size = draw(st.sampled_from([1, 3, 4, 16]))
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
-    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit)
+    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()))
     return [setup] * draw(st.integers(1, 3))
 
 

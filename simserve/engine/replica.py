@@ -25,6 +25,8 @@ class ReplicaSetup:
     n_blocks: int
     block_size: int
     max_model_len: int
+    async_scheduling: bool = False
+    """A step is planned while the one before it runs, so who comes meanwhile waits for one step more."""
 
 
 class Replica:
@@ -61,6 +63,9 @@ class Replica:
         self._stretch_rows = recorder.stretch_rows[index]
         self._on_answer = on_answer
         self._is_alone = is_alone
+        self._n_ahead = int(setup.async_scheduling)
+        self._coming: list[tuple[Request, int]] = []
+        """(request, steps of the stretch that begin before its scheduler sees it), where steps are planned ahead."""
         self._blocked_by: Blocked | None = None
         self._blocked_code = 0
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
@@ -71,13 +76,16 @@ class Replica:
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in and ring the bell: plan at the end of the step in flight, or now when idle."""
         self.n_outstanding += 1
-        self.seats.waiting.append(request)
         stretch = self.stretch
+        if self._n_ahead and (stretch is not None or self.seats.running):
+            self._coming.append((request, 1 + stretch.steps_begun(now_ps) if stretch is not None else 1))
+        else:
+            self.seats.waiting.append(request)
         if stretch is None:
             if self._plan_time.due_ps != now_ps:
                 self._plan_time.set(now_ps)
         elif stretch.n_steps > 1 and self._blocked_by is None and not self._is_alone:
-            n_steps = stretch.steps_begun(now_ps)
+            n_steps = stretch.steps_begun(now_ps) + self._n_ahead
             if n_steps < stretch.n_steps:
                 stretch.cut(n_steps)
                 self._step_end.set(stretch.end_ps)
@@ -96,6 +104,7 @@ class Replica:
             self.stretch.cut(self.stretch.steps_done(now_ps))
             if self.stretch.n_steps:
                 self._commit(self.stretch, now_ps)
+        self._let_in(2)
         for request in self.seats.running:
             if request.phase is DECODE and request not in self.cohort.lingering:
                 self._recorder.span(self.index, request, self.cohort.step)
@@ -134,7 +143,7 @@ class Replica:
         events = self._clock.events
         if self._is_alone and self._blocked_by is None and stretch.n_steps > 1 and events:
             # fast: what comes next can only be a request for this replica, so the bell is answered before it rings
-            n_steps = stretch.steps_begun(events[0][0])
+            n_steps = stretch.steps_begun(events[0][0]) + self._n_ahead
             if n_steps < stretch.n_steps:
                 stretch.cut(n_steps)
         self._step_end.set(stretch.end_ps)
@@ -171,6 +180,13 @@ class Replica:
             self._commit_chunks(stretch.chunks, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
+        if self._coming:
+            self._let_in(stretch.n_steps)
+
+    def _let_in(self, n_steps: int) -> None:
+        """So many steps are over: show the scheduler who has waited for them, in the order of their arrival."""
+        self.seats.waiting.extend(request for request, n in self._coming if n <= n_steps)
+        self._coming = [(request, n - n_steps) for request, n in self._coming if n > n_steps]
 
     def _commit_chunks(self, chunks: Sequence[tuple[Request, int]], now_ps: int) -> None:
         for request, n_tokens in chunks:
@@ -256,7 +272,13 @@ class Replica:
                 check_prefill(self._scheduler, seats.view, plan)
                 raise
         elif cohort.n and plan.decode:
-            self._start_decode(plan, now_ps, 1 if just_preempted else plan.valid_steps)
+            n_most = 1 if just_preempted else plan.valid_steps
+            if self._coming and self._blocked_by is None:
+                n_most = 1  # they have waited for one step already
+            self._start_decode(plan, now_ps, n_most)
+        elif self._coming:
+            self._let_in(2)  # nothing runs that they could be too late for
+            self._decide(now_ps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
 

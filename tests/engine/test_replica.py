@@ -1,5 +1,7 @@
 """The replica's laws, on cases small enough to work by hand. A step takes 10 ms unless said otherwise."""
 
+from dataclasses import replace
+
 import pytest
 
 from simserve.engine.recorder import FINISHED, REJECTED
@@ -145,3 +147,10 @@ def test_blocks_in_use_are_those_of_whole_requests(kv_block_size: int) -> None:
     pool = cluster.replicas[0].pool
     # 30 prompt tokens and 8 of 9 output tokens are stored: the last one never is.
     assert pool.total_blocks - pool.least_free_blocks == -(-38 // kv_block_size)
+
+
+def test_steps_planned_ahead_let_newcomers_in_a_step_later() -> None:
+    load = trace([0.0, 0.005, 0.010], [1, 1, 1], [6, 1, 1])
+    for is_ahead, scheduled in ((False, [0, 10, 10]), (True, [0, 20, 20])):
+        setup = replace(replica_setup(cost=TEN_MS), async_scheduling=is_ahead)
+        assert instants(serve(setup, load), "scheduled_ps") == scheduled
