@@ -31,6 +31,9 @@ DTYPES = {
 }
 """The package's names of dtypes, where they differ from ours."""
 
+MLA_MODEL = "deepseek-ai/DeepSeek-V3"
+"""Whose attention modules are read: others measured beside it have other widths."""
+
 
 @dataclass(frozen=True)
 class Source:
@@ -192,6 +195,40 @@ def _moe(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _mla(op: str, tokens: "Callable[[pd.DataFrame], pd.Series[int]]", rows: pd.DataFrame) -> pd.DataFrame:
+    """`num_heads` are those of one GPU; a module names its model, and the type of its projections."""
+    if "model" in rows:
+        rows = rows[rows["model"] == MLA_MODEL]
+    return pd.DataFrame(
+        {
+            "op": op,
+            "dtype": _dtypes(rows["gemm_type" if "gemm_type" in rows else "mla_dtype"]),
+            "kv_dtype": _dtypes(rows["kv_cache_dtype"]),
+            "batch": rows["batch_size"],
+            "tokens": tokens(rows),
+            "n_heads": rows["num_heads"],
+            "kernel": rows["kernel_source"],
+            "latency_s": rows["latency"] / 1e3,
+        }
+    )
+
+
+def _mla_prefill(rows: pd.DataFrame) -> pd.DataFrame:
+    return _mla("mla_prefill", lambda r: r["isl"], rows)
+
+
+def _mla_decode(rows: pd.DataFrame) -> pd.DataFrame:
+    return _mla("mla_decode", lambda r: r["step"] + 1, rows)
+
+
+def _mla_prefill_module(rows: pd.DataFrame) -> pd.DataFrame:
+    return _mla("mla_prefill_module", lambda r: r["isl"], rows)
+
+
+def _mla_decode_module(rows: pd.DataFrame) -> pd.DataFrame:
+    return _mla("mla_decode_module", lambda r: r["step"] + 1, rows)
+
+
 FILES: tuple[tuple[str, str, Callable[[pd.DataFrame], pd.DataFrame]], ...] = (
     ("gemm", "gemm_perf", _gemm),
     ("attention", "context_attention_perf", _prefill_attention),
@@ -199,5 +236,9 @@ FILES: tuple[tuple[str, str, Callable[[pd.DataFrame], pd.DataFrame]], ...] = (
     ("comm", "custom_allreduce_perf", _custom_all_reduce),
     ("comm", "nccl_perf", _nccl),
     ("moe", "moe_perf", _moe),
+    ("mla", "context_mla_perf", _mla_prefill),
+    ("mla", "generation_mla_perf", _mla_decode),
+    ("mla", "mla_context_module_perf", _mla_prefill_module),
+    ("mla", "mla_generation_module_perf", _mla_decode_module),
 )
 """(family folder, file, its reader)."""

@@ -19,13 +19,17 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "moe": ("dtype", "tokens", "hidden", "inter", "top_k", "n_experts", "tensor", "expert", "routing"),
     "mla_prefill": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
     "mla_decode": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
+    "mla_prefill_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
+    "mla_decode_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
 }
 """The columns that say what was measured, by operation.
 
 gemm: (m, k) activations times (k, n) weights stored in dtype. Attention: `tokens` is the prompt of each of `batch`
 requests, or for decode the keys that each attends, its own included; `window` 0 is none. Collectives: `bytes` that
 each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_gather). moe: the layer from router
-logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts.
+logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts. mla: DeepSeek-V3's
+attention, alone (its `dtype` is what it computes in) or as a module with all projections (theirs, stored in `dtype`);
+`n_heads` on this GPU.
 """
 TEXTS = frozenset({"dtype", "kv_dtype", "routing", "kernel", "op"})
 

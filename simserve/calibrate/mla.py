@@ -1,0 +1,132 @@
+"""Fit of multi-head latent attention: prefill and decode, alone and as modules, by dtype of weights and cache."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
+from simserve.calibrate.table import rows_of
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.base import Form
+from simserve.cost.forms.mla import CACHED, PAIR_WIDTH, MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
+from simserve.cost.forms.moe import peak_flop_per_s
+
+LEAST_PROMPT = 16
+"""Tokens: shorter prompts take the kernels of decode."""
+
+FEWEST_ROWS = 40
+"""To fit nine coefficients to."""
+
+HELD_OUT = ["n_heads", "batch"]
+"""Held out together: of the eight numbers of heads measured none can be spared, the largest least of all."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The columns of one fit, `(n_rows,)` each."""
+
+    dtype: str
+    kv_dtype: str
+    n_heads: NDArray[np.float64]
+    batch: NDArray[np.float64]
+    tokens: NDArray[np.float64]
+
+
+def _prefill_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+    return form.seconds(gpu, rows.n_heads, *_prompts(rows))
+
+
+def _prefill_module_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+    return form.module_s(gpu, rows.dtype, rows.n_heads, *_prompts(rows))
+
+
+def _decode_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+    intercept, slope = form.line(gpu, rows.n_heads, rows.kv_dtype, rows.batch)
+    return intercept + slope * rows.batch * rows.tokens
+
+
+def _decode_module_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+    intercept, slope = form.module_line(gpu, rows.dtype, rows.n_heads, rows.kv_dtype, rows.batch)
+    return intercept + slope * rows.batch * rows.tokens
+
+
+def _prompts(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Query tokens, query-key pairs and keys of whole prompts."""
+    n_tokens = rows.batch * rows.tokens
+    return n_tokens, n_tokens * (rows.tokens + 1) / 2, n_tokens
+
+
+OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, Rows], Any]]] = {
+    "mla_prefill": (MlaPrefill, _prefill_s),
+    "mla_decode": (MlaDecode, _decode_s),
+    "mla_prefill_module": (MlaPrefillModule, _prefill_module_s),
+    "mla_decode_module": (MlaDecodeModule, _decode_module_s),
+}
+"""(form, its time for rows) of every operation."""
+
+
+def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    """A Fit for every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the
+    weights ("fp8_block/fp8"). Of several kernels the one that the longest contexts take counts: vLLM attends over
+    latent vectors, as in decode, for prompts up to 512 tokens."""
+    fits = []
+    for op in OPERATIONS:
+        for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"]):
+            found = _fit_one(op, rows, gpu)
+            fits += [found] if found else []
+    return fits
+
+
+def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
+    """None if too few rows are left or a dtype is not known."""
+    dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
+    if dtype not in BYTES_PER_VALUE or kv_dtype not in BYTES_PER_VALUE:
+        return None
+    kept, excluded = _usable(op, rows, gpu)
+    held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)
+    if (~held).sum() < FEWEST_ROWS or not held.any():
+        return None
+    form_type, time = OPERATIONS[op]
+    measured = kept["latency_s"].to_numpy()
+
+    def seconds(form: Form, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
+        numbers = (kept[chosen][name].to_numpy() for name in ("n_heads", "batch", "tokens"))
+        return np.asarray(time(form, gpu, Rows(dtype, kv_dtype, *numbers)), dtype=np.float64)
+
+    form = fit_form(form_type, lambda form: seconds(form, ~held), measured[~held])
+    residuals = Residuals.of(seconds(form, held), measured[held])
+    key = f"{dtype}/{kv_dtype}" if op.endswith("module") else kv_dtype
+    return Fit(op, key, form, int((~held).sum()), excluded, residuals)
+
+
+def _usable(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
+    """The rows that a fit may use, and how many were left out for what reason."""
+    decode = op.startswith("mla_decode")
+    long = rows if decode else rows[rows["tokens"] >= LEAST_PROMPT]
+    ours = long[_kernels(long) == _kernels(long[long["tokens"] == long["tokens"].max()]).min()]
+    possible = ours[(_bytes_s(ours, gpu) if decode else _flop_s(ours, gpu)) <= ours["latency_s"]]
+    return possible, {
+        "prompt as short as a decode step": len(rows) - len(long),
+        "another kernel": len(long) - len(ours),
+        "faster than the data sheet": len(ours) - len(possible),
+    }
+
+
+def _kernels(rows: pd.DataFrame) -> "pd.Series[str]":
+    return rows["kernel"].fillna("") if "kernel" in rows else pd.Series("", index=rows.index)
+
+
+def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
+    """Seconds to read the cache once; 0 where the L2 holds it from one measurement to the next."""
+    n_bytes = rows["batch"] * rows["tokens"] * CACHED * rows["kv_dtype"].map(BYTES_PER_VALUE)
+    return (n_bytes / gpu.hbm_bytes_per_s).where(n_bytes > 2 * gpu.l2_bytes, 0.0)
+
+
+def _flop_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
+    """Seconds to compute scores and values of whole prompts in 16 bits."""
+    pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
+    return 2 * PAIR_WIDTH * rows["n_heads"] * pairs / peak_flop_per_s(gpu, "bf16")

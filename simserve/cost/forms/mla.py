@@ -1,0 +1,156 @@
+"""Multi-head latent attention of DeepSeek-V3 and its kin: prefill over whole heads, decode over the latent cache.
+
+Widths are those of DeepSeek-V3 (arXiv:2412.19437, section 4.2) and of Kimi K2, which has half the heads.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.forms.moe import peak_flop_per_s
+from simserve.cost.ops import ACTIVATION_BYTES
+
+HIDDEN = 7168
+QUERY_RANK = 1536
+KEY_RANK = 512
+"""Of the latent vector that stands for keys and values in the cache."""
+ROTARY = 64
+"""Width of the rotated part of a key, one for all heads; cached beside the latent vector."""
+PLAIN = 128
+"""Width of a head's part of a key that is not rotated."""
+VALUE = 128
+"""Width of a head's value."""
+
+CACHED = KEY_RANK + ROTARY
+"""Values a token takes in the cache, in one layer, whatever the heads."""
+DOWN_WEIGHTS = HIDDEN * (QUERY_RANK + KEY_RANK + ROTARY)
+"""Down projections: every GPU of a tensor-parallel group has all of them."""
+UP_WEIGHTS = KEY_RANK * (PLAIN + VALUE)
+"""Of a head: from latent vectors to keys and values; in decode they are applied to queries and outputs instead."""
+HEAD_WEIGHTS = QUERY_RANK * (PLAIN + ROTARY) + VALUE * HIDDEN
+"""Of a head: its queries, and its part of the output projection."""
+
+PAIR_WIDTH = PLAIN + ROTARY + VALUE
+"""Multiplications a query-key pair and head takes in prefill: score and value."""
+KEY_WIDTH = CACHED + KEY_RANK
+"""The same in decode, on latent vectors."""
+
+
+@dataclass(frozen=True)
+class MlaPrefill(Form):
+    """launch + max(FLOP of padded pairs, bytes of queries, keys, values and outputs): attention alone."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        "launch_s": (1e-5, 1e-6, 5e-4),
+        "flop_share": (0.6, 0.02, 1.0),
+        "byte_share": (0.5, 0.02, 1.0),
+        "pad_keys": (64.0, 0.1, 512.0),
+        "sharpness": (2.0, 1.0, 10.0),
+    }
+
+    launch_s: float
+    flop_share: float
+    """Of PAIR_WIDTH; engines that attend over latent vectors in prefill do 3.4 times that work and show a low share."""
+    byte_share: float
+    pad_keys: float
+    """Keys beyond its own that a query's tile computes."""
+    sharpness: float
+
+    def seconds(self, gpu: GpuSpec, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """For the query tokens of prompt chunks, their query-key pairs, and keys, their own included; `(n,)` each."""
+        flop = 2 * PAIR_WIDTH * n_heads * (n_pairs + self.pad_keys * n_tokens)
+        n_bytes = ACTIVATION_BYTES * PAIR_WIDTH * n_heads * (n_tokens + n_context_tokens)
+        compute = flop / (peak_flop_per_s(gpu, "bf16") * self.flop_share)
+        memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
+        return self.launch_s + smooth_max(compute, memory, self.sharpness)
+
+
+@dataclass(frozen=True)
+class MlaPrefillModule(MlaPrefill):
+    """Attention with all its projections, from hidden states to hidden states."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        **MlaPrefill.BOUNDS,
+        "matmul_flop_share": (0.6, 0.05, 1.0),
+        "matmul_byte_share": (0.7, 0.05, 1.0),
+        "moved_values": (2e4, 1.0, 1e6),
+    }
+
+    matmul_flop_share: float
+    matmul_byte_share: float
+    moved_values: float
+    """Values a token moves between kernels, whatever the heads: norms, quantisation, hidden states."""
+
+    def module_s(
+        self, gpu: GpuSpec, dtype: str, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any
+    ) -> Any:
+        """With weights in dtype; keys and values of all the context are made from latent vectors."""
+        weights = DOWN_WEIGHTS + n_heads * HEAD_WEIGHTS
+        flop = 2 * (n_tokens * weights + n_context_tokens * n_heads * UP_WEIGHTS)
+        n_bytes = (weights + n_heads * UP_WEIGHTS) * BYTES_PER_VALUE[dtype]
+        compute = flop / (peak_flop_per_s(gpu, dtype) * self.matmul_flop_share)
+        memory = n_bytes / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
+        attention = self.seconds(gpu, n_heads, n_tokens, n_pairs, n_context_tokens)
+        moved = ACTIVATION_BYTES * self.moved_values * n_tokens / gpu.hbm_bytes_per_s
+        return attention + smooth_max(compute, memory, self.sharpness) + moved
+
+
+@dataclass(frozen=True)
+class MlaDecode(Form):
+    """A line in the keys: launch + queries and outputs + keys x max(bytes, FLOP): attention alone.
+
+    A key is read once for all heads, so with 128 of them its FLOP take as long as its bytes.
+    """
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        "launch_s": (1e-5, 1e-6, 5e-4),
+        "flop_share": (0.7, 0.05, 1.0),
+        "byte_share": (0.8, 0.05, 1.0),
+        "query_share": (0.5, 0.01, 1.0),
+        "lone_requests": (0.3, 0.001, 8.0),
+        "sharpness": (2.0, 1.0, 10.0),
+    }
+
+    launch_s: float
+    flop_share: float
+    byte_share: float
+    query_share: float
+    """Of the bandwidth, for queries and outputs."""
+    lone_requests: float
+    """One request alone is slower by this: its keys cannot be spread over the GPU as those of many are."""
+    sharpness: float
+
+    def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
+        """(intercept, slope a key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
+        compute = 2 * KEY_WIDTH * n_heads / (peak_flop_per_s(gpu, "bf16") * self.flop_share)
+        memory = CACHED * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
+        queries = ACTIVATION_BYTES * KEY_WIDTH * n_heads * n / (gpu.hbm_bytes_per_s * self.query_share)
+        slope = smooth_max(compute, memory, self.sharpness) * (1 + self.lone_requests / n)
+        return self.launch_s + queries, slope
+
+
+@dataclass(frozen=True)
+class MlaDecodeModule(MlaDecode):
+    """Attention with all its projections, from hidden states to hidden states."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        **MlaDecode.BOUNDS,
+        "matmul_flop_share": (0.6, 0.05, 1.0),
+        "matmul_byte_share": (0.7, 0.05, 1.0),
+        "moved_values": (2e4, 1.0, 1e6),
+    }
+
+    matmul_flop_share: float
+    matmul_byte_share: float
+    moved_values: float
+    """As in prefill."""
+
+    def module_line(self, gpu: GpuSpec, dtype: str, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
+        """(intercept, slope a key) in seconds for n requests, with weights in dtype."""
+        weights = DOWN_WEIGHTS + n_heads * (HEAD_WEIGHTS + UP_WEIGHTS)
+        compute = 2 * n * weights / (peak_flop_per_s(gpu, dtype) * self.matmul_flop_share)
+        memory = weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
+        intercept, slope = self.line(gpu, n_heads, kv_dtype, n)
+        moved = ACTIVATION_BYTES * self.moved_values * n / gpu.hbm_bytes_per_s
+        return intercept + smooth_max(compute, memory, self.sharpness) + moved, slope
