@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
@@ -83,6 +84,7 @@ def _serve(
         scenario.build_router(),
         _offered(load, workload.duration_s),
         router_seed=f"router/{scenario.seed}",
+        front_end=_front_end(setups),
     )
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if workload.drain_limit_s is None else to_ps(workload.drain_limit_s), on_send)
@@ -98,7 +100,23 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
 
 def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:
     scheduler = deepcopy(setup.scheduler)  # a policy may keep state: each replica of each run has its own
-    return ReplicaSetup(scheduler, cost, setup.ledger.n_blocks, setup.ledger.block_size, setup.max_model_len)
+    return ReplicaSetup(
+        scheduler,
+        cost,
+        setup.ledger.n_blocks,
+        setup.ledger.block_size,
+        setup.max_model_len,
+        setup.engine.async_scheduling,
+    )
+
+
+def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
+    """One gateway for all pools, a server a replica; where engines differ it is as slow as the slowest."""
+    engines = [setup.engine for setup in setups]
+    receive_s, token_s, respond_s = (
+        max(getattr(engine, name) for engine in engines) for name in ("receive_s", "receive_token_s", "respond_s")
+    )
+    return FrontEnd(to_ps(receive_s), to_ps(token_s), to_ps(respond_s), sum(setup.n_replicas for setup in setups))
 
 
 def _offered(load: Load, duration_s: float | None) -> Offered:

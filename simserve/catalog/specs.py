@@ -79,6 +79,16 @@ class EngineSpec:
     step_host_s: float
     request_host_s: float
     """Host time a step takes for each request in it."""
+    gap_s: float
+    """From one small kernel to the next, where kernels are calibrated."""
+    receive_s: float
+    """Front end: taking in a request, one at a time (HTTP, parsing, the chat template)."""
+    receive_token_s: float
+    """Front end: tokenising, per token of the prompt."""
+    respond_s: float
+    """Front end: from the end of a step until the client has its token."""
+    async_scheduling: bool
+    """A step is planned while the one before it runs."""
     gpu_memory_utilization: float
     block_size: int
     reserve_bytes: float

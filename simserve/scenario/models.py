@@ -63,6 +63,11 @@ class Engine(Part):
     launch_s: NotNegative | None = None
     step_host_s: NotNegative | None = None
     request_host_s: NotNegative | None = None
+    gap_s: NotNegative | None = None
+    receive_s: NotNegative | None = None
+    receive_token_s: NotNegative | None = None
+    respond_s: NotNegative | None = None
+    async_scheduling: bool | None = None
     reserve_bytes: NotNegative | None = None
 
     @property
