@@ -48,6 +48,16 @@ def test_a_lone_token_is_where_its_experts_are() -> None:
     assert (load.rows.tolist(), load.touched.tolist()) == ([8], [8])
 
 
+def test_no_expert_gets_a_token_twice_however_popular() -> None:
+    tokens = np.array([2.0, 64.0, 4096.0])
+    assert (load_of("power_law_1.2", tokens, 2, 8, 8).rows <= tokens).all()
+
+
+def test_pairs_that_rounding_leaves_without_a_place_go_where_nobody_went() -> None:
+    # Two tokens choose 8 of 128 experts each: the most popular would get 0.67 of a pair, most of them less than half.
+    assert load_of("power_law_1.01", np.array([2.0]), 8, 128, 1).touched == pytest.approx([16])
+
+
 @pytest.mark.parametrize("routing", ["balanced", "uniform", "power_law_1.01", "power_law_1.2"])
 @pytest.mark.parametrize("n_gpus", [1, 2, 8])
 def test_no_gpu_has_more_than_there_is(routing: str, n_gpus: int) -> None:
