@@ -52,7 +52,7 @@ class MoeLayer(Form):
         "step_s": (2e-7, 1e-9, 2e-6),
         "traffic_share": (1.0, 0.1, 10.0),
         "remote_frac": (0.3, 0.001, 1.0),
-        "sharpness": (2.0, 1.0, 10.0),
+        "sharpness": (2.0, 1.0, 4.0),
     }
 
     launch_s: float
