@@ -89,7 +89,11 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
 
 
 def run_both(
-    setups: list[ReplicaSetup], router: type[Router], load: Trace, concurrency: int | None, front_end: FrontEnd | None = None
+    setups: list[ReplicaSetup],
+    router: type[Router],
+    load: Trace,
+    concurrency: int | None,
+    front_end: FrontEnd | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both."""
     cluster = Cluster(setups, router(), Offered(load, concurrency), router_seed=7, front_end=front_end)

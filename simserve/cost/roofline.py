@@ -6,10 +6,9 @@ time of a kernel = launch + max(FLOP / (peak * efficiency), bytes / (bandwidth *
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec
 from simserve.cost.comm import all_reduce_s
+from simserve.cost.forms.base import higher
 from simserve.cost.ops import Kernel, Shard, matmul
 
 
@@ -25,7 +24,7 @@ class RooflinePrefill:
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """The higher of both roofs."""
         memory_s = n_context_tokens * self.key_s + n_tokens * self.query_s
-        return self.launch_s + _higher(n_pairs * self.pair_s, memory_s)
+        return self.launch_s + higher(n_pairs * self.pair_s, memory_s)
 
 
 class Roofline:
@@ -68,7 +67,7 @@ class Roofline:
         return self._launch_s + n * prefill.query_s, 0 * n + max(prefill.key_s, prefill.pair_s)
 
     def _bound_s(self, work: Kernel, flop_per_s: float) -> Any:
-        return _higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)
+        return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)
 
 
 def compute_peak(gpu: GpuSpec, weight_dtype: str) -> float:
@@ -83,10 +82,3 @@ def compute_peak(gpu: GpuSpec, weight_dtype: str) -> float:
 def ridge_flop_per_byte(gpu: GpuSpec, weight_dtype: str) -> float:
     """The intensity above which a kernel is bound by compute (Williams et al. 2009)."""
     return compute_peak(gpu, weight_dtype) / gpu.hbm_bytes_per_s
-
-
-def _higher(one: Any, other: Any) -> Any:
-    """The larger of two numbers, or of two arrays cell by cell; the same bits either way."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.maximum(one, other)
-    return one if one > other else other
