@@ -23,6 +23,7 @@ from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.static import Static
+from simserve.schedulers.trtllm import TrtLlm
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.doubles import LineCost, trace
@@ -34,7 +35,7 @@ ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
 def schedulers(draw: st.DrawFn) -> Scheduler:
     """Any policy, with small knobs so that every limit binds now and then."""
     seats = draw(st.integers(1, 6))
-    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "static", "dynamic"]))
+    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "static", "dynamic"]))
     if kind == "chunked":
         return Chunked(
             max_num_batched_tokens=seats + draw(st.integers(0, 40)),
@@ -46,6 +47,13 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
         return PrefillFirst(max_num_batched_tokens=draw(st.sampled_from([None, 25])), max_num_seqs=seats)
     if kind == "continuous":
         return Continuous(max_num_seqs=seats)
+    if kind == "trtllm":
+        return TrtLlm(
+            max_num_tokens=seats + draw(st.integers(0, 60)),
+            max_batch_size=seats,
+            capacity_scheduler_policy=draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"])),
+            enable_chunked_context=draw(st.booleans()),
+        )
     if kind == "static":
         return Static(batch_size=seats, stream=draw(st.booleans()))
     return Dynamic(batch_size=seats, window_s=draw(st.sampled_from([0.0, 0.011, 0.2])), stream=draw(st.booleans()))

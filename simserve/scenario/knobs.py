@@ -10,6 +10,9 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.models import Pool
 from simserve.schedulers.base import Scheduler
 
+TOKENS_AND_SEATS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))
+"""What policies call the tokens of a step and the requests that run at once."""
+
 
 def resolve_scheduler(
     draft: Draft, pool: Pool, at: Path, engine_and_gpu: tuple[EngineSpec, GpuSpec | None]
@@ -31,7 +34,8 @@ def resolve_scheduler(
         origins["kind"] = f"engine {engine.name}"
     capped = _cap_seats(draft, (*at, "scheduler"), arguments, written)
     if capped:
-        origins["max_num_seqs"] = "no more than max_num_batched_tokens"
+        tokens, seats = capped
+        origins[seats] = f"no more than {tokens}"
         scheduler = plugins.build("schedulers", {"kind": kind, **arguments})
     draft.origins |= {(*at, "scheduler", key): origin for key, origin in origins.items()}
     return scheduler, {"kind": kind, **arguments}
@@ -53,19 +57,24 @@ def _about_default(flaw: Flaw, engine: EngineSpec, pool: Pool) -> Flaw:
     return Flaw((), f"left out, it is that of the engine {engine.name}: {flaw.rule}", flaw.value, flaw.remedy)
 
 
-def _cap_seats(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> bool:
-    """Requests must not outnumber a step's tokens: a default gives way (as in vLLM), an explicit value is wrong."""
-    tokens, seats = arguments.get("max_num_batched_tokens"), arguments.get("max_num_seqs")
+def _cap_seats(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Requests must not outnumber a step's tokens: a default gives way (as in vLLM), an explicit value is wrong.
+
+    Returns the names of the two arguments if the default was changed.
+    """
+    names = next((pair for pair in TOKENS_AND_SEATS if all(name in arguments for name in pair)), None)
+    if names is None:
+        return None
+    tokens, seats = (arguments[name] for name in names)
     if not (isinstance(tokens, int) and isinstance(seats, int)) or seats <= tokens:
-        return False
-    if "max_num_seqs" not in written:
-        arguments["max_num_seqs"] = tokens
-        return True
-    key = "max_num_batched_tokens" if "max_num_batched_tokens" in written else "max_num_seqs"
-    rule = (
-        f"must be at least max_num_seqs, {seats}"
-        if key != "max_num_seqs"
-        else f"must be at most max_num_batched_tokens, {tokens}"
-    )
+        return None
+    for_tokens, for_seats = names
+    if for_seats not in written:
+        arguments[for_seats] = tokens
+        return names
+    if for_tokens in written:
+        key, rule = for_tokens, f"must be at least {for_seats}, {seats}"
+    else:
+        key, rule = for_seats, f"must be at most {for_tokens}, {tokens}"
     draft.flaw((*at, key), rule, arguments[key], "a step decodes one token of each running request")
-    return False
+    return None

@@ -43,7 +43,7 @@ class Scheduler:
     replica have changed; with an empty queue the engine simply decodes on.
     """
 
-    reserves: ClassVar[bool] = False
+    reserves: bool = False
     """Blocks for the longest possible output are set aside on admission (each plan says how many tokens)."""
     runs_to_completion: ClassVar[bool] = False
     """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""

@@ -388,6 +388,10 @@ def test_the_longest_request_must_fit_the_model_and_the_cache(
     [
         ("{max_num_batched_tokens: 64, max_num_seqs: 65}", "max_num_batched_tokens: must be at least max_num_seqs, 65"),
         ("{max_num_seqs: 10000}", "max_num_seqs: must be at most max_num_batched_tokens, 8192, got 10000"),
+        (
+            "{kind: trtllm, max_num_tokens: 64, max_batch_size: 65}",
+            "max_num_tokens: must be at least max_batch_size, 65",
+        ),
     ],
 )
 def test_a_step_must_hold_a_token_of_every_running_request(said: Said, small: str, arguments: str, rule: str) -> None:

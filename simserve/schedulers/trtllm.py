@@ -1,0 +1,84 @@
+"""In-flight batching, as TensorRT-LLM: prompts join the decoding requests if they fit the step and the memory."""
+
+from typing import Literal
+
+from pydantic import PositiveInt
+from pydantic.dataclasses import dataclass
+
+from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.state.request import Request
+from simserve.state.view import ReplicaView
+
+
+@dataclass(config=STRICT)
+class TrtLlm(Scheduler):
+    """Every step decodes all running requests and takes prompts, first come first served, up to max_num_tokens.
+
+    A prompt is computed whole in one step unless enable_chunked_context is on. When blocks run out, the request
+    admitted last is paused: it goes back to the head of the queue and computes its prompt and its tokens so far again;
+    should that be longer than max_num_tokens, it waits until nobody decodes.
+    Sources: TensorRT-LLM, batch_manager/capacityScheduler.cpp and microBatchScheduler.cpp.
+    """
+
+    max_num_tokens: PositiveInt = 8192
+    """Tokens a step computes at most, decoded ones included."""
+    max_batch_size: PositiveInt = 2048
+    """Requests that run at once at most."""
+    capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
+    """guaranteed_no_evict sets aside blocks for prompt + max_tokens; max_utilization does not, so it may pause."""
+    enable_chunked_context: bool = False
+    """Prompts may be cut into chunks, of whole blocks, to fill a step."""
+
+    def __post_init__(self) -> None:
+        self.reserves = self.capacity_scheduler_policy == "guaranteed_no_evict"
+
+    def plan(self, view: ReplicaView) -> StepPlan:
+        """Walk the queue in order until seats, blocks or tokens run out."""
+        budget_tokens = self.max_num_tokens - view.n_decoding
+        free_seats = self.max_batch_size - view.n_running
+        free_blocks = view.free_blocks
+        chunks: list[tuple[Request, int]] = []
+        reserve_tokens: list[int] = []
+        blocked_by: Blocked | None = None
+        for request in view.queue:
+            is_first = not chunks and not view.n_decoding
+            n_tokens = self._chunk_tokens(request, budget_tokens, view.block_size, is_first)
+            n_blocks = self._blocks(view, request)
+            if request.is_new:
+                free_seats -= 1
+                if free_seats < 0:
+                    blocked_by = "seats"
+                elif n_blocks > free_blocks or view.just_preempted:
+                    blocked_by = "blocks"
+            elif not self.reserves and view.blocks_for_chunk(request, n_tokens) > free_blocks:
+                blocked_by = "blocks"
+            if blocked_by is None and not n_tokens:
+                blocked_by = "budget"
+            if blocked_by:
+                break
+            free_blocks -= n_blocks
+            budget_tokens -= n_tokens
+            chunks.append((request, n_tokens))
+            reserve_tokens.append(request.prompt_tokens + request.max_tokens)
+        return StepPlan(prefill=chunks, reserve_tokens=reserve_tokens if self.reserves else (), blocked_by=blocked_by)
+
+    def never_fits(self, prompt_tokens: int) -> str | None:
+        """Without chunks a prompt above max_num_tokens is refused, as TensorRT-LLM does."""
+        if prompt_tokens > self.max_num_tokens and not self.enable_chunked_context:
+            return "prompt longer than max_num_tokens, and enable_chunked_context is off"
+        return None
+
+    def _chunk_tokens(self, request: Request, budget_tokens: int, block_size: int, is_first: bool) -> int:
+        """What a step computes of a prompt: all of it, whole blocks of it, or nothing; the first one is never stuck."""
+        left_tokens = request.prefill_left_tokens
+        if left_tokens <= budget_tokens:
+            return left_tokens
+        if self.enable_chunked_context:
+            return max(budget_tokens, 0) // block_size * block_size or (budget_tokens if is_first else 0)
+        return left_tokens if is_first else 0
+
+    def _blocks(self, view: ReplicaView, request: Request) -> int:
+        """Blocks that a request is yet to take, as far as the capacity policy looks."""
+        if not self.reserves:
+            return view.blocks_for_chunk(request, request.prefill_left_tokens)
+        return view.blocks_for(request.prompt_tokens + request.max_tokens) if request.is_new else 0

@@ -1,0 +1,70 @@
+"""TensorRT-LLM's policies on cases small enough to work by hand. A step takes 10 ms."""
+
+import pytest
+
+from simserve.schedulers.trtllm import TrtLlm
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+TEN_MS = LineCost(step=10 * MS)
+
+
+def test_whole_prompts_join_the_decoding_requests() -> None:
+    load = trace([0.0, 0.015], [8, 500], [4, 1], max_tokens=[9, 9])
+    rows = serve(replica_setup(TrtLlm(), TEN_MS), load).recorder.stretches(0)
+    assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(8, 0), (0, 1), (500, 1), (0, 1)]
+
+
+@pytest.mark.parametrize(("prompt_tokens", "scheduled_ms", "blocked_by"), [(9, 20, 0), (10, 40, 3)])
+def test_a_whole_prompt_must_fit_what_decoding_leaves_of_a_step(
+    prompt_tokens: int, scheduled_ms: int, blocked_by: int
+) -> None:
+    policy = TrtLlm(max_num_tokens=10, max_batch_size=4)
+    load = trace([0.0, 0.015], [8, prompt_tokens], [4, 1], max_tokens=[9, 9])
+    cluster = serve(replica_setup(policy, TEN_MS), load)
+    # The first request decodes until 40 ms and leaves 9 of the 10 tokens.
+    assert instants(cluster, "scheduled_ps") == [0, scheduled_ms]
+    assert cluster.recorder.stretches(0)["blocked_by"].tolist()[2] == blocked_by
+
+
+def test_a_prompt_longer_than_a_step_is_refused_unless_it_may_be_cut() -> None:
+    reason = "prompt longer than max_num_tokens, and enable_chunked_context is off"
+    assert TrtLlm(max_num_tokens=100).never_fits(101) == reason
+    assert TrtLlm(max_num_tokens=100).never_fits(100) is None
+    assert TrtLlm(max_num_tokens=100, enable_chunked_context=True).never_fits(101) is None
+
+
+def test_chunks_are_whole_blocks_of_what_decoding_leaves() -> None:
+    policy = TrtLlm(max_num_tokens=16, max_batch_size=4, enable_chunked_context=True)
+    setup = replica_setup(policy, TEN_MS, n_blocks=100, block_size=4)
+    rows = serve(setup, trace([0.0, 0.015], [4, 30], [10, 1], max_tokens=[20, 20])).recorder.stretches(0)
+    # 15 tokens are left of each step, and 12 of them are whole blocks; the last chunk is what is left.
+    assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows][:5] == [(4, 0), (0, 1), (12, 1), (12, 1), (6, 1)]
+
+
+def test_a_reservation_to_the_longest_answer_keeps_the_next_one_out_and_nobody_is_paused() -> None:
+    setup = replica_setup(TrtLlm(), TEN_MS, n_blocks=4, block_size=10)
+    cluster = serve(setup, trace([0.0, 0.0], [10, 10], [15, 15], max_tokens=[15, 15]))
+    # 25 tokens take 3 of the 4 blocks: the second waits for the first, whose 15 tokens are out at 150 ms.
+    assert instants(cluster, "scheduled_ps") == [0, 150]
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 0]
+    row = cluster.recorder.stretches(0)[0]
+    assert (row["kv_blocks_used"], row["kv_blocks_reserved"], row["blocked_by"]) == (1, 2, 2)
+
+
+@pytest.mark.parametrize("max_num_tokens", [8192, 20])
+def test_max_utilization_pauses_the_last_and_recomputes_it_when_it_fits_again(max_num_tokens: int) -> None:
+    policy = TrtLlm(max_num_tokens=max_num_tokens, capacity_scheduler_policy="max_utilization")
+    setup = replica_setup(policy, TEN_MS, n_blocks=4, block_size=10)
+    cluster = serve(setup, trace([0.0, 0.0], [10, 10], [15, 15], max_tokens=[15, 15]))
+    # Both fill their two blocks by 110 ms, with 11 tokens out. The second is paused; its 10 + 11 tokens take 3 blocks,
+    # free only when the first is done at 150 ms. Alone it is not held to 20 tokens a step.
+    assert instants(cluster, "scheduled_ps") == [0, 0]
+    assert instants(cluster, "finish_ps") == [150, 190]
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
+    assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 20]
+    assert cluster.recorder.columns["preempted_ps"].tolist() == [0, 40 * MS]
+
+
+def test_no_more_requests_run_than_max_batch_size() -> None:
+    cluster = serve(replica_setup(TrtLlm(max_batch_size=1), TEN_MS), trace([0.0] * 2, [8] * 2, [3] * 2, [9] * 2))
+    assert instants(cluster, "scheduled_ps") == [0, 30]
