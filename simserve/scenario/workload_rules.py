@@ -100,15 +100,22 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[s
     if spec is None:
         return None
     spec = dict(spec)
-    if isinstance(spec.get("path"), str):
-        found = draft.find_file(spec["path"])
+    for argument in _files_among(spec):
+        found = draft.find_file(spec[argument])
         if found is None:
-            draft.flaw((*AT, key, "path"), "there is no such file", spec["path"], f"looked in {draft.looked_in()}")
+            remedy = f"looked in {draft.looked_in()}"
+            draft.flaw((*AT, key, argument), "there is no such file", spec[argument], remedy)
             return spec
-        spec["path"] = str(found)
+        spec[argument] = str(found)
     plugin, flaws = plugins.check(f"workload.{key}", spec)
     draft.mistakes.extend(flaws, (*AT, key))
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
+
+
+def _files_among(spec: Mapping[str, Any]) -> list[str]:
+    """Arguments that are files: a path, or a name that is one, as of a profile."""
+    texts = {key: value for key, value in spec.items() if isinstance(value, str)}
+    return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]
 
 
 def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:

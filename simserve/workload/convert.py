@@ -22,6 +22,9 @@ COLUMNS = (
     "slo_class",
 )
 
+DECIMALS = 9
+"""Of seconds in a CSV file: nanoseconds, finer than any public trace."""
+
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as CSV or parquet, by the ending of the name. Raises TraceError, OutputError."""
@@ -43,6 +46,6 @@ def _csv_text(columns: dict[str, Any]) -> str:
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    shown = [np.round(c, 6).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns.values()]
+    shown = [np.round(c, DECIMALS).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns.values()]
     writer.writerows(zip(*shown, strict=True))
     return text.getvalue()

@@ -5,6 +5,7 @@ from typing import Any
 
 from simserve import plugins
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.draws import arrivals_until, draw_lengths, first_arrivals
 from simserve.workload.lengths.base import Lengths
 from simserve.workload.streams import streams
 from simserve.workload.trace import Trace
@@ -21,13 +22,13 @@ def generate(
 
 
 def draw(process: Arrivals, lengths: Lengths, n_requests: int | None, duration_s: float | None, seed: int) -> Trace:
-    """The same from plug-ins that are built. Exactly one of n_requests and duration_s is given."""
+    """The same from plug-ins that are built. Raises PolicyError for one that breaks a rule."""
     stream = streams(seed)
-    if n_requests is not None:
-        arrival_s = process.first(n_requests, stream)
-    elif duration_s is not None:
-        arrival_s = process.until(duration_s, stream)
+    if n_requests is not None and duration_s is None:
+        arrival_s = first_arrivals(process, n_requests, stream)
+    elif duration_s is not None and n_requests is None:
+        arrival_s = arrivals_until(process, duration_s, stream)
     else:
-        raise ValueError("give n_requests or duration_s")
-    drawn = lengths.draw(len(arrival_s), stream)
+        raise ValueError(f"give n_requests or duration_s and not both, got {n_requests} and {duration_s}")
+    drawn = draw_lengths(lengths, len(arrival_s), stream)
     return Trace(arrival_s, drawn.prompt_tokens, drawn.output_tokens, notes=drawn.notes)

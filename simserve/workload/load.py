@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from simserve import plugins
+from simserve.errors import TraceError
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.draws import draw_lengths
 from simserve.workload.generate import draw
 from simserve.workload.lengths.base import Lengths
 from simserve.workload.streams import Stream, streams
@@ -30,7 +32,7 @@ class Load:
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
-    """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError."""
+    """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
     stream = streams(seed)
     if workload.trace is not None:
         from simserve.workload.replay import replay
@@ -41,6 +43,9 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
         return _closed_loop(workload, lengths, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
     trace = draw(arrivals, lengths, workload.n_requests, workload.duration_s, seed)
+    if not len(trace):
+        rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
+        raise TraceError(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
     return Load(_limited(trace, workload.max_tokens))
 
 
@@ -48,7 +53,7 @@ def _closed_loop(workload: Any, lengths: Lengths, stream: Stream) -> Load:
     """Rows in the order in which clients will send them."""
 
     def rows(start: int, end: int) -> Trace:
-        drawn = lengths.draw(end, stream)
+        drawn = draw_lengths(lengths, end, stream)
         prompts, outputs = drawn.prompt_tokens[start:end], drawn.output_tokens[start:end]
         return _limited(Trace(np.zeros(end - start), prompts, outputs, notes=drawn.notes), workload.max_tokens)
 

@@ -6,12 +6,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+MOST_TOKENS = 10_000_000
+"""More than any model takes: a length above it is a mistake, and may not fit 64 bits."""
+
 
 @dataclass(frozen=True)
 class Trace:
     """Requests in the order of their arrival, `(n_requests,)` each; a column that nobody gave is None.
 
-    Invariant: arrival_s never decreases; prompt_tokens >= 1; output_tokens >= 1.
+    Invariant: arrival_s never decreases; prompt_tokens and output_tokens in [1, MOST_TOKENS].
     """
 
     arrival_s: NDArray[np.float64]

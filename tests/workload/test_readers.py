@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from simserve import Scenario, simulate
 from simserve.errors import TraceError
 from simserve.workload.convert import write_trace
 from simserve.workload.info import stamp_s, trace_info
@@ -81,18 +82,18 @@ BAD = {
     "empty file": ("t.csv", "", "got an empty file"),
     "header only": ("t.csv", HEAD, "must hold at least one request, got none"),
     "missing column": ("t.csv", "arrival_s,prompt_token,output_tokens\n1,2,3\n", "did you mean prompt_token"),
-    "negative arrival": ("t.csv", HEAD + "0,1,1\n-3,1,1\n", "line 3: an arrival must not be negative, got -3.0"),
+    "negative arrival": ("t.csv", HEAD + "0,1,1\n-3,1,1\n", "line 3: an arrival must not be negative, got -3"),
     "not a number": ("t.csv", HEAD + "0,1,1\n1,x,1\n", "line 3: prompt_tokens must be a number, got 'x'"),
     "missing value": ("t.csv", HEAD + "0,1,1\n1,,1\n2,1\n", "line 3: prompt_tokens must be a number, got nothing"),
     "nan": ("t.csv", HEAD + "nan,1,1\n", "line 2: arrival_s must be a number"),
-    "zero outputs": ("t.csv", HEAD + "0,1,1\n1,1,0\n", "line 3: output tokens must be at least 1, got 0.0"),
-    "many bad rows": ("t.csv", HEAD + "0,0,1\n" * 9, "line 2, 3, 4, 5, 6 and 4 more: prompt tokens"),
+    "zero outputs": ("t.csv", HEAD + "0,1,1\n1,1,0\n", "line 3: output_tokens must be at least 1, got 0"),
+    "many bad rows": ("t.csv", HEAD + "0,0,1\n" * 9, "line 2, 3, 4, 5, 6 and 4 more: prompt_tokens"),
     "after a failed call": (
         "b.csv",
         BURST + "1,a,1,M,9,0,9,API\n2,b,1,M,0,5,5,API\n",
-        "line 3: prompt tokens must be at least 1",
+        "line 3: prompt_tokens must be at least 1",
     ),
-    "half tokens": ("t.csv", HEAD + "0,1.5,1\n", "prompt tokens must be whole"),
+    "half tokens": ("t.csv", HEAD + "0,1.5,1\n", "prompt_tokens must be whole"),
     "duplicate ids": ("t.csv", "request_id," + HEAD + "a,0,1,1\nb,0,1,1\na,1,1,1\n", "line 2, 4: request_id must be"),
     "truncated JSON": ("t.jsonl", FILES["mooncake.jsonl"][:-20], "2: must be one JSON object a line"),
     "lacking keys": ("t.jsonl", '{"timestamp": 1, "input_length": 3}\n', "output_length is missing"),
@@ -126,6 +127,49 @@ def test_files_that_cannot_be_read_are_said_plainly(tmp_path: Path) -> None:
         read_trace(latin)
     with pytest.raises(TraceError, match="did you mean azure"):
         read_trace(latin, "azur")
+
+
+def test_lines_are_those_of_the_file_with_blank_ones_counted(tmp_path: Path) -> None:
+    csv = written(tmp_path, "t.csv", HEAD + "0,1,1\n\n\n1,0,1\n")
+    with pytest.raises(TraceError, match="line 5: prompt_tokens"):
+        read_trace(csv)
+    one = json.dumps({"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]})
+    lines = written(tmp_path, "t.jsonl", f"{one}\n\n{one.replace('600', '0')}\n")
+    with pytest.raises(TraceError, match="line 3: prompt_tokens"):
+        read_trace(lines)
+
+
+def test_a_packed_file_that_was_cut_is_an_error_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "azure.csv.gz"
+    path.write_bytes(gzip.compress(AZURE.encode() * 100)[:-20])
+    with pytest.raises(TraceError, match=r"azure\.csv\.gz"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize(("n_blocks", "told"), [(2, "mooncake"), (64, "vllm")])
+def test_the_size_of_hashed_blocks_tells_milliseconds_from_seconds(n_blocks: int, told: str, tmp_path: Path) -> None:
+    row = {"timestamp": 1000, "input_length": 1024, "output_length": 1, "hash_ids": list(range(n_blocks))}
+    path = written(tmp_path, "t.jsonl", "\n".join(json.dumps(row | {"timestamp": at}) for at in (0, 1000)))
+    assert detect(path) == told
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.0 if told == "mooncake" else 1000.0]
+
+
+def test_the_real_mooncake_files_are_told_as_such() -> None:
+    if not TRACES.is_dir():
+        pytest.skip("the real traces are not here")
+    assert {detect(path) for path in TRACES.glob("mooncake*.jsonl")} == {"mooncake"}
+
+
+def test_whole_columns_are_integers_and_a_trace_with_all_of_them_can_be_served(tmp_path: Path) -> None:
+    text = "arrival_s,prompt_tokens,output_tokens,max_tokens,turn,priority\n0,10,5,8,1,0\n1,10,50,8,2,1\n"
+    path = written(tmp_path, "t.csv", text)
+    trace = read_trace(path)
+    for name in ("prompt_tokens", "output_tokens", "max_tokens", "turn", "priority"):
+        assert getattr(trace, name).dtype == np.int64
+    scenario = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "ideal"}
+    results = simulate(Scenario.from_dict({**scenario, "workload": {"trace": {"path": str(path)}}}))
+    assert results.requests["output_tokens"].tolist() == [5, 8]  # the second is cut at its max_tokens
+    assert results.requests["turn"].tolist() == [1, 2]
 
 
 def replayed(path: Path, n_requests: int | None = None, duration_s: float | None = None, **spec: object) -> Trace:

@@ -16,6 +16,9 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 FEWEST = 64
 
+MOST = 2**30
+"""Requests after which a process that does not get on is given up; as many as a scenario may ask for."""
+
 
 class Arrivals:
     """A process. Its first n instants are the first n of its first m > n."""
@@ -31,6 +34,8 @@ class Arrivals:
             arrival_s = self.first(n, stream)
             if arrival_s[-1] >= duration_s:
                 return arrival_s[: np.searchsorted(arrival_s, duration_s)]
+            if not arrival_s[-1] >= 0 or n == MOST:
+                raise ValueError(f"request {n} must come at some time, got {arrival_s[-1]} s")
             n *= 2
 
 

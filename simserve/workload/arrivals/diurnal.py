@@ -35,4 +35,6 @@ class Diurnal(Arrivals):
         rate = np.interp(at_s, np.linspace(0, self.period_s, len(curve)), curve)
         expected = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(at_s))])
         n_periods, rest = np.divmod(unit_rate(n, stream, self.burstiness), expected[-1])
-        return n_periods * self.period_s + np.interp(rest, expected, at_s)
+        arrival_s = n_periods * self.period_s + np.interp(rest, expected, at_s)
+        # The end of a period and the start of the next may differ by a rounding.
+        return np.maximum.accumulate(arrival_s)

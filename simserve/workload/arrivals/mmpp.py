@@ -30,7 +30,7 @@ class Mmpp(Arrivals):
         while True:
             at_s, expected = self._cumulative(n_dwells, stream)
             if not n or expected[-1] > unit[-1]:
-                return np.interp(unit, expected, at_s)
+                return np.maximum.accumulate(np.interp(unit, expected, at_s))  # two lines may meet a rounding apart
             n_dwells *= 2
 
     def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from simserve.errors import TraceError
 from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
 from simserve.workload.streams import Stream
 
@@ -25,10 +26,14 @@ class VllmBench(Arrivals):
         if not n or np.isinf(self.rate_per_s):
             return np.zeros(n)
         instants = unit_rate(n, stream, self.burstiness)
-        return instants * float(n / self.rate_per_s / instants[-1])
+        if not instants[-1]:  # gaps of an extreme burstiness can all round to zero; vLLM leaves them so
+            return instants
+        scaled: NDArray[np.float64] = instants / instants[-1] * float(n / self.rate_per_s)
+        return scaled
 
     def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
         """As many as the rate brings in that time."""
         if np.isinf(self.rate_per_s):
-            raise ValueError("an infinite rate needs n_requests, not duration_s")
-        return self.first(max(1, round(self.rate_per_s * duration_s)), stream)
+            rule = "a rate_per_s of .inf sends all requests at once"
+            raise TraceError(f"workload.arrivals: {rule}, got duration_s; say how many with n_requests")
+        return self.first(int(self.rate_per_s * duration_s), stream)

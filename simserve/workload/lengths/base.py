@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 from simserve.workload.streams import Stream
+from simserve.workload.trace import MOST_TOKENS
 
 STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a distribution: its fields are its YAML, and unknown ones are mistakes."""
 
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 """A number of tokens."""
 
 

@@ -12,6 +12,9 @@ from pydantic.dataclasses import dataclass
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths
 from simserve.workload.streams import Stream
 
+KEYS = ("shares", "prompt_tokens_by_bin", "output_tokens_by_bin")
+"""Of a profile's file: shares, and by bin of prompts the quantiles of prompts and answers at these shares."""
+
 
 @dataclass(config=STRICT)
 class Profile(Lengths):
@@ -25,6 +28,7 @@ class Profile(Lengths):
             raise ValueError(f"unknown profile, got '{self.name}'; choose from {', '.join(profile_names())}")
         if self.name.endswith(".json") and not Path(self.name).is_file():
             raise ValueError(f"no such file, got '{self.name}'; make one with `simserve trace fit`")
+        load_profile(self.name)
 
     def draw(self, n: int, stream: Stream) -> Drawn:
         """A bin of prompts and a place in it, then a place among that bin's answers."""
@@ -44,11 +48,32 @@ def profile_names() -> list[str]:
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """A shipped profile by name, or one from a file."""
+    """A shipped profile by name, or one from a file. Raises ValueError for a file that is no profile."""
     is_file = name.endswith(".json")
     place = Path(name) if is_file else resources.files("simserve.workload") / "profiles" / f"{name}.json"
-    profile: dict[str, Any] = json.loads(place.read_text(encoding="utf-8"))
-    return profile
+    try:
+        profile = json.loads(place.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"must be a profile as JSON ({error}), got '{name}'; make one with `simserve trace fit`"
+        ) from None
+    wrong = _wrong_with(profile)
+    if wrong is not None:
+        raise ValueError(f"must be a profile, got '{name}', where {wrong}; make one with `simserve trace fit`")
+    return dict(profile)
+
+
+def _wrong_with(profile: Any) -> str | None:
+    """What keeps a file from being a profile."""
+    try:
+        shares, prompts, outputs = (np.array(profile[key], dtype=np.float64) for key in KEYS)
+    except (KeyError, TypeError, ValueError) as error:
+        return f"{', '.join(KEYS)} are not tables of numbers ({type(error).__name__}: {error})"
+    if shares.ndim != 1 or len(shares) < 2 or (np.diff(shares) <= 0).any() or shares[0] != 0 or shares[-1] != 1:
+        return "shares do not rise from 0 to 1"
+    if prompts.shape != outputs.shape or prompts.shape[1:] != shares.shape:
+        return "prompts and answers do not have a quantile for each share"
+    return None if min(prompts.min(), outputs.min()) >= 1 else "a length is under 1"
 
 
 def _inverse(

@@ -1,8 +1,11 @@
-"""Readers of trace files, one file a format, and `auto`, which tells them apart by their first line."""
+"""Readers of trace files, one file a format, and `auto`, which tells them apart by how they begin."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from simserve.errors import TraceError
 from simserve.plugins.flaws import did_you_mean
@@ -11,33 +14,67 @@ from simserve.workload.trace import Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
 
+ROWS_LOOKED_AT = 100
+"""Lines of JSON read to tell a Mooncake trace from a vLLM one."""
+
+LONGEST_VLLM_BLOCK_TOKENS = 32
+"""Prompt tokens for each of the hash_ids: at most 24 where blocks hold 16, more where they hold 512; prompts up to 32
+tokens do not tell."""
+
 
 def read_trace(path: Path, format: str = "auto") -> Trace:
     """A trace file as a Trace that starts at its first stamp. Raises TraceError."""
-    name = detect(path) if format == "auto" else format
-    if name not in FORMATS:
-        raise TraceError(
-            f"{path}: no such format '{name}', there are {', '.join(FORMATS)}; {did_you_mean(name, FORMATS)}"
-        )
+    if format not in (*FORMATS, "auto"):
+        remedy = did_you_mean(format, FORMATS)
+        raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
+    name, note = _told(path) if format == "auto" else (format, None)
     read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
-    return read(path)
+    trace = read(path)
+    return replace(trace, notes=(note, *trace.notes)) if note else trace
 
 
 def detect(path: Path) -> str:
-    """The format of a trace file, from its name and its first line. Raises TraceError."""
+    """The format of a trace file, from its name and how it begins. Raises TraceError."""
+    return _told(path)[0]
+
+
+def _told(path: Path) -> tuple[str, str | None]:
+    """The format, and a note where another was possible."""
     if path.suffix == ".parquet":
-        return "simserve"
+        return "simserve", None
     text = read_text(path)
     first = text.lstrip().split("\n", 1)[0].strip()
     if not first:
         raise TraceError(f"{path}: must hold a trace, got an empty file")
     if first.startswith("{"):
-        return "vllm" if '"start_times"' in text or '"input_lens"' in text or '"hash_ids"' not in first else "mooncake"
-    if first.startswith("TIMESTAMP,"):
-        return "azure"
-    if first.startswith("Timestamp,"):
-        return "burstgpt"
-    if "arrival_s" in first:
-        return "simserve"
+        return _told_of_json(text)
+    for name, column in (("azure", "TIMESTAMP"), ("burstgpt", "Timestamp"), ("simserve", "arrival_s")):
+        if column in first:
+            return name, None
     known = "TIMESTAMP,ContextTokens,GeneratedTokens (azure), arrival_s,prompt_tokens,output_tokens (simserve)"
     raise TraceError(f"{path}:1: no known format begins with '{first[:60]}'; name the format, or use {known}")
+
+
+def _told_of_json(text: str) -> tuple[str, str | None]:
+    """Mooncake's stamps are milliseconds and vLLM's are seconds, which only the size of their blocks tells."""
+    from simserve.workload.readers.vllm import is_result
+
+    if is_result(text):
+        return "vllm", None
+    rows = [row for line in text.split("\n", ROWS_LOOKED_AT)[:ROWS_LOOKED_AT] if isinstance(row := _json(line), dict)]
+    hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
+    for row in hashed:
+        n_tokens = row.get("input_length")
+        if isinstance(n_tokens, int) and n_tokens > LONGEST_VLLM_BLOCK_TOKENS:
+            is_vllm = n_tokens <= LONGEST_VLLM_BLOCK_TOKENS * len(row["hash_ids"])
+            return ("vllm" if is_vllm else "mooncake"), None
+    if hashed:
+        return "mooncake", "read as mooncake, timestamps in milliseconds; if they are seconds, say format: vllm"
+    return "vllm", "read as vllm, timestamps in seconds; if they are milliseconds, say format: mooncake"
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None  # the reader of the format says what is wrong with it, and where

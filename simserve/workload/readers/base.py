@@ -1,8 +1,9 @@
-"""What every reader shares: rows of a file, the mistakes found in them, and the trace that comes of good ones."""
+"""What every reader shares: text of a file, the mistakes found in its rows, and the trace that comes of good ones."""
 
 import gzip
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,90 +11,116 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.plugins.flaws import closest
-from simserve.workload.trace import Trace
+from simserve.workload.trace import MOST_TOKENS, Trace
 
 MOST_NAMED_ROWS = 5
 """Bad rows that a message lists by number."""
 
-Lines = int | NDArray[np.int64]
-"""Where rows stand in their file: the line of the first, or of each."""
+LEAST = {"prompt_tokens": 1, "output_tokens": 1, "max_tokens": 1, "turn": 0, "priority": -MOST_TOKENS}
+"""Columns of whole numbers, and the least that may stand in each."""
+
+GZIP_MAGIC = b"\x1f\x8b"
+"""How a packed file begins, RFC 1952 section 2.3.1; whatever it is called."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where rows stand, for messages: the file, and the number of each row's line (or item) in it, `(n_rows,)`."""
+
+    path: Path
+    numbers: NDArray[np.int64]
+    word: str = "line"
+
+    def take(self, rows: NDArray[np.int64]) -> "Place":
+        """Some of the rows."""
+        return replace(self, numbers=self.numbers[rows])
+
+
+def items(path: Path, n_rows: int, word: str) -> Place:
+    """Rows without lines of their own: counted from 1."""
+    return Place(path, np.arange(1, n_rows + 1), word)
 
 
 def read_text(path: Path) -> str:
-    """A file's text, unpacked if its name ends in .gz. Raises TraceError."""
+    """A file's text, unpacked if it is gzip. Raises TraceError."""
     if path.is_dir():
         raise TraceError(f"{path}: must be a file, got a folder; name the file in it")
     try:
-        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        return raw.decode("utf-8-sig")
+        raw = path.read_bytes()
+        return (gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw).decode("utf-8-sig")
     except FileNotFoundError:
         raise TraceError(f"{path}: no such file; see traces/README.md for where to get public traces") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: must be UTF-8 text, got byte {error.start} that is not; convert the file") from None
-    except (OSError, EOFError) as error:
-        raise TraceError(f"{path}: cannot be read ({error})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise TraceError(f"{path}: cannot be read ({error}); was the file cut, or is it closed to you?") from None
 
 
-def numbers(path: Path, name: str, values: Iterable[Any], first_line: int) -> NDArray[Any]:
-    """A column as floats, `(n,)`; names the lines whose value is missing or no number. Raises TraceError."""
-    values = list(values)
+def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
+    """A column as floats, `(n,)`; names the rows whose value is missing or no number. Raises TraceError."""
     try:
         column = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         column = np.array([_number(value) for value in values])
-    refuse_rows(path, ~np.isfinite(column), f"{name} must be a number", values, first_line)
+    if column.ndim != 1:  # every value is a list
+        column = np.full(len(values), np.nan)
+    refuse_rows(place, ~np.isfinite(column), f"{name} must be a number", values)
     return column
 
 
 def _number(value: Any) -> float:
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return float("nan")
 
 
-def refuse_rows(path: Path, is_bad: NDArray[np.bool_], rule: str, values: Any, lines_of: Lines) -> None:
-    """Raises TraceError naming the first few bad rows by their line in the file."""
+def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Sequence[Any] | NDArray[Any]) -> None:
+    """Raises TraceError naming the first few bad rows by their place in the file, and how many there are."""
     bad = np.flatnonzero(is_bad)
     if len(bad):
-        named = bad[:MOST_NAMED_ROWS] + lines_of if isinstance(lines_of, int) else lines_of[bad[:MOST_NAMED_ROWS]]
-        lines = ", ".join(map(str, named.tolist()))
+        named = ", ".join(map(str, place.numbers[bad[:MOST_NAMED_ROWS]].tolist()))
         more = f" and {len(bad) - MOST_NAMED_ROWS} more" if len(bad) > MOST_NAMED_ROWS else ""
-        value = values[bad[0]]
-        shown = "nothing" if value is None or value == "" else repr(value if isinstance(value, str) else float(value))
-        raise TraceError(f"{path}: line {lines}{more}: {rule}, got {shown}; correct or remove these rows")
+        value = shown(values[bad[0]])
+        raise TraceError(
+            f"{place.path}: {place.word} {named}{more}: {rule}, got {value}; correct or remove these {place.word}s"
+        )
 
 
-def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool]) -> dict[str, int]:
-    """Where each wanted column stands; `wanted` says which are required. Raises TraceError with a did-you-mean."""
-    places = {name.strip(): place for place, name in enumerate(header)}
-    missing = [name for name, is_required in wanted.items() if is_required and name not in places]
-    if missing:
-        near = closest(missing[0], places)
-        remedy = f"did you mean {near}?" if near else "name the format of the file"
-        raise TraceError(f"{path}:1: column {', '.join(missing)} is missing, got {', '.join(places)}; {remedy}")
-    return {name: places[name] for name in wanted if name in places}
+def shown(value: Any) -> str:
+    """A value as a message quotes it: short, and `nothing` for one that is missing."""
+    if value is None or value == "":
+        return "nothing"
+    text = f"{value:.15g}" if isinstance(value, float) else repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def checked(path: Path, trace: Trace, lines_of: Lines = 1) -> Trace:
-    """The rows of a file as a trace that starts at its first stamp, in order of arrival.
+def checked(place: Place, trace: Trace) -> Trace:
+    """The rows of a file as a trace that starts at its first stamp, in order of arrival; counts become integers.
 
     Raises TraceError for rows that cannot be served.
     """
     if not len(trace):
-        raise TraceError(f"{path}: must hold at least one request, got none")
-    refuse_rows(path, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s, lines_of)
-    for name, tokens in (("prompt", trace.prompt_tokens), ("output", trace.output_tokens)):
-        refuse_rows(path, tokens < 1, f"{name} tokens must be at least 1", tokens, lines_of)
-        refuse_rows(path, tokens != np.floor(tokens), f"{name} tokens must be whole", tokens, lines_of)
+        raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
+    refuse_rows(place, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s)
+    given: dict[str, Any] = {name: column for name in LEAST if (column := getattr(trace, name)) is not None}
+    whole: dict[str, Any] = {name: _whole(place, name, column) for name, column in given.items()}
+    trace = replace(trace, **whole)
+    trace = _in_order(trace)
+    return replace(trace, arrival_s=trace.arrival_s - trace.arrival_s[0])
+
+
+def _whole(place: Place, name: str, values: NDArray[Any]) -> NDArray[np.int64]:
+    refuse_rows(place, values < LEAST[name], f"{name} must be at least {LEAST[name]}", values)
+    refuse_rows(place, values > MOST_TOKENS, f"{name} must be at most {MOST_TOKENS}", values)
+    refuse_rows(place, values != np.floor(values), f"{name} must be whole", values)
+    return values.astype(np.int64)
+
+
+def _in_order(trace: Trace) -> Trace:
     n_back = int((np.diff(trace.arrival_s) < 0).sum())
-    if n_back:
-        note = f"{n_back} rows came before their predecessor; the trace was sorted by arrival"
-        trace = replace(trace.take(np.argsort(trace.arrival_s, kind="stable")), notes=(*trace.notes, note))
-    return replace(
-        trace,
-        arrival_s=trace.arrival_s - trace.arrival_s[0],
-        prompt_tokens=trace.prompt_tokens.astype(np.int64),
-        output_tokens=trace.output_tokens.astype(np.int64),
-    )
+    if not n_back:
+        return trace
+    said = "1 row comes before its predecessor" if n_back == 1 else f"{n_back} rows come before their predecessors"
+    note = f"{said}; the trace was sorted by arrival"
+    return replace(trace.take(np.argsort(trace.arrival_s, kind="stable")), notes=(*trace.notes, note))

@@ -3,13 +3,12 @@
 Source: Wang et al., BurstGPT (2024), CC-BY 4.0. Older files lack Session ID and Elapsed time.
 """
 
-import csv
 from pathlib import Path
 
 import numpy as np
 
-from simserve.errors import TraceError
-from simserve.workload.readers.base import checked, columns_of, numbers, read_text
+from simserve.workload.readers.base import checked, numbers
+from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.trace import Trace
 
 WANTED = {"Timestamp": True, "Request tokens": True, "Response tokens": True, "Session ID": False}
@@ -17,21 +16,13 @@ WANTED = {"Timestamp": True, "Request tokens": True, "Response tokens": True, "S
 
 def read(path: Path) -> Trace:
     """A BurstGPT trace; stamps are seconds. Raises TraceError."""
-    rows = [row for row in csv.reader(read_text(path).splitlines()) if row]
-    if not rows:
-        raise TraceError(f"{path}: must hold a trace, got an empty file")
-    places = columns_of(path, rows[0], WANTED)
-    columns = {name: [row[place] if place < len(row) else "" for row in rows[1:]] for name, place in places.items()}
-    outputs = numbers(path, "Response tokens", columns["Response tokens"], first_line=2)
-    keep = outputs != 0
-    n_failed = int((~keep).sum())
-    sessions = np.array(columns["Session ID"], dtype=np.str_) if "Session ID" in columns else None
-    trace = Trace(
-        numbers(path, "Timestamp", columns["Timestamp"], first_line=2),
-        numbers(path, "Request tokens", columns["Request tokens"], first_line=2),
-        outputs,
-        session_id=sessions,
-        notes=(f"{n_failed} failed calls (no response tokens) were left out",) if n_failed else (),
+    place, columns, _ = read_csv(path, WANTED)
+    stamps, prompts, outputs = (
+        numbers(place, name, columns[name]) for name in ("Timestamp", "Request tokens", "Response tokens")
     )
-    kept = np.flatnonzero(keep)
-    return checked(path, trace.take(kept), lines_of=kept + 2)
+    sessions = np.array(columns["Session ID"], np.str_) if "Session ID" in columns else None
+    kept = np.flatnonzero(outputs != 0)
+    n_failed = len(outputs) - len(kept)
+    notes = (f"{n_failed} failed calls (no response tokens) were left out",) if n_failed else ()
+    trace = Trace(stamps, prompts, outputs, session_id=sessions, notes=notes)
+    return checked(place.take(kept), trace.take(kept))

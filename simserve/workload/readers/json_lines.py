@@ -4,25 +4,40 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from simserve.errors import TraceError
-from simserve.workload.readers.base import checked, numbers, read_text
+from simserve.workload.readers.base import Place, checked, numbers, read_text
 from simserve.workload.trace import Trace
 
 KEYS = ("timestamp", "input_length", "output_length")
+PREFIXES = "prefixes that prompts share (hash_ids) are not used: every prompt is computed whole"
 
 
 def read_lines(path: Path, seconds_per_stamp: float) -> Trace:
-    """A trace of such lines. Raises TraceError."""
-    rows = [_row(path, line, text) for line, text in enumerate(read_text(path).splitlines(), 1) if text.strip()]
-    stamps, prompts, outputs = (numbers(path, key, [row.get(key) for row in rows], first_line=1) for key in KEYS)
-    return checked(path, Trace(stamps * seconds_per_stamp, prompts, outputs))
+    """A trace of such lines; empty ones are passed over. Raises TraceError."""
+    lines: list[int] = []
+    columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+    has_prefixes = False
+    for line, text in enumerate(read_text(path).split("\n"), 1):
+        if text and not text.isspace():
+            row = _row(path, line, text)
+            has_prefixes = has_prefixes or bool(row.get("hash_ids"))
+            lines.append(line)
+            for key, column in zip(KEYS, columns, strict=True):
+                column.append(row[key])
+    place = Place(path, np.array(lines, np.int64))
+    stamps, prompts, outputs = (numbers(place, key, column) for key, column in zip(KEYS, columns, strict=True))
+    notes = (PREFIXES,) if has_prefixes else ()
+    return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs, notes=notes))
 
 
 def _row(path: Path, line: int, text: str) -> dict[str, Any]:
     try:
         row = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{path}:{line}: must be one JSON object a line ({error.msg}); was the file cut?") from None
+        remedy = "is it the right format?" if line == 1 else "was the file cut?"
+        raise TraceError(f"{path}:{line}: must be one JSON object a line ({error.msg}); {remedy}") from None
     missing = [key for key in KEYS if not isinstance(row, dict) or key not in row]
     if missing:
         raise TraceError(f"{path}:{line}: {', '.join(missing)} is missing; name the format of the file")

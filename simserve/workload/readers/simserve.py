@@ -1,14 +1,15 @@
 """Our own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
-import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import TraceError
-from simserve.workload.readers.base import checked, columns_of, numbers, read_text
+from simserve.errors import OutputError, TraceError
+from simserve.workload.readers.base import Place, checked, items, numbers, refuse_rows
+from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
 from simserve.workload.trace import Trace
 
 WANTED = {
@@ -23,39 +24,44 @@ WANTED = {
     "slo_class": False,
 }
 TEXTS = ("request_id", "session_id", "slo_class")
-NUMBERS = ("arrival_s", "prompt_tokens", "output_tokens", "max_tokens", "turn", "priority")
+
+Columns = dict[str, Sequence[Any] | NDArray[Any]]
 
 
 def read(path: Path) -> Trace:
     """A trace of ours. Raises TraceError."""
-    columns, first_line = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-    known = {name: numbers(path, name, columns[name], first_line) for name in NUMBERS if name in columns}
-    texts = {name: np.array([str(value) for value in columns[name]], np.str_) for name in TEXTS if name in columns}
+    place, columns, header = _parquet(path) if path.suffix == ".parquet" else read_csv(path, WANTED)
+    texts = {name: _texts(columns[name]) for name in TEXTS if name in columns}
     if "request_id" in texts:
-        _refuse_duplicates(path, texts["request_id"], first_line)
+        _refuse_duplicates(place, texts["request_id"])
+    known = {name: numbers(place, name, columns[name]) for name in columns if name not in TEXTS}
     read_columns: dict[str, Any] = known | texts
-    return checked(path, Trace(**read_columns), first_line)
+    return checked(place, Trace(**read_columns, notes=unused(header, WANTED)))
 
 
-def _csv(path: Path) -> tuple[dict[str, list[Any]], int]:
-    rows = [row for row in csv.reader(read_text(path).splitlines()) if row]
-    if not rows:
-        raise TraceError(f"{path}: must hold a trace, got an empty file")
-    places = columns_of(path, rows[0], WANTED)
-    return {name: [row[at] if at < len(row) else "" for row in rows[1:]] for name, at in places.items()}, 2
-
-
-def _parquet(path: Path) -> tuple[dict[str, list[Any]], int]:
+def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
     from simserve.tables.parquet import read_columns  # late: only tables/ knows pyarrow, which is slow to import
 
-    columns = read_columns(path)
-    places = columns_of(path, list(columns), WANTED)
-    return {name: list(columns[name]) for name in places}, 1
+    if not path.is_file():
+        what = "must be a file, got a folder; name the file in it" if path.is_dir() else "no such file"
+        raise TraceError(f"{path}: {what}")
+    try:
+        columns = read_columns(path)
+    except OutputError as error:
+        raise TraceError(str(error)) from None
+    found = columns_of(path, list(columns), WANTED)
+    return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in found}, list(columns)
 
 
-def _refuse_duplicates(path: Path, request_id: NDArray[Any], first_line: int) -> None:
+def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.str_]:
+    """A column of text; what is missing is empty."""
+    return np.array(["" if value is None else str(value) for value in values], np.str_)
+
+
+def _refuse_duplicates(place: Place, request_id: NDArray[np.str_]) -> None:
+    refuse_rows(place, request_id == "", "request_id must be given", request_id)
     _, first, counts = np.unique(request_id, return_index=True, return_counts=True)
-    if (counts > 1).any():
-        twice = request_id[first[counts > 1][0]]
-        lines = ", ".join(str(row + first_line) for row in np.flatnonzero(request_id == twice)[:5])
-        raise TraceError(f"{path}: line {lines}: request_id must be unique, got '{twice}' more than once; rename them")
+    twice = first[counts > 1]
+    if len(twice):
+        same = request_id == request_id[twice.min()]
+        refuse_rows(place, same, "request_id must be unique", request_id.tolist())

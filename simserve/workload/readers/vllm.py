@@ -1,12 +1,16 @@
-"""vLLM: a timed trace (JSON lines, seconds), or the result file of `vllm bench serve` with its detailed arrays."""
+"""vLLM: a timed trace (JSON lines, seconds), or the result file of `vllm bench serve` with its detailed arrays.
+
+Timed traces, as the Qwen-Bailian ones, have hash_ids of 16 tokens: vllm-project/vllm pull request 39795.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from simserve.errors import TraceError
-from simserve.workload.readers.base import checked, numbers, read_text
+from simserve.workload.readers.base import checked, items, numbers, read_text
 from simserve.workload.readers.json_lines import read_lines
 from simserve.workload.trace import Trace
 
@@ -16,23 +20,35 @@ ARRAYS = ("start_times", "input_lens", "output_lens")
 def read(path: Path) -> Trace:
     """A vLLM trace or bench result. Raises TraceError."""
     text = read_text(path)
-    if '"start_times"' not in text and '"input_lens"' not in text:
+    if not is_result(text):
         return read_lines(path, seconds_per_stamp=1.0)
+    result = _arrays(path, text)
+    place = items(path, len(result["start_times"]), "request")
+    starts, prompts, outputs = (numbers(place, key, result[key]) for key in ARRAYS)
+    kept = np.flatnonzero(outputs != 0)
+    n_failed = len(outputs) - len(kept)
+    notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
+    trace = Trace(starts - starts.min(initial=np.inf), prompts, outputs, notes=notes)
+    return checked(place.take(kept), trace.take(kept))
+
+
+def is_result(text: str) -> bool:
+    """Whether a text is the result of a benchmark rather than a trace."""
+    return '"start_times"' in text or '"input_lens"' in text
+
+
+def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
     try:
         result = json.loads(text)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{path}:{error.lineno}: must be JSON ({error.msg}); was the file cut?") from None
-    missing = [key for key in ARRAYS if not isinstance(result.get(key), list)]
+        remedy = "was the file cut, or does it hold several results?"
+        raise TraceError(f"{path}:{error.lineno}: must be one JSON object ({error.msg}); {remedy}") from None
+    missing = [key for key in ARRAYS if not isinstance(result, dict) or not isinstance(result.get(key), list)]
     if missing:
         remedy = "run the benchmark with --save-detailed, with a version that writes them"
         raise TraceError(f"{path}: {', '.join(missing)} is missing; {remedy}")
-    starts, prompts, outputs = (numbers(path, key, result[key], first_line=1) for key in ARRAYS)
-    if not len(starts) == len(prompts) == len(outputs):
-        raise TraceError(
-            f"{path}: {', '.join(ARRAYS)} must be equally long, got {len(starts)}, {len(prompts)}, {len(outputs)}"
-        )
-    keep = outputs != 0
-    n_failed = int((~keep).sum())
-    notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
-    trace = Trace(starts - starts.min(initial=np.inf), prompts, outputs, notes=notes)
-    return checked(path, trace.take(np.flatnonzero(keep)))
+    sizes = {len(result[key]) for key in ARRAYS}
+    if len(sizes) > 1:
+        got = ", ".join(str(len(result[key])) for key in ARRAYS)
+        raise TraceError(f"{path}: {', '.join(ARRAYS)} must be equally long, got {got}; was the file edited?")
+    return {key: result[key] for key in ARRAYS}

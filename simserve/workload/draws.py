@@ -1,0 +1,91 @@
+"""Draws: requests of an arrival process and a length distribution, held against the rules; both may be anybody's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import PolicyError, SimserveError
+from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.lengths.base import Drawn, Lengths
+from simserve.workload.streams import Stream
+from simserve.workload.trace import MOST_TOKENS
+
+
+def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
+    """The first n instants in seconds, `(n,)`. Raises PolicyError."""
+    arrival_s = _instants(process, "first", lambda: process.first(n, stream))
+    _hold(process, "first", len(arrival_s) == n, f"must give the {n} instants asked for", len(arrival_s))
+    return arrival_s
+
+
+def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDArray[np.float64]:
+    """All instants up to duration_s. Raises PolicyError."""
+    arrival_s = _instants(process, "until", lambda: process.until(duration_s, stream))
+    last_s = arrival_s[-1] if len(arrival_s) else 0.0
+    _hold(process, "until", last_s <= duration_s, f"must end by {duration_s:g} s", last_s)
+    return arrival_s
+
+
+def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
+    """Lengths of n requests. Raises PolicyError."""
+    drawn = _asked(lengths, "draw", lambda: lengths.draw(n, stream))
+    _hold(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
+    prompts, outputs = (_tokens(lengths, name, getattr(drawn, name), n) for name in ("prompt_tokens", "output_tokens"))
+    return Drawn(prompts, outputs, tuple(map(str, drawn.notes)))
+
+
+def _instants(process: Arrivals, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
+    arrival_s = _numbers(process, method, "instants in seconds", _asked(process, method, ask)).astype(np.float64)
+    is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
+    _hold(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
+    goes_back = np.concatenate([[False], np.diff(arrival_s) < 0])
+    _hold(process, method, not goes_back.any(), "instants must never decrease", _first(arrival_s, goes_back))
+    return arrival_s
+
+
+def _tokens(lengths: Lengths, name: str, values: Any, n: int) -> NDArray[np.int64]:
+    tokens = _numbers(lengths, "draw", name, values)
+    _hold(lengths, "draw", len(tokens) == n, f"must give the {n} {name} asked for", len(tokens))
+    is_length = (tokens >= 1) & (tokens <= MOST_TOKENS) & (tokens == np.floor(tokens))
+    rule = f"{name} must be whole and in [1, {MOST_TOKENS}]"
+    _hold(lengths, "draw", is_length.all(), rule, _first(tokens, ~is_length))
+    return tokens.astype(np.int64)
+
+
+def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any]:
+    """A returned column as an array of numbers, `(n,)`."""
+    try:
+        column = np.asarray(values)
+    except ValueError:  # rows of different lengths
+        column = np.empty((), object)
+    _hold(policy, method, column.ndim == 1 and column.dtype.kind in "iuf", f"must return an array of {what}", values)
+    return column
+
+
+def _asked(policy: object, method: str, ask: Callable[[], Any]) -> Any:
+    """What a plug-in answers, whose own exceptions are its mistake."""
+    try:
+        return ask()
+    except (SimserveError, MemoryError):
+        raise
+    except Exception as error:
+        raise _broke(policy, method, "must not raise", f"{type(error).__name__}: {error}") from error
+
+
+def _hold(policy: object, method: str, is_so: Any, rule: str, value: object) -> None:
+    if not is_so:
+        raise _broke(policy, method, rule, value)
+
+
+def _broke(policy: object, method: str, rule: str, value: object) -> PolicyError:
+    name = f"{type(policy).__module__}:{type(policy).__qualname__}.{method}"
+    got = value if isinstance(value, str) else repr(value)
+    shown = got if len(got) <= 80 else f"{got[:80]}..."
+    return PolicyError(f"{name}: {rule}, got {shown}, before the run began; correct the plug-in")
+
+
+def _first(values: NDArray[Any], is_bad: NDArray[np.bool_]) -> object:
+    """The first bad value and its row."""
+    return f"{values[is_bad][0]} in row {int(np.argmax(is_bad))}" if is_bad.any() else None

@@ -1,0 +1,115 @@
+"""Plug-ins may be anybody's: what they draw is held against the rules before a run begins."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve import Scenario, simulate
+from simserve.errors import PolicyError, ScenarioError, TraceError
+from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.arrivals.vllm_bench import VllmBench
+from simserve.workload.draws import arrivals_until, draw_lengths, first_arrivals
+from simserve.workload.lengths.base import Drawn, Lengths
+from simserve.workload.lengths.profile import Profile
+from simserve.workload.streams import Stream, streams
+
+
+class Instants(Arrivals):
+    """Gives what it was told to."""
+
+    def __init__(self, instants: Any) -> None:
+        self.instants = instants
+
+    def first(self, n: int, stream: Stream) -> Any:
+        return self.instants() if callable(self.instants) else self.instants
+
+
+class Tokens(Lengths):
+    """Gives what it was told to."""
+
+    def __init__(self, prompts: Any, outputs: Any) -> None:
+        self.drawn = Drawn(prompts, outputs)
+
+    def draw(self, n: int, stream: Stream) -> Drawn:
+        return self.drawn
+
+
+@pytest.mark.parametrize(
+    ("instants", "said"),
+    [
+        ([0.0, 1.0], "must give the 3 instants asked for, got 2"),
+        ([0.0, -1.0, 2.0], "finite and not negative, got -1.0 in row 1"),
+        ([0.0, float("nan"), 2.0], "finite and not negative, got nan in row 1"),
+        ([0.0, 2.0, 1.0], "must never decrease, got 1.0 in row 2"),
+        (["a", "b", "c"], "must return an array of instants in seconds"),
+        (None, "must return an array of instants in seconds"),
+        (lambda: 1 / 0, "must not raise, got ZeroDivisionError"),
+    ],
+)
+def test_instants_that_cannot_be_are_the_plug_ins_mistake(instants: Any, said: str) -> None:
+    with pytest.raises(PolicyError, match=r"Instants\.first") as error:
+        first_arrivals(Instants(instants), 3, streams(0))
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ([1, 2], "must give the 3 prompt_tokens asked for, got 2"),
+        ([1, 0, 2], "prompt_tokens must be whole and in [1, 10000000], got 0 in row 1"),
+        ([1, 1.5, 2], "got 1.5 in row 1"),
+        ([1, 10**9, 2], "got 1000000000 in row 1"),
+    ],
+)
+def test_lengths_that_cannot_be_are_the_plug_ins_mistake(prompts: Any, said: str) -> None:
+    with pytest.raises(PolicyError, match=r"Tokens\.draw") as error:
+        draw_lengths(Tokens(np.array(prompts), np.array([1, 1, 1])), 3, streams(0))
+    assert said in str(error.value)
+
+
+def test_a_process_that_does_not_get_on_ends() -> None:
+    with pytest.raises(PolicyError, match="must come at some time"):
+        arrivals_until(Instants([float("nan")]), 1.0, streams(0))
+
+
+def test_an_infinite_rate_for_a_time_is_refused() -> None:
+    with pytest.raises(TraceError, match="got duration_s; say how many with n_requests"):
+        arrivals_until(VllmBench(rate_per_s=float("inf")), 10.0, streams(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "must be a profile as JSON"),
+        ("[]", "are not tables of numbers"),
+        (json.dumps({"shares": [0, 1]}), "are not tables of numbers"),
+        (json.dumps({"shares": [0, 0.5], "prompt_tokens_by_bin": [[1, 2]], "output_tokens_by_bin": [[1, 2]]}), "rise"),
+        (json.dumps({"shares": [0, 1], "prompt_tokens_by_bin": [[1]], "output_tokens_by_bin": [[1]]}), "quantile"),
+        (json.dumps({"shares": [0, 1], "prompt_tokens_by_bin": [[0, 1]], "output_tokens_by_bin": [[1, 1]]}), "under 1"),
+    ],
+)
+def test_a_file_that_is_no_profile_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        Profile(name=str(path))
+
+
+def test_a_profile_beside_the_scenario_is_found_again_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = {"prompt_tokens_by_bin": [[10, 20]], "output_tokens_by_bin": [[2, 4]]}
+    (tmp_path / "mine.json").write_text(json.dumps({"shares": [0, 1], **tables}))
+    data: dict[str, Any] = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "ideal"}
+    arrivals = {"kind": "poisson", "rate_per_s": 5}
+    data["workload"] = {"arrivals": arrivals, "n_requests": 20, "lengths": {"kind": "profile", "name": "mine.json"}}
+    monkeypatch.chdir(tmp_path)
+    resolved = Scenario.from_dict(data)
+    before = simulate(resolved).requests
+    monkeypatch.chdir("/")
+    assert simulate(Scenario.from_dict(resolved.to_dict())).requests.equals(before)
+    with pytest.raises(ScenarioError, match="there is no such file"):
+        Scenario.from_dict(data)
