@@ -1,6 +1,8 @@
 """Fit of attention: prefill and decode, for each dtype of the cache."""
 
 from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -9,8 +11,10 @@ from numpy.typing import NDArray
 from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
 from simserve.calibrate.table import rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
+from simserve.cost.forms.attention import TILE, WIDE, DecodeAttention, PrefillAttention
 from simserve.cost.forms.base import Form
+
+F = TypeVar("F", bound=Form)
 
 HEADS = ("n_heads", "n_kv_heads", "head_dim")
 """A shape: whole ones are held out."""
@@ -18,77 +22,177 @@ HEADS = ("n_heads", "n_kv_heads", "head_dim")
 WIDTHS = (64, 128, 256)
 """Head widths of the main kernels; others (192, 512) run kernels of their own."""
 
+MOST_GROUPED = 16
+"""Query heads a KV head in decode; with more, TensorRT-LLM takes a kernel four times slower. Few models have more."""
+
+SHORTEST_CONTEXT = 2 * TILE
+"""Keys in decode: below, thread blocks start and end and hardly read, and a line has no room for both."""
+
+L2_MARGIN = 1.25
+"""A cache read over and over stays in an L2 that is larger; from a quarter above its size nothing is left of that."""
+
+MEMORY_BOUND = 0.15
+"""Of the measured time that bytes take at the full bandwidth; below, it hardly matters where they are."""
+
 FEWEST = 50
 """Rows without which a fit says nothing."""
 
-Seconds = Callable[..., NDArray[np.float64]]
-"""(form, rows, dtype of the cache) -> seconds of every row."""
+Seconds = Callable[[Any, pd.DataFrame], NDArray[np.float64]]
+"""(form, rows) -> seconds of every row."""
+
+
+class PrefillIn8Bits(PrefillAttention):
+    """The same, fitted to kernels that multiply in fp8."""
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        **PrefillAttention.BOUNDS,
+        "compute_bits": (8.0, 8.0, 8.0),
+    }
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for each operation and dtype of the cache, from the rows that compute in 16 bits."""
+    """A Fit for each operation and dtype of the cache.
 
-    def prefill_s(form: PrefillAttention, rows: pd.DataFrame, kv_dtype: str) -> NDArray[np.float64]:
+    Its dtype is the cache's. Where a cache was measured under prefill in 16 and in 8 bits, that in 8 bits is apart,
+    as "fp8/fp8".
+    """
+    return [
+        *_fit_prefill(rows_of(table, "prefill_attention"), gpu),
+        *_fit_decode(rows_of(table, "decode_attention"), gpu),
+    ]
+
+
+def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    fits: list[Fit] = []
+    for kv_dtype, part in _by_cache(rows):
+        for dtype, form in (("bf16", PrefillAttention), ("fp8", PrefillIn8Bits)):
+            kept, excluded = _usable_prefill(part[part["dtype"] == dtype], gpu, dtype)
+            seconds = _prefill_seconds(gpu, kv_dtype)
+            found = _fit_one("prefill_attention", kv_dtype, form, seconds, kept, excluded)
+            if found:
+                known = any(one.dtype == kv_dtype for one in fits)
+                fits.append(
+                    replace(
+                        found,
+                        dtype=f"{kv_dtype}/{dtype}" if known else kv_dtype,
+                        form=PrefillAttention(**asdict(found.form)),
+                    )
+                )
+    return fits
+
+
+def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    fits = []
+    for kv_dtype, part in _by_cache(rows):
+        kept, excluded = _usable_decode(part[part["dtype"] == "bf16"], gpu, kv_dtype)
+        seconds = _decode_seconds(gpu, kv_dtype)
+        found = _fit_one("decode_attention", kv_dtype, DecodeAttention, seconds, kept, excluded)
+        fits += [found] if found else []
+    return fits
+
+
+def _by_cache(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    return [(kv_dtype, rows[rows["kv_dtype"] == kv_dtype]) for kv_dtype in ("bf16", "fp8")]
+
+
+def _prefill_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
+    """Of whole prompts without a cached context: no table has one."""
+
+    def seconds(form: PrefillAttention, rows: pd.DataFrame) -> NDArray[np.float64]:
         n_tokens = (rows["batch"] * rows["tokens"]).to_numpy()
         n_pairs = n_tokens * (rows["tokens"].to_numpy() + 1) / 2
         n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
         cost = form.at(gpu, n_heads, n_kv_heads, head_dim, kv_dtype)
         return np.asarray(cost.seconds(n_tokens, n_pairs, n_tokens), dtype=np.float64)
 
-    def decode_s(form: DecodeAttention, rows: pd.DataFrame, kv_dtype: str) -> NDArray[np.float64]:
+    return seconds
+
+
+def _decode_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
+    def seconds(form: DecodeAttention, rows: pd.DataFrame) -> NDArray[np.float64]:
         n = rows["batch"].to_numpy()
         n_heads, n_kv_heads, head_dim = (rows[name].to_numpy() for name in HEADS)
         intercept_s, slope_s = form.line(gpu, n_heads, n_kv_heads, head_dim, kv_dtype, n)
         return np.asarray(intercept_s + slope_s * n * rows["tokens"].to_numpy(), dtype=np.float64)
 
-    return [
-        *_fit_op(table, gpu, "prefill_attention", PrefillAttention, prefill_s),
-        *_fit_op(table, gpu, "decode_attention", DecodeAttention, decode_s),
-    ]
+    return seconds
 
 
-def _fit_op(table: pd.DataFrame, gpu: GpuSpec, op: str, form: type[Form], seconds: Seconds) -> list[Fit]:
-    rows = rows_of(table, op)
-    fits = []
-    for kv_dtype in sorted(set(rows["kv_dtype"]) & {"bf16", "fp8"}):
-        kept, excluded = _usable(rows[rows["kv_dtype"] == kv_dtype], gpu, op, kv_dtype)
-        if len(kept) < FEWEST:
-            continue
-        held = held_out(kept, HEADS)
-        train, report = kept[~held], kept[held]
-        found = _fit_rows(form, seconds, train, kv_dtype)
-        residuals = Residuals.of(seconds(found, report, kv_dtype), report["latency_s"].to_numpy())
-        shipped = _fit_rows(form, seconds, kept, kv_dtype)
-        fits.append(Fit(op, kv_dtype, shipped, len(kept), excluded, residuals))
-    return fits
+def _fit_one(
+    op: str, dtype: str, form: type[Form], seconds: Seconds, rows: pd.DataFrame, excluded: dict[str, int]
+) -> Fit | None:
+    """Residuals of a fit on the shapes that are not held out, coefficients of one on all. None if rows are few."""
+    if len(rows) < FEWEST:
+        return None
+    held = held_out(rows, HEADS)
+    if not held.any() or held.all():
+        return None
+    found = _fit_rows(form, seconds, rows[~held])
+    residuals = Residuals.of(seconds(found, rows[held]), rows["latency_s"].to_numpy()[held])
+    return Fit(op, dtype, _fit_rows(form, seconds, rows), len(rows), excluded, residuals)
 
 
-def _fit_rows(form: type[Form], seconds: Seconds, rows: pd.DataFrame, kv_dtype: str) -> Form:
-    return fit_form(form, lambda guess: seconds(guess, rows, kv_dtype), rows["latency_s"].to_numpy())
+def _fit_rows(form: type[F], seconds: Seconds, rows: pd.DataFrame) -> F:
+    found = _tidy(fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy()))
+    unmeasured = {} if (rows["head_dim"] > WIDE).any() else {"wide": 0.0}  # no row holds that coefficient
+    return replace(found, **unmeasured)
 
 
-def _usable(rows: pd.DataFrame, gpu: GpuSpec, op: str, kv_dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Rows of the main kernel on whole contexts, and how many were left out for what reason."""
-    excluded: dict[str, int] = {}
-
-    def keep(mask: "pd.Series[bool]", reason: str) -> None:
-        nonlocal rows
-        excluded[reason] = int((~mask).sum())
-        rows = rows[mask]
-
-    keep(rows["dtype"] == "bf16", "computed in other dtypes")
-    keep(rows["window"] == 0, "windowed")
-    keep(rows["head_dim"].isin(WIDTHS), "other head width")
-    if "kernel" in rows and rows["kernel"].notna().any():
-        keep(rows["kernel"] == rows["kernel"].mode().iloc[0], "other kernel")
-    keep(rows["latency_s"] > _floor_s(rows, gpu, op, kv_dtype), "faster than the roofs")
-    return rows.reset_index(drop=True), excluded
+def _tidy(form: F) -> F:
+    """Coefficients that the fit drove next to their least value, at it: 0 reads better than 7e-23."""
+    least = {name: low for name, (start, low, _) in form.BOUNDS.items() if getattr(form, name) - low < 1e-4 * start}
+    return replace(form, **least)
 
 
-def _floor_s(rows: pd.DataFrame, gpu: GpuSpec, op: str, kv_dtype: str) -> "pd.Series[float]":
-    """No kernel is faster: the FLOP of prefill, the bytes of the keys in decode (beyond what the L2 cache holds)."""
-    n_keys = rows["batch"] * rows["tokens"]
-    if op == "prefill_attention":
-        return 2 * rows["n_heads"] * rows["head_dim"] * n_keys * rows["tokens"] / gpu.flop_per_s["bf16"]
-    n_bytes = 2 * rows["n_kv_heads"] * rows["head_dim"] * n_keys * BYTES_PER_VALUE[kv_dtype]
-    return (n_bytes - gpu.l2_bytes) / gpu.hbm_bytes_per_s
+class _Rows:
+    """Rows that a fit may use, and how many were left out for what reason."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        self.rows = rows
+        self.excluded: dict[str, int] = {}
+
+    def leave_out(self, reason: str, bad: "pd.Series[bool]") -> None:
+        self.excluded[reason] = int(bad.sum())
+        self.rows = self.rows[~bad]
+
+    def leave_out_other_kernels(self) -> None:
+        """Whole contexts, common widths, and the kernel of most of those."""
+        self.leave_out("windowed", self.rows["window"] != 0)
+        self.leave_out("other head width", ~self.rows["head_dim"].isin(WIDTHS))
+        if "kernel" in self.rows and self.rows["kernel"].notna().any():
+            self.leave_out("other kernel", self.rows["kernel"] != self.rows["kernel"].mode().iloc[0])
+
+
+def _usable_prefill(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
+    """Prompts shorter than a tile are left out: sums do not tell many of them, each padded, from a long one."""
+    kept = _Rows(rows)
+    kept.leave_out_other_kernels()
+    kept.leave_out("prompt shorter than a tile", kept.rows["tokens"] < TILE)
+    kept.leave_out("faster than the roof", _pairs_s(kept.rows, gpu, dtype) > kept.rows["latency_s"])
+    return kept.rows.reset_index(drop=True), kept.excluded
+
+
+def _usable_decode(rows: pd.DataFrame, gpu: GpuSpec, kv_dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
+    """In a model the weights of a layer pass between two reads of its cache, so a cache timed in the L2 is left out."""
+    kept = _Rows(rows)
+    kept.leave_out_other_kernels()
+    kept.leave_out("context shorter than two tiles", kept.rows["tokens"] < SHORTEST_CONTEXT)
+    kept.leave_out("many query heads a KV head", kept.rows["n_heads"] > MOST_GROUPED * kept.rows["n_kv_heads"])
+    n_bytes = _cache_bytes(kept.rows, kv_dtype)
+    seen = n_bytes > MEMORY_BOUND * gpu.hbm_bytes_per_s * kept.rows["latency_s"]
+    kept.leave_out("cache stays in the L2", seen & (n_bytes < L2_MARGIN * gpu.l2_bytes))
+    least_s = _cache_bytes(kept.rows, kv_dtype) / gpu.hbm_bytes_per_s
+    kept.leave_out("faster than the roof", least_s > kept.rows["latency_s"])
+    return kept.rows.reset_index(drop=True), kept.excluded
+
+
+def _pairs_s(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> "pd.Series[float]":
+    """Seconds at the peak for scores and values of whole prompts: 4 FLOP a pair, head and width."""
+    pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
+    return 4 * rows["n_heads"] * rows["head_dim"] * pairs / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])
+
+
+def _cache_bytes(rows: pd.DataFrame, kv_dtype: str) -> "pd.Series[float]":
+    """Keys and values that all requests attend."""
+    numbers = 2 * rows["n_kv_heads"] * rows["head_dim"] * rows["batch"] * rows["tokens"]
+    return numbers * BYTES_PER_VALUE[kv_dtype]

@@ -3,115 +3,144 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, higher, root
-
-ACTIVATION_BYTES = 2
-"""Queries and outputs travel in 16 bits."""
+from simserve.cost.ops import ACTIVATION_BYTES
 
 TILE = 128
 """Queries that a thread block works on together, in every kernel of the FlashAttention family."""
 
+WIDE = 128
+"""Heads wider than this take other tiles, for registers and shared memory are short (FlashAttention-3, section 3)."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class PrefillCost:
     """Prefill attention of one layer on one GPU.
 
-    Only + - * /, the larger of two and square roots: scalars and arrays agree bit by bit.
+    Only + * and a square root: scalars and arrays agree bit by bit.
     """
 
     launch_s: float
     pair_s: float
-    tile_s: float
-    tail_s: float
+    row_s: float
+    tail_s2: float
+    """Seconds squared a pair."""
     query_s: float
     key_s: float
     write_s: float
 
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
         """For the query tokens, query-key pairs and keys read of all chunks of a step."""
-        compute_s = n_pairs * self.pair_s + n_tokens * self.tile_s + root(n_pairs) * self.tail_s
+        work_s = n_pairs * self.pair_s + n_tokens * self.row_s
         memory_s = n_tokens * self.query_s + n_context_tokens * self.key_s
-        return self.launch_s + higher(compute_s, memory_s) + n_tokens * self.write_s
+        busy_s = root(work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s)
+        return self.launch_s + busy_s + n_tokens * self.write_s
 
 
 @dataclass(frozen=True)
 class PrefillAttention(Form):
-    """launch + the higher of compute and memory + the write of the new keys and values.
+    """launch + the root of the squares of work, tail and memory + the write of the new keys and values.
 
-    compute = 4 FLOP * heads * head width a pair, at `compute_frac` of the 16-bit peak; softmax costs as much as `width`
-    more; `tile_pairs` more for each query (masked halves of diagonal tiles, the start of a tile); and a tail while the
-    last tiles of the longest prompt run on a few SMs: a row of tiles is as long as its keys, about the root of twice
-    the pairs.
+    work: 4 FLOP a pair and number of a head; softmax costs as much as `width` numbers more. A row of a tile computes
+    `tile_pairs` more pairs than it keeps, for at least half of a tile on the diagonal is masked, and has its start and
+    end. tail: while the last tiles run few SMs are busy. The longest row has about the root of twice the pairs, and
+    one SM takes its tile's time for it. memory: queries, keys and values read once, outputs written.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
         "launch_s": (1e-5, 1e-6, 1e-4),
-        "compute_frac": (0.9, 0.1, 1.0),
-        "width": (30.0, 0.0, 400.0),
-        "tile_pairs": (200.0, 0.0, 2048.0),
-        "tail_frac": (0.3, 0.0, 5.0),
-        "memory_frac": (0.7, 0.05, 1.0),
-        "writes": (2.0, 0.0, 20.0),
+        "compute_frac": (0.85, 0.05, 1.0),
+        "width": (40.0, 0.0, 400.0),
+        "wide": (0.1, 0.0, 5.0),
+        "tile_pairs": (100.0, TILE / 2, 2000.0),
+        "row_flop": (2e5, 0.0, 1e8),
+        "tail_rows": (0.6, 0.0, 10.0),
+        "memory_frac": (0.6, 0.05, 1.0),
+        "writes": (1.0, 0.0, 30.0),
+        "compute_bits": (16.0, 16.0, 16.0),
     }
 
     launch_s: float
     compute_frac: float
+    """Of the peak for numbers of `compute_bits`."""
     width: float
+    wide: float
+    """Heads wider than 128 compute longer by this share."""
     tile_pairs: float
-    tail_frac: float
+    row_flop: float
+    """Of each query and head, at the peak: what its tile does besides pairs."""
+    tail_rows: float
+    """How many times the longest row counts."""
     memory_frac: float
     writes: float
-    """Times that the new keys and values cross the bus on their way into the cache."""
+    """Times that new keys and values are read in 16 bits and written to the cache."""
+    compute_bits: float
+    """16, or 8 for kernels that multiply in fp8; fixed, not fitted."""
 
     def at(self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str) -> PrefillCost:
-        """For the heads of one GPU. Attention computes in 16 bits whatever the cache is stored in."""
+        """For the heads of one GPU; each a number or `(n,)`."""
+        peak = gpu.flop_per_s["bf16"] if self.compute_bits > 8 else gpu.flop_per_s.get("fp8", gpu.flop_per_s["bf16"])
+        pair_s = 4 * (head_dim + self.width) * (1 + self.wide * (head_dim > WIDE)) / (peak * self.compute_frac)
+        longest_s = self.tail_rows * pair_s * (TILE * gpu.n_sms)
         bytes_per_s = gpu.hbm_bytes_per_s * self.memory_frac
-        pair_s = 4 * n_heads * (head_dim + self.width) / (gpu.flop_per_s["bf16"] * self.compute_frac)
-        key_bytes = 2 * n_kv_heads * head_dim * ACTIVATION_BYTES
+        numbers, cached_bytes = 2 * n_kv_heads * head_dim, BYTES_PER_VALUE[kv_dtype]
         return PrefillCost(
             launch_s=self.launch_s,
-            pair_s=pair_s,
-            tile_s=self.tile_pairs * pair_s,
-            tail_s=self.tail_frac * pair_s * gpu.n_sms * TILE / n_heads * 2**0.5,
+            pair_s=n_heads * pair_s,
+            row_s=n_heads * (self.tile_pairs * pair_s + self.row_flop / peak),
+            tail_s2=2 * longest_s * longest_s,
             query_s=2 * n_heads * head_dim * ACTIVATION_BYTES / bytes_per_s,
-            key_s=key_bytes / ACTIVATION_BYTES * BYTES_PER_VALUE[kv_dtype] / bytes_per_s,
-            write_s=self.writes * key_bytes / gpu.hbm_bytes_per_s,
+            key_s=numbers * cached_bytes / bytes_per_s,
+            write_s=self.writes * numbers * (ACTIVATION_BYTES + cached_bytes) / gpu.hbm_bytes_per_s,
         )
 
 
 @dataclass(frozen=True)
 class DecodeAttention(Form):
-    """For n requests a line in the keys they attend, all together: launch + per request + bytes of the keys.
+    """For n requests a line in the keys they attend, all together: launch + requests + bytes of the keys.
 
-    Keys are read in tiles, so a request reads `tile_keys` more than it attends (half a tile of 128 is expected). Where
-    requests * KV heads are fewer than the SMs, each is split over several SMs and the parts are combined.
+    Neither part falls as n grows, so a request or a key more never makes a step quicker. What the kernels do beside
+    that (splits of few long contexts over the SMs, waves of many short ones) is in the intercept as a mean.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
-        "launch_s": (9e-6, 1e-6, 1e-4),
-        "memory_frac": (0.9, 0.2, 1.0),
-        "tile_keys": (64.0, 0.0, 512.0),
-        "unit_s": (1.5e-8, 0.0, 1e-5),
-        "combine_s": (2e-6, 0.0, 2e-5),
+        "launch_s": (1e-5, 1e-6, 1e-4),
+        "launch_width_s": (1e-8, 0.0, 1e-6),
+        "memory_frac": (0.9, 0.1, 1.0),
+        "key_width": (5.0, 0.0, 1000.0),
+        "wide": (0.05, 0.0, 3.0),
+        "lone": (0.05, 0.0, 3.0),
+        "query_times": (2.0, 1.0, 50.0),
+        "unit_s": (1e-8, 0.0, 1e-6),
     }
 
     launch_s: float
+    launch_width_s: float
+    """More for each number of a head: its first keys arrive later."""
     memory_frac: float
-    tile_keys: float
+    key_width: float
+    """Numbers more that a key or value of one head seems to have: work for each, whatever its width."""
+    wide: float
+    """Keys of heads wider than 128 take longer by this share."""
+    lone: float
+    """So do keys that one query head alone attends, for which some engines have other kernels."""
+    query_times: float
+    """Times that queries and outputs cross the bus."""
     unit_s: float
     """For each request and KV head: a thread block's start and end, spread over the SMs."""
-    combine_s: float
 
     def line(
         self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str, n: Any
     ) -> tuple[Any, Any]:
-        """(intercept_s, slope_s per key) of one layer for n requests, a scalar or `(k,)`."""
-        units = n * n_kv_heads
-        key_s = 2 * n_kv_heads * head_dim * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.memory_frac)
-        query_s = 2 * n_heads * head_dim * ACTIVATION_BYTES / gpu.hbm_bytes_per_s
-        combine_s = self.combine_s * np.maximum(1 - units / gpu.n_sms, 0.0)
-        intercept_s = self.launch_s + combine_s + units * self.unit_s + n * (self.tile_keys * key_s + query_s)
+        """(intercept_s, slope_s per key) of one layer for n requests; each a number or `(k,)`.
+
+        A context's last tile of keys is read only as far as it goes: timings of 2 to 128 keys show no whole tiles.
+        """
+        numbers = 2 * n_kv_heads * (head_dim + self.key_width)
+        slower = (1 + self.wide * (head_dim > WIDE)) * (1 + self.lone * (n_heads == n_kv_heads))
+        memory_s = numbers * BYTES_PER_VALUE[kv_dtype] * slower / (gpu.hbm_bytes_per_s * self.memory_frac)
+        key_s = higher(memory_s, 4 * n_heads * head_dim / gpu.flop_per_s["bf16"])
+        query_s = self.query_times * 2 * n_heads * head_dim * ACTIVATION_BYTES / gpu.hbm_bytes_per_s
+        intercept_s = self.launch_s + self.launch_width_s * head_dim + n * (query_s + n_kv_heads * self.unit_s)
         return intercept_s, key_s + 0.0 * n
