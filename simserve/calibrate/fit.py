@@ -51,6 +51,14 @@ def held_out(rows: pd.DataFrame, keys: Sequence[str], share: float = 0.3) -> NDA
     return shapes.map(chosen).to_numpy(dtype=bool)
 
 
+def sample(rows: pd.DataFrame, keys: Sequence[str], most: int) -> pd.DataFrame:
+    """At most about `most` of the rows, chosen by a hash of `keys`, so always the same ones."""
+    if len(rows) <= most:
+        return rows
+    shapes = rows[list(keys)].astype(str).agg("/".join, axis=1)
+    return rows[shapes.map(lambda shape: _hash_frac(f"sample/{shape}") < most / len(rows)).to_numpy(dtype=bool)]
+
+
 def _hash_frac(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 

@@ -13,7 +13,6 @@ from simserve.calibrate.table import rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.mla import CACHED, PAIR_WIDTH, MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
-from simserve.cost.forms.moe import peak_flop_per_s
 
 LEAST_PROMPT = 16
 """Tokens: shorter prompts take the kernels of decode."""
@@ -129,4 +128,4 @@ def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
 def _flop_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
     """Seconds to compute scores and values of whole prompts in 16 bits."""
     pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
-    return 2 * PAIR_WIDTH * rows["n_heads"] * pairs / peak_flop_per_s(gpu, "bf16")
+    return 2 * PAIR_WIDTH * rows["n_heads"] * pairs / gpu.peak_flop_per_s("bf16")

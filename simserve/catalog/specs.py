@@ -59,7 +59,17 @@ class GpuSpec:
     tdp_w: float
     price_per_hour_usd: float
     gpus_per_node: int = 8
+    kernels_like: str | None = None
+    """The GPU whose calibration to scale where this one has none of its own; None: it has, or the default does."""
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def peak_flop_per_s(self, weight_dtype: str) -> float:
+        """The dense peak that matrices of that dtype run at.
+
+        fp8 runs at the card's fp8 peak where it has one; int8, int4 and mxfp4 are weight-only: they compute in 16 bits.
+        """
+        dtype = {"fp8_block": "fp8", "int8": "bf16", "int4": "bf16", "mxfp4": "bf16"}.get(weight_dtype, weight_dtype)
+        return self.flop_per_s.get(dtype, self.flop_per_s["bf16"])
 
 
 @dataclass(frozen=True)
@@ -93,5 +103,6 @@ class EngineSpec:
     block_size: int
     reserve_bytes: float
     """CUDA context, graphs and libraries, per GPU."""
-    calibrated: bool
+    busy_compute_frac: float = 1.0
+    """Share of the compute speed of a kernel timed alone that a server keeps which computes without a pause."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -39,7 +39,7 @@ class Roofline:
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
         """A roofline of its FLOP and bytes."""
         work = matmul(m, k, n, BYTES_PER_VALUE[dtype])
-        return self._launch_s + self._bound_s(work, compute_peak(self._gpu, dtype))
+        return self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(dtype))
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
         """Bytes at the reachable bandwidth."""
@@ -51,7 +51,7 @@ class Roofline:
 
     def prefill_attention(self, shard: Shard) -> RooflinePrefill:
         """Attention computes in 16 bits, whatever the weights and the cache are stored in."""
-        flop_per_s = compute_peak(self._gpu, "bf16") * self._compute_frac
+        flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
         one_query, one_pair, one_key = (shard.prefill_attention(*one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
         return RooflinePrefill(
             self._launch_s,
@@ -70,15 +70,6 @@ class Roofline:
         return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)
 
 
-def compute_peak(gpu: GpuSpec, weight_dtype: str) -> float:
-    """The dense peak that matrices of that dtype run at, FLOP/s.
-
-    fp8 runs at the card's fp8 peak where it has one; int8, int4 and mxfp4 are weight-only, so they compute in 16 bits.
-    """
-    dtype = {"fp8_block": "fp8", "int8": "bf16", "int4": "bf16", "mxfp4": "bf16"}.get(weight_dtype, weight_dtype)
-    return gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])
-
-
 def ridge_flop_per_byte(gpu: GpuSpec, weight_dtype: str) -> float:
     """The intensity above which a kernel is bound by compute (Williams et al. 2009)."""
-    return compute_peak(gpu, weight_dtype) / gpu.hbm_bytes_per_s
+    return gpu.peak_flop_per_s(weight_dtype) / gpu.hbm_bytes_per_s

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.kernels import Kernels
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
-from simserve.cost.roofline import Roofline, compute_peak
+from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
 from simserve.units import array_to_ps, to_ps
 
@@ -142,7 +142,7 @@ class StepCost:
             flop_per_sampled=whole.lm_head(1).flop,
             weight_bytes_per_step=n_layers * layer_bytes + whole.head_weights * ACTIVATION_BYTES,
             kv_bytes_per_token=whole.kv_bytes_per_token,
-            peak_flop_per_s=n_gpus * compute_peak(self.gpu, whole.weight_dtype),
+            peak_flop_per_s=n_gpus * self.gpu.peak_flop_per_s(whole.weight_dtype),
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
-from simserve.cost.roofline import Roofline, compute_peak
+from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
 from simserve.cost.step import StepCost
 from simserve.units import to_ps, to_s
@@ -157,10 +157,10 @@ def test_decode_attention_takes_the_higher_of_its_two_slopes() -> None:
 
 def test_weights_that_a_gpu_cannot_multiply_are_unpacked_to_16_bits() -> None:
     a100 = cost_of("llama-3.1-8b", "a100-sxm").gpu
-    assert compute_peak(H100, "fp8") == compute_peak(H100, "fp8_block") == H100.flop_per_s["fp8"]
-    assert compute_peak(a100, "fp8") == 312e12
+    assert H100.peak_flop_per_s("fp8") == H100.peak_flop_per_s("fp8_block") == H100.flop_per_s["fp8"]
+    assert a100.peak_flop_per_s("fp8") == 312e12
     for weight_only in ("int8", "int4", "mxfp4"):
-        assert compute_peak(H100, weight_only) == 989.4e12
+        assert H100.peak_flop_per_s(weight_only) == 989.4e12
 
 
 def test_work_is_of_the_whole_replica_and_does_not_count_replicated_kv_heads() -> None:

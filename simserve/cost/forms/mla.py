@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
-from simserve.cost.forms.moe import peak_flop_per_s
 from simserve.cost.ops import ACTIVATION_BYTES
 
 HIDDEN = 7168
@@ -61,7 +60,7 @@ class MlaPrefill(Form):
         """For the query tokens of prompt chunks, their query-key pairs, and keys, their own included; `(n,)` each."""
         flop = 2 * PAIR_WIDTH * n_heads * (n_pairs + self.pad_keys * n_tokens)
         n_bytes = ACTIVATION_BYTES * PAIR_WIDTH * n_heads * (n_tokens + n_context_tokens)
-        compute = flop / (peak_flop_per_s(gpu, "bf16") * self.flop_share)
+        compute = flop / (gpu.peak_flop_per_s("bf16") * self.flop_share)
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
         return self.launch_s + smooth_max(compute, memory, self.sharpness)
 
@@ -89,7 +88,7 @@ class MlaPrefillModule(MlaPrefill):
         weights = DOWN_WEIGHTS + n_heads * HEAD_WEIGHTS
         flop = 2 * (n_tokens * weights + n_context_tokens * n_heads * UP_WEIGHTS)
         n_bytes = (weights + n_heads * UP_WEIGHTS) * BYTES_PER_VALUE[dtype]
-        compute = flop / (peak_flop_per_s(gpu, dtype) * self.matmul_flop_share)
+        compute = flop / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         attention = self.seconds(gpu, n_heads, n_tokens, n_pairs, n_context_tokens)
         moved = ACTIVATION_BYTES * self.moved_values * n_tokens / gpu.hbm_bytes_per_s
@@ -123,7 +122,7 @@ class MlaDecode(Form):
 
     def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
         """(intercept, slope a key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
-        compute = 2 * KEY_WIDTH * n_heads / (peak_flop_per_s(gpu, "bf16") * self.flop_share)
+        compute = 2 * KEY_WIDTH * n_heads / (gpu.peak_flop_per_s("bf16") * self.flop_share)
         memory = CACHED * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
         queries = ACTIVATION_BYTES * KEY_WIDTH * n_heads * n / (gpu.hbm_bytes_per_s * self.query_share)
         slope = smooth_max(compute, memory, self.sharpness) * (1 + self.lone_requests / n)
@@ -149,7 +148,7 @@ class MlaDecodeModule(MlaDecode):
     def module_line(self, gpu: GpuSpec, dtype: str, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
         """(intercept, slope a key) in seconds for n requests, with weights in dtype."""
         weights = DOWN_WEIGHTS + n_heads * (HEAD_WEIGHTS + UP_WEIGHTS)
-        compute = 2 * n * weights / (peak_flop_per_s(gpu, dtype) * self.matmul_flop_share)
+        compute = 2 * n * weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         intercept, slope = self.line(gpu, n_heads, kv_dtype, n)
         moved = ACTIVATION_BYTES * self.moved_values * n / gpu.hbm_bytes_per_s

@@ -95,7 +95,7 @@ class MoeLayer(Form):
         """For a load that is known; inter is what one GPU has of it."""
         weights = MATRICES * hidden * inter
         rows = load.rows + self.tile_rows * load.touched
-        compute = 2 * weights * rows / (peak_flop_per_s(gpu, dtype) * self.flop_share)
+        compute = 2 * weights * rows / (gpu.peak_flop_per_s(dtype) * self.flop_share)
         memory = load.touched * weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
         depth = self.step_s * (hidden + inter) / TILE_DEPTH
         products = smooth_max(smooth_max(compute, memory, self.sharpness), depth, self.sharpness)
@@ -103,12 +103,6 @@ class MoeLayer(Form):
         values = (load.rows + self.remote_frac * load.remote_rows) * (3 * hidden + 6 * inter)
         traffic = values * ACTIVATION_BYTES / (gpu.hbm_bytes_per_s * self.traffic_share)
         return self.launch_s + self.expert_s * load.touched + products + traffic
-
-
-def peak_flop_per_s(gpu: GpuSpec, dtype: str) -> float:
-    """The dense peak of products with weights of that dtype: fp8 where the card has it; other narrow weights are
-    widened to 16 bits first."""
-    return gpu.flop_per_s.get("fp8" if dtype in ("fp8", "fp8_block") else "bf16", gpu.flop_per_s["bf16"])
 
 
 def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) -> Load:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.cost.forms.moe import MoeLayer, load_of, peak_flop_per_s
+from simserve.cost.forms.moe import MoeLayer, load_of
 from tests.cost.specs import H100
 
 IDEAL = MoeLayer(
@@ -124,7 +124,7 @@ def test_twice_the_gpu_takes_half_the_time_of_the_roofs() -> None:
 
 
 def test_narrow_weights_compute_in_16_bits_but_fp8_where_the_card_has_it() -> None:
-    assert peak_flop_per_s(H100, "mxfp4") == peak_flop_per_s(H100, "int4") == H100.flop_per_s["bf16"]
-    assert peak_flop_per_s(H100, "fp8_block") == H100.flop_per_s["fp8"]
+    assert H100.peak_flop_per_s("mxfp4") == H100.peak_flop_per_s("int4") == H100.flop_per_s["bf16"]
+    assert H100.peak_flop_per_s("fp8_block") == H100.flop_per_s["fp8"]
     ampere = replace(H100, flop_per_s={"bf16": 3e14})
-    assert peak_flop_per_s(ampere, "fp8") == 3e14
+    assert ampere.peak_flop_per_s("fp8") == 3e14

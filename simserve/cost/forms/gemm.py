@@ -1,0 +1,102 @@
+"""Linear layers: (m, k) activations times (k, n) weights, on one GPU."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.cost.forms.base import Form, smooth_max
+from simserve.cost.ops import ACTIVATION_BYTES
+
+TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
+"""(rows, columns) of output that a thread block makes, among which cuBLAS and its like choose: common CUTLASS tiles."""
+
+SPLITS = (1, 2, 4)
+"""Into how many parts k may be cut, so that small outputs still occupy the whole GPU."""
+
+PARTIAL_SUM_BYTES = 8
+"""An fp32 partial sum written and read again."""
+
+
+@dataclass(frozen=True)
+class Gemm(Form):
+    """launch + smooth max(compute, memory) + what is moved before and after.
+
+    compute: tiles of output in waves over the SMs, an SM at its share of the peak. A last wave that is not full costs
+    `wave_share` of a full one's time more than its tiles do. memory: weights, activations and output, once. Which
+    tiles, that depends on the kernels: libraries that choose the best one for each shape (`chooses` is 1) may also
+    split k; others go by m alone (0): 64 x 64 up to 64 rows, 64 x 128 up to 128, then 128 x 128 in pairs of 256 rows,
+    as vLLM and SGLang launch CUTLASS for fp8 (csrc/quantization/cutlass_w8a8, scaled_mm_c3x_sm90). Weight-only dtypes
+    compute in 16 bits and read fewer bytes. Never less for more of m, n or k; 0 for m = 0.
+    """
+
+    BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
+        "launch_s": (4e-6, 1e-7, 2e-5),
+        "flop_share": (0.75, 0.1, 1.0),
+        "byte_share": (0.85, 0.1, 1.0),
+        "sharpness": (3.0, 1.0, 12.0),
+        "wave_share": (0.5, 0.0, 1.0),
+        "input_bytes": (1.0, 0.0, 20.0),
+        "store_passes": (0.5, 0.0, 5.0),
+        "split_s": (4e-6, 0.0, 2e-5),
+        "chooses": (1.0, 1.0, 1.0),
+    }
+
+    launch_s: float
+    flop_share: float
+    """Of the data-sheet peak, inside a full wave."""
+    byte_share: float
+    """Of the data-sheet bandwidth."""
+    sharpness: float
+    wave_share: float
+    input_bytes: float
+    """Moved for each of m * k activations beside the product, at the full bandwidth. Quantising to fp8 takes 3 at least
+    (2 read, 1 written), and more because its kernel does not reach that bandwidth."""
+    store_passes: float
+    """Share of the output's traffic that the product does not hide."""
+    split_s: float
+    """For adding up when k is split."""
+    chooses: float
+
+    def seconds(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
+        """With weights stored in dtype; scalars or arrays that broadcast."""
+        compute = self._best_s(gpu, dtype, m, n, k) if self.chooses else self._by_rows_s(gpu, dtype, m, n, k)
+        n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * _activation_bytes(gpu, dtype) + m * n * ACTIVATION_BYTES
+        memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
+        passes = self.input_bytes * (m * k) + self.store_passes * ACTIVATION_BYTES * (m * n)
+        roofs = smooth_max(compute, memory, self.sharpness)
+        return (m > 0) * (self.launch_s + roofs + passes / gpu.hbm_bytes_per_s)
+
+    def _best_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
+        """The quickest tile and split."""
+        best: Any = np.inf
+        for rows, columns in TILES:
+            tiles = np.ceil(m / rows) * np.ceil(n / columns)
+            for split in SPLITS:
+                waves_s = self._waves_s(gpu, dtype, tiles * split, rows * columns * k / split)
+                adding = self.split_s + split * m * n * PARTIAL_SUM_BYTES / gpu.hbm_bytes_per_s if split > 1 else 0.0
+                best = np.minimum(best, waves_s + adding)
+        return best
+
+    def _by_rows_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
+        """The tile that goes with m."""
+        rows, columns = np.where(m <= 128, 64, 128), np.where(m <= 64, 64, 128)
+        together = np.where(m <= 64, 64, np.where(m <= 128, 128, 256))
+        tiles = np.ceil(m / together) * (together / rows) * np.ceil(n / columns)
+        return self._waves_s(gpu, dtype, tiles, rows * columns * k)
+
+    def _waves_s(self, gpu: GpuSpec, dtype: str, tiles: Any, products: Any) -> Any:
+        """Of tiles of so many multiplications each, over the SMs."""
+        full = tiles / gpu.n_sms
+        waves = self.wave_share * np.ceil(full) + (1 - self.wave_share) * np.maximum(full, 1.0)
+        return waves * (2 * products * gpu.n_sms / (gpu.peak_flop_per_s(dtype) * self.flop_share))
+
+
+def _activation_bytes(gpu: GpuSpec, dtype: str) -> int:
+    """Of an activation as the product reads it."""
+    return 1 if _multiplies_fp8(gpu, dtype) else ACTIVATION_BYTES
+
+
+def _multiplies_fp8(gpu: GpuSpec, dtype: str) -> bool:
+    return dtype in ("fp8", "fp8_block") and "fp8" in gpu.flop_per_s

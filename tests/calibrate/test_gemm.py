@@ -1,0 +1,63 @@
+"""The fit of matrix products finds the coefficients that timings were made with."""
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simserve.calibrate import gemm
+from simserve.cost.forms.gemm import Gemm
+from tests.cost.specs import H100
+
+TRUE = Gemm(
+    launch_s=5e-6,
+    flop_share=0.8,
+    byte_share=0.8,
+    sharpness=4.0,
+    wave_share=0.3,
+    input_bytes=2.0,
+    store_passes=1.0,
+    split_s=4e-6,
+    chooses=1.0,
+)
+SIZES = (1024, 2048, 4096, 8192, 16384)
+
+
+def timings(noise: float = 0.0, dtype: str = "bf16") -> pd.DataFrame:
+    """A table from known coefficients, with some noise."""
+    m, n, k = np.array(list(product([2**i for i in range(15)], SIZES, SIZES))).T
+    latency_s = TRUE.seconds(H100, dtype, m, n, k)
+    latency_s *= np.exp(noise * np.random.default_rng(1).standard_normal(len(m)))
+    return pd.DataFrame({"op": "gemm", "dtype": dtype, "m": m, "n": n, "k": k, "latency_s": latency_s})
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_the_fit_predicts_what_it_has_not_seen(dtype: str) -> None:
+    (found,) = gemm.fit(timings(0.02, dtype), H100)
+    assert 0.01 < found.residuals.mape_frac < 0.025  # the noise, and nothing else
+    assert isinstance(found.form, Gemm)
+    assert found.form.launch_s == pytest.approx(TRUE.launch_s, rel=0.1)
+    assert found.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
+
+
+def test_rows_that_time_something_else_are_left_out_and_counted() -> None:
+    table = timings()
+    small = pd.DataFrame({"op": "gemm", "dtype": "bf16", "m": [1, 1], "n": [512, 4096], "k": [4096, 512]})
+    table = pd.concat([table, small.assign(latency_s=1e-5)], ignore_index=True)
+    table.loc[(table["m"] == 8192) & (table["n"] == 8192) & (table["k"] == 8192), "latency_s"] = 1e-6
+    (found,) = gemm.fit(table, H100)
+    assert found.excluded["n or k under 1024"] == 2
+    assert found.excluded["faster than the roofs"] == 1
+    assert found.excluded["host time in the row"] == 0
+    assert found.excluded["weights from the L2 cache"] > 0  # six of 2 MB are in 50 MB
+    assert found.n_rows + sum(found.excluded.values()) == len(table)
+
+
+def test_block_wise_fp8_is_fitted_where_the_host_does_not_show() -> None:
+    (found,) = gemm.fit(timings(0.0, "fp8_block"), H100)
+    assert found.excluded["host time in the row"] > 0
+
+
+def test_the_same_timings_give_the_same_fit() -> None:
+    assert gemm.fit(timings(0.02), H100) == gemm.fit(timings(0.02), H100)
