@@ -84,7 +84,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         model=setup.model.name,
         gpu=setup.gpu.name,
         engine=setup.engine.name,
-        calibrated=setup.engine.calibrated,
+        calibrated=setup.calibrated,
         memory_bytes=_memory_bytes(setup.ledger),
         n_blocks=setup.ledger.n_blocks,
         kv_tokens=setup.ledger.kv_tokens,

@@ -147,7 +147,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         model=setup.model.name,
         engine=setup.engine.name,
         scheduler=str((scheduler or {}).get("kind")),
-        calibrated=setup.engine.calibrated,
+        calibrated=setup.calibrated,
         kv_verified=setup.ledger.verified,
         n_blocks=setup.ledger.n_blocks,
         block_size=setup.ledger.block_size,
@@ -160,11 +160,22 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
 
 def _warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """What a reader of the numbers must know before trusting them."""
-    engines = {setup.engine.name: setup.engine for setup in setups if not setup.engine.calibrated}
-    return tuple(
-        "engine ideal is the bare data-sheet roofline: real servers are slower"
-        if name == "ideal"
-        else f"step costs of engine {name} are uncalibrated, not held against hardware: a roofline with assumed "
-        f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
-        for name, engine in engines.items()
-    )
+    return tuple(dict.fromkeys(warning for setup in setups if (warning := _of_costs(setup)) is not None))
+
+
+def _of_costs(setup: PoolSetup) -> str | None:
+    """How far the step costs of a pool may be off; None where its kernels were timed."""
+    engine, found = setup.engine, setup.calibration
+    if engine.name == "ideal":
+        return "engine ideal is the bare data-sheet roofline: real servers are slower"
+    if found is None:
+        return (
+            f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
+            f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
+        )
+    if not setup.calibrated:
+        return (
+            f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
+            f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
+        )
+    return None

@@ -23,6 +23,7 @@ CONSTANTS = (
     "launch_s",
     "step_host_s",
     "request_host_s",
+    "busy_compute_frac",
     "gap_s",
     "receive_s",
     "receive_token_s",

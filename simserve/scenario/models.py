@@ -63,6 +63,7 @@ class Engine(Part):
     launch_s: NotNegative | None = None
     step_host_s: NotNegative | None = None
     request_host_s: NotNegative | None = None
+    busy_compute_frac: Share | None = None
     gap_s: NotNegative | None = None
     receive_s: NotNegative | None = None
     receive_token_s: NotNegative | None = None
@@ -85,6 +86,14 @@ class Parallel(Part):
     expert: Count = 1
 
 
+class CalibrationFile(Part):
+    """Fitted costs of kernels: the path of a file, `<gpu>/<engine>` of those that come with simserve, or `none`."""
+
+    file: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """Of the file: a resolved scenario costs what it cost before, or says that the file has changed."""
+
+
 class Pool(Part):
     """Replicas that are alike. What is None is the scenario's, or the engine's own; resolving fills it in."""
 
@@ -96,6 +105,7 @@ class Pool(Part):
     gpu: str | None = None
     model: str | None = None
     engine: Annotated[Engine, _spelled_as_mapping("name")] | None = None
+    calibration: Annotated[CalibrationFile, _spelled_as_mapping("file")] | None = None
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None

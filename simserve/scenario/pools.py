@@ -5,6 +5,7 @@ from typing import Any
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.plugins.flaws import Path
+from simserve.scenario.calibrations import resolve_calibration
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_tensor, fit_memory
@@ -41,6 +42,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = draft.scenario.cluster.pools[index]
     _refuse_what_comes_later(draft, pool, at)
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)
+    pool = resolve_calibration(draft, pool, at, (gpu, engine))
     update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
     scheduler = None
     if engine is not None:

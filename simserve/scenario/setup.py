@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.calibrated import Calibrated
+from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, read_calibration
 from simserve.cost.memory import MemoryLedger, ledger
 from simserve.cost.step import StepCost
 from simserve.schedulers.base import Scheduler
@@ -32,13 +34,22 @@ class PoolSetup:
     scheduler: Scheduler
     max_model_len: int
     ledger: MemoryLedger
+    calibration: Calibration | None
+    """None: a plain roofline."""
+
+    @property
+    def calibrated(self) -> bool:
+        """The kernels of this very GPU were timed, under this engine."""
+        found = self.calibration
+        return found is not None and (found.gpu, found.engine) == (self.gpu.name, self.engine.name)
 
     def step_cost(self) -> StepCost:
-        """What the steps of one replica cost."""
+        """What the steps of one replica cost. Raises CalibrationError for what was never timed."""
         return StepCost(
             self.model,
             self.gpu,
             self.engine,
+            kernels=None if self.calibration is None else Calibrated(self.gpu, self.calibration, self.engine),
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
             tensor=self.tensor,
@@ -56,11 +67,10 @@ class Machine:
 
 def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     """A pool of a resolved scenario, ready for the engine."""
-    machine = Machine(
-        catalog.load_model(pool.model or scenario.model),
-        catalog.load_gpu(pool.gpu or scenario.gpu),
-        load_engine(pool.engine or scenario.engine),
-    )
+    gpu = catalog.load_gpu(pool.gpu or scenario.gpu)
+    calibration = calibration_of(pool)
+    engine = load_engine(pool.engine or scenario.engine, calibration)
+    machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
     return PoolSetup(
@@ -76,12 +86,20 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         scheduler=scheduler,
         max_model_len=pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens),
         ledger=memory,
+        calibration=calibration,
     )
 
 
-def load_engine(engine: "Engine") -> EngineSpec:
-    """The catalog's engine with the scenario's constants."""
-    return catalog.load_engine(engine.name, **engine.constants)
+def calibration_of(pool: "Pool") -> Calibration | None:
+    """The calibration that a resolved pool names. Raises CalibrationError."""
+    named = pool.calibration
+    return None if named is None or named.file == NO_CALIBRATION else read_calibration(calibration_path(named.file))
+
+
+def load_engine(engine: "Engine", calibration: Calibration | None = None) -> EngineSpec:
+    """The catalog's engine with the constants that its calibration has fitted, and those of the scenario."""
+    fitted = {} if calibration is None else calibration.host
+    return catalog.load_engine(engine.name, **{**fitted, **engine.constants})
 
 
 def memory_of(

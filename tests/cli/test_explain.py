@@ -49,7 +49,7 @@ def test_explain_tells_values_origins_memory_and_steps(tmp_path: Path) -> None:
     assert re.search(r"block_size: 16 +# engine vllm", outcome.out)
     assert re.search(r"weights +\d+\.\d\d GB", outcome.out)
     assert re.search(r"decode 32 x 1,024 tokens +\d+\.\d\d ms", outcome.out)
-    assert "uncalibrated" in outcome.out
+    assert "What typical steps cost (calibrated)" in outcome.out
     assert outcome.err == ""
 
 

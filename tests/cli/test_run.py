@@ -64,8 +64,8 @@ def test_the_answer_is_a_verdict_a_table_and_where_the_files_are(tmp_path: Path)
 
 
 def test_uncalibrated_costs_are_a_warning_on_stderr(tmp_path: Path) -> None:
-    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", "--no-report")
-    assert re.search(r"^simserve: warning: .*calibrated", outcome.err, re.MULTILINE)
+    outcome = invoke("run", write_scenario(tmp_path, gpu="rtx-4090"), "--out", tmp_path / "out", "--no-report")
+    assert re.search(r"^simserve: warning: .*uncalibrated: scaled .* timed on l40s", outcome.err, re.MULTILINE)
 
 
 def test_a_trace_that_was_sorted_is_a_warning_on_stderr(tmp_path: Path) -> None:

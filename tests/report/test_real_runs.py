@@ -112,4 +112,5 @@ def test_a_page_reads_only_columns_and_imports_no_pandas(monkeypatch: pytest.Mon
 
 
 def test_the_uncalibrated_engine_is_named_on_the_page() -> None:
-    assert "Step costs of engine vllm are uncalibrated" in render(run())
+    assert "Step costs of engine vllm are uncalibrated" in render(run(engine={"name": "vllm", "launch_s": 1e-6}))
+    assert "uncalibrated" not in render(run())

@@ -1,0 +1,78 @@
+"""From a table of timings to a calibration file: fit every operation, and write down what was found and from where."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simserve.calibrate import attention, comm, gemm, mla, moe
+from simserve.calibrate.fit import Fit
+from simserve.catalog.specs import GpuSpec
+from simserve.cost.calibration import SCHEMA
+from simserve.errors import CalibrationError
+from simserve.tables.files import json_text, replace_text
+
+FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
+"""Each fits its own operations of a table."""
+
+NEEDED = ("gemm", "prefill_attention", "decode_attention")
+"""Operations without which no step can be costed."""
+
+
+def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
+    """All fits of a table. Raises CalibrationError where an operation that every step needs cannot be fitted."""
+    fits = [fit for family in FAMILIES for fit in family(table, gpu)]
+    missing = [op for op in NEEDED if not any(fit.op == op for fit in fits)]
+    if missing:
+        counts = ", ".join(f"{op}: {int((table['op'] == op).sum())} rows" for op in missing)
+        raise CalibrationError(f"too few usable rows to fit ({counts}); add measurements of other shapes")
+    return fits
+
+
+def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[Fit], made: Mapping[str, Any]) -> Any:
+    """What the file holds; `made` says from what and when."""
+    return {
+        "schema": SCHEMA,
+        "gpu": gpu,
+        "engine": engine,
+        "engine_version": engine_version,
+        "made": dict(made),
+        "kernels": [
+            {
+                "op": fit.op,
+                "dtype": fit.dtype,
+                "coefficients": asdict(fit.form),
+                "n_rows": fit.n_rows,
+                "excluded": dict(fit.excluded),
+                "held_out": asdict(fit.residuals),
+            }
+            for fit in fits
+        ],
+    }
+
+
+def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
+    """Write a calibration, with the host constants and, where nothing else has changed, the date of the file that was
+    there. Returns whether its kernels changed. Raises OutputError."""
+    before = _before(path)
+    same = before is not None and {**before, "made": {**before.get("made", {}), "date": None}} == {
+        **data,
+        "host": before.get("host", {}),
+        "made": {**data["made"], "date": None},
+    }
+    date = before["made"]["date"] if same and before is not None else today
+    kept = {} if before is None else before.get("host", {})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(path, json_text({**data, "made": {**data["made"], "date": date}, "host": kept}))
+    return not same
+
+
+def _before(path: Path) -> dict[str, Any] | None:
+    try:
+        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return data if isinstance(data, dict) and data.get("schema") == SCHEMA else None

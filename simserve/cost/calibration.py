@@ -1,0 +1,147 @@
+"""Calibration: the fitted forms of a GPU's kernels under one engine, as a file that a person can read."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
+from simserve.cost.forms.base import Form
+from simserve.cost.forms.collective import COLLECTIVES
+from simserve.cost.forms.gemm import Gemm
+from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
+from simserve.cost.forms.moe import MoeLayer
+from simserve.errors import CalibrationError
+
+SCHEMA = "simserve.calibration/1"
+
+NO_CALIBRATION = "none"
+"""Instead of a file: a plain roofline."""
+
+DEFAULT_GPU, DEFAULT_ENGINE = "h100-sxm", "vllm"
+"""What most is known of."""
+
+FORMS: Mapping[str, type[Form]] = {
+    "gemm": Gemm,
+    "prefill_attention": PrefillAttention,
+    "decode_attention": DecodeAttention,
+    **COLLECTIVES,
+    "moe": MoeLayer,
+    "mla_prefill": MlaPrefill,
+    "mla_decode": MlaDecode,
+    "mla_prefill_module": MlaPrefillModule,
+    "mla_decode_module": MlaDecodeModule,
+}
+"""The form of each operation."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far measured kernels were from the form on rows it was not fitted to: ratios predicted / measured."""
+
+    mape_frac: float
+    bias_frac: float
+    p05: float
+    p95: float
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Forms by operation and dtype (by number of GPUs for collectives); coefficients are shares and seconds."""
+
+    gpu: str
+    engine: str
+    engine_version: str
+    """Whose kernels were timed."""
+    forms: Mapping[tuple[str, str], Form]
+    spreads: Mapping[tuple[str, str], Spread]
+    host: Mapping[str, float]
+    """Constants of the engine's host side that were fitted, by their names in the catalog."""
+    sha256: str
+    """Of the file."""
+
+    def form(self, op: str, dtype: str, *others: str) -> Form:
+        """The form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
+        for each in (dtype, *others):
+            found = self.forms.get((op, each))
+            if found is not None:
+                return found
+        known = ", ".join(sorted(key for name, key in self.forms if name == op)) or "nothing"
+        raise CalibrationError(
+            f"calibration {self.gpu}/{self.engine}: {op} was not measured for {dtype}, only for {known}; "
+            "use one of these, or calibration: none"
+        )
+
+
+def nearest(gpu: str, engine: str, donor: str | None) -> str:
+    """The name of the shipped calibration that tells most of a GPU under an engine: its own, else that of the same
+    kernels on the GPU it resembles, else on the default one."""
+    names = shipped_names()
+    donors = [each for each in (gpu, donor, DEFAULT_GPU) if each is not None]
+    wanted = [f"{each}/{name}" for each in donors for name in (engine, DEFAULT_ENGINE)]
+    return next((name for name in wanted if name in names), NO_CALIBRATION)
+
+
+def calibration_path(name: str) -> Path:
+    """Of a shipped calibration by its name, or of any file by its path."""
+    own = _folder() / f"{name}.json"
+    return own if own.is_file() else Path(name)
+
+
+def shipped_names() -> list[str]:
+    """All files that come with simserve, as `<gpu>/<engine>`."""
+    return sorted(f"{path.parent.name}/{path.stem}" for path in _folder().glob("*/*.json"))
+
+
+@cache
+def _folder() -> Path:
+    """Inside the installed package, or at the top of a checkout."""
+    installed = Path(__file__).resolve().parents[1] / "calibration"
+    return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "calibration"
+
+
+@cache
+def read_calibration(path: Path) -> Calibration:
+    """A calibration from its file. Raises CalibrationError."""
+    try:
+        raw = path.read_bytes()
+        data = json.loads(raw)
+    except FileNotFoundError:
+        known = ", ".join(shipped_names())
+        raise CalibrationError(f"{path}: no such calibration; there are {known}; or leave it out") from None
+    except (OSError, ValueError) as error:
+        raise CalibrationError(f"{path}: must be a calibration as JSON ({error}); run simserve calibrate") from None
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if schema != SCHEMA:
+        raise CalibrationError(f"{path}: must have schema {SCHEMA}, got {schema}; run simserve calibrate again")
+    try:
+        kernels = {(row["op"], row["dtype"]): row for row in data["kernels"]}
+        return Calibration(
+            gpu=data["gpu"],
+            engine=data["engine"],
+            engine_version=data["engine_version"],
+            forms={key: _form(path, key[0], row["coefficients"]) for key, row in kernels.items() if key[0] in FORMS},
+            spreads={key: _spread(row["held_out"]) for key, row in kernels.items()},
+            host={name: float(constant["value"]) for name, constant in data.get("host", {}).items()},
+            sha256=hashlib.sha256(raw).hexdigest(),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CalibrationError(
+            f"{path}: is not a whole calibration ({type(error).__name__}: {error}); run simserve calibrate again"
+        ) from None
+
+
+def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
+    form = FORMS[op]
+    wanted = {field.name for field in fields(form)}
+    if coefficients.keys() != wanted:
+        wrong = sorted(wanted.symmetric_difference(coefficients))
+        raise CalibrationError(f"{path}: {op} must have the coefficients of this version, differs in {wrong}")
+    return form(**{name: float(value) for name, value in coefficients.items()})
+
+
+def _spread(held_out: Mapping[str, float]) -> Spread:
+    return Spread(**{field.name: float(held_out[field.name]) for field in fields(Spread)})

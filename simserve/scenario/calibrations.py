@@ -1,0 +1,76 @@
+"""Resolving which calibration a pool's costs come from: the user's, the shipped one, or the nearest, scaled."""
+
+from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.cost.calibration import (
+    NO_CALIBRATION,
+    Calibration,
+    calibration_path,
+    nearest,
+    read_calibration,
+    shipped_names,
+)
+from simserve.errors import CalibrationError
+from simserve.plugins.flaws import Flaw, Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import CalibrationFile, Engine, Pool
+
+ROOFLINE_KEYS = ("compute_efficiency", "memory_efficiency", "launch_s")
+"""Constants of the plain roofline: who gives one asks for it."""
+
+
+def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec | None, EngineSpec | None]) -> Pool:
+    """The pool with its calibration named and its SHA-256 noted; a mistake where it cannot be used."""
+    gpu, engine = runs
+    if gpu is None or engine is None:
+        return pool
+    given = pool.calibration
+    name = _default(draft, pool, gpu, engine) if given is None else _given(draft, given.file)
+    if given is None:
+        draft.origins[*at, "calibration", "file"] = _origin(name, gpu, engine)
+    if name == NO_CALIBRATION:
+        return pool.model_copy(update={"calibration": CalibrationFile(file=name)})
+    here = (*at, "calibration")
+    try:
+        found = read_calibration(calibration_path(name))
+    except CalibrationError as error:
+        draft.mistakes.add(Flaw(here, str(error)))
+        return pool
+    if given is not None:
+        _check(draft, here, (given, found), gpu, engine)
+    draft.origins[*here, "sha256"] = "the file as it is"
+    return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=found.sha256)})
+
+
+def _default(draft: Draft, pool: Pool, gpu: GpuSpec, engine: EngineSpec) -> str:
+    written: Engine = pool.engine or draft.scenario.engine
+    if engine.name == "ideal" or any(key in written.constants for key in ROOFLINE_KEYS):
+        return NO_CALIBRATION
+    return nearest(gpu.name, engine.name, gpu.kernels_like)
+
+
+def _origin(name: str, gpu: GpuSpec, engine: EngineSpec) -> str:
+    if name == NO_CALIBRATION:
+        return "a plain roofline was asked for"
+    return "shipped" if name == f"{gpu.name}/{engine.name}" else f"scaled to {gpu.name}, for which there is none"
+
+
+def _given(draft: Draft, written: str) -> str:
+    """A shipped name as it is; a path made absolute, if there is such a file."""
+    if written == NO_CALIBRATION or written in shipped_names():
+        return written
+    found = draft.find_file(written)
+    return written if found is None else str(found)
+
+
+def _check(
+    draft: Draft, at: Path, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec
+) -> None:
+    """A file that was named must be the one that was meant."""
+    given, found = files
+    if given.sha256 is not None and given.sha256 != found.sha256:
+        rule = f"{given.file} has changed since the scenario was resolved"
+        draft.flaw((*at, "sha256"), rule, given.sha256, "leave sha256 out to use it as it is now")
+    is_shipped_scaled = given.sha256 is not None and given.file == nearest(gpu.name, engine.name, gpu.kernels_like)
+    if found.gpu != gpu.name and not is_shipped_scaled:
+        rule = f"must be of {gpu.name}"
+        draft.flaw((*at, "file"), rule, f"one of {found.gpu}", "leave it out, and the nearest one is scaled")

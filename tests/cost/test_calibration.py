@@ -1,0 +1,117 @@
+"""Calibration files: what is shipped can be used, and what is not one is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve import catalog
+from simserve.cost.calibrated import Calibrated
+from simserve.cost.calibration import NO_CALIBRATION, calibration_path, nearest, read_calibration, shipped_names
+from simserve.cost.roofline import Roofline
+from simserve.cost.step import StepCost
+from simserve.errors import CalibrationError
+
+SHIPPED = shipped_names()
+H100 = catalog.load_gpu("h100-sxm")
+
+
+def test_the_files_that_were_promised_are_shipped() -> None:
+    cards = ["a100-sxm", "b200-sxm", "h100-sxm", "h200-sxm", "l40s", "rtx-pro-6000"]
+    more = [f"{card}/{engine}" for card in ("h100-sxm", "h200-sxm") for engine in ("sglang", "trtllm")]
+    assert set(SHIPPED) >= {*(f"{card}/vllm" for card in cards), *more}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_calibration_says_whose_it_is_and_where_it_is_from(name: str) -> None:
+    data = json.loads(calibration_path(name).read_text())
+    found = read_calibration(calibration_path(name))
+    assert f"{found.gpu}/{found.engine}" == name
+    assert data["made"]["package"] == "aiconfigurator-core"
+    assert all(len(source["sha256"]) == 64 and source["n_rows"] > 0 for source in data["made"]["from"])
+    assert len(data["made"]["date"]) == 10
+    for kernel in data["kernels"]:
+        assert kernel["n_rows"] > 0
+        assert kernel["held_out"]["n_rows"] > 0
+        assert 0 < kernel["held_out"]["p05"] <= 1.2
+    for constant in data.get("host", {}).values():
+        assert constant["source"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("weight_dtype", ["bf16", "fp8", "int4"])
+def test_no_step_is_faster_than_the_data_sheet(name: str, weight_dtype: str) -> None:
+    found = read_calibration(calibration_path(name))
+    gpu, model, ideal = catalog.load_gpu(found.gpu), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
+    real = StepCost(model, gpu, ideal, kernels=Calibrated(gpu, found, ideal), weight_dtype=weight_dtype)
+    bare = StepCost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
+    for n in (1, 16, 300, 5000):
+        assert real.tokens_ps(n) > bare.tokens_ps(n)
+        assert real.prefill_ps(n, n * (n + 1) // 2, n) > bare.prefill_ps(n, n * (n + 1) // 2, n)
+        assert real.decode_line(n)[1] >= bare.decode_line(n)[1]
+    steps = [sum(real.decode_line(n)) for n in range(1, 600)]
+    assert (np.diff(steps) >= 0).all()
+
+
+def test_a_card_without_a_calibration_takes_the_nearest_one() -> None:
+    assert nearest("h100-sxm", "sglang", None) == "h100-sxm/sglang"
+    assert nearest("b200-sxm", "sglang", None) == "b200-sxm/vllm"  # this card's kernels say more than another's
+    assert nearest("rtx-4090", "vllm", "l40s") == "l40s/vllm"
+    assert nearest("mi300x", "vllm", None) == "h100-sxm/vllm"
+
+
+def test_between_measured_groups_an_all_reduce_is_interpolated() -> None:
+    kernels = Calibrated(H100, read_calibration(calibration_path("h100-sxm/vllm")), catalog.load_engine("vllm"))
+    two, three, four = (kernels.all_reduce_s(n, 1e6) for n in (2, 3, 4))
+    assert min(two, four) <= three <= max(two, four)
+    assert kernels.all_reduce_s(1, 1e6) == 0
+
+
+def whole() -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(calibration_path("h100-sxm/vllm").read_text())
+    return data
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema": "simserve.calibration/0"}, "must have schema simserve.calibration/1, got simserve.calibration/0"),
+        ({"kernels": [{"op": "gemm"}]}, "is not a whole calibration"),
+        ({"gpu": None, "kernels": 5}, "is not a whole calibration"),
+    ],
+)
+def test_a_file_that_is_no_calibration_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(whole() | change))
+    with pytest.raises(CalibrationError) as error:
+        read_calibration(path)
+    assert said in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_coefficient_that_is_missing_is_named(tmp_path: Path) -> None:
+    data = whole()
+    del data["kernels"][0]["coefficients"]["launch_s"]
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(
+        CalibrationError, match=r"gemm must have the coefficients of this version, differs in .*launch_s"
+    ):
+        read_calibration(path)
+
+
+def test_a_file_that_is_not_there_lists_what_there_is(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"there are .*h100-sxm/vllm"):
+        read_calibration(tmp_path / "none.json")
+    (tmp_path / "half.json").write_text("{")
+    with pytest.raises(CalibrationError, match="must be a calibration as JSON"):
+        read_calibration(tmp_path / "half.json")
+
+
+def test_an_operation_that_was_never_timed_is_refused_by_name() -> None:
+    found = read_calibration(calibration_path("a100-sxm/vllm"))
+    with pytest.raises(CalibrationError, match="mla_decode was not measured for bf16, only for nothing"):
+        found.form("mla_decode", "bf16")
+    assert NO_CALIBRATION == "none"

@@ -1,0 +1,77 @@
+"""Which calibration a pool's costs come from, and what is said about one that cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import Scenario
+from simserve.cost.calibration import calibration_path, read_calibration
+from simserve.errors import ScenarioError
+
+WORKLOAD = {
+    "arrivals": {"kind": "constant", "rate_per_s": 1},
+    "lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8},
+    "n_requests": 3,
+}
+
+
+def scenario(pool: dict[str, Any] | None = None, **changes: Any) -> Scenario:
+    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD, **changes}
+    return Scenario.from_dict(data | {"cluster": {"pools": [pool or {}]}})
+
+
+def test_the_shipped_one_is_taken_and_its_sha256_written_down() -> None:
+    resolved = scenario()
+    named = resolved.cluster.pools[0].calibration
+    assert named is not None
+    assert named.file == "h100-sxm/vllm"
+    assert named.sha256 == read_calibration(calibration_path("h100-sxm/vllm")).sha256
+    assert resolved.origins["cluster.pools.0.calibration.file"] == "shipped"
+    assert resolved.setups[0].calibrated
+    assert Scenario.from_dict(resolved.to_dict()) == resolved
+
+
+def test_a_card_that_nobody_timed_is_scaled_and_says_so() -> None:
+    resolved = scenario(gpu="rtx-4090")
+    assert resolved.origins["cluster.pools.0.calibration.file"] == "scaled to rtx-4090, for which there is none"
+    assert not resolved.setups[0].calibrated
+    assert Scenario.from_dict(resolved.to_dict()) == resolved
+
+
+@pytest.mark.parametrize("engine", ["ideal", {"name": "vllm", "memory_efficiency": 0.7}])
+def test_who_asks_for_a_plain_roofline_gets_it(engine: Any) -> None:
+    resolved = scenario(engine=engine)
+    assert resolved.setups[0].calibration is None
+    assert scenario({"calibration": "none"}).setups[0].calibration is None
+
+
+def test_constants_of_a_scenario_come_before_fitted_ones() -> None:
+    fitted = read_calibration(calibration_path("h100-sxm/vllm")).host
+    assert scenario().setups[0].engine.step_host_s == fitted["step_host_s"]
+    assert scenario(engine={"name": "vllm", "step_host_s": 0.5}).setups[0].engine.step_host_s == 0.5
+
+
+def test_a_file_of_ones_own_is_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.json").write_bytes(calibration_path("h100-sxm/vllm").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    resolved = scenario({"calibration": "mine.json"})
+    monkeypatch.chdir("/")
+    assert Scenario.from_dict(resolved.to_dict()) == resolved
+    assert resolved.setups[0].calibrated
+
+
+@pytest.mark.parametrize(
+    ("pool", "said"),
+    [
+        ({"calibration": "nowhere.json"}, "no such calibration; there are"),
+        ({"calibration": "a100-sxm/vllm"}, "must be of h100-sxm, got 'one of a100-sxm'; leave it out"),
+        ({"calibration": {"file": "h100-sxm/vllm", "sha256": "0" * 64}}, "has changed since the scenario was resolved"),
+        ({"calibration": {"fil": "x"}}, "did you mean file"),
+    ],
+)
+def test_one_that_cannot_be_used_is_a_mistake(pool: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError) as error:
+        scenario(pool)
+    assert said in str(error.value)
+    assert "cluster.pools.0.calibration" in str(error.value)
