@@ -70,6 +70,15 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
     return not same
 
 
+def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
+    """Put fitted host constants into a calibration that is there. Raises CalibrationError, OutputError."""
+    before = _before(path)
+    if before is None:
+        raise CalibrationError(f"{path}: no such calibration; run simserve calibrate first, for its kernels")
+    host = {name: {"value": value, "source": source} for name, value in constants.items()}
+    replace_text(path, json_text({**before, "host": host}))
+
+
 def _before(path: Path) -> dict[str, Any] | None:
     try:
         data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

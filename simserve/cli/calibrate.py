@@ -22,6 +22,15 @@ def calibrate(
     engine_version: Annotated[
         str | None, typer.Option("--engine-version", help="With --from: the version that was timed.")
     ] = None,
+    host: Annotated[
+        Path | None,
+        typer.Option(
+            "--host", metavar="ROWS", help="Fit the engine's host constants to serving runs, kernels as they are."
+        ),
+    ] = None,
+    campaign: Annotated[
+        str, typer.Option("--campaign", help="With --host: how the runs were made.")
+    ] = "aiconfigurator",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Writes DIR/GPU/ENGINE.json.")] = FOLDER,
 ) -> None:
     """Fit a GPU's kernels to timings: those of the package aiconfigurator-core, or your own table."""
@@ -32,6 +41,9 @@ def calibrate(
 
     card = catalog.load_gpu(gpu)
     name = catalog.load_engine(engine).name
+    if host is not None:
+        _fit_host(gpu, name, host, campaign, out)
+        return
     timings, version, made = _timings(gpu, name, table, engine_version)
     fits = fit_all(timings, card)
     path = out / gpu / f"{name}.json"
@@ -44,6 +56,30 @@ def calibrate(
         for reason, n in fit.excluded.items()
         if n and reason.startswith("faster")
     )
+
+
+def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:
+    """Fit an engine's host constants to the serving runs of a GPU, and write them into its calibration."""
+    from simserve.calibrate.write import write_host
+    from simserve.cli import terminal
+    from simserve.cli.validate import campaign_named
+    from simserve.study.host_fit import TTFT_IS_USABLE, fit_host
+    from simserve.study.serving import read_rows
+
+    found = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
+    if not found:
+        raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
+    fit = fit_host(found, campaign_named(campaign), told=terminal.message)
+    versions = ", ".join(sorted({row.engine_version for row in found}))
+    source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
+    unfitted = () if engine in TTFT_IS_USABLE else ("receive_s", "receive_token_s", "respond_s")
+    constants = {key: value for key, value in fit.constants.items() if key not in unfitted}
+    path = out / gpu / f"{engine}.json"
+    write_host(path, constants, source)
+    lines = [(key, f"{value:.3g}") for key, value in constants.items()]
+    errors = [("mean error of TPOT", f"{fit.tpot_mape_frac:.1%}"), ("mean error of TTFT", f"{fit.ttft_mape_frac:.1%}")]
+    terminal.result(terminal.table([*lines, *errors]))
+    terminal.message(f"wrote {path}")
 
 
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:

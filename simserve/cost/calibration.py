@@ -103,6 +103,14 @@ def _folder() -> Path:
     return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "calibration"
 
 
+def host_constants(calibration: Calibration, engine: str) -> Mapping[str, float]:
+    """Fitted host constants: the file's own, else those of the engine on the default GPU, for they are the engine's."""
+    path = calibration_path(f"{DEFAULT_GPU}/{engine}")
+    if calibration.host or not path.is_file():
+        return calibration.host
+    return read_calibration(path).host
+
+
 @cache
 def read_calibration(path: Path) -> Calibration:
     """A calibration from its file. Raises CalibrationError."""

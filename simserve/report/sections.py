@@ -132,7 +132,7 @@ def percentiles(answers: Answers) -> str:
         for key, meaning in LATENCIES.items()
     ]
     note = "Requests that arrived in the window. TPOT leaves out the first token; ITL pools every gap of every request."
-    return section("percentiles", "Percentiles", note, _table(head, rows))
+    return section("percentiles", "Percentiles", note, table(head, rows))
 
 
 def use(answers: Answers) -> str:
@@ -151,7 +151,7 @@ def replicas(rows: Sequence[ReplicaRow]) -> str:
         return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
     body = [(f"{row.replica}<small>{text(row.pool)}</small>", row.cells()) for row in rows]
     note = "Requests of the window by the replica that answered them; its use over the whole run."
-    return section("replicas", "Replicas", note, _table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
+    return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
 
 
 def scenario(scenario_yaml: str) -> str:
@@ -176,7 +176,7 @@ def section(name: str, title: str, note: str, body: str) -> str:
     return f'<section id="{name}"><h2>{text(title)}</h2>{said}{body}</section>'
 
 
-def _table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:
+def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:
     """A table; the names of rows are HTML already, everything else is text."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
     lines = (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated
-from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, read_calibration
+from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.memory import MemoryLedger, ledger
 from simserve.cost.step import StepCost
 from simserve.schedulers.base import Scheduler
@@ -98,7 +98,7 @@ def calibration_of(pool: "Pool") -> Calibration | None:
 
 def load_engine(engine: "Engine", calibration: Calibration | None = None) -> EngineSpec:
     """The catalog's engine with the constants that its calibration has fitted, and those of the scenario."""
-    fitted = {} if calibration is None else calibration.host
+    fitted = {} if calibration is None else host_constants(calibration, engine.name)
     return catalog.load_engine(engine.name, **{**fitted, **engine.constants})
 
 

@@ -1,0 +1,159 @@
+"""`simserve validate`: hold predictions against what real servers measured."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.run import AsJson
+
+if TYPE_CHECKING:
+    from simserve.study.serving import Campaign, Point, ServingRow
+    from simserve.study.validate import Validation
+
+WORST = 5
+
+KEYS: "dict[str, Callable[[ServingRow], str]]" = {
+    "engine": lambda row: row.engine,
+    "engine, model": lambda row: f"{row.engine} {row.model} {row.weight_dtype}",
+    "engine, TP": lambda row: f"{row.engine} TP {row.tp}",
+    "engine, load": lambda row: f"{row.engine} {row.concurrency:3d} in flight",
+}
+
+
+def validate(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of serving runs (docs/validation.md).")],
+    campaign: Annotated[
+        str, typer.Option("--campaign", help="How they were run: aiconfigurator, inferencemax, plain.")
+    ] = "aiconfigurator",
+    requests_per_client: Annotated[
+        int | None, typer.Option("--requests-per-client", min=1, help="Measured requests for each in flight.")
+    ] = None,
+    shortest_frac: Annotated[
+        float | None,
+        typer.Option("--shortest-frac", min=0.01, max=1.0, help="Least length, as a share of isl and osl."),
+    ] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="Only the runs of one engine.")] = None,
+    leave_out: Annotated[
+        bool, typer.Option("--leave-out", help="Also fit without each (model, TP) group and predict it: minutes.")
+    ] = False,
+    page: Annotated[
+        Path | None, typer.Option("--page", metavar="HTML", help="Draw predicted against measured there.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Replay serving runs of real servers and say how far off the predictions are."""
+    from simserve.cli import terminal
+    from simserve.study.serving import read_rows
+    from simserve.study.validate import validate as replay_all
+
+    given = {"requests_per_client": requests_per_client, "shortest_frac": shortest_frac}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    chosen = replace(campaign_named(campaign), **changes)
+    found = [row for row in read_rows(rows) if engine is None or row.engine == engine]
+    if not found:
+        raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
+    result = replay_all(found, chosen, leave_out=leave_out, told=terminal.message)
+    if page is not None:
+        from simserve.report.validation import render
+        from simserve.tables.files import replace_text
+
+        replace_text(page, render(_plain(result)))
+        terminal.message(f"wrote {page}")
+    if as_json:
+        terminal.result_json(_plain(result))
+        return
+    terminal.result(_told(result))
+
+
+def campaign_named(name: str) -> "Campaign":
+    """How runs were made, by its name."""
+    from simserve.study.serving import CAMPAIGNS
+
+    if name not in CAMPAIGNS:
+        raise typer.BadParameter(
+            f"no such campaign {name!r}; there are {', '.join(CAMPAIGNS)}", param_hint="--campaign"
+        )
+    return CAMPAIGNS[name]
+
+
+def _told(result: "Validation") -> str:
+    """The assumptions, tables of errors, and the worst points."""
+    campaign = result.campaign
+    budget = "the engine's own" if campaign.spare_tokens is None else f"isl + concurrency + {campaign.spare_tokens}"
+    parts = [
+        f"Assumed of the client and the servers ({campaign.source}):",
+        f"  {campaign.requests_per_client} requests a client, all clients at once at the start; lengths "
+        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens a step: {budget}",
+        "",
+        "Predicted by the shipped constants" + (", which were fitted to these runs" if result.left_out else ""),
+        *_tables(result.points),
+    ]
+    if result.left_out:
+        parts += ["", "Each (model, TP) group predicted by constants fitted to the others", *_tables(result.left_out)]
+    return "\n".join([*parts, "", *_worst(result.left_out or result.points)])
+
+
+def _tables(points: "Sequence[Point]") -> list[str]:
+    from simserve.cli import terminal
+    from simserve.study.validate import by, errors
+
+    lines = []
+    for title, key in KEYS.items():
+        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90 % of it", "median", "p90", "bias")]
+        for name, group in by(points, key).items():
+            for metric in ("tpot", "ttft"):
+                found = errors(group, metric)
+                interval = "" if found.interval is None else f"{found.interval[0]:.1%} to {found.interval[1]:.1%}"
+                numbers = (found.median_frac, found.p90_frac)
+                table.append(
+                    (
+                        name,
+                        metric.upper(),
+                        f"{found.n}",
+                        f"{found.mape_frac:.1%}",
+                        interval,
+                        *(f"{number:.1%}" for number in numbers),
+                        f"{found.bias_frac:+.1%}",
+                    )
+                )
+        lines += [terminal.table(table), ""]
+    return lines[:-1]
+
+
+def _worst(points: "Sequence[Point]") -> list[str]:
+    from simserve.cli import terminal
+    from simserve.study.validate import METRICS, worst
+
+    lines = []
+    for metric in ("tpot", "ttft"):
+        table: list[Sequence[str]] = [(f"Worst {metric.upper()}", "measured", "predicted", "ratio")]
+        for point in worst(points, metric, WORST):
+            row = point.row
+            measured_s, predicted_s = getattr(row, f"{metric}_s"), getattr(point, f"{metric}_s")
+            name = f"{row.engine} {row.model} TP {row.tp} {row.isl}/{row.osl} x {row.concurrency}"
+            ratio = METRICS[metric](point)
+            table.append((name, f"{measured_s * 1e3:,.1f} ms", f"{predicted_s * 1e3:,.1f} ms", f"{ratio:.2f}"))
+        lines += [terminal.table(table), ""]
+    return lines[:-1]
+
+
+def _plain(result: "Validation") -> dict[str, Any]:
+    """Everything, for a machine."""
+    from dataclasses import asdict
+
+    def plain(points: "Sequence[Point]") -> list[dict[str, Any]]:
+        return [
+            {
+                **asdict(point.row),
+                "predicted_ttft_s": point.ttft_s,
+                "predicted_tpot_s": point.tpot_s,
+                "is_limited_by_memory": point.is_limited_by_memory,
+            }
+            for point in points
+        ]
+
+    campaign = {key: value for key, value in asdict(result.campaign).items() if key != "kv_as_weights"}
+    return {"campaign": campaign, "points": plain(result.points), "left_out": plain(result.left_out)}

@@ -1,0 +1,114 @@
+"""The page of a validation: predicted against measured, a dot a run, and the errors by engine."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from simserve.report.cards import card
+from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.document import document
+from simserve.report.formats import plural, seconds, share
+from simserve.report.sections import prose, section, table, text
+
+METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
+COLOURS = ("$c1", "$c2", "$c3")
+SYMBOLS = ("circle", "diamond", "square")
+"""Of the engines, in the order of their names: colour alone never tells them apart."""
+
+NOTE = "A dot on the line was predicted exactly; shaded: within 10 %"
+
+ROOM = 1.25
+"""How far the axes run past the outermost dots."""
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """The page as HTML, from what `simserve validate --json` prints."""
+    points = found["left_out"] or found["points"]
+    figures = {metric: _scatter(points, metric) for metric in METRICS}
+    how = (
+        "Each group of runs (a model on so many GPUs) was predicted by constants fitted to the other groups."
+        if found["left_out"]
+        else "Predicted by the shipped constants."
+    )
+    campaign = found["campaign"]
+    assumed = f"{campaign['requests_per_client']} requests a client. {campaign['source']}"
+    title = f"Predicted against measured, {plural(len(points), 'run')}"
+    head = (
+        f'<header><p class="eyebrow">simserve · validation</p><h1>{text(title)}</h1>'
+        f'<p class="detail">{prose(how)} Assumed of the client: {prose(assumed)}.</p></header>'
+    )
+    charts = "".join(card(name, figures, title, NOTE, _keys(points), "") for name, title in METRICS.items())
+    body = head + section("runs", "Runs", "", f'<div class="pair">{charts}</div>') + _errors(points)
+    return document("Validation · simserve", body, figures)
+
+
+def _engines(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    return sorted({str(point["engine"]) for point in points})
+
+
+def _keys(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    return [(f"dot k{place + 1}", engine) for place, engine in enumerate(_engines(points))]
+
+
+def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
+    """Measured to the right, predicted up, both logarithmic."""
+    measured, predicted = (
+        np.array([point[key] for point in points]) for key in (f"{metric}_s", f"predicted_{metric}_s")
+    )
+    low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max()) * ROOM
+    ends = [low, high]
+    band = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": numbers([low, high, high, low]),
+        "y": numbers([0.9 * low, 0.9 * high, 1.1 * high, 1.1 * low]),
+        "fill": "toself",
+        "fillcolor": "$ink/0.08",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    line: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": numbers(ends), "y": numbers(ends)}
+    line |= {"line": {"color": "$soft", "width": 1}, "hoverinfo": "skip"}
+    dots = [_dots(points, metric, engine, place) for place, engine in enumerate(_engines(points))]
+    x_axis, y_axis = latency_axis(low, high), latency_axis(low, high)
+    titles = {"x": "Measured", "y": "Predicted"}
+    for name, each in (("x", x_axis), ("y", y_axis)):
+        each["title"] = axis(titles[name])["title"]
+    return figure([band, line, *dots], 420, xaxis=x_axis, yaxis=y_axis, margin={"l": 76, "r": 14, "t": 14, "b": 56})
+
+
+def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: int) -> dict[str, Any]:
+    mine = [point for point in points if point["engine"] == engine]
+    texts = [
+        f"{engine}: {point['model']} {point['weight_dtype']}, TP {point['tp']}<br>"
+        f"{point['isl']} in, {point['osl']} out, {point['concurrency']} in flight<br>"
+        f"measured {seconds(point[f'{metric}_s'])}, predicted {seconds(point[f'predicted_{metric}_s'])}"
+        for point in mine
+    ]
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": numbers([point[f"{metric}_s"] for point in mine]),
+        "y": numbers([point[f"predicted_{metric}_s"] for point in mine]),
+        "text": [text(each).replace("&lt;br&gt;", "<br>") for each in texts],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {"color": COLOURS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
+    }
+
+
+def _errors(points: Sequence[Mapping[str, Any]]) -> str:
+    """One row an engine and metric."""
+    rows = []
+    for engine in _engines(points):
+        mine = [point for point in points if point["engine"] == engine]
+        for metric, title in METRICS.items():
+            signed = np.array([point[f"predicted_{metric}_s"] / point[f"{metric}_s"] - 1 for point in mine])
+            size = np.abs(signed)
+            numbers_told = (size.mean(), np.median(size), np.percentile(size, 90))
+            cells = [str(len(mine)), *(share(float(each)) for each in numbers_told), f"{signed.mean():+.1%}"]
+            rows.append((f"{text(engine)}<small>{text(title)}</small>", cells))
+    head = ["", "Runs", "Mean error", "Median", "p90", "Bias"]
+    return section(
+        "errors", "Errors", "Of what was measured; bias is the mean of the signed errors.", table(head, rows)
+    )

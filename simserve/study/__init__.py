@@ -1,0 +1,1 @@
+"""Many runs, one question."""

@@ -1,0 +1,252 @@
+"""Runs of real servers, replayed: what a benchmark measured, and what the simulator says of the same."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve import catalog
+from simserve.errors import CalibrationError, CatalogError, did_you_mean
+from simserve.scenario import Scenario
+from simserve.simulate import simulate
+
+NEEDED = (
+    *("engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "isl", "osl", "concurrency"),
+    *("ttft_ms_mean", "tpot_ms_mean"),
+)
+"""Columns of a table of serving runs; `kv_dtype` and knobs named as in KNOBS are optional."""
+KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
+SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
+    "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs", "with_budget": {}},
+    "trtllm": {"budget": "max_num_tokens", "seats": "max_batch_size", "with_budget": {}},
+    "sglang": {
+        "budget": "max_prefill_tokens",
+        "seats": "max_running_requests",
+        "with_budget": {"enable_mixed_chunk": True},
+    },
+}
+"""How the policies of the engines call the knobs of a run."""
+
+ENDINGS = ("-instruct", "-chat", "-it", "-fp8", "-base", "-hf")
+"""Of the names of checkpoints, which are the same shape."""
+
+
+@dataclass(frozen=True)
+class ServingRow:
+    """One closed-loop run: `concurrency` requests in flight, all of one shape; means over its requests."""
+
+    engine: str
+    engine_version: str
+    gpu: str
+    model: str
+    weight_dtype: str
+    tp: int
+    isl: int
+    osl: int
+    concurrency: int
+    ttft_s: float
+    tpot_s: float
+    kv_dtype: str = "bf16"
+    knobs: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def group(self) -> tuple[str, str, str, int]:
+        """What is left out together: engine, model, dtype and number of GPUs."""
+        return (self.engine, self.model, self.weight_dtype, self.tp)
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """How the client and the servers of a table were run, as far as anybody says."""
+
+    name: str
+    source: str
+    requests_per_client: int = 10
+    """Measured requests for each one in flight; the first of each client all leave at once."""
+    shortest_frac: float = 1.0
+    """Lengths are uniform between this share of isl and osl, and all of it."""
+    spare_tokens: int | None = None
+    """A step may take isl + concurrency + so many tokens; None: the engine's own budget."""
+    seats_by_concurrency: bool = False
+    """Servers run at most `concurrency` requests at once."""
+    kv_dtype: str | None = None
+    kv_as_weights: frozenset[str] = frozenset()
+    """Engines that keep an fp8 cache for fp8 weights."""
+
+
+CAMPAIGNS = {
+    "aiconfigurator": Campaign(
+        name="aiconfigurator",
+        source="NVIDIA aiconfigurator: genai-perf with 10 requests a client and fixed lengths after a warm-up "
+        "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/benchmark)",
+        spare_tokens=1500,
+        kv_as_weights=frozenset({"trtllm"}),
+    ),
+    "inferencemax": Campaign(
+        name="inferencemax",
+        source="SemiAnalysis InferenceMAX: 10 requests a client, lengths uniform in 0.8 to 1 of the nominal ones, "
+        "8192 tokens a step, max_num_seqs = concurrency, fp8 cache",
+        shortest_frac=0.8,
+        seats_by_concurrency=True,
+        kv_dtype="fp8",
+    ),
+    "plain": Campaign(name="plain", source="10 requests a client, fixed lengths, the engine's own knobs"),
+}
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run as measured and as predicted; ratios are predicted / measured."""
+
+    row: ServingRow
+    ttft_s: float
+    tpot_s: float
+    kv_tokens: int
+    """What its KV cache holds."""
+
+    @property
+    def is_limited_by_memory(self) -> bool:
+        """All requests in flight do not fit the KV cache together."""
+        return self.row.concurrency * (self.row.isl + self.row.osl) > self.kv_tokens
+
+    @property
+    def ttft_ratio(self) -> float:
+        """1 is right."""
+        return self.ttft_s / self.row.ttft_s
+
+    @property
+    def tpot_ratio(self) -> float:
+        """1 is right."""
+        return self.tpot_s / self.row.tpot_s
+
+
+def read_rows(path: Path) -> list[ServingRow]:
+    """Serving runs from a CSV. Raises CalibrationError."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            table = list(csv.DictReader(file))
+    except FileNotFoundError:
+        raise CalibrationError(f"{path}: no such file; give a CSV of serving runs") from None
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise CalibrationError(f"{path}: must be a CSV of serving runs ({error})") from None
+    if not table:
+        raise CalibrationError(f"{path}: must hold serving runs, got none")
+    missing = [name for name in NEEDED if name not in table[0]]
+    if missing:
+        raise CalibrationError(f"{path}: columns {', '.join(missing)} are missing; it needs {', '.join(NEEDED)}")
+    return [_row(path, line, values) for line, values in enumerate(table, 2)]
+
+
+def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
+    try:
+        whole = {name: int(values[name]) for name in ("tp", "isl", "osl", "concurrency")}
+        times = {name: float(values[f"{name}_ms_mean"]) / 1e3 for name in ("ttft", "tpot")}
+        knobs = {name: int(values[name]) for name in KNOBS if values.get(name)}
+    except (TypeError, ValueError) as error:
+        raise CalibrationError(f"{path}:{line}: must be numbers ({error}); correct the row") from None
+    small = [name for name, value in (whole | times).items() if not value > 0]
+    if small:
+        raise CalibrationError(f"{path}:{line}: {', '.join(small)} must be positive; correct the row")
+    try:
+        model = catalog_model(values["model"])
+    except CatalogError as error:
+        raise CalibrationError(f"{path}:{line}: {error}") from None
+    return ServingRow(
+        engine=values["engine"],
+        engine_version=values["engine_version"],
+        gpu=values["gpu"].replace("_", "-"),
+        model=model,
+        weight_dtype=values["weight_dtype"],
+        tp=whole["tp"],
+        isl=whole["isl"],
+        osl=whole["osl"],
+        concurrency=whole["concurrency"],
+        ttft_s=times["ttft"],
+        tpot_s=times["tpot"],
+        kv_dtype=values.get("kv_dtype") or "bf16",
+        knobs=knobs,
+    )
+
+
+def catalog_model(name: str) -> str:
+    """A checkpoint's name as the catalog spells its shape: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b."""
+    known = catalog.names("models")
+    short = name.rsplit("/", 1)[-1].lower()
+    while short not in known:
+        ending = next((each for each in ENDINGS if short.endswith(each)), None)
+        if ending is None:
+            raise CatalogError(f"no such model in the catalog, got '{name}'; {did_you_mean(short, known)}")
+        short = short.removesuffix(ending)
+    return short
+
+
+def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None = None) -> Scenario:
+    """The run as a scenario; `constants` replace the engine's."""
+    shortest = campaign.shortest_frac
+    lengths = {
+        name: [max(1, round(shortest * most)), most]
+        for name, most in (("prompt_tokens", row.isl), ("output_tokens", row.osl))
+    }
+    pool: dict[str, Any] = {"parallel": {"tensor": row.tp}}
+    scheduler = _scheduler(row, campaign)
+    if scheduler:
+        pool["scheduler"] = scheduler
+    if "num_gpu_blocks" in row.knobs:
+        pool["num_gpu_blocks"] = row.knobs["num_gpu_blocks"]
+    return Scenario.from_dict(
+        {
+            "schema": "simserve/1",
+            "model": row.model,
+            "gpu": row.gpu,
+            "engine": {"name": row.engine, **(constants or {})},
+            "weight_dtype": row.weight_dtype,
+            "kv_dtype": _kv_dtype(row, campaign),
+            "cluster": {"pools": [pool]},
+            "workload": {
+                "client": {"kind": "closed_loop", "concurrency": row.concurrency},
+                "lengths": {"kind": "uniform", **lengths},
+                "n_requests": campaign.requests_per_client * row.concurrency,
+                "max_tokens": row.osl,
+            },
+        }
+    )
+
+
+def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
+    if row.engine in campaign.kv_as_weights and row.weight_dtype.startswith("fp8"):
+        return "fp8"
+    return campaign.kv_dtype or row.kv_dtype
+
+
+def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
+    """The knobs of the server, under the names of its own policy."""
+    kind = str(catalog.load_engine(row.engine).scheduler["kind"])
+    spare = None if campaign.spare_tokens is None else row.isl + row.concurrency + campaign.spare_tokens
+    names = SCHEDULER_KNOBS[kind]
+    given = {
+        names["budget"]: row.knobs.get("max_num_batched_tokens", spare),
+        names["seats"]: row.knobs.get("max_num_seqs", row.concurrency if campaign.seats_by_concurrency else None),
+        **(names["with_budget"] if spare else {}),
+    }
+    kept = {name: value for name, value in given.items() if value is not None}
+    return {"kind": kind, **kept} if kept else {}
+
+
+def replay(rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None) -> list[Point]:
+    """What the simulator says of each run, in their order."""
+    return [_replay_one(row, campaign, constants) for row in rows]
+
+
+def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None) -> Point:
+    results = simulate(scenario_of(row, campaign, constants))
+    requests = results.columns["requests"]
+    pool = results.summary["pools"][0]
+    return Point(
+        row=row,
+        ttft_s=float(np.nanmean(requests["ttft_s"])),
+        tpot_s=float(np.nanmean(requests["tpot_s"])),
+        kv_tokens=pool["n_blocks"] * pool["block_size"],
+    )
