@@ -31,6 +31,7 @@
       const { data, layout } = resolve(figure, style);
       layout.font.family = style.getPropertyValue("--text").trim();
       layout.datarevision = Date.now();
+      place.style.height = layout.height + "px"; // or each resize would add the padding above it
       if (place.clientWidth < 380) thin(layout.xaxis);
       Plotly.react(place, data, layout, config);
     }

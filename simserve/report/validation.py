@@ -36,7 +36,7 @@ def render(found: Mapping[str, Any]) -> str:
     title = f"Predicted against measured, {plural(len(points), 'run')}"
     head = (
         f'<header><p class="eyebrow">simserve · validation</p><h1>{text(title)}</h1>'
-        f'<p class="detail">{prose(how)} Assumed of the client: {prose(assumed)}.</p></header>'
+        f'<p class="lead">{prose(how)} Assumed of the client: {prose(assumed)}.</p></header>'
     )
     charts = "".join(card(name, figures, title, NOTE, _keys(points), "") for name, title in METRICS.items())
     body = head + section("runs", "Runs", "", f'<div class="pair">{charts}</div>') + _errors(points)
