@@ -113,6 +113,8 @@ class OracleReplica:
         )
         self.step = self.step_end_ps = None
         self.must_plan = True
+        scheduler = self.setup.scheduler
+        scheduler.on_commit(1 if decoded else 0, bool(plan.prefill), plan.blocked_by)
         for newcomer in self.coming:
             newcomer[1] -= 1
         for request in decoded:
@@ -135,6 +137,8 @@ class OracleReplica:
                 self.token(request, now_ps)
                 if len(self.lives[request].token_ps) == self.lives[request].output_tokens:
                     self.end(request, now_ps)
+                else:
+                    scheduler.on_join(request)
         all_finished = all(self.lives[r].finished for r in self.running)
         if self.setup.scheduler.runs_to_completion and self.running and all_finished:
             self.end_batch(now_ps)
@@ -149,6 +153,7 @@ class OracleReplica:
         life = self.lives[request]
         life.finished = True
         scheduler = self.setup.scheduler
+        scheduler.on_leave(request)
         if scheduler.stream:
             self.answer(life, now_ps)
         if not scheduler.runs_to_completion:
@@ -182,6 +187,8 @@ class OracleReplica:
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
+        if just_preempted:
+            self.setup.scheduler.on_preempt()
         plan = StepPlan()
         while self.waiting or self.prefilling:
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
@@ -198,6 +205,8 @@ class OracleReplica:
             self.plan(now_ps)
         else:
             self.wake_ps = plan.wake_at_ps
+            if not self.running and not self.waiting:
+                self.setup.scheduler.on_idle()
 
     def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
         setup = self.setup
@@ -218,6 +227,8 @@ class OracleReplica:
     def preempt(self, request: Request, now_ps: int) -> None:
         life = self.lives[request]
         (self.decoding if request.phase is Phase.DECODE else self.prefilling).remove(request)
+        if request.phase is Phase.DECODE:
+            self.setup.scheduler.on_leave(request)
         del self.running[request]
         life.n_preemptions += 1
         life.n_recomputed_tokens += life.stored
@@ -225,7 +236,7 @@ class OracleReplica:
         life.preempted_at_ps = now_ps
         request.phase = Phase.WAITING
         request.prefilled_tokens = 0
-        self.waiting.appendleft(request)
+        self.waiting.insert(len(self.waiting) if self.setup.scheduler.requeues_last else 0, request)
 
     def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
         tokens = pairs = context = complete = 0

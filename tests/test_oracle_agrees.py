@@ -1,5 +1,7 @@
 """The fast engine and the plain oracle agree exactly, on random scenarios and to the picosecond."""
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,7 @@ from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.workload.trace import Trace
@@ -35,7 +38,7 @@ ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
 def schedulers(draw: st.DrawFn) -> Scheduler:
     """Any policy, with small knobs so that every limit binds now and then."""
     seats = draw(st.integers(1, 6))
-    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "static", "dynamic"]))
+    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "sglang", "static", "dynamic"]))
     if kind == "chunked":
         return Chunked(
             max_num_batched_tokens=seats + draw(st.integers(0, 40)),
@@ -53,6 +56,17 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
             max_batch_size=seats,
             capacity_scheduler_policy=draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"])),
             enable_chunked_context=draw(st.booleans()),
+        )
+    if kind == "sglang":
+        return SgLang(
+            chunked_prefill_size=draw(st.sampled_from([None, 7, 16, 48])),
+            max_prefill_tokens=draw(st.sampled_from([20, 64])),
+            max_running_requests=draw(st.sampled_from([None, seats])),
+            enable_mixed_chunk=draw(st.booleans()),
+            schedule_conservativeness=draw(st.sampled_from([0.0, 0.1, 1.0])),
+            new_token_ratio_decay_steps=draw(st.sampled_from([7, 600])),
+            retract_decode_steps=draw(st.integers(0, 20)),
+            clip_max_new_tokens_estimation=draw(st.sampled_from([9, 4096])),
         )
     if kind == "static":
         return Static(batch_size=seats, stream=draw(st.booleans()))
@@ -96,6 +110,11 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
     return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
 
 
+def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
+    """Policies may keep state, so that each replica has a copy."""
+    return [replace(setup, scheduler=deepcopy(setup.scheduler)) for setup in setups]
+
+
 def run_both(
     setups: list[ReplicaSetup],
     router: type[Router],
@@ -103,10 +122,10 @@ def run_both(
     concurrency: int | None,
     front_end: FrontEnd | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
-    """The same question to both."""
-    cluster = Cluster(setups, router(), Offered(load, concurrency), router_seed=7, front_end=front_end)
+    """The same question to both, each with policies of its own."""
+    cluster = Cluster(own(setups), router(), Offered(load, concurrency), router_seed=7, front_end=front_end)
     cluster.run()
-    return cluster, oracle.run(setups, router(), load, router_seed=7, concurrency=concurrency, front_end=front_end)
+    return cluster, oracle.run(own(setups), router(), load, router_seed=7, concurrency=concurrency, front_end=front_end)
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
@@ -195,7 +214,7 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(setups(), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
-    cluster = Cluster(setups, router(), Offered(load), router_seed=1)
+    cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
     cluster.run()
     recorder = cluster.recorder
     assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)

@@ -55,6 +55,7 @@ class Replica:
         self._scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
+        self._follows = setup.scheduler.follows
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
@@ -152,6 +153,8 @@ class Replica:
         """Record a stretch, with how things stood at its start (nothing has been committed since), and apply it."""
         cohort, pool, n = self.cohort, self.pool, stretch.n_decoding
         self.stretch = None
+        if self._follows:
+            self._scheduler.on_commit(stretch.n_steps if n else 0, bool(stretch.chunks), self._blocked_by)
         self._stretch_rows += pack_stretch(
             stretch.start_ps,
             stretch.first_ps,
@@ -176,6 +179,8 @@ class Replica:
                     self._last_token(request, now_ps)
                     if not self._runs_to_completion:
                         self.seats.leave(request, cohort.leave(request))
+                    if self._follows:
+                        self._scheduler.on_leave(request)
         if stretch.chunks:
             self._commit_chunks(stretch.chunks, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
@@ -207,6 +212,9 @@ class Replica:
         n_left = self._rows.output_tokens[request.row] - request.emitted_tokens
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
+        if self._follows:
+            tell = self._scheduler.on_join if n_left else self._scheduler.on_leave
+            tell(request)
         if not n_left:
             request.join_step = self.cohort.step
             self._last_token(request, now_ps)
@@ -281,6 +289,8 @@ class Replica:
             self._decide(now_ps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
+        elif self._follows and not seats.running and not seats.waiting:
+            self._scheduler.on_idle()
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""

@@ -50,15 +50,19 @@ class Seats:
         while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt_one(now_ps)
             just_preempted = True
+        if just_preempted and self._scheduler.follows:
+            self._scheduler.on_preempt()
         return just_preempted
 
     def preempt_one(self, now_ps: int) -> None:
-        """Take the blocks of the scheduler's victim; it waits at the head of the queue and will compute all again."""
+        """Take the blocks of the scheduler's victim; it waits again and will compute all again."""
         self.view.now_ps = now_ps
         request = ask_for_victim(self._scheduler, self.view)
         if request.phase is DECODE:
             self._recorder.span(self._index, request, self.cohort.step)
             kv_tokens = self.cohort.drop(request)
+            if self._scheduler.follows:
+                self._scheduler.on_leave(request)
         else:
             kv_tokens = request.prefilled_tokens
             self.prefilling.remove(request)
@@ -68,7 +72,10 @@ class Seats:
         request.prefilled_tokens = 0
         request.n_preemptions += 1
         request.preempted_at_ps = now_ps
-        self.waiting.appendleft(request)
+        if self._scheduler.requeues_last:
+            self.waiting.append(request)
+        else:
+            self.waiting.appendleft(request)
 
     def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
         """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""

@@ -26,7 +26,7 @@ NOUNS = MappingProxyType(
     }
 )
 
-LATER = MappingProxyType({"schedulers": ("sglang",), "routers": ("prefix_affinity",)})
+LATER = MappingProxyType({"routers": ("prefix_affinity",)})
 """Names that scenarios of this schema will know, and that are not written yet."""
 
 

@@ -39,14 +39,18 @@ class StepPlan:
 class Scheduler:
     """A policy: which prompt chunks the next step computes, and whether it decodes.
 
-    `plan` is a pure function of the view. It is asked when something waits for prefill and the members of the
-    replica have changed; with an empty queue the engine simply decodes on.
+    `plan` is a pure function of the view, and of what a policy that `follows` was told. It is asked when something
+    waits for prefill and the members of the replica have changed; with an empty queue the engine simply decodes on.
     """
 
     reserves: bool = False
     """Blocks for the longest possible output are set aside on admission (each plan says how many tokens)."""
     runs_to_completion: ClassVar[bool] = False
     """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
+    requeues_last: ClassVar[bool] = False
+    """Who is preempted waits behind all others; otherwise before them."""
+    follows: ClassVar[bool] = False
+    """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
     stream: bool = True
     """Tokens leave as they come; otherwise the answer leaves whole."""
 
@@ -61,6 +65,26 @@ class Scheduler:
     def never_fits(self, prompt_tokens: int) -> str | None:
         """Why this policy can never start a prompt of that length; None when it can."""
         return None
+
+    # -- what the engine tells a policy that follows -----------------------------------------------------------------
+
+    def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
+        """Steps of one plan are over: so many that decoded, with prompts or not, and what that plan was blocked by.
+
+        A stretch may be told in one piece or in several: the state after it must be the same.
+        """
+
+    def on_join(self, request: Request) -> None:
+        """A request has had a token at the end of its prefill, and decodes from the next step on."""
+
+    def on_leave(self, request: Request) -> None:
+        """A request that decoded, or whose first token was its last, has finished or is preempted."""
+
+    def on_preempt(self) -> None:
+        """Room is made for the next decode step: all who had to go have left."""
+
+    def on_idle(self) -> None:
+        """Nobody runs and nobody waits."""
 
 
 @dataclass_of_policy(config=STRICT)

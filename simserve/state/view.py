@@ -13,7 +13,8 @@ class ReplicaView:
     """A replica between two steps, as its scheduler sees it."""
 
     waiting: Sequence[Request]
-    """Requests that hold nothing, in the order of their arrival; preempted ones come first."""
+    """Requests that hold nothing, in the order of their arrival; preempted ones come first, or last if the policy
+    says so."""
     prefilling: Sequence[Request]
     """Requests whose prompt is half done, in the order of their admission."""
     running: Collection[Request]

@@ -155,3 +155,12 @@ def test_vllm_gives_big_cards_that_are_no_a100_a_larger_budget() -> None:
     assert rule["arguments"] == {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
     big = {name for name in GPUS if catalog.load_gpu(name).hbm_bytes >= 70 * 2**30} - set(rule["except"])
     assert big == {"h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "rtx-pro-6000", "mi300x"}
+
+
+def test_sglang_gives_cards_of_60_gib_or_more_a_larger_chunk() -> None:
+    sglang = catalog.load_engine("sglang")
+    assert sglang.scheduler == {"kind": "sglang", "chunked_prefill_size": 4096}
+    rule = {"at_least_bytes": 60 * 2**30, "arguments": {"chunked_prefill_size": 8192}}
+    assert sglang.scheduler_by_gpu_bytes == rule
+    small = {name for name in GPUS if catalog.load_gpu(name).hbm_bytes < 60 * 2**30}
+    assert small == {"a100-sxm-40gb", "l40s", "rtx-4090"}

@@ -1,0 +1,206 @@
+"""Prefill first with chunks, as SGLang: prompts are let in on a guess of how much running requests will still need."""
+
+from collections.abc import Sequence
+from math import inf
+from typing import Annotated
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.state.remaining import RemainingTokens
+from simserve.state.request import Request
+from simserve.state.view import ReplicaView
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(config=STRICT)
+class SgLang(Scheduler):
+    """Prompts go first, in steps of their own, cut into chunks; a prompt begun is finished before others start.
+
+    A request is let in if its prompt and max_tokens fit beside what running ones will need: a share of their remaining
+    max_tokens that starts at 0.7, falls to 0.098 over 600 decode steps, is estimated anew after a retraction and starts
+    again when idle. Once one does not fit, nobody is tried until a running request has left. When blocks run out, the
+    request with the fewest tokens out is retracted, to the end of the queue. The last five arguments are environment
+    variables there (SGLANG_INIT_NEW_TOKEN_RATIO ...).
+    Source: SGLang, srt/managers: schedule_policy.py (PrefillAdder), scheduler.py, schedule_batch.py (retract_decode).
+    """
+
+    follows = True
+    requeues_last = True
+
+    chunked_prefill_size: PositiveInt | None = 8192
+    """Prompt tokens of a step at most, beyond which a prompt is cut; null: prompts are never cut."""
+    max_prefill_tokens: PositiveInt = 16384
+    """Prompt tokens of a step at most where prompts are not cut; a longer one goes alone."""
+    max_running_requests: PositiveInt | None = None
+    """Requests that run at once at most; left out: SGLang's own, from 2048 to 4096 by the size of the KV cache."""
+    enable_mixed_chunk: bool = False
+    """Running requests decode in the steps that compute prompts too."""
+    schedule_conservativeness: NonNegativeFloat = 1.0
+    """Scales init_new_token_ratio; more: fewer retractions and smaller batches."""
+    init_new_token_ratio: Share = 0.7
+    """The share of their remaining tokens that running requests are charged with, at first."""
+    min_new_token_ratio_factor: Share = 0.14
+    """What the share falls to, as a part of what it starts from."""
+    new_token_ratio_decay_steps: PositiveInt = 600
+    """Decode steps in which the share falls from first to last."""
+    retract_decode_steps: NonNegativeInt = 20
+    """Steps that the share after a retraction grants those that stay, beyond what they have used."""
+    clip_max_new_tokens_estimation: PositiveInt = 4096
+    """What is left of max_tokens counts for so much at most."""
+
+    def __post_init__(self) -> None:
+        self._init_ratio = min(self.init_new_token_ratio * self.schedule_conservativeness, 1.0)
+        self._min_ratio = self._init_ratio * self.min_new_token_ratio_factor
+        self._ratio = self._init_ratio
+        self._n_decayed = 0
+        self._running = RemainingTokens(self.clip_max_new_tokens_estimation)
+        self._full: Blocked | None = None
+        self._has_shrunk = False
+        self._has_retracted = False
+
+    @property
+    def new_token_ratio(self) -> float:
+        """The share of their remaining tokens that running requests are charged with."""
+        if not self._n_decayed:
+            return self._ratio
+        decay = (self._init_ratio - self._min_ratio) / self.new_token_ratio_decay_steps
+        return max(self._ratio - decay * self._n_decayed, self._min_ratio)
+
+    def plan(self, view: ReplicaView) -> StepPlan:
+        """The prompt begun and then new ones, while tokens, seats and memory last; otherwise decode."""
+        if self._full and view.n_decoding and not view.prefilling:
+            return StepPlan(valid_steps=1 if self._has_shrunk else None, blocked_by=self._full)
+        batch = _Batch(self, view)
+        blocked_by = batch.go_on(view.prefilling[0]) if view.prefilling else None
+        if blocked_by is None:
+            blocked_by = "blocks" if view.just_preempted else batch.fill(view.waiting)
+        decode = self.enable_mixed_chunk or not batch.chunks
+        return StepPlan(prefill=batch.chunks, decode=decode, blocked_by=blocked_by)
+
+    def victim(self, view: ReplicaView) -> Request:
+        """The running request with the fewest tokens out; a prompt begun only for the sake of the last one running."""
+        if len(self._running) < 2 and view.prefilling:
+            return view.prefilling[-1]
+        return self._running.least_done()
+
+    # -- what the engine tells ------------------------------------------------------------------------------------
+
+    def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
+        """The share falls with each step that only decodes; who found no room makes the batch full."""
+        if self._has_shrunk:
+            self._full = None  # a step late: SGLang looks for prompts before it drops the finished
+        elif blocked_by in ("seats", "blocks") and len(self._running) and not self._has_retracted:
+            self._full = blocked_by
+        if not has_prefill and not self._has_retracted:
+            self._n_decayed += n_steps
+        self._has_shrunk = self._has_retracted = False
+        self._running.advance(n_steps)
+
+    def on_join(self, request: Request) -> None:
+        """One more is charged."""
+        self._running.join(request)
+
+    def on_leave(self, request: Request) -> None:
+        """One less is charged; a batch that was full can be tried again."""
+        if request in self._running:
+            self._running.leave(request)
+            self._has_shrunk = self._full is not None
+        else:
+            self._full, self._has_shrunk = None, False
+
+    def on_preempt(self) -> None:
+        """The share becomes what those that stay have used of their max_tokens, and some steps more."""
+        emitted_tokens, most_tokens = self._running.sums()
+        soon_tokens = emitted_tokens + self.retract_decode_steps * len(self._running)
+        self._ratio, self._n_decayed = min(soon_tokens / (most_tokens + 1), 1.0), 0
+        self._full, self._has_shrunk, self._has_retracted = None, False, True
+
+    def on_idle(self) -> None:
+        """The share starts again."""
+        self._ratio, self._n_decayed = self._init_ratio, 0
+
+
+class _Batch:
+    """A prefill batch in the making, and what is left for it."""
+
+    def __init__(self, policy: SgLang, view: ReplicaView) -> None:
+        n_mixed = view.n_decoding if policy.enable_mixed_chunk else 0
+        self.chunks: list[tuple[Request, int]] = []
+        self._view = view
+        self._page_tokens = view.block_size
+        self._most_new_tokens = policy.clip_max_new_tokens_estimation
+        self._free_seats = (policy.max_running_requests or _most_running(view)) - view.n_running
+        self._room_tokens = view.free_blocks * view.block_size - policy._running.total * policy.new_token_ratio
+        self._input_tokens = policy.max_prefill_tokens - n_mixed
+        self._chunk_tokens = (policy.chunked_prefill_size or inf) - n_mixed
+
+    def go_on(self, request: Request) -> Blocked | None:
+        """The next chunk of a prompt begun; it was let in for all its tokens, so only blocks can be missing."""
+        left_tokens = request.prefill_left_tokens
+        n_tokens = int(min(left_tokens, self._chunk_tokens))
+        if n_tokens <= 0:
+            return "budget"
+        if self._view.blocks_for_chunk(request, n_tokens) > self._view.free_blocks:
+            return "blocks"
+        self._add(request, n_tokens, self._new_tokens(request) if n_tokens == left_tokens else 0)
+        return None
+
+    def fill(self, waiting: Sequence[Request]) -> Blocked | None:
+        """Take new requests in order; says what keeps the next one out."""
+        for request in waiting:
+            blocked_by = self._take(request)
+            if blocked_by:
+                return blocked_by
+        return None
+
+    def _take(self, request: Request) -> Blocked | None:
+        """A new request: all of its prompt, or as much as a chunk has room for."""
+        is_alone = not self._view.n_running and not self.chunks
+        left_tokens, new_tokens = request.prefill_left_tokens, self._new_tokens(request)
+        if self.chunks and self._room_tokens <= 0:
+            return "blocks"
+        if min(self._input_tokens, self._chunk_tokens) <= 0:
+            return "budget"
+        if self._free_seats <= 0:
+            return "seats"
+        if left_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
+            return "blocks"
+        n_tokens = self._tokens_of(left_tokens, is_alone)
+        if not n_tokens:
+            return "budget"
+        self._free_seats -= 1
+        self._add(request, n_tokens, new_tokens if n_tokens == left_tokens else 0)
+        return None
+
+    def _tokens_of(self, left_tokens: int, is_alone: bool) -> int:
+        """All tokens of a prompt if their pages fit, else those that fill whole pages; 0: it must wait."""
+        input_tokens = self._in_pages(left_tokens)
+        if input_tokens > self._chunk_tokens:
+            chunk_tokens = int(self._chunk_tokens)
+            paged_tokens = chunk_tokens // self._page_tokens * self._page_tokens
+            return min(left_tokens, paged_tokens or (chunk_tokens if is_alone else 0))
+        may_cut = self._chunk_tokens < inf
+        return left_tokens if may_cut or not self.chunks or input_tokens < self._input_tokens else 0
+
+    def _add(self, request: Request, n_tokens: int, new_tokens: int) -> None:
+        """Charge whole pages and one more, and for a prompt that will be complete its answer to come."""
+        input_tokens = self._in_pages(n_tokens)
+        self.chunks.append((request, n_tokens))
+        self._room_tokens -= input_tokens + new_tokens + self._page_tokens
+        self._input_tokens -= input_tokens
+        self._chunk_tokens -= input_tokens
+
+    def _new_tokens(self, request: Request) -> int:
+        """Tokens that a request is charged with for its answer."""
+        return min(request.max_tokens - request.emitted_tokens, self._most_new_tokens)
+
+    def _in_pages(self, n_tokens: int) -> int:
+        return -(-n_tokens // self._page_tokens) * self._page_tokens
+
+
+def _most_running(view: ReplicaView) -> int:
+    """SGLang's default of max_running_requests (model_runner.py): 512 longest requests, within 2048 and 4096."""
+    return min(max(view.total_blocks * view.block_size * 512 // view.max_model_len, 2048), 4096)
