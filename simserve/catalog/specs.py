@@ -103,6 +103,8 @@ class EngineSpec:
     block_size: int
     reserve_bytes: float
     """CUDA context, graphs and libraries, per GPU."""
+    logit_bytes: float = 4.0
+    """Memory for each logit while the seats of a step are sampled."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a server keeps which computes without a pause."""
     sources: Mapping[str, str] = field(default_factory=dict)

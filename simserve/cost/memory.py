@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 
-LOGIT_BYTES = 4
-"""Logits are computed in 32 bits."""
-
 SAMPLED_ROWS = 256
-"""Rows whose logits are alive at once in the engines' own memory profile; vLLM's default number of sequences."""
+"""Seats where the scheduler does not limit them."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +47,15 @@ def ledger(
     gpu_memory_utilization: float,
     block_size: int,
     max_num_batched_tokens: int,
+    max_num_seqs: int = SAMPLED_ROWS,
     num_gpu_blocks: int | None = None,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest."""
     shard = Shard(model, weight_dtype, kv_dtype, tensor)
     usable = gpu.hbm_bytes * gpu_memory_utilization
     weights = weights_bytes(shard)
-    activations = activations_bytes(shard, max_num_batched_tokens)
+    logits = min(max_num_batched_tokens, max_num_seqs) * model.vocab_size * engine.logit_bytes
+    activations = activations_bytes(shard, max_num_batched_tokens) + logits
     block_bytes = block_size * shard.kv_bytes_per_token
     left = usable - weights - activations - engine.reserve_bytes
     n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
@@ -86,8 +85,7 @@ def weights_bytes(shard: Shard) -> float:
 
 def activations_bytes(shard: Shard, n_tokens: int) -> float:
     """Of one GPU, at the peak of a step of n_tokens: in the MLP, where residual, input, gate, up and their product
-    are alive at once; and the logits of the sampled rows."""
+    are alive at once."""
     model = shard.model
     alive = 2 * model.hidden_size + (3 if model.gated_mlp else 2) * shard.inner_size
-    logits = min(n_tokens, SAMPLED_ROWS) * model.vocab_size * LOGIT_BYTES
-    return n_tokens * alive * ACTIVATION_BYTES + logits
+    return n_tokens * alive * ACTIVATION_BYTES

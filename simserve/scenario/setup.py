@@ -7,7 +7,7 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
-from simserve.cost.memory import MemoryLedger, ledger
+from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.step import StepCost
 from simserve.schedulers.base import Scheduler
 
@@ -116,6 +116,7 @@ def memory_of(
         gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
         block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
+        max_num_seqs=step_seats(scheduler),
         num_gpu_blocks=pool.num_gpu_blocks,
     )
 
@@ -124,3 +125,9 @@ def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
     """The most tokens a step computes, as far as anybody says; what activations are sized for."""
     budgets = (getattr(scheduler, "max_num_batched_tokens", None), engine.scheduler.get("max_num_batched_tokens"))
     return next((budget for budget in budgets if budget is not None), TOKENS_WITHOUT_BUDGET)
+
+
+def step_seats(scheduler: Scheduler | None) -> int:
+    """The most requests that a step samples, as far as anybody says; what logits are sized for."""
+    seats: int | None = getattr(scheduler, "max_num_seqs", None)
+    return SAMPLED_ROWS if seats is None else seats
