@@ -68,7 +68,7 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=last_arrival_s)),
         wall_s=time.perf_counter() - started_s,
-        notes=load.trace.notes,
+        notes=(*load.trace.notes, *_notes(scenario.setups)),
         warnings=_warnings(scenario.setups),
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
@@ -179,3 +179,17 @@ def _of_costs(setup: PoolSetup) -> str | None:
             f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
         )
     return None
+
+
+def _notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """Where a version was asked for whose kernels nobody timed."""
+    return tuple(
+        dict.fromkeys(
+            f"engine {setup.engine.name} {setup.asked_version}: its kernels cost what those of "
+            f"{setup.calibration.engine} {setup.calibration.engine_version} do, which were timed"
+            for setup in setups
+            if setup.calibration is not None
+            and setup.asked_version is not None
+            and not setup.calibration.engine_version.startswith(setup.asked_version)
+        )
+    )

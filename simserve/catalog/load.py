@@ -1,6 +1,7 @@
 """Looking things up in the catalog by name."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from functools import cache
 from importlib import resources
@@ -64,15 +65,41 @@ def load_gpu(name: str) -> GpuSpec:
     return GpuSpec(name=name, **data)
 
 
-def load_engine(name: str, **constants: float) -> EngineSpec:
-    """An engine by its name, with some of its constants replaced. Raises CatalogError."""
+def load_engine(
+    name: str, *, version: str | None = None, fitted: Mapping[str, float] | None = None, **constants: float
+) -> EngineSpec:
+    """An engine by its name. Raises CatalogError.
+
+    Its constants are the catalog's, then those `fitted` to servers of the catalog's version, then what has changed up
+    to the `version` asked for, then `constants`.
+    """
     for key in constants:
         if key not in CONSTANTS:
             raise CatalogError(f"no such constant of an engine, got '{key}'; {did_you_mean(key, CONSTANTS)}")
-    engine = EngineSpec(name=name, version=None, **_read("engines", name))
-    sources = {**engine.sources, **dict.fromkeys(constants, "given by the scenario")}
-    changes: dict[str, Any] = {**constants, "sources": sources}
-    return replace(engine, **changes)
+    data = _read("engines", name)
+    versions: dict[str, dict[str, Any]] = data.pop("versions", {})
+    engine = EngineSpec(name=name, **data)
+    changes: dict[str, Any] = dict(fitted or {})
+    sources = {**engine.sources, **dict.fromkeys(changes, "fitted to serving runs, see the calibration")}
+    if version is not None:
+        wanted = _release(name, version)
+        for release, changed in versions.items():
+            if _release(name, release) <= wanted:
+                source = changed["source"]
+                changed = {key: value for key, value in changed.items() if key != "source"}
+                changes |= changed
+                sources |= dict.fromkeys(changed, source)
+    changes |= constants
+    sources |= dict.fromkeys(constants, "given by the scenario")
+    return replace(engine, **changes, sources=sources, version=version or engine.version)
+
+
+def _release(engine: str, version: str) -> tuple[int, ...]:
+    """0.12 and 0.12.0rc1 as (0, 12, ...), to compare; later parts than the second do not tell."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    if found is None:
+        raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
+    return tuple(map(int, found.groups()))
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:

@@ -77,7 +77,8 @@ class EngineSpec:
     """How a serving engine behaves: scheduler and knobs, efficiencies of its kernels, host time, memory."""
 
     name: str
-    version: str | None
+    version: str
+    """Whose knobs and host constants these are."""
     scheduler: Mapping[str, Any]
     """The engine's own policy, `{kind: ..., its arguments...}`."""
     scheduler_by_gpu_bytes: Mapping[str, Any]

@@ -82,7 +82,9 @@ def campaign_named(name: str) -> "Campaign":
 def _told(result: "Validation") -> str:
     """The assumptions, tables of errors, and the worst points."""
     campaign = result.campaign
-    budget = "the engine's own" if campaign.spare_tokens is None else f"isl + concurrency + {campaign.spare_tokens}"
+    budget = "the engine's own"
+    if campaign.spare_tokens is not None:
+        budget = f"isl + concurrency + {campaign.spare_tokens} ({', '.join(sorted(campaign.spare_for))}), else {budget}"
     parts = [
         f"Assumed of the client and the servers ({campaign.source}):",
         f"  {campaign.requests_per_client} requests a client, all clients at once at the start; lengths "
@@ -155,5 +157,5 @@ def _plain(result: "Validation") -> dict[str, Any]:
             for point in points
         ]
 
-    campaign = {key: value for key, value in asdict(result.campaign).items() if key != "kv_as_weights"}
+    campaign = {key: value for key, value in asdict(result.campaign).items() if not isinstance(value, frozenset)}
     return {"campaign": campaign, "points": plain(result.points), "left_out": plain(result.left_out)}

@@ -87,7 +87,4 @@ def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:
 def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:
     engine: Engine = pool.engine or draft.scenario.engine
     where: Path = ("engine",) if pool.engine is None else (*at, "engine")
-    if engine.version is not None:
-        rule = "constants by version of an engine are not there yet"
-        draft.flaw((*where, "version"), rule, engine.version, "leave it out, or give the constants themselves")
     return draft.looked_up(where, lambda: load_engine(engine))

@@ -36,6 +36,8 @@ class PoolSetup:
     ledger: MemoryLedger
     calibration: Calibration | None
     """None: a plain roofline."""
+    asked_version: str | None
+    """The engine's version that the scenario names."""
 
     @property
     def calibrated(self) -> bool:
@@ -87,6 +89,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         max_model_len=pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens),
         ledger=memory,
         calibration=calibration,
+        asked_version=(pool.engine or scenario.engine).version,
     )
 
 
@@ -98,8 +101,8 @@ def calibration_of(pool: "Pool") -> Calibration | None:
 
 def load_engine(engine: "Engine", calibration: Calibration | None = None) -> EngineSpec:
     """The catalog's engine with the constants that its calibration has fitted, and those of the scenario."""
-    fitted = {} if calibration is None else host_constants(calibration, engine.name)
-    return catalog.load_engine(engine.name, **{**fitted, **engine.constants})
+    fitted = None if calibration is None else host_constants(calibration, engine.name)
+    return catalog.load_engine(engine.name, version=engine.version, fitted=fitted, **engine.constants)
 
 
 def memory_of(

@@ -20,7 +20,7 @@ STEP = {
 DOOR = {
     "receive_s": (2e-3, 1e-5, 5e-2),
     "receive_token_s": (1.5e-6, 1e-8, 5e-5),
-    "respond_s": (3e-3, 1e-5, 5e-2),
+    "respond_s": (3e-3, 1e-5, 1e-2),
 }
 """The same of the front end, fitted to TTFT."""
 

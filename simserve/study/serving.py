@@ -20,12 +20,11 @@ NEEDED = (
 """Columns of a table of serving runs; `kv_dtype` and knobs named as in KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
 SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
-    "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs", "with_budget": {}},
-    "trtllm": {"budget": "max_num_tokens", "seats": "max_batch_size", "with_budget": {}},
+    "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs"},
+    "trtllm": {"budget": "max_num_tokens", "seats": "max_batch_size"},
     "sglang": {
         "budget": "max_prefill_tokens",
         "seats": "max_running_requests",
-        "with_budget": {"enable_mixed_chunk": True},
     },
 }
 """How the policies of the engines call the knobs of a run."""
@@ -70,6 +69,8 @@ class Campaign:
     """Lengths are uniform between this share of isl and osl, and all of it."""
     spare_tokens: int | None = None
     """A step may take isl + concurrency + so many tokens; None: the engine's own budget."""
+    spare_for: frozenset[str] = frozenset()
+    """Engines whose budget was set so; others kept their own."""
     seats_by_concurrency: bool = False
     """Servers run at most `concurrency` requests at once."""
     kv_dtype: str | None = None
@@ -83,6 +84,7 @@ CAMPAIGNS = {
         source="NVIDIA aiconfigurator: genai-perf with 10 requests a client and fixed lengths after a warm-up "
         "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/benchmark)",
         spare_tokens=1500,
+        spare_for=frozenset({"vllm", "trtllm"}),
         kv_as_weights=frozenset({"trtllm"}),
     ),
     "inferencemax": Campaign(
@@ -224,12 +226,12 @@ def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     """The knobs of the server, under the names of its own policy."""
     kind = str(catalog.load_engine(row.engine).scheduler["kind"])
-    spare = None if campaign.spare_tokens is None else row.isl + row.concurrency + campaign.spare_tokens
+    is_set = campaign.spare_tokens is not None and row.engine in campaign.spare_for
+    spare = row.isl + row.concurrency + campaign.spare_tokens if is_set and campaign.spare_tokens else None
     names = SCHEDULER_KNOBS[kind]
     given = {
         names["budget"]: row.knobs.get("max_num_batched_tokens", spare),
         names["seats"]: row.knobs.get("max_num_seqs", row.concurrency if campaign.seats_by_concurrency else None),
-        **(names["with_budget"] if spare else {}),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     return {"kind": kind, **kept} if kept else {}
