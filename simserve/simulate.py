@@ -24,6 +24,7 @@ from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.distortion import Distortion, distorted
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
@@ -45,26 +46,34 @@ class Progress:
     """Simulated time."""
 
 
-def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None = None) -> Results:
+def simulate(
+    scenario: Scenario,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    distortion: Distortion | None = None,
+) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
-    `progress` is called now and then. Raises TraceError for a load that cannot be served, PolicyError for a policy
-    that breaks a rule.
+    `progress` is called now and then; a `distortion` makes all costs wrong by its factors. Raises TraceError for a load
+    that cannot be served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
-    costs = [setup.step_cost() for setup in scenario.setups]
+    setups = scenario.setups
+    if distortion is not None:
+        setups = tuple(distorted(setup, distortion) for setup in setups)
+    costs = [setup.step_cost() for setup in setups]
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    tables, peak_kv_blocks = _serve(scenario, costs, load, progress)
+    tables, peak_kv_blocks = _serve(scenario, setups, costs, load, progress)
     last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
         seed=scenario.seed,
         digest=scenario.digest,
-        pools=tuple(map(_pool_facts, scenario.setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
+        pools=tuple(map(_pool_facts, setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
         peak_kv_blocks=peak_kv_blocks,
         slo={key: value for key, value in scenario.slo.default if value is not None},
-        measure={key: value for key, value in scenario.measure if value is not None},
+        measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=last_arrival_s)),
         wall_s=time.perf_counter() - started_s,
@@ -75,10 +84,14 @@ def simulate(scenario: Scenario, *, progress: Callable[[Progress], None] | None 
 
 
 def _serve(
-    scenario: Scenario, costs: Sequence[StepCost], load: Load, progress: Callable[[Progress], None] | None
+    scenario: Scenario,
+    setups: Sequence[PoolSetup],
+    costs: Sequence[StepCost],
+    load: Load,
+    progress: Callable[[Progress], None] | None,
 ) -> tuple[RunTables, tuple[int, ...]]:
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
-    setups, workload = scenario.setups, scenario.workload
+    workload = scenario.workload
     cluster = Cluster(
         [_replica(setup, cost) for setup, cost in zip(setups, costs, strict=True) for _ in range(setup.n_replicas)],
         scenario.build_router(),

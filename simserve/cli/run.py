@@ -33,6 +33,7 @@ def run(
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
     from simserve.cli import terminal
+    from simserve.study.uncertainty import predict
     from simserve.tables.folder import check_folder
 
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
@@ -40,6 +41,7 @@ def run(
     check_folder(directory)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
+        predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
         if bar:
             bar.show("writing the results")
         results.write(directory, steps=steps, report=None if no_report else _render)
@@ -60,7 +62,8 @@ def _render(results: "Results") -> str:
 def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
     """The verdict, the short table, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.verdict import terminal_table, verdict
+    from simserve.report.verdict import prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
-    return f"{verdict(summary)}\n\n{terminal.table(terminal_table(summary))}\n\n{where}"
+    parts = (verdict(summary), terminal.table(terminal_table(summary)), prediction(summary), where)
+    return "\n\n".join(part for part in parts if part)

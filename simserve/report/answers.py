@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.formats import LATENCIES, count, number, plural, rate, share
-
-GOAL_FRAC = 0.99
-"""Share of requests that should meet every SLO: that of p99 goodput (DistServe, OSDI '24, asks 90 %)."""
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
@@ -49,6 +47,11 @@ class Answers:
     def percentile(self, latency: str, level: str) -> float | None:
         """A percentile of a latency: `percentile("ttft_s", "p99")`."""
         return self.number(latency, level)
+
+    def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
+        """Between which values a percentile lies, as far as the costs of steps are known; None without replays."""
+        found = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
+        return None if found is None else (float(found[0]), float(found[1]))
 
     @property
     def attainment(self) -> float | None:

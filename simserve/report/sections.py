@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from simserve.report.answers import GOAL_FRAC, Answers
+from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.answers import Answers
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -20,7 +21,7 @@ from simserve.report.formats import (
 )
 from simserve.report.replicas import COLUMNS, ReplicaRow
 from simserve.report.trust import cautions
-from simserve.report.verdict import HEADLINES, LEVELS, detail, latency_cells
+from simserve.report.verdict import HEADLINES, LEVELS, between, detail, latency_cells, prediction
 
 MARKS = {
     "met": "✓",
@@ -54,8 +55,14 @@ def header(answers: Answers) -> str:
     return (
         f'<header class="{answers.state}"><p class="eyebrow">simserve · {text(answers.name)}</p>'
         f'<h1><span class="mark" aria-hidden="true">{MARKS[answers.state]}</span>{text(HEADLINES[answers.state])}</h1>'
-        f'<p class="lead">{prose(said[0].upper() + said[1:])}</p>{_setup(answers)}{_tiles(answers)}</header>'
+        f'<p class="lead">{prose(said[0].upper() + said[1:])}</p>'
+        f"{_predicted(answers)}{_setup(answers)}{_tiles(answers)}</header>"
     )
+
+
+def _predicted(answers: Answers) -> str:
+    said = prediction(answers.summary)
+    return "" if said is None else f'<p class="setup">{prose(said)}</p>'
 
 
 def _setup(answers: Answers) -> str:
@@ -110,6 +117,9 @@ def _goodput_tile(answers: Answers) -> str:
 def _latency_tile(answers: Answers, key: str) -> str:
     """The p99, the median, and how many requests were within the goal (of ITL: with their largest gap)."""
     lines = [prose(f"p50 {seconds(answers.percentile(key, 'p50'))}")]
+    ends = answers.predicted(key, "p99")
+    if ends is not None:
+        lines.insert(0, prose(f"{between(ends)}"))
     within = answers.number("slo_attainment", "by_slo", key)
     if within is not None and key in answers.slo:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")

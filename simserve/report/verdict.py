@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.answers import GOAL_FRAC, Answers
+from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.answers import Answers
 from simserve.report.formats import (
     LATENCIES,
     SHORT,
@@ -12,6 +13,7 @@ from simserve.report.formats import (
     goal,
     interval,
     listed,
+    number,
     plural,
     rate,
     seconds,
@@ -39,6 +41,25 @@ def verdict(summary: Mapping[str, Any]) -> str:
     """One sentence: the answer, the number behind it, and what to do about it."""
     answers = Answers(summary)
     return f"{HEADLINES[answers.state]}: {detail(answers)}"
+
+
+def prediction(summary: Mapping[str, Any]) -> str | None:
+    """How far the costs of steps are known, said of what the SLO limits; None where nothing was replayed."""
+    answers = Answers(summary)
+    found = summary.get("prediction")
+    if not found:
+        return None
+    keys = [key for key in (*answers.slo, "ttft_s", "tpot_s") if answers.predicted(key, "p99") is not None]
+    said = [f"p99 {SHORT[key]} {between(answers.predicted(key, 'p99'))}" for key in dict.fromkeys(keys)]
+    chance = number(found.get("slo_probability"))
+    sure = "" if chance is None else f"; the SLO is met with a probability of {chance * 100:.0f} %"
+    n = plural(int(found["replays"]), "replay")
+    return f"As far as step costs are known ({n}), {found['confidence'] * 100:.0f} % prediction: {listed(said)}{sure}."
+
+
+def between(ends: tuple[float, float] | None) -> str:
+    """`279 to 385 ms`, as seconds are written."""
+    return "" if ends is None else f"{seconds(ends[0])} to {seconds(ends[1])}"
 
 
 def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -165,6 +165,13 @@ class Measure(Part):
 
     warmup_s: NotNegative | Literal["auto"] | None = None
     warmup_requests: Natural | None = None
+    replays: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """Replays with costs that are off, for prediction intervals; left out: 8 for up to 20,000 requests, else none."""
+
+    @property
+    def counts_all(self) -> bool:
+        """No warm-up was asked for."""
+        return self.warmup_s is None and self.warmup_requests is None
 
 
 class Targets(Part):

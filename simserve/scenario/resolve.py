@@ -7,7 +7,7 @@ from typing import Any
 from simserve.plugins.flaws import Path, dotted
 from simserve.scenario.draft import Draft
 from simserve.scenario.mistakes import Mistakes, Source
-from simserve.scenario.models import Measure, Scenario
+from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
 from simserve.scenario.workload_rules import resolve_workload
@@ -26,7 +26,7 @@ def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Sce
         "model": absolute_model(draft, draft.scenario.model),
         "cluster": resolve_cluster(draft),
         "workload": resolve_workload(draft),
-        "measure": Measure(warmup_s=0.0) if measure == Measure() else measure,
+        "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
     _refuse_classes(draft)
     mistakes.raise_if_any()

@@ -1,0 +1,40 @@
+"""Distortion: a pool whose costs are off by given factors, to see what not knowing them exactly does to an answer."""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simserve.scenario.setup import PoolSetup
+
+HOST = ("step_host_s", "request_host_s", "gap_s")
+FRONT_END = ("receive_s", "receive_token_s", "respond_s")
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """Factors of times, and of the KV blocks; 1 is as predicted."""
+
+    compute: float = 1.0
+    memory: float = 1.0
+    link: float = 1.0
+    host: float = 1.0
+    front_end: float = 1.0
+    kv_blocks: float = 1.0
+
+
+def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
+    """The pool on a GPU, engine and memory that are off by those factors; blocks that somebody counted stay."""
+    gpu = replace(
+        setup.gpu,
+        flop_per_s={dtype: flop_per_s / by.compute for dtype, flop_per_s in setup.gpu.flop_per_s.items()},
+        hbm_bytes_per_s=setup.gpu.hbm_bytes_per_s / by.memory,
+        link_bytes_per_s=setup.gpu.link_bytes_per_s / by.link,
+        link_latency_s=setup.gpu.link_latency_s * by.link,
+    )
+    factors = dict.fromkeys(HOST, by.host) | dict.fromkeys(FRONT_END, by.front_end)
+    engine = replace(setup.engine, **{name: getattr(setup.engine, name) * by for name, by in factors.items()})
+    ledger = setup.ledger
+    if not ledger.verified:
+        least = -(-setup.max_model_len // ledger.block_size)
+        ledger = replace(ledger, n_blocks=max(least, round(ledger.n_blocks * by.kv_blocks)))
+    return replace(setup, gpu=gpu, engine=engine, ledger=ledger)
