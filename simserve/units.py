@@ -15,6 +15,7 @@ MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
 MIB = 2**20
+GIB = 2**30
 
 
 def to_ps(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""A ModelSpec from a Hugging Face config.json: dense and grouped-query transformers.
+"""A ModelSpec from a Hugging Face config.json: transformers, dense or with experts, quantised or not.
 
 Keys and their defaults as in the configuration classes of the transformers library.
 """
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from simserve.catalog.layer_parts import dense_size, read_experts, read_mla
+from simserve.catalog.quantisation import only_experts, read_weight_dtype
 from simserve.catalog.specs import ModelSpec
 from simserve.errors import CatalogError, closest
 
@@ -33,35 +35,48 @@ UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcod
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """What some families call the number of KV heads; reading them as one a head would cost many times the cache."""
 
-LAYER_KINDS = {"full_attention": False, "sliding_attention": True}
+WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
+"""Tokens that a local layer attends to at most: the last ones, or those of the same chunk (Llama 4)."""
+
+LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 """Entries of layer_types that are modelled, and whether such a layer has the window."""
 
 
 def read_config(path: Path) -> ModelSpec:
     """Raises CatalogError for a file that is no config.json, lacks keys, contradicts itself, or is not modelled yet."""
     config = _load(path)
-    refusal = _what_comes_later(config)
-    if refusal is not None:
-        raise CatalogError(f"{path}: {refusal}")
-    _check(path, config)
+    try:
+        return _spec(path, config)
+    except CatalogError as error:
+        raise CatalogError(f"{path}: {error}") from None
+
+
+def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
+    _refuse_what_comes_later(config)
+    _check(config)
     n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
     n_window_layers = _n_window_layers(config)
     family = config.get("model_type")
     tied = config.get("tie_word_embeddings")
+    experts, mla = read_experts(config), read_mla(config)
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=config["num_hidden_layers"],
         hidden_size=hidden,
         n_heads=n_heads,
-        n_kv_heads=config.get("num_key_value_heads") or n_heads,
-        head_dim=config.get("head_dim") or hidden // n_heads,
-        intermediate_size=config["intermediate_size"],
+        n_kv_heads=n_heads if mla else config.get("num_key_value_heads") or n_heads,
+        head_dim=mla.qk_head_dim if mla else config.get("head_dim") or hidden // n_heads,
+        intermediate_size=dense_size(config) if experts else config["intermediate_size"],
         vocab_size=config["vocab_size"],
         max_position_embeddings=config["max_position_embeddings"],
         tie_word_embeddings=family in TIED_FAMILIES if tied is None else bool(tied),
         gated_mlp=family not in UNGATED_FAMILIES,
-        sliding_window=config["sliding_window"] if n_window_layers else None,
+        sliding_window=_window(config) if n_window_layers else None,
         n_window_layers=n_window_layers,
+        experts=experts,
+        mla=mla,
+        weight_dtype=read_weight_dtype(config),
+        only_experts_quantised=experts is not None and only_experts(config),
         source=f"Hugging Face config.json, {path.name}",
     )
 
@@ -81,68 +96,59 @@ def _load(path: Path) -> dict[str, Any]:
     return {**config, **(inner or {})}
 
 
-def _what_comes_later(config: Mapping[str, Any]) -> str | None:
-    """Why this model cannot be simulated yet; None for dense and grouped-query transformers."""
+def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:
     keys = {
-        "mixture-of-experts models": next((key for key in config if "expert" in key and _is_many(config[key])), None),
-        "models with latent attention (MLA)": "kv_lora_rank" if config.get("kv_lora_rank") else None,
         "layers that differ in shape": next((key for key in _counted(config) if isinstance(config[key], list)), None),
         "state-space and hybrid models": next((key for key in config if key.startswith(("mamba_", "ssm_"))), None),
+        "models with sparse attention": "index_topk" if config.get("index_topk") else None,
         "encoder-decoder models": "is_encoder_decoder" if config.get("is_encoder_decoder") else None,
     }
     for what, key in keys.items():
         if key is not None:
-            return f"{key}: {what} are not there yet; choose a dense model"
-    if config.get("quantization_config"):
-        remedy = "give the config.json of the unquantised model, and weight_dtype in the scenario"
-        return f"quantization_config: quantised checkpoints are not there yet; {remedy}"
+            raise CatalogError(f"{key}: {what} are not there yet; choose another model")
     kinds = config.get("layer_types") or []
     unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - LAYER_KINDS.keys())
-    return f"layer_types: layers of kind {', '.join(unknown)} are not there yet" if unknown else None
-
-
-def _is_many(value: object) -> bool:
-    """A number of experts beyond one; null and 0 stand in configs of dense models."""
-    return isinstance(value, int | list) and value not in (0, 1) and value != []
+    if unknown:
+        raise CatalogError(f"layer_types: layers of kind {', '.join(unknown)} are not there yet")
 
 
 def _counted(config: Mapping[str, Any]) -> list[str]:
     return [key for key in (*NEEDED, *OPTIONAL) if config.get(key) is not None]
 
 
-def _check(path: Path, config: Mapping[str, Any]) -> None:
+def _check(config: Mapping[str, Any]) -> None:
     """Every key that is needed is there and counts something, and none contradicts another."""
     missing = [key for key in NEEDED if config.get(key) is None]
     if missing:
         near = closest(missing[0], [key for key in config if key not in NEEDED and isinstance(config[key], int)])
         remedy = f"{missing[0]} may be what it calls {near}" if near else "it must be the config.json of a causal model"
-        raise CatalogError(f"{path}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
+        raise CatalogError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
     alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
     if alias is not None and config.get("num_key_value_heads") is None:
         remedy = f"say it beside {alias}, got {json.dumps(config[alias])}"
-        raise CatalogError(f"{path}: num_key_value_heads is missing; {remedy}")
-    for key in (*_counted(config), *(["sliding_window"] if _uses_window(config) else [])):
+        raise CatalogError(f"num_key_value_heads is missing; {remedy}")
+    for key in (*_counted(config), *(key for key in WINDOW_KEYS if config.get(key) and _uses_window(config))):
         if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
-            raise CatalogError(f"{path}: {key} must be a whole number of at least 1, got {json.dumps(config[key])}")
+            raise CatalogError(f"{key} must be a whole number of at least 1, got {json.dumps(config[key])}")
     n_layers, n_heads, hidden = (config[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
     n_kv_heads, kinds = config.get("num_key_value_heads") or n_heads, config.get("layer_types")
     if n_heads % n_kv_heads:
-        raise CatalogError(f"{path}: num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
-    if not config.get("head_dim") and hidden % n_heads:
-        raise CatalogError(
-            f"{path}: without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}"
-        )
+        raise CatalogError(f"num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")
+    if not config.get("head_dim") and not config.get("kv_lora_rank") and hidden % n_heads:
+        raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")
     if kinds and len(kinds) != n_layers:
-        raise CatalogError(
-            f"{path}: layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}"
-        )
-    if kinds and "sliding_attention" in kinds and not config.get("sliding_window"):
-        raise CatalogError(f"{path}: layer_types names layers of sliding_attention, but sliding_window is missing")
+        raise CatalogError(f"layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}")
+    if kinds and "sliding_attention" in kinds and not _window(config):
+        raise CatalogError("layer_types names layers of sliding_attention, but sliding_window is missing")
 
 
 def _uses_window(config: Mapping[str, Any]) -> bool:
     """A config may state a window and switch it off."""
-    return bool(config.get("sliding_window")) and config.get("use_sliding_window") is not False
+    return bool(_window(config)) and config.get("use_sliding_window") is not False
+
+
+def _window(config: Mapping[str, Any]) -> Any:
+    return next((config[key] for key in WINDOW_KEYS if config.get(key)), None)
 
 
 def _n_window_layers(config: Mapping[str, Any]) -> int:

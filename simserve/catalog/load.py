@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, Mla, ModelSpec
 from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
@@ -36,6 +36,9 @@ CONSTANTS = (
 )
 """Numbers of an engine that a scenario may replace."""
 
+PARTS: dict[str, Callable[..., Any]] = {"experts": Experts, "mla": Mla}
+"""Mappings in a model's YAML, and what they become."""
+
 # fast: libyaml, where PyYAML was built with it; both loaders are safe ones and read the same.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -55,7 +58,9 @@ def load_model(name_or_path: str) -> ModelSpec:
             known = did_you_mean(path.name, _names("models"))
             raise CatalogError(f"there is no such file, got '{name_or_path}'; or, by its name in the catalog, {known}")
         return read_config(path / "config.json" if path.is_dir() else path)
-    return ModelSpec(name=name_or_path, **_read("models", name_or_path))
+    data = _read("models", name_or_path)
+    parts = {key: part(**data.pop(key)) for key, part in PARTS.items() if key in data}
+    return ModelSpec(name=name_or_path, **parts, **data)
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -107,7 +112,8 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     load: dict[str, Callable[[str], Any]] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
     names(kind)  # refuses a kind that there is not
     thing = load[kind](name)
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}
+    return {key: asdict(value) if isinstance(value, Experts | Mla) else value for key, value in values.items()}
 
 
 @cache

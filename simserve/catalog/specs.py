@@ -8,14 +8,75 @@ from typing import Any
 BYTES_PER_VALUE: Mapping[str, float] = MappingProxyType(
     {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5}
 )
-"""Bytes a stored number takes, by dtype; scales of quantised blocks are left out (under 4 %)."""
+"""Bytes a number takes, by dtype, without the scales of quantised blocks (see STORED_BYTES)."""
+
+SCALE_BYTES: Mapping[str, float] = MappingProxyType(
+    {
+        "fp8_block": 4 / (128 * 128),  # a 32-bit scale for 128 x 128 weights (DeepSeek-V3, section 3.3)
+        "int4": 2 / 128,  # a 16-bit scale for a group of 128 (GPTQ, AWQ, compressed-tensors)
+        "mxfp4": 1 / 32,  # an 8-bit exponent for a block of 32 (OCP Microscaling 1.0, section 5.2)
+    }
+)
+"""Bytes of scales for each weight; one scale a channel or tensor (fp8, int8) is next to nothing."""
+
+STORED_BYTES: Mapping[str, float] = MappingProxyType(
+    {dtype: n_bytes + SCALE_BYTES.get(dtype, 0.0) for dtype, n_bytes in BYTES_PER_VALUE.items()}
+)
+"""Bytes a weight takes in memory, its share of the scales included."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts that take the MLP's place in the layers of a mixture-of-experts model.
+
+    Invariant: 1 <= top_k <= n_experts.
+    """
+
+    n_experts: int
+    """Routed ones, in each layer that has any."""
+    top_k: int
+    """Routed experts that a token goes through."""
+    expert_size: int
+    """Inner size of one."""
+    n_dense_layers: int = 0
+    """Layers with an MLP of intermediate_size instead."""
+    n_shared_experts: int = 0
+    """Experts that every token goes through."""
+    shared_size: int = 0
+    """Inner size of one shared expert."""
+
+
+@dataclass(frozen=True)
+class Mla:
+    """Multi-head latent attention: keys and values come from one short vector a token (DeepSeek-V2, section 2.1)."""
+
+    kv_lora_rank: int
+    """Of the latent vector, which is what the cache holds."""
+    qk_nope_head_dim: int
+    """A head's part of a key that is not rotated."""
+    qk_rope_head_dim: int
+    """The rotated part, one for all heads; cached beside the latent vector."""
+    v_head_dim: int
+    q_lora_rank: int | None = None
+    """Of the queries' own latent vector; None: queries are projected at once."""
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Width of a head's key."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def cached_size(self) -> int:
+        """Values a token takes in the cache, in one layer, whatever the heads."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The shape of a dense or grouped-query transformer.
+    """The shape of a transformer: dense or with experts, with grouped queries or latent attention.
 
-    Invariant: n_heads is a multiple of n_kv_heads; n_window_layers <= n_layers, and is 0 without a window.
+    Invariant: n_heads is a multiple of n_kv_heads; n_window_layers <= n_layers, and is 0 without a window;
+    n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
     """
 
     name: str
@@ -33,12 +94,28 @@ class ModelSpec:
     sliding_window: int | None = None
     """Tokens that a windowed layer attends to; None: all layers attend to everything."""
     n_window_layers: int = 0
+    experts: Experts | None = None
+    mla: Mla | None = None
+    weight_dtype: str | None = None
+    """What the published checkpoint is quantised to; None: it is in 16 bits."""
+    only_experts_quantised: bool = False
+    """Attention and shared experts stay in 16 bits, whatever the experts are stored in."""
     source: str = ""
 
     @property
     def windowed(self) -> bool:
         """Some layers attend to the last `sliding_window` tokens only."""
         return self.sliding_window is not None and self.n_window_layers > 0
+
+    @property
+    def n_dense_layers(self) -> int:
+        """Layers with a plain MLP."""
+        return self.n_layers if self.experts is None else self.experts.n_dense_layers
+
+    @property
+    def n_moe_layers(self) -> int:
+        """Layers with experts."""
+        return self.n_layers - self.n_dense_layers
 
 
 @dataclass(frozen=True)
@@ -103,9 +180,15 @@ class EngineSpec:
     gpu_memory_utilization: float
     block_size: int
     reserve_bytes: float
-    """CUDA context, graphs and libraries, per GPU."""
+    """What libraries hold of the budget, per GPU."""
+    group_reserve_bytes: float = 0.0
+    """What they hold besides where GPUs work together over fast links: buffers of NCCL and all-reduce."""
     logit_bytes: float = 4.0
     """Memory for each logit while the seats of a step are sampled."""
+    profiles_activations: bool = True
+    """The activation peak is taken from the budget; false: it comes from the share outside (SGLang)."""
+    shares_free: bool = False
+    """The KV cache gets its share of what weights and activations leave, rather than what they leave of a share."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a server keeps which computes without a pause."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -1,17 +1,31 @@
-"""Memory: where the bytes of a GPU go, and how many KV blocks are left."""
+"""Memory: where the bytes of a GPU go, and how many KV blocks are left.
 
+Checked against start-up logs of real servers: tests/cost/test_kv_capacity.py.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import STORED_BYTES, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
+from simserve.units import GIB
 
 SAMPLED_ROWS = 256
 """Seats where the scheduler does not limit them."""
 
+DRIVER_BYTES = 0.55 * GIB
+"""What nvidia-smi counts as total and CUDA does not: 0.46 GiB on an H100, 0.6 on H200 and L40S, 0.75 on an A100."""
+
+FAST_LINK_BYTES_PER_S = 450e9
+"""Links that fast (NVLink 4) take the engine's whole group_reserve_bytes; slower ones a part, as they need less."""
+
+MXFP4_TILE = 256
+"""Kernels for mxfp4 pad the inner size of experts to a multiple (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
+
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Bytes of each GPU of a replica.
+    """Bytes of each GPU of a replica; with pipeline parallelism, of the stage that has room for the fewest tokens.
 
     Invariant: weights + activations + reserve + kv <= usable <= total when the model fits (missing_bytes = 0).
     """
@@ -36,6 +50,23 @@ class MemoryLedger:
         return self.n_blocks * self.block_size
 
 
+@dataclass(frozen=True)
+class Stage:
+    """The layers of one stage of a pipeline; the whole model is a pipeline of one."""
+
+    n_dense_layers: int
+    n_moe_layers: int
+    is_first: bool = True
+    """Has the embeddings."""
+    is_last: bool = True
+    """Has the LM head, and samples."""
+
+    @property
+    def n_layers(self) -> int:
+        """Of both kinds."""
+        return self.n_dense_layers + self.n_moe_layers
+
+
 def ledger(
     model: ModelSpec,
     gpu: GpuSpec,
@@ -49,43 +80,116 @@ def ledger(
     max_num_batched_tokens: int,
     max_num_seqs: int = SAMPLED_ROWS,
     num_gpu_blocks: int | None = None,
+    pipeline: int = 1,
+    expert: int = 1,
 ) -> MemoryLedger:
-    """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest."""
-    shard = Shard(model, weight_dtype, kv_dtype, tensor)
-    usable = gpu.hbm_bytes * gpu_memory_utilization
-    weights = weights_bytes(shard)
-    logits = min(max_num_batched_tokens, max_num_seqs) * model.vocab_size * engine.logit_bytes
-    activations = activations_bytes(shard, max_num_batched_tokens) + logits
-    block_bytes = block_size * shard.kv_bytes_per_token
-    left = usable - weights - activations - engine.reserve_bytes
-    n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
-    return MemoryLedger(
-        total_bytes=gpu.hbm_bytes,
-        usable_bytes=usable,
-        weights_bytes=weights,
-        activations_bytes=activations,
-        reserve_bytes=engine.reserve_bytes,
-        kv_bytes=n_blocks * block_bytes,
-        n_blocks=n_blocks,
-        block_size=block_size,
-        block_bytes=block_bytes,
-        verified=num_gpu_blocks is not None,
-        missing_bytes=0.0 if n_blocks else block_bytes - left,
-    )
+    """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
+
+    `expert` GPUs share the experts. Data parallelism adds nothing here: every rank has all of this for itself.
+    """
+    shard = Shard(model, weight_dtype, kv_dtype, tensor, expert)
+    rows = min(max_num_batched_tokens, max_num_seqs)
+
+    def of_stage(stage: Stage) -> MemoryLedger:
+        logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
+        weights = weights_bytes(shard, stage)
+        activations = activations_bytes(shard, max_num_batched_tokens, logits) if engine.profiles_activations else 0.0
+        reserve = reserve_bytes(gpu, engine, tensor * pipeline * expert)
+        held = weights + activations + reserve
+        usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
+        block_bytes = block_size * shard.layer_kv_bytes_per_token * stage.n_layers
+        left = usable - held
+        n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
+        return MemoryLedger(
+            total_bytes=gpu.hbm_bytes,
+            usable_bytes=usable,
+            weights_bytes=weights,
+            activations_bytes=activations,
+            reserve_bytes=reserve,
+            kv_bytes=n_blocks * block_bytes,
+            n_blocks=n_blocks,
+            block_size=block_size,
+            block_bytes=block_bytes,
+            verified=num_gpu_blocks is not None,
+            missing_bytes=0.0 if n_blocks else block_bytes - left,
+        )
+
+    return min(map(of_stage, stages(model, pipeline)), key=lambda stage: (stage.n_blocks, -stage.missing_bytes))
 
 
-def weights_bytes(shard: Shard) -> float:
-    """Of one GPU: the layers in their dtype; embeddings and LM head (one matrix when tied) in 16 bits; norms."""
+def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
+    """Layers dealt out evenly; what is left over goes to the stages before the last (vLLM, get_pp_indices)."""
+    most, extra = divmod(model.n_layers, pipeline)
+    begin = 0
+    for index in range(pipeline):
+        is_last = index == pipeline - 1
+        end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
+        n_dense = max(0, min(end, model.n_dense_layers) - begin)
+        yield Stage(n_dense, end - begin - n_dense, is_first=index == 0, is_last=is_last)
+        begin = end
+
+
+def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
+    """Of one GPU: the layers in their dtype; embeddings and LM head (one matrix when tied), gates and norms in 16
+    bits. Without a stage, the whole model."""
     model = shard.model
-    layers = model.n_layers * (shard.layer_weights * shard.weight_bytes_per_value)
-    vocabulary = shard.head_weights * (1 if model.tie_word_embeddings else 2)
-    norms = (2 * model.n_layers + 1) * model.hidden_size
-    return layers + (vocabulary + norms) * ACTIVATION_BYTES
+    stage = stage or next(stages(model))
+    dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
+    numbers = stage.n_layers * shard.attention_weights + stage.n_dense_layers * shard.mlp_weights
+    in_experts, in_gates = 0, 0
+    if stage.n_moe_layers:
+        numbers += stage.n_moe_layers * shard.shared_weights
+        in_experts = stage.n_moe_layers * shard.n_experts * _stored_expert_weights(shard)
+        in_gates = stage.n_moe_layers * shard.router_weights
+    n_vocabularies = stage.is_first + stage.is_last
+    if model.tie_word_embeddings and n_vocabularies == 2:
+        n_vocabularies = 1
+    norms = (2 * stage.n_layers + stage.is_last) * model.hidden_size
+    in_16_bits = n_vocabularies * shard.head_weights + norms + in_gates + stage.n_layers * _absorbed_weights(shard)
+    return numbers * dense + in_experts * routed + in_16_bits * ACTIVATION_BYTES
 
 
-def activations_bytes(shard: Shard, n_tokens: int) -> float:
-    """Of one GPU, at the peak of a step of n_tokens: in the MLP, where residual, input, gate, up and their product
-    are alive at once."""
-    model = shard.model
-    alive = 2 * model.hidden_size + (3 if model.gated_mlp else 2) * shard.inner_size
-    return n_tokens * alive * ACTIVATION_BYTES
+def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) -> float:
+    """Of one GPU, at the peak of a step of n_tokens: in its widest layer, or when it samples, after the layers, where
+    the hidden states and the logits are alive. Residual and input of a layer are alive all through it."""
+    model, mla = shard.model, shard.model.mla
+    mlp = 3 if model.gated_mlp else 2  # gate, up and their product
+    widths = [mlp * shard.inner_size] if model.n_dense_layers else []
+    if model.experts is not None:
+        columns = shard.expert_columns
+        # Fused experts keep three buffers, the first and last in one (vLLM, fused_moe.py): gate and up, or outputs;
+        # and products. Shared experts come before.
+        routed = model.experts.top_k * (max(2 * columns, model.hidden_size) + columns)
+        widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
+    if mla is not None:
+        widths.append(shard.n_heads * (2 * mla.qk_head_dim + 2 * mla.v_head_dim))  # queries, keys, values, outputs
+    in_layers = n_tokens * (2 * model.hidden_size + max(widths)) * ACTIVATION_BYTES
+    return max(in_layers, n_tokens * model.hidden_size * ACTIVATION_BYTES + logits_bytes)
+
+
+def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
+    """Libraries, and buffers for the links where GPUs work together."""
+    share = min(1.0, gpu.link_bytes_per_s / FAST_LINK_BYTES_PER_S) if n_gpus > 1 else 0.0
+    return engine.reserve_bytes + share * engine.group_reserve_bytes
+
+
+def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, held_bytes: float) -> float:
+    """A share of what CUDA sees, or all that is held and a share of the rest."""
+    total = gpu.hbm_bytes - DRIVER_BYTES
+    return held_bytes + share * (total - held_bytes) if engine.shares_free else share * total
+
+
+def _stored_expert_weights(shard: Shard) -> int:
+    """Numbers of an expert as kernels lay it out."""
+    if shard.weight_dtype != "mxfp4":
+        return shard.expert_weights
+    columns = -(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE
+    return shard.expert_weights // shard.expert_columns * columns
+
+
+def _absorbed_weights(shard: Shard) -> int:
+    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantised (vLLM, mla/common.py)."""
+    if shard.model.mla is None:
+        return 0
+    n_in, n_out = shard.attention_matrices["kv_b"]
+    return n_in * n_out

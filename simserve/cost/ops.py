@@ -1,20 +1,21 @@
 """FLOP and bytes of each kernel of a step, on one GPU of a tensor-parallel group. Numbers in, numbers out; arrays too.
 
 Sources: operation counts of a transformer layer as in Kaplan et al. 2020 (table 1) and Pope et al. 2022 (section 2);
-Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3).
+Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3); DeepSeek-V2 (section 2.1) for
+latent attention.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, Experts, ModelSpec
 
 ACTIVATION_BYTES = 2
 """Activations travel in 16 bits, whatever the weights are stored in."""
 
 HEAD_DTYPE = "bf16"
-"""Embeddings and LM head stay in 16 bits, whatever the layers are stored in."""
+"""Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +27,34 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class ExpertLayer:
+    """The routed experts of a layer, and the GPUs that share them: what a cost form asks for."""
+
+    hidden_size: int
+    expert_size: int
+    """Inner size of one, before `tensor` GPUs divide it."""
+    n_experts: int
+    top_k: int
+    tensor: int
+    """GPUs that divide each expert."""
+    expert: int
+    """GPUs that divide the experts among them."""
+
+
+@dataclass(frozen=True)
 class Shard:
     """The part of a model that one GPU of a tensor-parallel group holds, and what it does for n tokens.
 
-    KV heads are replicated when there are more GPUs than KV heads.
+    KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
+    GPUs share the experts: those of this group, and with data parallelism those of other groups, which hold the rest
+    of the model once more.
     """
 
     model: ModelSpec
     weight_dtype: str = "bf16"
     kv_dtype: str = "bf16"
     tensor: int = 1
+    expert: int = 1
 
     @property
     def n_heads(self) -> int:
@@ -48,31 +67,118 @@ class Shard:
         return max(1, self.model.n_kv_heads // self.tensor)
 
     @property
+    def key_size(self) -> int:
+        """Width of a head's key."""
+        return self.model.mla.qk_head_dim if self.model.mla else self.model.head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of a head's value."""
+        return self.model.mla.v_head_dim if self.model.mla else self.model.head_dim
+
+    @property
     def inner_size(self) -> int:
         """Columns of the MLP here; padded where the group does not divide them."""
         return -(-self.model.intermediate_size // self.tensor)
 
     @property
     def weight_bytes_per_value(self) -> float:
-        """Of the layers' matrices; embeddings and LM head stay in 16 bits."""
+        """Of the layers' matrices, without scales; embeddings and LM head stay in 16 bits."""
         return BYTES_PER_VALUE[self.weight_dtype]
+
+    @property
+    def dense_dtype(self) -> str:
+        """What attention, MLP and shared experts are stored in."""
+        return HEAD_DTYPE if self.model.only_experts_quantised else self.weight_dtype
 
     @cached_property
     def matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of each matrix of a layer."""
-        model = self.model
-        width, inner = self.n_heads * model.head_dim, self.inner_size
+        """(rows in, columns out) of each matrix of a dense layer: attention, then MLP."""
+        return {**self.attention_matrices, **self._mlp(self.inner_size)}
+
+    @cached_property
+    def attention_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of the projections of any layer; those of the latent vectors are not divided."""
+        model, mla = self.model, self.model.mla
+        output = (self.n_heads * self.value_size, model.hidden_size)
+        if mla is None:
+            columns = self.n_heads * model.head_dim + 2 * self.n_kv_heads * model.head_dim
+            return {"qkv": (model.hidden_size, columns), "output": output}
+        queries = self.n_heads * mla.qk_head_dim
+        rank = mla.q_lora_rank
         return {
-            "qkv": (model.hidden_size, width + 2 * self.n_kv_heads * model.head_dim),
-            "output": (width, model.hidden_size),
-            "gate_up": (model.hidden_size, inner * (2 if model.gated_mlp else 1)),
-            "down": (inner, model.hidden_size),
+            **({"q": (model.hidden_size, queries)} if rank is None else {"q_a": (model.hidden_size, rank)}),
+            **({} if rank is None else {"q_b": (rank, queries)}),
+            "kv_a": (model.hidden_size, mla.cached_size),
+            "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
+            "output": output,
         }
+
+    @cached_property
+    def shared_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of the shared experts of a layer, side by side; none without any."""
+        experts = self.model.experts
+        inner = experts.n_shared_experts * experts.shared_size if experts else 0
+        return self._mlp(-(-inner // self.tensor)) if inner else {}
+
+    @property
+    def router(self) -> tuple[int, int]:
+        """(rows in, columns out) of the gate of a layer with experts: whole on every GPU, in 16 bits."""
+        return self.model.hidden_size, self._experts.n_experts
+
+    @property
+    def expert_layer(self) -> ExpertLayer:
+        """Of a layer with experts. Without expert parallelism the group divides each of them."""
+        experts = self._experts
+        return ExpertLayer(
+            hidden_size=self.model.hidden_size,
+            expert_size=experts.expert_size,
+            n_experts=experts.n_experts,
+            top_k=experts.top_k,
+            tensor=max(1, self.tensor // self.expert),
+            expert=self.expert,
+        )
+
+    @property
+    def n_experts(self) -> int:
+        """Routed experts of a layer that this GPU holds, whole or a part of each; the most that any does."""
+        return -(-self._experts.n_experts // self.expert)
+
+    @property
+    def expert_columns(self) -> int:
+        """Inner size of an expert here."""
+        return -(-self.expert_layer.expert_size // self.expert_layer.tensor)
 
     @property
     def layer_weights(self) -> int:
-        """Numbers in the matrices of a layer."""
-        return sum(n_in * n_out for n_in, n_out in self.matrices.values())
+        """Numbers in the matrices of a dense layer."""
+        return _n_weights(self.matrices)
+
+    @property
+    def attention_weights(self) -> int:
+        """Numbers in the projections of a layer."""
+        return _n_weights(self.attention_matrices)
+
+    @property
+    def mlp_weights(self) -> int:
+        """Numbers in the MLP of a layer without experts."""
+        return _n_weights(self._mlp(self.inner_size))
+
+    @property
+    def shared_weights(self) -> int:
+        """Numbers in the shared experts of a layer."""
+        return _n_weights(self.shared_matrices)
+
+    @property
+    def router_weights(self) -> int:
+        """Numbers in the gate of a layer with experts."""
+        n_in, n_out = self.router
+        return n_in * n_out
+
+    @property
+    def expert_weights(self) -> int:
+        """Numbers in one expert, as far as it is here."""
+        return _n_weights(self._mlp(self.expert_columns))
 
     @property
     def head_columns(self) -> int:
@@ -85,45 +191,74 @@ class Shard:
         return self.model.hidden_size * self.head_columns
 
     @property
+    def active_weights(self) -> int:
+        """Numbers that multiply a token on its way through all layers; 2 FLOP each. The LM head is not among them."""
+        return self._weights_with(0 if self.model.experts is None else self._experts.top_k)
+
+    @property
+    def total_weights(self) -> int:
+        """Numbers in all matrices, gates, embeddings and LM head here (one matrix when tied): the published number of
+        parameters, but for norms and biases."""
+        in_layers = self._weights_with(0 if self.model.experts is None else self.n_experts)
+        return in_layers + self.head_weights * (1 if self.model.tie_word_embeddings else 2)
+
+    @property
+    def layer_kv_bytes_per_token(self) -> float:
+        """Keys and values of one token in one layer: 2 for K and V, or the latent vector that stands for both."""
+        mla = self.model.mla
+        values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
+        return values * BYTES_PER_VALUE[self.kv_dtype]
+
+    @property
     def kv_bytes_per_token(self) -> float:
-        """Keys and values of one token, all layers: 2 for K and V."""
-        per_layer = 2 * self.n_kv_heads * self.model.head_dim * BYTES_PER_VALUE[self.kv_dtype]
-        return per_layer * self.model.n_layers
+        """Keys and values of one token, all layers."""
+        return self.layer_kv_bytes_per_token * self.model.n_layers
 
     def matmul(self, name: str, n_tokens: Any) -> Kernel:
         """A matrix of a layer applied to n tokens: 2 FLOP a weight and token; weights read once."""
         n_in, n_out = self.matrices[name]
-        return matmul(n_tokens, n_in, n_out, self.weight_bytes_per_value)
+        return matmul(n_tokens, n_in, n_out, BYTES_PER_VALUE[self.dense_dtype])
 
     def lm_head(self, n_rows: Any) -> Kernel:
         """Hidden states of n positions to logits."""
         return matmul(n_rows, self.model.hidden_size, self.head_columns, BYTES_PER_VALUE[HEAD_DTYPE])
 
     def elementwise(self, n_tokens: Any) -> Kernel:
-        """Norms and residuals, rotary embedding, activation and KV write of one layer: memory traffic, hardly FLOP.
+        """Norms and residuals, rotary embedding, activation and KV write of an average layer: memory traffic, hardly
+        FLOP. The activation of routed experts belongs to their kernel.
 
         Each of two norms reads input and residual and writes both; rotation reads and writes queries and keys; the
         activation reads gate and up and writes one; keys and values are written once.
         """
         model = self.model
-        rotated = (self.n_heads + self.n_kv_heads) * model.head_dim
-        values = 2 * 4 * model.hidden_size + 2 * rotated + (3 if model.gated_mlp else 2) * self.inner_size
-        n_bytes = values * ACTIVATION_BYTES + self.kv_bytes_per_token / model.n_layers
+        activated = model.n_dense_layers * self.inner_size
+        if self.shared_matrices:
+            activated += model.n_moe_layers * self.shared_matrices["down"][0]
+        values = (
+            2 * 4 * model.hidden_size + 2 * self._rotated + (3 if model.gated_mlp else 2) * activated // model.n_layers
+        )
+        n_bytes = values * ACTIVATION_BYTES + self.layer_kv_bytes_per_token
         return Kernel(n_tokens * values, n_tokens * n_bytes)
 
     def prefill_attention(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Kernel:
-        """Causal attention of prompt chunks in one layer: 4 FLOP a pair, head and width (scores, then values)."""
+        """Causal attention of prompt chunks in one layer: 2 FLOP a pair, head and width of scores, and of values.
+
+        Latent vectors are expanded to whole keys and values first, which is a matrix (kv_b), not counted here.
+        """
         return Kernel(
-            4 * self.n_heads * self.model.head_dim * n_pairs,
-            n_context_tokens * (self.kv_bytes_per_token / self.model.n_layers) + n_tokens * self._query_bytes,
+            2 * self.n_heads * (self.key_size + self.value_size) * n_pairs,
+            n_context_tokens * self.layer_kv_bytes_per_token + n_tokens * self._query_bytes,
         )
 
     def decode_attention(self, n: Any, kv_tokens: Any) -> Kernel:
-        """Attention of n decoding requests that attend kv_tokens keys in all, in one layer."""
-        return Kernel(
-            4 * self.n_heads * self.model.head_dim * kv_tokens,
-            kv_tokens * (self.kv_bytes_per_token / self.model.n_layers) + n * self._query_bytes,
-        )
+        """Attention of n decoding requests that attend kv_tokens keys in all, in one layer.
+
+        Latent attention works on the cached vectors themselves: queries and outputs are projected instead of keys.
+        """
+        mla = self.model.mla
+        width = mla.cached_size + mla.kv_lora_rank if mla else self.key_size + self.value_size
+        query_bytes = self.n_heads * width * ACTIVATION_BYTES
+        return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self.layer_kv_bytes_per_token + n * query_bytes)
 
     def all_reduce_bytes(self, n_tokens: Any) -> Any:
         """What each of the two all-reduces of a layer sums over the group."""
@@ -132,7 +267,39 @@ class Shard:
     @property
     def _query_bytes(self) -> int:
         """A token's queries read and outputs written, in one layer."""
-        return 2 * self.n_heads * self.model.head_dim * ACTIVATION_BYTES
+        return self.n_heads * (self.key_size + self.value_size) * ACTIVATION_BYTES
+
+    @property
+    def _rotated(self) -> int:
+        """Values of queries and keys that carry a position; with latent attention a part of each, and one key."""
+        mla = self.model.mla
+        return (
+            (self.n_heads + 1) * mla.qk_rope_head_dim if mla else (self.n_heads + self.n_kv_heads) * self.model.head_dim
+        )
+
+    @property
+    def _experts(self) -> Experts:
+        experts = self.model.experts
+        assert experts is not None, "only a model with experts is asked for them"
+        return experts
+
+    def _weights_with(self, n_experts: int) -> int:
+        """Numbers in all layers, with that many routed experts in each that has any."""
+        model = self.model
+        per_moe_layer = 0
+        if n_experts:
+            per_moe_layer = self.shared_weights + self.router_weights + n_experts * self.expert_weights
+        dense = model.n_layers * self.attention_weights + model.n_dense_layers * self.mlp_weights
+        return dense + model.n_moe_layers * per_moe_layer
+
+    def _mlp(self, inner: int) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of an MLP of that inner size."""
+        hidden = self.model.hidden_size
+        return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
+
+
+def _n_weights(matrices: dict[str, tuple[int, int]]) -> int:
+    return sum(n_in * n_out for n_in, n_out in matrices.values())
 
 
 def matmul(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Kernel:

@@ -121,6 +121,8 @@ def memory_of(
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
         max_num_seqs=step_seats(scheduler),
         num_gpu_blocks=pool.num_gpu_blocks,
+        pipeline=pool.parallel.pipeline,
+        expert=pool.parallel.expert,
     )
 
 

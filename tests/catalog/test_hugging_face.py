@@ -99,6 +99,11 @@ def test_layer_types_say_which_layers_have_the_window(tmp_path: Path) -> None:
     assert (full.windowed, full.sliding_window) == (False, None)
 
 
+def test_a_chunk_is_a_window(tmp_path: Path) -> None:
+    chunked = load(tmp_path, model_type="llama4_text", attention_chunk_size=8192)
+    assert (chunked.sliding_window, chunked.n_window_layers) == (8192, 32)
+
+
 def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> None:
     changes = {"sliding_window": 1024, "use_sliding_window": True}
     assert load(tmp_path, **changes, max_window_layers=28).n_window_layers == 4
@@ -111,14 +116,7 @@ def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"num_local_experts": 8}, "num_local_experts: mixture-of-experts models are not there yet"),
-        ({"num_experts": 128}, "num_experts: mixture-of-experts"),
-        ({"n_routed_experts": 256}, "n_routed_experts: mixture-of-experts"),
-        ({"kv_lora_rank": 512}, r"kv_lora_rank: models with latent attention \(MLA\) are not there yet"),
-        (
-            {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config: quantised checkpoints .* weight_dtype",
-        ),
+        ({"index_topk": 2048}, "index_topk: models with sparse attention are not there yet"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: layers of kind linear_attention are not there yet"),
         ({"layer_types": 3}, "layer_types: layers of kind 3 are not there yet"),
         ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not there yet"),
@@ -130,11 +128,6 @@ def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, 
     for config in ({**LLAMA, **changes}, {"text_config": {**LLAMA, **changes}}):
         with pytest.raises(CatalogError, match=said):
             load(tmp_path, config)
-
-
-def test_traces_of_experts_in_a_dense_config_are_no_reason_to_refuse(tmp_path: Path) -> None:
-    dense = load(tmp_path, num_experts=0, n_routed_experts=None, num_local_experts=1, kv_lora_rank=None)
-    assert dense.n_layers == 32
 
 
 # -- mistakes ----------------------------------------------------------------------------------------------------------

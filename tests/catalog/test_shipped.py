@@ -15,9 +15,10 @@ GPUS, MODELS, ENGINES = (catalog.names(kind) for kind in ("gpus", "models", "eng
 
 def test_the_catalog_has_what_it_promises() -> None:
     llamas = {"llama-2-7b", "llama-2-13b", "llama-2-70b", "llama-3.1-8b", "llama-3.1-70b"}
+    with_experts = {"mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "gpt-oss-120b", "deepseek-v3"}
     others = {"mistral-7b", "qwen2.5-7b", "qwen2.5-72b", "qwen3-8b", "qwen3-14b", "qwen3-32b"}
     nvidia = {"a100-sxm-40gb", "a100-sxm", "h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm"}
-    assert llamas | others <= set(MODELS)
+    assert llamas | others | with_experts <= set(MODELS)
     assert nvidia | {"l40s", "rtx-4090", "rtx-pro-6000", "mi300x"} <= set(GPUS)
     assert {"ideal", "sglang", "trtllm", "vllm"} <= set(ENGINES)
 
@@ -64,7 +65,7 @@ def test_every_number_of_an_engine_has_a_source(name: str) -> None:
 def test_every_model_names_its_config_json(name: str) -> None:
     model = catalog.load_model(name)
     assert model.source.startswith("Hugging Face, ") and model.source.endswith("config.json")
-    assert not model.windowed
+    assert model.windowed == (name == "gpt-oss-120b")
     assert model.n_heads % model.n_kv_heads == 0
 
 
@@ -73,7 +74,9 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
     for name in catalog.names(kind):
         text = (resources.files("simserve.catalog") / kind / f"{name}.yaml").read_text()
         for key, value in _leaves(yaml.safe_load(text)):  # YAML 1.1 reads 1e6 as a text
-            is_text = key in ("kind", "source", "kernels_like", "version") or key.startswith(("sources.", "except"))
+            is_text = key in ("kind", "source", "kernels_like", "version", "weight_dtype") or key.startswith(
+                ("sources.", "except")
+            )
             assert isinstance(value, str) == is_text, f"{name}: {key} is {value!r}"
             assert is_text or value >= 0
 

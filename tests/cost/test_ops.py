@@ -8,7 +8,7 @@ import pytest
 from simserve import catalog
 from simserve.catalog.specs import ModelSpec
 from simserve.cost.comm import all_reduce_s
-from simserve.cost.ops import Kernel, Shard
+from simserve.cost.ops import ExpertLayer, Kernel, Shard
 from tests.cost.specs import H100, billions
 
 LLAMA = catalog.load_model("llama-3.1-70b")
@@ -91,6 +91,89 @@ def test_arrays_give_what_scalars_give(model: ModelSpec) -> None:
     ):
         assert kernels.flop.tolist() == [kernel.flop for kernel in scalars]
         assert kernels.bytes.tolist() == [kernel.bytes for kernel in scalars]
+
+
+# -- experts and latent attention --------------------------------------------------------------------------------------
+
+MIXTRAL, DEEPSEEK = (catalog.load_model(name) for name in ("mixtral-8x7b", "deepseek-v3"))
+
+
+def test_experts_are_divided_by_the_group_or_among_its_gpus() -> None:
+    for tensor, expert, each, here in ((1, 1, 1, 8), (4, 1, 4, 8), (4, 4, 1, 2), (4, 2, 2, 4), (1, 8, 1, 1)):
+        shard = Shard(MIXTRAL, tensor=tensor, expert=expert)
+        assert (shard.expert_layer.tensor, shard.expert_layer.expert) == (each, expert)
+        assert (shard.expert_columns, shard.n_experts) == (14336 // each, here)
+
+
+def test_a_cost_form_finds_what_it_asks_for() -> None:
+    layer = Shard(DEEPSEEK, tensor=8, expert=8).expert_layer
+    assert layer == ExpertLayer(hidden_size=7168, expert_size=2048, n_experts=256, top_k=8, tensor=1, expert=8)
+
+
+def test_latent_vectors_are_projected_whole_and_heads_are_divided() -> None:
+    assert Shard(DEEPSEEK, tensor=8).attention_matrices == {
+        "q_a": (7168, 1536),
+        "q_b": (1536, 16 * 192),
+        "kv_a": (7168, 576),
+        "kv_b": (512, 16 * 256),
+        "output": (16 * 128, 7168),
+    }
+    assert DEEPSEEK.mla is not None
+    whole = replace(DEEPSEEK, mla=replace(DEEPSEEK.mla, q_lora_rank=None))
+    assert Shard(whole, tensor=8).attention_matrices["q"] == (7168, 16 * 192)
+
+
+def test_shared_experts_stand_side_by_side_and_are_divided_like_an_mlp() -> None:
+    assert Shard(DEEPSEEK, tensor=8).shared_matrices == {"gate_up": (7168, 2 * 256), "down": (256, 7168)}
+    assert Shard(MIXTRAL).shared_matrices == {}
+    assert Shard(MIXTRAL, tensor=4).router == (4096, 8)
+
+
+# As the papers and model cards count them: with embeddings and LM head; that of gpt-oss without embeddings.
+@pytest.mark.parametrize(
+    ("name", "total", "active", "n_vocabularies"),
+    [
+        ("mixtral-8x7b", 46.7e9, 12.9e9, 2),
+        ("qwen3-30b-a3b", 30.5e9, 3.3e9, 2),
+        ("qwen3-235b-a22b", 235e9, 22e9, 2),
+        ("gpt-oss-120b", 116.8e9, 5.1e9, 1),
+        ("deepseek-v3", 671e9, 37e9, 2),
+    ],
+)
+def test_a_token_meets_the_published_number_of_active_parameters(
+    name: str, total: float, active: float, n_vocabularies: int
+) -> None:
+    shard = Shard(catalog.load_model(name))
+    assert shard.total_weights == pytest.approx(total, rel=2e-3)
+    assert shard.active_weights + n_vocabularies * shard.head_weights == pytest.approx(active, rel=0.02)
+
+
+def test_all_weights_of_a_dense_model_are_active() -> None:
+    shard = Shard(LLAMA)
+    assert shard.active_weights == 80 * shard.layer_weights == shard.total_weights - 2 * shard.head_weights
+
+
+def test_a_latent_cache_is_read_once_for_all_heads_and_widens_the_heads_of_decode() -> None:
+    shard = Shard(DEEPSEEK, tensor=8)
+    prefill, decode = shard.prefill_attention(0, 1000, 0), shard.decode_attention(0, 1000)
+    assert prefill.flop == 2 * 16 * (192 + 128) * 1000
+    assert decode.flop == 2 * 16 * (576 + 512) * 1000
+    assert decode.bytes == 1000 * 576 * 2
+
+
+def test_attention_is_not_quantised_where_only_experts_are() -> None:
+    shard = Shard(catalog.load_model("gpt-oss-120b"), weight_dtype="mxfp4")
+    n_in, n_out = shard.matrices["qkv"]
+    assert shard.dense_dtype == "bf16"
+    assert shard.matmul("qkv", 1).bytes == 2 * (n_in * n_out + n_in + n_out)
+
+
+def test_the_activation_of_routed_experts_is_their_own_kernels() -> None:
+    norms, rotated = 2 * 4 * 4096, 2 * (32 + 8) * 128
+    assert Shard(MIXTRAL).elementwise(1).flop == norms + rotated
+    of_deepseek = Shard(DEEPSEEK).elementwise(1).flop
+    norms, rotated, activated = 2 * 4 * 7168, 2 * (128 + 1) * 64, 3 * (3 * 18432 + 58 * 2048) // 61
+    assert of_deepseek == norms + rotated + activated
 
 
 def test_an_all_reduce_is_a_latency_and_its_bytes_nearly_twice_over_the_link() -> None:

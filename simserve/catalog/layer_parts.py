@@ -1,0 +1,144 @@
+"""Experts and latent attention of a Hugging Face config.json: what the families call their keys, and what they mean.
+
+Which layers have experts, as in the modelling code of the transformers library.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.catalog.specs import Experts, Mla
+from simserve.errors import CatalogError, did_you_mean
+
+N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
+"""What families call the number of routed experts of a layer: Mixtral and gpt-oss, Qwen, DeepSeek."""
+
+TOP_K = ("num_experts_per_tok", "experts_per_token")
+
+SHARED_EXPERT_FAMILIES = ("llama4", "llama4_text")
+"""Families whose layers have one shared expert, as wide as the routed ones, which no key tells."""
+
+MLA_NEEDED = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+
+
+def read_experts(config: Mapping[str, Any]) -> Experts | None:
+    """None for a dense model: a number of experts that is missing, 0 or 1. Raises CatalogError, without the path."""
+    named = {key: config[key] for key in N_EXPERTS if _is_many(config.get(key))}
+    if not named:
+        _refuse_other_names(config)
+        return None
+    for key, value in named.items():
+        _check_count(key, value)
+    if len(set(named.values())) > 1:
+        raise CatalogError(f"{' and '.join(named)} must be the same number of experts, got {_json(named.values())}")
+    key, n_experts = next(iter(named.items()))
+    top_key = next((name for name in TOP_K if config.get(name) is not None), None)
+    if top_key is None:
+        raise CatalogError(f"num_experts_per_tok is missing; say how many of the {n_experts} experts a token goes to")
+    top_k = config[top_key]
+    _check_count(top_key, top_k)
+    if top_k > n_experts:
+        raise CatalogError(f"{top_key} must be at most the {n_experts} experts of {key}, got {top_k}")
+    n_shared, shared_size = _shared(config)
+    return Experts(
+        n_experts=n_experts,
+        top_k=top_k,
+        expert_size=_expert_size(config),
+        n_dense_layers=_n_dense_layers(config),
+        n_shared_experts=n_shared,
+        shared_size=shared_size,
+    )
+
+
+def read_mla(config: Mapping[str, Any]) -> Mla | None:
+    """None where keys and values are cached as they are. Raises CatalogError, without the path."""
+    if not config.get("kv_lora_rank"):
+        return None
+    missing = [key for key in MLA_NEEDED if config.get(key) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise CatalogError(
+            f"{' and '.join(missing)} {verb} missing; latent attention (kv_lora_rank) needs all its widths"
+        )
+    for key in ("kv_lora_rank", *MLA_NEEDED, *(["q_lora_rank"] if config.get("q_lora_rank") is not None else [])):
+        _check_count(key, config[key])
+    return Mla(
+        kv_lora_rank=config["kv_lora_rank"],
+        q_lora_rank=config.get("q_lora_rank"),
+        **{key: config[key] for key in MLA_NEEDED},
+    )
+
+
+def dense_size(config: Mapping[str, Any]) -> int:
+    """Inner size of the MLP of layers without experts: Llama 4 has a key of its own for it."""
+    size: int = config.get("intermediate_size_mlp") or config["intermediate_size"]
+    return size
+
+
+def _refuse_other_names(config: Mapping[str, Any]) -> None:
+    other = next((key for key in config if "expert" in key and _is_many(config[key])), None)
+    if other is not None and not any(key in config for key in N_EXPERTS):
+        near = did_you_mean(other, N_EXPERTS)
+        raise CatalogError(f"num_experts is missing, but {other} is {_json(config[other])}; {near}")
+
+
+def _expert_size(config: Mapping[str, Any]) -> int:
+    """moe_intermediate_size; Mixtral and gpt-oss, which have no other MLP, call it intermediate_size."""
+    key = "intermediate_size" if config.get("moe_intermediate_size") is None else "moe_intermediate_size"
+    _check_count(key, config.get(key))
+    size: int = config[key]
+    return size
+
+
+def _shared(config: Mapping[str, Any]) -> tuple[int, int]:
+    """How many shared experts there are, and the inner size of one."""
+    n_shared = config.get("n_shared_experts")
+    width = config.get("shared_expert_intermediate_size")
+    if n_shared:
+        _check_count("n_shared_experts", n_shared)
+        return n_shared, _expert_size(config)
+    if width:
+        _check_count("shared_expert_intermediate_size", width)
+        return 1, width
+    return (1, _expert_size(config)) if config.get("model_type") in SHARED_EXPERT_FAMILIES else (0, 0)
+
+
+def _n_dense_layers(config: Mapping[str, Any]) -> int:
+    n_layers: int = config["num_hidden_layers"]
+    for key in ("first_k_dense_replace", "decoder_sparse_step", "interleave_moe_layer_step"):
+        if config.get(key) is not None:
+            _check_count(key, config[key], least=0 if key == "first_k_dense_replace" else 1)
+    freq = config.get("moe_layer_freq", 1)
+    if isinstance(freq, list) and len(freq) != n_layers:
+        raise CatalogError(f"moe_layer_freq must name the {n_layers} layers of num_hidden_layers, got {len(freq)}")
+    if not isinstance(freq, list):
+        _check_count("moe_layer_freq", freq)
+    n_moe_layers = sum(_has_experts(config, layer) for layer in range(n_layers))
+    if not n_moe_layers:
+        raise CatalogError(f"no layer of {n_layers} has experts by first_k_dense_replace and the like; set no experts")
+    return n_layers - n_moe_layers
+
+
+def _has_experts(config: Mapping[str, Any], layer: int) -> bool:
+    freq = config.get("moe_layer_freq", 1)
+    return (
+        layer >= (config.get("first_k_dense_replace") or 0)
+        and (bool(freq[layer]) if isinstance(freq, list) else layer % freq == 0)
+        and (layer + 1) % (config.get("decoder_sparse_step") or 1) == 0
+        and (layer + 1) % (config.get("interleave_moe_layer_step") or 1) == 0
+        and layer not in (config.get("mlp_only_layers") or ())
+    )
+
+
+def _is_many(value: object) -> bool:
+    """A number of experts beyond one; null and 0 stand in configs of dense models."""
+    return isinstance(value, int | list) and value not in (0, 1) and value != []
+
+
+def _check_count(key: str, value: object, least: int = 1) -> None:
+    if type(value) is not int or value < least:  # not isinstance: true is an int
+        raise CatalogError(f"{key} must be a whole number of at least {least}, got {json.dumps(value)}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value if isinstance(value, int | str) else list(value))

@@ -1,0 +1,148 @@
+"""KV capacity against what real servers printed when they started.
+
+`GPU KV cache size` of vLLM, `KV Cache is allocated` of SGLang. A row has all that the log or its command says; knobs
+that it does not say are the defaults of `vllm serve` (of the LLM class, where that was used) on that GPU.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from simserve import catalog
+from simserve.cost.memory import MemoryLedger, ledger
+from simserve.units import GIB
+
+FP8_235B = {"model": "qwen3-235b-a22b", "weight_dtype": "fp8_block"}
+
+
+@dataclass(frozen=True)
+class Log:
+    """A server that told its KV capacity."""
+
+    source: str
+    gpu: str
+    kv_tokens: int
+    knobs: dict[str, Any] = field(default_factory=dict)
+    engine: str = "vllm"
+    version: str = "0.12"
+    tolerance: float = 0.05
+
+    def ours(self) -> MemoryLedger:
+        """What we would have told."""
+        knobs: dict[str, Any] = {
+            "model": "llama-3.1-8b",
+            "weight_dtype": "bf16",
+            "kv_dtype": "bf16",
+            "tensor": 1,
+            "gpu_memory_utilization": 0.9,
+            "block_size": 16,
+            "max_num_batched_tokens": 8192,
+            "max_num_seqs": 256,
+        } | self.knobs
+        engine = catalog.load_engine(self.engine, version=self.version)
+        return ledger(catalog.load_model(knobs.pop("model")), catalog.load_gpu(self.gpu), engine, **knobs)
+
+
+LOGS = [
+    Log("github.com/ilseokoh/vllm-gce README: vLLM 0.15.1, LLM class, eager", "a100-sxm-40gb", 157_936),
+    Log(
+        "a course's notes on vLLM 0.31, docker image, default arguments",
+        "a100-sxm",
+        460_496,
+        {"gpu_memory_utilization": 0.92, "max_num_batched_tokens": 2048},
+        version="0.31",
+    ),
+    Log("an example in a book: vLLM V0, 54.93 GiB for KV cache", "h100-sxm", 449_986),
+    Log(
+        "notes on hosting Qwen3-235B-A22B-FP8: vLLM 0.10.2, TP 8, expert parallel",
+        "l40s",
+        238_208,
+        {**FP8_235B, "tensor": 8, "expert": 8, "max_num_batched_tokens": 2048},
+    ),
+    Log(
+        "notes on Ollama and vLLM: vLLM 0.10.2, Qwen3-30B-A3B-FP8, TP 2, expert parallel",
+        "l40s",
+        566_016,
+        {
+            "model": "qwen3-30b-a3b",
+            "weight_dtype": "fp8_block",
+            "tensor": 2,
+            "expert": 2,
+            "gpu_memory_utilization": 0.95,
+            "max_num_batched_tokens": 2048,
+        },
+    ),
+    Log(
+        "vllm-project/vllm#21348: TP 4, with a KV connector, whose own buffers may be what is missing (0.8 GiB)",
+        "h100-sxm",
+        178_880,
+        {**FP8_235B, "tensor": 4, "max_num_seqs": 1024},
+        tolerance=0.11,
+    ),
+    Log(
+        "vllm-project/vllm#21348: the same on SGLang, --mem-fraction-static 0.93",
+        "h100-sxm",
+        367_404,
+        {**FP8_235B, "tensor": 4, "gpu_memory_utilization": 0.93, "block_size": 1},
+        engine="sglang",
+        version="0.5",
+    ),
+    Log(
+        "notes on Qwen3-32B over two cards, 40.47 of 95.0 GiB of each: vLLM after 0.29 by its line numbers, TP 2",
+        "rtx-pro-6000",
+        67_296,
+        {"model": "qwen3-32b", "tensor": 2, "gpu_memory_utilization": 0.426, "max_num_seqs": 1024},
+        version="0.30",
+    ),
+]
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: f"{log.gpu}-{log.kv_tokens}")
+def test_the_kv_cache_holds_as_many_tokens_as_the_server_said(log: Log) -> None:
+    assert log.ours().kv_tokens == pytest.approx(log.kv_tokens, rel=log.tolerance)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "dtype", "gib"),
+    [
+        ("llama-3.1-8b", 1, "bf16", 14.99),  # vllm-project/vllm#17122
+        ("qwen3-32b", 1, "bf16", 61.04),  # vllm-project/vllm#16303
+        ("qwen3-32b", 2, "bf16", 30.59),
+        ("qwen3-30b-a3b", 1, "bf16", 56.93),
+        ("qwen3-30b-a3b", 4, "bf16", 14.25),  # vllm-project/vllm#17327
+        ("qwen3-235b-a22b", 8, "fp8_block", 27.72),
+        ("gpt-oss-120b", 1, "mxfp4", 64.38),  # vllm-project/vllm#33155
+    ],
+)
+def test_weights_take_what_loading_them_took(name: str, tensor: int, dtype: str, gib: float) -> None:
+    log = Log("", "b200-sxm", 0, {"model": name, "tensor": tensor, "weight_dtype": dtype})
+    assert log.ours().weights_bytes / GIB == pytest.approx(gib, rel=0.005)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "n_seqs", "n_tokens", "gib"),
+    [
+        ("qwen3-235b-a22b", "l40s", 256, 2048, 1.40),  # vLLM 0.10.2, TP 8
+        ("qwen3-8b", "l40s", 256, 2048, 1.40),  # vLLM on an RTX A6000
+        ("qwen3-30b-a3b", "h100-sxm", 1024, 8192, 5.58),  # vLLM, data parallel 2
+        ("llama-3.1-8b", "h100-sxm", 256, 8192, 1.26),  # vllm-project/vllm#10511
+    ],
+)
+def test_the_activation_peak_is_what_the_profile_said(
+    name: str, gpu: str, n_seqs: int, n_tokens: int, gib: float
+) -> None:
+    log = Log("", gpu, 0, {"model": name, "max_num_seqs": n_seqs, "max_num_batched_tokens": n_tokens})
+    assert log.ours().activations_bytes / GIB == pytest.approx(gib, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("share", "n_tokens", "available_gib"),
+    [(0.9, 8192, -2.14), (0.95, 1024, 1.71)],  # vllm-project/vllm#23278 and #27508
+)
+def test_gpt_oss_120b_has_next_to_no_room_on_an_h100(share: float, n_tokens: int, available_gib: float) -> None:
+    knobs = {"model": "gpt-oss-120b", "weight_dtype": "mxfp4", "max_num_seqs": 1024}
+    ours = Log("", "h100-sxm", 0, {**knobs, "gpu_memory_utilization": share, "max_num_batched_tokens": n_tokens}).ours()
+    marlin_bytes = 65.97 * GIB - ours.weights_bytes  # those servers padded more than Triton's kernels do
+    available = ours.usable_bytes - ours.weights_bytes - ours.activations_bytes - ours.reserve_bytes - marlin_bytes
+    assert available / GIB == pytest.approx(available_gib, abs=0.2)
