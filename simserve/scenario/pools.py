@@ -54,6 +54,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
+    _refuse_without_times(draft, model, ("model",) if pool.model is None else (*at, "model"))
     machine = Machine(model, gpu, engine)
     check_tensor(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
@@ -65,6 +66,15 @@ def _refuse_what_comes_later(draft: Draft, pool: Pool, at: Path) -> None:
     for key in NOT_YET_PARALLEL:
         if (n := getattr(pool.parallel, key)) > 1:
             draft.flaw((*at, "parallel", key), f"{key} parallelism is not there yet", n, "use 1, or parallel.tensor")
+
+
+def _refuse_without_times(draft: Draft, model: ModelSpec, where: Path) -> None:
+    """Models whose shapes and memory are known, but not yet what their layers cost."""
+    parts = {"experts": model.experts, "latent attention (MLA)": model.mla}
+    missing = [what for what, part in parts.items() if part is not None]
+    if missing and not draft.mistakes.touch(where):
+        rule = f"the times of models with {' and '.join(missing)} are not there yet"
+        draft.flaw(where, rule, model.name, "choose a dense model")
 
 
 def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:

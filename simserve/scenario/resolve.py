@@ -10,6 +10,7 @@ from simserve.scenario.mistakes import Mistakes, Source
 from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
 
 
@@ -21,6 +22,7 @@ def resolve_data(data: Mapping[str, Any]) -> Scenario:
 def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Scenario:
     """Parse, check and fill in. Raises ScenarioError with all mistakes, those noted before included."""
     draft = Draft(parse(data, mistakes), mistakes, folders)
+    resolve_weight_dtype(draft)
     measure = draft.scenario.measure
     filled_in = {
         "model": absolute_model(draft, draft.scenario.model),
