@@ -43,8 +43,13 @@ def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> floa
     n_windows = int((arrival_s[-1] - arrival_s[0]) / window_s)
     if n_windows < FEWEST_WINDOWS:
         return None
-    counts = np.histogram(arrival_s - arrival_s[0], np.arange(n_windows + 1) * window_s)[0]
-    return float(counts.var(ddof=1) / counts.mean())
+    since_s = arrival_s - arrival_s[0]
+    within_s = since_s[since_s <= n_windows * window_s]  # the last window includes its end
+    window = np.minimum(np.floor(within_s / window_s), n_windows - 1)
+    _, counts = np.unique(window, return_counts=True)  # of a long trace most windows are empty
+    mean = counts.sum() / n_windows
+    variance = ((counts**2).sum() - n_windows * mean**2) / (n_windows - 1)
+    return float(variance / mean)
 
 
 def rank_correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float | None:

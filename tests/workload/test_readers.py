@@ -77,6 +77,7 @@ def test_an_unsorted_trace_is_sorted_and_says_so(tmp_path: Path) -> None:
     assert "sorted" in trace.notes[0]
 
 
+VLLM_ROW = '{"timestamp": 1, "input_length": 3, "output_length": 4}\n'
 HEAD = "arrival_s,prompt_tokens,output_tokens\n"
 BAD = {
     "empty file": ("t.csv", "", "got an empty file"),
@@ -99,6 +100,19 @@ BAD = {
     "lacking keys": ("t.jsonl", '{"timestamp": 1, "input_length": 3}\n', "output_length is missing"),
     "bad stamp": ("t.csv", AZURE + "yesterday,1,1\n", "line 4: TIMESTAMP must be a date and time"),
     "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format begins with 'a,b,c'"),
+    "header below blanks": ("t.csv", "\n\narrival_s,prompt_token,output_tokens\n", "t.csv:3: column prompt_tokens"),
+    "unknown below blanks": ("t.csv", "\n\na,b,c\n", "t.csv:3: no known format"),
+    "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must be there once"),
+    "value over two lines": ("t.csv", "request_id," + HEAD + 'a,0,1,1\n"b\nc",0,0,1\n', "line 3: prompt_tokens"),
+    "stamps in nanoseconds": ("t.csv", HEAD + "0,1,1\n1.7e18,1,1\n", "line 3: an arrival must be at most 1e+11 s"),
+    "too deep JSON": ("t.jsonl", VLLM_ROW + "[" * 100_000, "t.jsonl:2: must be one JSON object a line (too many"),
+    "too long a number": ("t.jsonl", VLLM_ROW + "1" * 5000, "t.jsonl:2: must be one JSON object a line (a number"),
+    "result too deep": ("t.json", '{"start_times": ' + "[" * 100_000, "must be one JSON object (too many brackets"),
+    "result too wide": (
+        "t.json",
+        json.dumps({"start_times": [1e308, -1e308], "input_lens": [1, 1], "output_lens": [1, 1]}),
+        "request 1: an arrival must be at most 1e+11 s",
+    ),
     "unequal arrays": (
         "t.json",
         json.dumps({"start_times": [1], "input_lens": [1, 2], "output_lens": [1]}),
@@ -133,17 +147,40 @@ def test_lines_are_those_of_the_file_with_blank_ones_counted(tmp_path: Path) -> 
     csv = written(tmp_path, "t.csv", HEAD + "0,1,1\n\n\n1,0,1\n")
     with pytest.raises(TraceError, match="line 5: prompt_tokens"):
         read_trace(csv)
+    spaced = written(tmp_path, "spaced.csv", "\n" + HEAD + "0,1,1\n  \n1,1,1\n")
+    assert len(read_trace(spaced)) == 2
+    windows = written(tmp_path, "windows.csv", (HEAD + "0,1,1\n\n1,0,1\n").replace("\n", "\r\n"))
+    with pytest.raises(TraceError, match="line 4: prompt_tokens"):
+        read_trace(windows)
     one = json.dumps({"timestamp": 1, "input_length": 600, "output_length": 1, "hash_ids": [1, 2]})
     lines = written(tmp_path, "t.jsonl", f"{one}\n\n{one.replace('600', '0')}\n")
     with pytest.raises(TraceError, match="line 3: prompt_tokens"):
         read_trace(lines)
 
 
-def test_a_packed_file_that_was_cut_is_an_error_of_the_file(tmp_path: Path) -> None:
+PACKED = gzip.compress(AZURE.encode() * 100)
+
+
+@pytest.mark.parametrize("packed", [PACKED[:-20], PACKED[:40] + b"?" * 9 + PACKED[49:], PACKED + b"junk", PACKED[:2]])
+def test_a_packed_file_that_is_damaged_is_an_error_of_the_file(packed: bytes, tmp_path: Path) -> None:
     path = tmp_path / "azure.csv.gz"
-    path.write_bytes(gzip.compress(AZURE.encode() * 100)[:-20])
-    with pytest.raises(TraceError, match=r"azure\.csv\.gz"):
+    path.write_bytes(packed)
+    with pytest.raises(TraceError, match=r"azure\.csv\.gz: cannot be read .* was the file cut"):
         read_trace(path)
+
+
+def test_a_trace_of_a_mistyped_year_can_still_be_looked_at(tmp_path: Path) -> None:
+    info = trace_info(read_trace(written(tmp_path, "t.csv", HEAD + "0,1,1\n5,2,2\n1e10,1,1\n")))
+    # Windows of 1 s: 1e10 of them, three with one request each; the last instant counts in the last window.
+    assert info["index_of_dispersion"]["1 s"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_stamps_with_and_without_a_zone_are_the_same_instants(tmp_path: Path) -> None:
+    zoned = AZURE.replace("6805900", "6805900+00:00").replace("9951690", "9951690Z")
+    plain = read_trace(written(tmp_path, "plain.csv", AZURE))
+    assert read_trace(written(tmp_path, "zoned.csv", zoned)).arrival_s.tolist() == plain.arrival_s.tolist()
+    with pytest.raises(TraceError, match="line 2: TIMESTAMP must be a date and time in UTC"):
+        read_trace(written(tmp_path, "east.csv", AZURE.replace("6805900", "6805900+02:00")))
 
 
 @pytest.mark.parametrize(("n_blocks", "told"), [(2, "mooncake"), (64, "vllm")])

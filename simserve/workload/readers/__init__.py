@@ -10,6 +10,7 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.plugins.flaws import did_you_mean
 from simserve.workload.readers.base import read_text
+from simserve.workload.readers.json_lines import parsed
 from simserve.workload.trace import Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
@@ -43,7 +44,8 @@ def _told(path: Path) -> tuple[str, str | None]:
     if path.suffix == ".parquet":
         return "simserve", None
     text = read_text(path)
-    first = text.lstrip().split("\n", 1)[0].strip()
+    begun = text.lstrip()
+    first = begun.split("\n", 1)[0].strip()
     if not first:
         raise TraceError(f"{path}: must hold a trace, got an empty file")
     if first.startswith("{"):
@@ -52,7 +54,8 @@ def _told(path: Path) -> tuple[str, str | None]:
         if column in first:
             return name, None
     known = "TIMESTAMP,ContextTokens,GeneratedTokens (azure), arrival_s,prompt_tokens,output_tokens (simserve)"
-    raise TraceError(f"{path}:1: no known format begins with '{first[:60]}'; name the format, or use {known}")
+    line = text.count("\n", 0, len(text) - len(begun)) + 1
+    raise TraceError(f"{path}:{line}: no known format begins with '{first[:60]}'; name the format, or use {known}")
 
 
 def _told_of_json(text: str) -> tuple[str, str | None]:
@@ -75,6 +78,6 @@ def _told_of_json(text: str) -> tuple[str, str | None]:
 
 def _json(line: str) -> Any:
     try:
-        return json.loads(line)
+        return parsed(line)
     except json.JSONDecodeError:
         return None  # the reader of the format says what is wrong with it, and where

@@ -27,7 +27,9 @@ def read(path: Path) -> Trace:
 
 def _seconds(place: Place, stamps: Texts) -> NDArray[np.float64]:
     """Seconds since the earliest stamp, `(n,)`."""
-    plain = [_without_zone(stamp) for stamp in stamps]
+    every = "".join(stamps)
+    is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
+    plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
     try:
         instants = np.array(plain, dtype="datetime64[ns]")
     except ValueError:

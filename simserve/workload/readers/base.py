@@ -19,6 +19,9 @@ MOST_NAMED_ROWS = 5
 LEAST = {"prompt_tokens": 1, "output_tokens": 1, "max_tokens": 1, "turn": 0, "priority": -MOST_TOKENS}
 """Columns of whole numbers, and the least that may stand in each."""
 
+MOST_S = 1e11
+"""Seconds: a stamp above it, the year 5138 if it counts from 1970, is one of finer units."""
+
 GZIP_MAGIC = b"\x1f\x8b"
 """How a packed file begins, RFC 1952 section 2.3.1; whatever it is called."""
 
@@ -103,6 +106,8 @@ def checked(place: Place, trace: Trace) -> Trace:
     if not len(trace):
         raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
     refuse_rows(place, trace.arrival_s < 0, "an arrival must not be negative", trace.arrival_s)
+    late = f"an arrival must be at most {MOST_S:g} s (are the stamps in other units?)"
+    refuse_rows(place, trace.arrival_s > MOST_S, late, trace.arrival_s)
     given: dict[str, Any] = {name: column for name in LEAST if (column := getattr(trace, name)) is not None}
     whole: dict[str, Any] = {name: _whole(place, name, column) for name, column in given.items()}
     trace = replace(trace, **whole)

@@ -3,9 +3,11 @@
 import csv
 from collections.abc import Mapping
 from io import StringIO
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.plugins.flaws import closest
@@ -17,33 +19,48 @@ Texts = tuple[str, ...]
 def read_csv(path: Path, wanted: Mapping[str, bool]) -> tuple[Place, dict[str, Texts], list[str]]:
     """The wanted columns that are there, `wanted` says which are required, and the names of all columns.
 
-    A row that is too short has "" in its last columns; empty lines are passed over. Raises TraceError.
+    A row that is too short has "" in its last columns; blank lines are passed over. Raises TraceError.
     """
-    reader = csv.reader(StringIO(read_text(path), newline=""))
+    rows, lines = _rows(path, read_text(path))
+    if not rows:
+        raise TraceError(f"{path}: must hold a trace, got an empty file")
+    header = [name.strip() for name in rows.pop(0)]
+    at = columns_of(path, header, wanted, line=int(lines[0]))
+    width = max(at.values()) + 1
+    full = [row if len(row) >= width else row + [""] * (width - len(row)) for row in rows]
+    columns = {name: tuple(map(itemgetter(i), full)) for name, i in at.items()}
+    return Place(path, lines[1:]), columns, header
+
+
+def _rows(path: Path, text: str) -> tuple[list[list[str]], NDArray[np.int64]]:
+    """The rows that are not blank, and the line in which each begins."""
+    reader = csv.reader(StringIO(text, newline=""))
     try:
-        header = [name.strip() for name in next((row for row in reader if row), [])]
-        numbered = [(reader.line_num, row) for row in reader if row]
+        rows = list(reader)
     except csv.Error as error:
         raise TraceError(f"{path}:{reader.line_num}: must be CSV ({error}); is a quote left open?") from None
-    if not header:
-        raise TraceError(f"{path}: must hold a trace, got an empty file")
-    at = columns_of(path, header, wanted)
-    columns = {name: tuple(row[i] if i < len(row) else "" for _, row in numbered) for name, i in at.items()}
-    return Place(path, np.array([line for line, _ in numbered], np.int64)), columns, header
+    begins = np.arange(1, len(rows) + 1)
+    if reader.line_num != len(rows):  # a quoted value goes on in the next line
+        again = csv.reader(StringIO(text, newline=""))
+        begins[1:] = [again.line_num + 1 for _ in again][:-1]
+    kept = [i for i, row in enumerate(rows) if len(row) > 1 or (row and not row[0].isspace())]
+    return (rows if len(kept) == len(rows) else [rows[i] for i in kept]), begins[kept]
 
 
-def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool]) -> dict[str, int]:
+def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: int = 1) -> dict[str, int]:
     """Where each wanted column stands; `wanted` says which are required. Raises TraceError with a did-you-mean."""
     twice = next((name for name in wanted if header.count(name) > 1), None)
     if twice is not None:
-        raise TraceError(f"{path}:1: column {twice} must be there once, got it {header.count(twice)} times; remove one")
+        raise TraceError(
+            f"{path}:{line}: column {twice} must be there once, got it {header.count(twice)} times; remove one"
+        )
     missing = [name for name, is_required in wanted.items() if is_required and name not in header]
     if missing:
         near = closest(missing[0], header)
         remedy = f"did you mean {near}?" if near else "name the format of the file"
         got = ", ".join(header) if len(header) > 1 else f"only '{header[0][:80]}'" if header else "none"
         verb = "is" if len(missing) == 1 else "are"
-        raise TraceError(f"{path}:1: column {', '.join(missing)} {verb} missing, got {got}; {remedy}")
+        raise TraceError(f"{path}:{line}: column {', '.join(missing)} {verb} missing, got {got}; {remedy}")
     return {name: header.index(name) for name in wanted if name in header}
 
 

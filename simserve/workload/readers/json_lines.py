@@ -32,9 +32,21 @@ def read_lines(path: Path, seconds_per_stamp: float) -> Trace:
     return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs, notes=notes))
 
 
+def parsed(text: str) -> Any:
+    """A text as JSON. Raises JSONDecodeError, also where Python's own reader gives up."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        raise json.JSONDecodeError("too many brackets inside each other", text, 0) from None
+    except ValueError:  # an integer of more than 4300 digits
+        raise json.JSONDecodeError("a number of too many digits", text, 0) from None
+
+
 def _row(path: Path, line: int, text: str) -> dict[str, Any]:
     try:
-        row = json.loads(text)
+        row = parsed(text)
     except json.JSONDecodeError as error:
         remedy = "is it the right format?" if line == 1 else "was the file cut?"
         raise TraceError(f"{path}:{line}: must be one JSON object a line ({error.msg}); {remedy}") from None

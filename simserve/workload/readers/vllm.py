@@ -11,7 +11,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.readers.base import checked, items, numbers, read_text
-from simserve.workload.readers.json_lines import read_lines
+from simserve.workload.readers.json_lines import parsed, read_lines
 from simserve.workload.trace import Trace
 
 ARRAYS = ("start_times", "input_lens", "output_lens")
@@ -28,7 +28,9 @@ def read(path: Path) -> Trace:
     kept = np.flatnonzero(outputs != 0)
     n_failed = len(outputs) - len(kept)
     notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
-    trace = Trace(starts - starts.min(initial=np.inf), prompts, outputs, notes=notes)
+    with np.errstate(over="ignore"):  # an arrival that is infinitely late is refused with the others
+        arrival_s = starts - starts.min(initial=np.inf)
+    trace = Trace(arrival_s, prompts, outputs, notes=notes)
     return checked(place.take(kept), trace.take(kept))
 
 
@@ -39,7 +41,7 @@ def is_result(text: str) -> bool:
 
 def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
     try:
-        result = json.loads(text)
+        result = parsed(text)
     except json.JSONDecodeError as error:
         remedy = "was the file cut, or does it hold several results?"
         raise TraceError(f"{path}:{error.lineno}: must be one JSON object ({error.msg}); {remedy}") from None
