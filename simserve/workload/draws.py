@@ -32,6 +32,7 @@ def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
     """Lengths of n requests. Raises PolicyError."""
     drawn = _asked(lengths, "draw", lambda: lengths.draw(n, stream))
     _hold(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
+    _hold(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
     prompts, outputs = (_tokens(lengths, name, getattr(drawn, name), n) for name in ("prompt_tokens", "output_tokens"))
     return Drawn(prompts, outputs, tuple(map(str, drawn.notes)))
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve import Scenario, simulate
-from simserve.errors import PolicyError, ScenarioError, TraceError
+from simserve.errors import PolicyError, TraceError
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.arrivals.poisson import Poisson
 from simserve.workload.arrivals.vllm_bench import VllmBench
 from simserve.workload.draws import arrivals_until, draw_lengths, first_arrivals
 from simserve.workload.lengths.base import Drawn, Lengths
@@ -80,15 +80,40 @@ def test_an_infinite_rate_for_a_time_is_refused() -> None:
         arrivals_until(VllmBench(rate_per_s=float("inf")), 10.0, streams(0))
 
 
+def test_more_requests_than_a_run_may_have_are_refused_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        TraceError, match=r"workload.arrivals: must bring fewer than .* in duration_s, 10 s, got 1e\+301"
+    ):
+        arrivals_until(VllmBench(rate_per_s=1e300), 10.0, streams(0))
+    monkeypatch.setattr("simserve.workload.arrivals.base.MOST", 2**10)
+    with pytest.raises(TraceError, match=r"got 1024 by .* lower the rate"):
+        arrivals_until(Poisson(rate_per_s=1e6), 10.0, streams(0))
+
+
+def profile(**changes: Any) -> str:
+    """A profile of one bin as JSON."""
+    tables = {"shares": [0, 1], "prompt_tokens_by_bin": [[10, 20]], "output_tokens_by_bin": [[2, 4]]}
+    return json.dumps(tables | changes)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("{", "must be a profile as JSON"),
-        ("[]", "are not tables of numbers"),
-        (json.dumps({"shares": [0, 1]}), "are not tables of numbers"),
-        (json.dumps({"shares": [0, 0.5], "prompt_tokens_by_bin": [[1, 2]], "output_tokens_by_bin": [[1, 2]]}), "rise"),
-        (json.dumps({"shares": [0, 1], "prompt_tokens_by_bin": [[1]], "output_tokens_by_bin": [[1]]}), "quantile"),
-        (json.dumps({"shares": [0, 1], "prompt_tokens_by_bin": [[0, 1]], "output_tokens_by_bin": [[1, 1]]}), "under 1"),
+        ("[" * 100_000, "too many brackets"),
+        ("[]", "no mapping"),
+        (json.dumps({"shares": [0, 1]}), "prompt_tokens_by_bin and output_tokens_by_bin are missing"),
+        (profile(shares=[0, 0.5]), "rise"),
+        (profile(shares=["0", "1"]), "shares is no table of finite numbers"),
+        (profile(shares=[0, None]), "shares is no table of finite numbers"),
+        (profile(shares=[True, True]), "shares is no table of finite numbers"),
+        (profile(prompt_tokens_by_bin=[[1, 2], [1]]), "prompt_tokens_by_bin is no table"),
+        (profile(prompt_tokens_by_bin=[[1, float("nan")]]), "prompt_tokens_by_bin is no table"),
+        (profile(prompt_tokens_by_bin=[[1, 10**400]]), "prompt_tokens_by_bin is no table"),
+        (profile(prompt_tokens_by_bin=[[1]]), "quantile for each share"),
+        (profile(output_tokens_by_bin=[[4, 2]]), "quantiles of a bin fall"),
+        (profile(output_tokens_by_bin=[[0, 1]]), "not in"),
+        (profile(output_tokens_by_bin=[[1, 10**9]]), "not in"),
     ],
 )
 def test_a_file_that_is_no_profile_is_refused(text: str, said: str, tmp_path: Path) -> None:
@@ -96,20 +121,3 @@ def test_a_file_that_is_no_profile_is_refused(text: str, said: str, tmp_path: Pa
     path.write_text(text)
     with pytest.raises(ValueError, match=said):
         Profile(name=str(path))
-
-
-def test_a_profile_beside_the_scenario_is_found_again_from_anywhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = {"prompt_tokens_by_bin": [[10, 20]], "output_tokens_by_bin": [[2, 4]]}
-    (tmp_path / "mine.json").write_text(json.dumps({"shares": [0, 1], **tables}))
-    data: dict[str, Any] = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "engine": "ideal"}
-    arrivals = {"kind": "poisson", "rate_per_s": 5}
-    data["workload"] = {"arrivals": arrivals, "n_requests": 20, "lengths": {"kind": "profile", "name": "mine.json"}}
-    monkeypatch.chdir(tmp_path)
-    resolved = Scenario.from_dict(data)
-    before = simulate(resolved).requests
-    monkeypatch.chdir("/")
-    assert simulate(Scenario.from_dict(resolved.to_dict())).requests.equals(before)
-    with pytest.raises(ScenarioError, match="there is no such file"):
-        Scenario.from_dict(data)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
+from simserve.errors import TraceError
 from simserve.workload.streams import Stream
 
 STRICT = ConfigDict(extra="forbid")
@@ -34,9 +35,17 @@ class Arrivals:
             arrival_s = self.first(n, stream)
             if arrival_s[-1] >= duration_s:
                 return arrival_s[: np.searchsorted(arrival_s, duration_s)]
-            if not arrival_s[-1] >= 0 or n == MOST:
+            if not arrival_s[-1] >= 0:
                 raise ValueError(f"request {n} must come at some time, got {arrival_s[-1]} s")
+            if n == MOST:
+                raise too_many(f"{n} by {arrival_s[-1]:g} s", duration_s)
             n *= 2
+
+
+def too_many(got: str, duration_s: float) -> TraceError:
+    """The mistake of a process that brings more requests than a run may have."""
+    rule = f"must bring fewer than {MOST} requests in duration_s, {duration_s:g} s"
+    return TraceError(f"workload.arrivals: {rule}, got {got}; shorten it or lower the rate")
 
 
 def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> NDArray[np.float64]:

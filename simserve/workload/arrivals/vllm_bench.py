@@ -8,7 +8,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.errors import TraceError
-from simserve.workload.arrivals.base import STRICT, Arrivals, Rate, unit_rate
+from simserve.workload.arrivals.base import MOST, STRICT, Arrivals, Rate, too_many, unit_rate
 from simserve.workload.streams import Stream
 
 
@@ -36,4 +36,7 @@ class VllmBench(Arrivals):
         if np.isinf(self.rate_per_s):
             rule = "a rate_per_s of .inf sends all requests at once"
             raise TraceError(f"workload.arrivals: {rule}, got duration_s; say how many with n_requests")
-        return self.first(int(self.rate_per_s * duration_s), stream)
+        n = self.rate_per_s * duration_s
+        if n >= MOST:
+            raise too_many(f"{n:g}", duration_s)
+        return self.first(int(n), stream)

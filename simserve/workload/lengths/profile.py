@@ -1,6 +1,5 @@
 """Lengths like those of a real trace, drawn from figures fitted to it."""
 
-import json
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,9 @@ from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths
+from simserve.workload.readers.json_lines import parsed
 from simserve.workload.streams import Stream
+from simserve.workload.trace import MOST_TOKENS
 
 KEYS = ("shares", "prompt_tokens_by_bin", "output_tokens_by_bin")
 """Of a profile's file: shares, and by bin of prompts the quantiles of prompts and answers at these shares."""
@@ -52,8 +53,8 @@ def load_profile(name: str) -> dict[str, Any]:
     is_file = name.endswith(".json")
     place = Path(name) if is_file else resources.files("simserve.workload") / "profiles" / f"{name}.json"
     try:
-        profile = json.loads(place.read_text(encoding="utf-8"))
-    except ValueError as error:
+        profile = parsed(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
         raise ValueError(
             f"must be a profile as JSON ({error}), got '{name}'; make one with `simserve trace fit`"
         ) from None
@@ -65,15 +66,34 @@ def load_profile(name: str) -> dict[str, Any]:
 
 def _wrong_with(profile: Any) -> str | None:
     """What keeps a file from being a profile."""
+    if not isinstance(profile, dict):
+        return "there is no mapping of keys"
+    missing = [key for key in KEYS if key not in profile]
+    if missing:
+        return f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
+    tables = {key: _table(profile[key]) for key in KEYS}
+    no_table = next((key for key, table in tables.items() if table is None), None)
+    return f"{no_table} is no table of finite numbers" if no_table else _wrong_among(*tables.values())
+
+
+def _table(value: Any) -> NDArray[np.float64] | None:
+    """A list of finite numbers, or a list of such lists that are equally long."""
     try:
-        shares, prompts, outputs = (np.array(profile[key], dtype=np.float64) for key in KEYS)
-    except (KeyError, TypeError, ValueError) as error:
-        return f"{', '.join(KEYS)} are not tables of numbers ({type(error).__name__}: {error})"
+        table = np.array(value)
+    except (ValueError, OverflowError):
+        return None
+    return table.astype(np.float64) if table.dtype.kind in "iuf" and np.isfinite(table).all() else None
+
+
+def _wrong_among(shares: Any, prompts: Any, outputs: Any) -> str | None:
     if shares.ndim != 1 or len(shares) < 2 or (np.diff(shares) <= 0).any() or shares[0] != 0 or shares[-1] != 1:
         return "shares do not rise from 0 to 1"
-    if prompts.shape != outputs.shape or prompts.shape[1:] != shares.shape:
+    if prompts.ndim != 2 or prompts.shape != outputs.shape or prompts.shape[1:] != shares.shape:
         return "prompts and answers do not have a quantile for each share"
-    return None if min(prompts.min(), outputs.min()) >= 1 else "a length is under 1"
+    if any((np.diff(table) < 0).any() for table in (prompts, outputs)):
+        return "the quantiles of a bin fall"
+    is_served = min(prompts.min(), outputs.min()) >= 1 and max(prompts.max(), outputs.max()) <= MOST_TOKENS
+    return None if is_served else f"a length is not in [1, {MOST_TOKENS}]"
 
 
 def _inverse(
