@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from simserve.errors import CalibrationError
@@ -45,15 +46,17 @@ def read_timings(path: Path) -> pd.DataFrame:
         table = pd.DataFrame(read_columns(path)) if path.suffix == ".parquet" else pd.read_csv(path)
     except (ValueError, OSError) as error:
         raise CalibrationError(f"{path}: must be a table of timings ({error})") from None
-    return checked(table, str(path))
+    return _with_numbers(checked(table, str(path)), str(path))
 
 
 def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
     """The table if it has what its operations need. Raises CalibrationError."""
     missing = [name for name in ("op", "latency_s") if name not in table]
     if missing:
-        raise CalibrationError(f"{place}: columns {', '.join(missing)} are missing, got {', '.join(table.columns)}")
-    for name in sorted(set(table["op"].astype(str))):
+        raise CalibrationError(
+            f"{place}: columns {', '.join(missing)} are missing, got {', '.join(table.columns)}; add them"
+        )
+    for name in table["op"].unique():
         if name not in SHAPES:
             raise CalibrationError(f"{place}: no such op, got '{name}'; there are {', '.join(SHAPES)}")
     for op, columns in SHAPES.items():
@@ -65,7 +68,27 @@ def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def rows_of(table: pd.DataFrame, op: str) -> pd.DataFrame:
-    """The rows of one operation, its shape columns as numbers."""
+    """The rows of one operation, its shape columns as numbers. Without any, columns that the table lacks are empty."""
     rows = table[table["op"] == op].reset_index(drop=True)
+    if rows.empty:
+        rows = rows.reindex(columns=list(dict.fromkeys((*rows.columns, *SHAPES[op]))))
     numbers = [name for name in SHAPES[op] if name not in TEXTS]
     return rows.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:
+    """A checked table, its columns of numbers as such. Raises CalibrationError where one is no count or time."""
+    shapes = dict.fromkeys(name for columns in SHAPES.values() for name in columns if name not in TEXTS)
+    for name in ("latency_s", *(name for name in shapes if name in table)):
+        users = [op for op, columns in SHAPES.items() if name in ("latency_s", *columns)]
+        numbers = pd.to_numeric(table[name], errors="coerce")
+        good = np.isfinite(numbers) & ((numbers > 0) | ((numbers == 0) & (name == "window")))
+        bad = table.index[table["op"].isin(users) & ~good]
+        if len(bad):
+            unit = " of seconds" if name == "latency_s" else ""
+            raise CalibrationError(
+                f"{place}: row {bad[0] + 1}: {name} must be a positive number{unit}, got {table[name][bad[0]]}; "
+                f"correct or remove it ({len(bad)} of {len(table)} rows are so)"
+            )
+        table = table.assign(**{name: numbers})
+    return table

@@ -12,7 +12,7 @@ from simserve.calibrate import attention, comm, gemm, mla, moe
 from simserve.calibrate.fit import Fit
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibration import SCHEMA
-from simserve.errors import CalibrationError
+from simserve.errors import CalibrationError, OutputError
 from simserve.tables.files import json_text, replace_text
 
 FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
@@ -28,7 +28,10 @@ def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     missing = [op for op in NEEDED if not any(fit.op == op for fit in fits)]
     if missing:
         counts = ", ".join(f"{op}: {int((table['op'] == op).sum())} rows" for op in missing)
-        raise CalibrationError(f"too few usable rows to fit ({counts}); add measurements of other shapes")
+        raise CalibrationError(
+            f"too few usable rows to fit ({counts}); add measurements of other shapes, "
+            "or see that dtype is one of ours and latency_s in seconds, without the host's time"
+        )
     return fits
 
 
@@ -63,9 +66,12 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
         "host": before.get("host", {}),
         "made": {**data["made"], "date": None},
     }
-    date = before["made"]["date"] if same and before is not None else today
+    date = before["made"].get("date", today) if same and before is not None else today
     kept = {} if before is None else before.get("host", {})
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path.parent}: must be a folder, got {error.strerror}; choose another place") from error
     replace_text(path, json_text({**data, "made": {**data["made"], "date": date}, "host": kept}))
     return not same
 

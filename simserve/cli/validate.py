@@ -135,9 +135,8 @@ def _worst(points: "Sequence[Point]") -> list[str]:
         for point in worst(points, metric, WORST):
             row = point.row
             measured_s, predicted_s = getattr(row, f"{metric}_s"), getattr(point, f"{metric}_s")
-            name = f"{row.engine} {row.model} TP {row.tp} {row.isl}/{row.osl} x {row.concurrency}"
             ratio = METRICS[metric](point)
-            table.append((name, f"{measured_s * 1e3:,.1f} ms", f"{predicted_s * 1e3:,.1f} ms", f"{ratio:.2f}"))
+            table.append((row.label, f"{measured_s * 1e3:,.1f} ms", f"{predicted_s * 1e3:,.1f} ms", f"{ratio:.2f}"))
         lines += [terminal.table(table), ""]
     return lines[:-1]
 

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize
 
+from simserve.errors import CalibrationError
 from simserve.study.serving import Campaign, ServingRow, replay
 
 STEP = {
@@ -51,8 +52,11 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, told: Callable[[str
     """The constants under which `rows`, all of one engine, come out nearest. Deterministic.
 
     Runs that the KV cache limits are for the memory model to answer, not for these constants, and are left out.
+    Raises CalibrationError if none is left.
     """
     fitted = [point.row for point in replay(rows, campaign) if not point.is_limited_by_memory]
+    if not fitted:
+        raise CalibrationError("the KV cache limits every one of these runs; give some with fewer requests in flight")
     constants = {name: start for name, (start, _, _) in (STEP | DOOR).items()}
     for _ in range(ROUNDS):
         constants |= _fit_step(fitted, campaign, constants)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from simserve import catalog
-from simserve.errors import CalibrationError, CatalogError, did_you_mean
+from simserve.errors import CalibrationError, CatalogError, ScenarioError, did_you_mean
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 
@@ -55,6 +55,11 @@ class ServingRow:
     def group(self) -> tuple[str, str, str, int]:
         """What is left out together: engine, model, dtype and number of GPUs."""
         return (self.engine, self.model, self.weight_dtype, self.tp)
+
+    @property
+    def label(self) -> str:
+        """Names the run in a line."""
+        return f"{self.engine} {self.model} TP {self.tp} {self.isl}/{self.osl} x {self.concurrency}"
 
 
 @dataclass(frozen=True)
@@ -143,23 +148,31 @@ def read_rows(path: Path) -> list[ServingRow]:
 
 
 def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
+    short = [name for name in NEEDED if values[name] is None]
+    if short:
+        raise CalibrationError(f"{path}:{line}: must have {', '.join(short)}, got nothing; fill in the row")
     try:
         whole = {name: int(values[name]) for name in ("tp", "isl", "osl", "concurrency")}
         times = {name: float(values[f"{name}_ms_mean"]) / 1e3 for name in ("ttft", "tpot")}
         knobs = {name: int(values[name]) for name in KNOBS if values.get(name)}
     except (TypeError, ValueError) as error:
         raise CalibrationError(f"{path}:{line}: must be numbers ({error}); correct the row") from None
-    small = [name for name, value in (whole | times).items() if not value > 0]
+    small = [name for name, value in (whole | times).items() if not 0 < value < np.inf]
     if small:
         raise CalibrationError(f"{path}:{line}: {', '.join(small)} must be positive; correct the row")
+    gpu = values["gpu"].replace("_", "-")
     try:
+        catalog.load_engine(values["engine"])
+        catalog.load_gpu(gpu)
         model = catalog_model(values["model"])
     except CatalogError as error:
         raise CalibrationError(f"{path}:{line}: {error}") from None
+    if whole["osl"] < 2:
+        raise CalibrationError(f"{path}:{line}: osl must be 2 at least, for a single token has no TPOT; remove the row")
     return ServingRow(
         engine=values["engine"],
         engine_version=values["engine_version"],
-        gpu=values["gpu"].replace("_", "-"),
+        gpu=gpu,
         model=model,
         weight_dtype=values["weight_dtype"],
         tp=whole["tp"],
@@ -238,12 +251,17 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
 
 
 def replay(rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None) -> list[Point]:
-    """What the simulator says of each run, in their order."""
+    """What the simulator says of each run, in their order. Raises CalibrationError for one that cannot be run."""
     return [_replay_one(row, campaign, constants) for row in rows]
 
 
 def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None) -> Point:
-    results = simulate(scenario_of(row, campaign, constants))
+    try:
+        scenario = scenario_of(row, campaign, constants)
+    except ScenarioError as error:
+        reasons = "; ".join(str(mistake) for mistake in error.mistakes)
+        raise CalibrationError(f"{row.label}: {reasons}; correct the row or remove it") from None
+    results = simulate(scenario)
     requests = results.columns["requests"]
     pool = results.summary["pools"][0]
     return Point(

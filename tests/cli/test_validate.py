@@ -1,0 +1,113 @@
+"""`simserve validate`: predictions beside measurements, and tables that cannot be replayed are refused by row."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoke import Outcome, invoke
+
+HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
+RUN = "vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,1,256,16,4,40.5,7.25\n"
+TWICE = "vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,2,256,16,4,30,5\n"
+
+
+def validate(folder: Path, text: str, *more: object) -> Outcome:
+    (folder / "runs.csv").write_text(text)
+    return invoke("validate", folder / "runs.csv", "--requests-per-client", 2, *more)
+
+
+def test_runs_are_told_as_measured_and_as_predicted(tmp_path: Path) -> None:
+    outcome = validate(tmp_path, HEAD + RUN + TWICE, "--json")
+    assert outcome.exit_code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert found["campaign"]["requests_per_client"] == 2
+    assert [(point["tp"], point["ttft_s"], point["tpot_s"]) for point in found["points"]] == [
+        (1, 0.0405, 0.00725),
+        (2, 0.03, 0.005),
+    ]
+    one, two = found["points"]
+    assert 0.004 < two["predicted_tpot_s"] < one["predicted_tpot_s"] < 0.02
+    assert not one["is_limited_by_memory"]
+    told = validate(tmp_path, HEAD + RUN + TWICE)
+    error = abs(one["predicted_tpot_s"] / one["tpot_s"] - 1)
+    (line,) = (line for line in told.out.splitlines() if line.split()[:4] == ["vllm", "TP", "1", "TPOT"])
+    assert f"{error:.1%}" in line.split()
+    assert "2 requests a client" in told.out
+    assert "vllm llama-3.1-8b TP 2 256/16 x 4" in told.out
+
+
+def test_one_engine_can_be_chosen(tmp_path: Path) -> None:
+    found = validate(tmp_path, HEAD + RUN + RUN.replace("vllm", "sglang"), "--engine", "sglang", "--json")
+    assert [point["engine"] for point in json.loads(found.out)["points"]] == ["sglang"]
+
+
+def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    outcome = validate(tmp_path, HEAD + RUN, "--page", page)
+    assert outcome.exit_code == 0, outcome.err
+    assert f"wrote {page}" in outcome.err
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "measured 40.5" in text.replace("\u00a0", " ")
+
+
+def run(**changes: str) -> str:
+    """A table of one run with other cells."""
+    cells = dict(zip(HEAD.strip().split(","), RUN.strip().split(","), strict=True)) | changes
+    return f"{','.join(cells)}\n{','.join(cells.values())}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "runs.csv: must hold serving runs, got none"),
+        (HEAD, "runs.csv: must hold serving runs, got none"),
+        ("engine,gpu\nvllm,h100-sxm\n", "runs.csv: columns engine_version, model, weight_dtype"),
+        (run(engine="vlm"), "runs.csv:2: no such engine in the catalog, got 'vlm'; did you mean vllm?"),
+        (run(gpu="h100_sx"), "runs.csv:2: no such GPU in the catalog, got 'h100-sx'; did you mean h100-sxm?"),
+        (run(model="llama-3.1-9b"), "runs.csv:2: no such model in the catalog, got 'llama-3.1-9b'; did you mean"),
+        (run(weight_dtype="bf17"), "vllm llama-3.1-8b TP 1 256/16 x 4: scenario: weight_dtype: must be one of bf16"),
+        (run(tp="3"), "vllm llama-3.1-8b TP 3 256/16 x 4: scenario: cluster.pools.0.parallel.tensor: must divide"),
+        (run(kv_dtype="bf17"), "kv_dtype: must be one of"),
+        (run(max_num_seqs="-3"), "max_num_seqs: must be more than 0, got -3"),
+        (run(isl="long"), "runs.csv:2: must be numbers"),
+        (run(concurrency="0"), "runs.csv:2: concurrency must be positive; correct the row"),
+        (run(ttft_ms_mean="-1"), "runs.csv:2: ttft must be positive"),
+        (run(ttft_ms_mean="nan"), "runs.csv:2: ttft must be positive"),
+        (run(tpot_ms_mean="inf"), "runs.csv:2: tpot must be positive"),
+        (run(osl="1"), "runs.csv:2: osl must be 2 at least"),
+        (HEAD + RUN + "vllm,0.12.0,h100_sxm\n", "runs.csv:3: must have model, weight_dtype, tp"),
+    ],
+)
+def test_a_table_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, said: str, tmp_path: Path) -> None:
+    outcome = validate(tmp_path, text, "--page", tmp_path / "page.html")
+    assert outcome.exit_code == 2, outcome.err
+    assert outcome.out == ""
+    assert said in outcome.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_file_that_is_not_there_or_no_text_is_2(tmp_path: Path) -> None:
+    outcome = invoke("validate", tmp_path / "none.csv")
+    assert (outcome.exit_code, outcome.out) == (2, "")
+    assert "none.csv: no such file; give a CSV of serving runs" in outcome.err
+    (tmp_path / "bytes.csv").write_bytes(bytes(range(256)))
+    outcome = invoke("validate", tmp_path / "bytes.csv")
+    assert outcome.exit_code == 2
+    assert "bytes.csv: must be a CSV of serving runs" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--campaign", "mine"], "no such campaign 'mine'; there are aiconfigurator, inferencemax, plain"),
+        (["--engine", "trtllm"], "no run of 'trtllm' in"),
+        (["--page", "none/page.html"], "none/page.html: must be writable, got No such file or directory"),
+    ],
+)
+def test_an_option_that_fits_nothing_is_2(more: list[str], said: str, tmp_path: Path) -> None:
+    outcome = validate(tmp_path, HEAD + RUN, *more)
+    assert outcome.exit_code == 2
+    assert outcome.out == ""
+    assert said in " ".join(outcome.err.split())
