@@ -191,6 +191,11 @@ def _of_costs(setup: PoolSetup) -> str | None:
             f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
             f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
         )
+    if setup.borrowed:
+        return (
+            f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
+            f"another card: calibration {found.gpu}/{found.engine} has none"
+        )
     return None
 
 

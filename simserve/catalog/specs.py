@@ -1,7 +1,7 @@
 """What exists in the world, as frozen values: ModelSpec, GpuSpec, EngineSpec."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -116,6 +116,11 @@ class ModelSpec:
     def n_moe_layers(self) -> int:
         """Layers with experts."""
         return self.n_layers - self.n_dense_layers
+
+    def within(self, n_tokens: int) -> "ModelSpec":
+        """For requests of at most so many tokens, which may never fill a window."""
+        fills = self.sliding_window is not None and self.sliding_window < n_tokens
+        return self if fills or not self.windowed else replace(self, n_window_layers=0)
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,34 @@
 """Calibrated: kernel times from forms that were fitted to measurements."""
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
-from simserve.catalog.specs import EngineSpec, GpuSpec
-from simserve.cost.calibration import Calibration
-from simserve.cost.forms.attention import DecodeAttention, PrefillAttention, PrefillCost
+from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.calibration import (
+    DEFAULT_ENGINE,
+    DEFAULT_GPU,
+    Calibration,
+    calibration_path,
+    read_calibration,
+)
+from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
+from simserve.cost.forms.base import Form
 from simserve.cost.forms.collective import Collective, for_group
 from simserve.cost.forms.gemm import Gemm
-from simserve.cost.ops import HEAD_DTYPE, Shard
+from simserve.cost.forms.mla import (
+    KEY_WIDTH,
+    PAIR_WIDTH,
+    MlaDecode,
+    MlaDecodeModule,
+    MlaPrefill,
+    MlaPrefillModule,
+    projections_s,
+)
+from simserve.cost.forms.moe import MoeLayer
+from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
+from simserve.cost.ops import Shard
+from simserve.errors import CalibrationError
 
 ELEMENTWISE_FRAC = 0.8
 """Share of the bandwidth that norms and activations reach: they stream like a copy, which reaches 0.8 to 0.9."""
@@ -16,8 +36,25 @@ ELEMENTWISE_FRAC = 0.8
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
+@dataclass(frozen=True)
+class LatentPrefill:
+    """Prefill attention over heads that latent vectors were expanded to."""
+
+    form: MlaPrefill
+    gpu: GpuSpec
+    n_heads: float
+    """Of the width that the form knows."""
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Of one layer."""
+        return self.form.seconds(self.gpu, self.n_heads, n_tokens, n_pairs, n_context_tokens)
+
+
 class Calibrated:
-    """The kernels of a calibration on a GPU: the one they were timed on, or another, scaled by its data sheet."""
+    """The kernels of a calibration on a GPU: the one they were timed on, or another, scaled by its data sheet.
+
+    Experts and latent attention that were not timed there are those of the default calibration, scaled alike.
+    """
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
         peaks = {dtype: flop_per_s * engine.busy_compute_frac for dtype, flop_per_s in gpu.flop_per_s.items()}
@@ -30,6 +67,36 @@ class Calibrated:
         form = cast(Gemm, self.calibration.form("gemm", *_measured_as(dtype)))
         return form.seconds(self.gpu, dtype, m, n, k)
 
+    def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
+        """Matrix by matrix, or where latent attention was timed with all its matrices, what those came to."""
+        dtype = shard.dense_dtype
+        if shard.model.mla is not None:
+            modules = self._mla("prefill", shard), self._mla("decode", shard)
+            if isinstance(modules[0], MlaPrefillModule) and isinstance(modules[1], MlaDecodeModule):
+                n_weights = sum(n_in * n_out for n_in, n_out in shard.projections.values())
+                both = modules[0], modules[1]
+                return projections_s(both, self.gpu, dtype, n_weights, shard.model.hidden_size, n_tokens)
+        return matrices_s(self, dtype, n_tokens, shard.projections)
+
+    def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
+        """One fused layer, from router logits to summed outputs."""
+        layer, dtype = shard.expert_layer, shard.weight_dtype
+        timed = _measured_as(dtype)
+        spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
+        form = cast(MoeLayer, _found(self.calibration, {"moe": (*spread, *timed)}))
+        return form.seconds(
+            self.gpu,
+            dtype,
+            n_tokens,
+            hidden=layer.hidden_size,
+            inter=layer.expert_size,
+            top_k=layer.top_k,
+            n_experts=layer.n_experts,
+            tensor=layer.tensor,
+            expert=layer.expert,
+            routing=shard.routing,
+        )
+
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
         """Nobody tabulates these: bytes at a copy's bandwidth, and a gap each."""
         return n_kernels * self.gap_s + n_bytes / (self.gpu.hbm_bytes_per_s * ELEMENTWISE_FRAC)
@@ -41,20 +108,63 @@ class Calibrated:
         forms = {int(key): form for (op, key), form in self.calibration.forms.items() if op == "all_reduce"}
         return for_group(cast(dict[int, Collective], forms), n_gpus).seconds(self.gpu, n_gpus, n_bytes)
 
-    def prefill_attention(self, shard: Shard) -> PrefillCost:
+    def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Of one layer, over the cache's dtype."""
+        if shard.expansion is not None:
+            latent = cast(MlaPrefill, self._mla("prefill", shard))
+            n_heads = shard.n_heads * (shard.key_size + shard.value_size) / PAIR_WIDTH
+            return ExpandedPrefill.of(LatentPrefill(latent, self.gpu, n_heads), self, shard)
         both = f"{shard.kv_dtype}/{shard.weight_dtype}"  # some engines compute in fp8 where weights and cache are
         form = cast(PrefillAttention, self.calibration.form("prefill_attention", both, shard.kv_dtype, "bf16"))
         return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
         """A line in the keys for every number of requests."""
+        if shard.expansion is not None:
+            return self._latent_decode(shard, shard.expansion, n)
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
         return form.line(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
 
+    def _latent_decode(self, shard: Shard, expansion: tuple[int, int], n: Any) -> tuple[Any, Any]:
+        mla, form = shard.model.mla, cast(MlaDecode, self._mla("decode", shard))
+        assert mla is not None, "only latent attention has an expansion"
+        n_heads = shard.n_heads * (mla.cached_size + mla.kv_lora_rank) / KEY_WIDTH
+        intercept_s, slope_s = form.line(self.gpu, n_heads, shard.kv_dtype, n + (n == 0), mla.cached_size)
+        n_in, n_out = expansion
+        if isinstance(form, MlaDecodeModule):
+            return intercept_s + form.expansion_s(self.gpu, shard.dense_dtype, n_in * n_out, n), slope_s
+        return intercept_s + self.matmul_s(shard.dense_dtype, n, n_out, n_in), slope_s
+
+    def _mla(self, phase: str, shard: Shard) -> Form:
+        """With all matrices around it where that was timed, for what engines do between them is in there."""
+        caches = (shard.kv_dtype, "bf16")
+        weights = (*_measured_as(shard.dense_dtype), "fp8_block")
+        modules = [f"{dtype}/{cache}" for cache in caches for dtype in weights]
+        return _found(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+
+
+def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
+    """What a model needs that was not timed there, so that the default calibration stands in."""
+    ops = {op for op, _ in calibration.forms}
+    needs = {"experts": {"moe"}} if model.experts else {}
+    if model.mla:
+        needs["latent attention"] = {"mla_decode", "mla_decode_module"}
+    return [what for what, any_of in needs.items() if not any_of & ops]
+
+
+def _found(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
+    """The first of operations and dtypes that was timed, here or in the default calibration."""
+    for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
+        for op, keys in wanted.items():
+            for key in keys:
+                if (op, key) in each.forms:
+                    return each.forms[op, key]
+    raise CalibrationError(
+        f"calibration {calibration.gpu}/{calibration.engine}: {' or '.join(wanted)} was not measured"
+    )
+
 
 def _measured_as(dtype: str) -> tuple[str, ...]:
-    """Under which dtypes to look for a matrix: its own; weight-only ones multiply in 16 bits."""
-    if dtype in ("fp8", "fp8_block"):
-        return (dtype, "fp8", HEAD_DTYPE)
-    return (dtype, *SIXTEEN_BITS)
+    """Under which dtypes to look for a matrix: its own, else one like it; weight-only ones multiply in 16 bits."""
+    alike = {"fp8_block": ("fp8",), "fp8": ("fp8_block",), "mxfp4": ("int4",)}.get(dtype, ())
+    return tuple(dict.fromkeys((dtype, *alike, *SIXTEEN_BITS)))

@@ -5,6 +5,7 @@ Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3)
 latent attention.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,9 @@ ACTIVATION_BYTES = 2
 
 HEAD_DTYPE = "bf16"
 """Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
+
+Matrices = Mapping[str, tuple[int, int]]
+"""(rows in, columns out) by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,8 @@ class Shard:
     kv_dtype: str = "bf16"
     tensor: int = 1
     expert: int = 1
+    routing: str = "uniform"
+    """How tokens choose experts; see `forms.moe.load_of`."""
 
     @property
     def n_heads(self) -> int:
@@ -94,7 +100,23 @@ class Shard:
     @cached_property
     def matrices(self) -> dict[str, tuple[int, int]]:
         """(rows in, columns out) of each matrix of a dense layer: attention, then MLP."""
-        return {**self.attention_matrices, **self._mlp(self.inner_size)}
+        return {**self.attention_matrices, **self.mlp_matrices}
+
+    @cached_property
+    def projections(self) -> Matrices:
+        """Those of attention that are applied to each token once: all but the one that expands latent vectors."""
+        return {name: sizes for name, sizes in self.attention_matrices.items() if name != "kv_b"}
+
+    @property
+    def expansion(self) -> tuple[int, int] | None:
+        """kv_b: makes keys and values from latent vectors. Prefill applies it to all keys attended; decode, the other
+        way round, to the queries and outputs of its tokens (DeepSeek-V2, section 2.1.2)."""
+        return self.attention_matrices.get("kv_b")
+
+    @cached_property
+    def mlp_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of the MLP of a layer without experts."""
+        return self._mlp(self.inner_size)
 
     @cached_property
     def attention_matrices(self) -> dict[str, tuple[int, int]]:
@@ -162,7 +184,7 @@ class Shard:
     @property
     def mlp_weights(self) -> int:
         """Numbers in the MLP of a layer without experts."""
-        return _n_weights(self._mlp(self.inner_size))
+        return _n_weights(self.mlp_matrices)
 
     @property
     def shared_weights(self) -> int:

@@ -9,6 +9,8 @@ from typing import Any
 from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec
 from simserve.cost.comm import all_reduce_s
 from simserve.cost.forms.base import higher
+from simserve.cost.forms.moe import MATRICES, load_of
+from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
 from simserve.cost.ops import Kernel, Shard, matmul
 
 
@@ -49,8 +51,34 @@ class Roofline:
         """From the data sheet of the links."""
         return all_reduce_s(self._gpu, n_gpus, n_bytes)
 
-    def prefill_attention(self, shard: Shard) -> RooflinePrefill:
+    def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
+        """Matrix by matrix."""
+        return matrices_s(self, shard.dense_dtype, n_tokens, shard.projections)
+
+    def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
+        """FLOP of the rows and bytes of the experts touched, on the busiest GPU, as two grouped products."""
+        layer = shard.expert_layer
+        load = load_of(shard.routing, n_tokens, layer.top_k, layer.n_experts, layer.expert)
+        weights = MATRICES * layer.hidden_size * shard.expert_columns
+        work = Kernel(2 * weights * load.rows, load.touched * weights * shard.weight_bytes_per_value)
+        return 2 * self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(shard.weight_dtype))
+
+    def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Attention computes in 16 bits, whatever the weights and the cache are stored in."""
+        return ExpandedPrefill.of(self._attention(shard), self, shard)
+
+    def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
+        """Both roofs are proportional to the keys. Where a key is read for a few query heads the memory's is the
+        higher one; latent vectors, read for all heads, come near the ridge. The higher one gives the slope."""
+        flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
+        one_query, one_key = shard.decode_attention(1, 0), shard.decode_attention(0, 1)
+        intercept_s = self._launch_s + n * (one_query.bytes / self._bytes_per_s)
+        if shard.expansion is not None:
+            n_in, n_out = shard.expansion
+            intercept_s = intercept_s + self.matmul_s(shard.dense_dtype, n, n_out, n_in)
+        return intercept_s, 0 * n + max(one_key.bytes / self._bytes_per_s, one_key.flop / flop_per_s)
+
+    def _attention(self, shard: Shard) -> RooflinePrefill:
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
         one_query, one_pair, one_key = (shard.prefill_attention(*one) for one in ((1, 0, 0), (0, 1, 0), (0, 0, 1)))
         return RooflinePrefill(
@@ -59,12 +87,6 @@ class Roofline:
             one_key.bytes / self._bytes_per_s,
             one_query.bytes / self._bytes_per_s,
         )
-
-    def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
-        """Both roofs are proportional to the keys; on any real GPU the memory's is the higher one, for a key is read
-        for a few query heads only. The higher one gives the slope."""
-        prefill = self.prefill_attention(shard)
-        return self._launch_s + n * prefill.query_s, 0 * n + max(prefill.key_s, prefill.pair_s)
 
     def _bound_s(self, work: Kernel, flop_per_s: float) -> Any:
         return higher(work.flop / (flop_per_s * self._compute_frac), work.bytes / self._bytes_per_s)

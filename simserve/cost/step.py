@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.cost.kernels import Kernels
+from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
@@ -29,6 +29,7 @@ class Work:
     flop_per_pair: float
     flop_per_sampled: float
     weight_bytes_per_step: float
+    """At the least: of experts, those of one token."""
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
@@ -50,12 +51,15 @@ class StepCost:
         weight_dtype: str = "bf16",
         kv_dtype: str = "bf16",
         tensor: int = 1,
+        expert: int = 1,
+        routing: str = "uniform",
     ) -> None:
-        self.shard = Shard(model, weight_dtype, kv_dtype, tensor)
+        self.shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, routing)
         self.gpu = gpu
         self.engine = engine
         self._kernels = kernels or Roofline(gpu, engine)
-        self._n_layers = model.n_layers
+        self._window = model.sliding_window if model.windowed else None
+        self._n_whole = model.n_layers if self._window is None else model.n_layers - model.n_window_layers
         self._prefill_s = self._kernels.prefill_attention(self.shard).seconds
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
@@ -81,15 +85,23 @@ class StepCost:
         """Attention of all prompt chunks of the step, as one kernel a layer."""
         if not n_tokens:
             return 0
-        return to_ps(self._n_layers * self._prefill_s(n_tokens, n_pairs, n_context_tokens))
+        layers_s = self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens)
+        if self._window is not None:
+            layers_s += self._windowed_s(n_tokens, n_pairs, n_context_tokens, self._window)
+        return to_ps(layers_s)
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """(intercept, slope): attention of n decoding requests takes intercept + slope * keys attended."""
         try:
             return self._lines[n]
         except IndexError:
-            intercept_s, slope_s = self._kernels.decode_attention(self.shard, _counts_to(n))
-            intercepts, slopes = (array_to_ps(self._n_layers * line_s).tolist() for line_s in (intercept_s, slope_s))
+            counts = _counts_to(n)
+            intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
+            n_layers = self.shard.model.n_layers
+            intercepts_s = n_layers * intercept_s
+            if self._window is not None:  # as if every context filled its window
+                intercepts_s += (n_layers - self._n_whole) * slope_s * counts * self._window
+            intercepts, slopes = (array_to_ps(each).tolist() for each in (intercepts_s, self._n_whole * slope_s))
             self._lines = list(zip(intercepts, slopes, strict=True))
             return self._lines[n]
 
@@ -116,13 +128,16 @@ class StepCost:
 
     def tokens_s(self, n_tokens: Any) -> Any:
         """Seconds of the matrices, element-wise work and all-reduces of all layers, and of the host, for a step."""
-        shard, kernels = self.shard, self._kernels
-        layer_s = sum(
-            kernels.matmul_s(shard.weight_dtype, n_tokens, n_out, n_in) for n_in, n_out in shard.matrices.values()
-        )
-        layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
-        layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.all_reduce_bytes(n_tokens))
-        return self.engine.step_host_s + self._n_layers * layer_s
+        shard, kernels, model = self.shard, self._kernels, self.shard.model
+        any_layer_s = kernels.projections_s(shard, n_tokens)
+        any_layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
+        any_layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.all_reduce_bytes(n_tokens))
+        layers_s = model.n_layers * any_layer_s
+        if model.n_dense_layers:
+            layers_s += model.n_dense_layers * matrices_s(kernels, shard.dense_dtype, n_tokens, shard.mlp_matrices)
+        if model.n_moe_layers:
+            layers_s += model.n_moe_layers * self._experts_s(n_tokens)
+        return self.engine.step_host_s + layers_s
 
     def sampled_s(self, n_rows: Any) -> Any:
         """Seconds of the LM head and of the host's work for n_rows requests; nothing for none."""
@@ -132,19 +147,33 @@ class StepCost:
 
     @cached_property
     def work(self) -> Work:
-        """Of the whole replica; what parallelism does twice (replicated KV heads, padding) does not count as useful."""
-        whole, n_gpus = replace(self.shard, tensor=1), self.shard.tensor
-        n_layers = whole.model.n_layers
-        layer_bytes = whole.layer_weights * whole.weight_bytes_per_value
+        """Of the whole replica; what parallelism does twice (replicated KV heads, padding) does not count as useful,
+        nor does what windows attend to."""
+        whole, n_gpus = replace(self.shard, tensor=1, expert=1), self.shard.tensor
         return Work(
-            flop_per_token=n_layers * sum(whole.matmul(name, 1).flop for name in whole.matrices),
-            flop_per_pair=n_layers * whole.prefill_attention(0, 1, 0).flop,
+            flop_per_token=2 * whole.active_weights,
+            flop_per_pair=self._n_whole * whole.prefill_attention(0, 1, 0).flop,
             flop_per_sampled=whole.lm_head(1).flop,
-            weight_bytes_per_step=n_layers * layer_bytes + whole.head_weights * ACTIVATION_BYTES,
-            kv_bytes_per_token=whole.kv_bytes_per_token,
+            weight_bytes_per_step=_least_bytes(whole),
+            kv_bytes_per_token=self._n_whole * whole.layer_kv_bytes_per_token,
             peak_flop_per_s=n_gpus * self.gpu.peak_flop_per_s(whole.weight_dtype),
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
+
+    def _experts_s(self, n_tokens: Any) -> Any:
+        """The gate, the shared experts and the routed ones of a layer."""
+        shard, kernels = self.shard, self._kernels
+        n_in, n_out = shard.router
+        gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
+        shared_s = matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
+        return gate_s + shared_s + kernels.experts_s(shard, n_tokens)
+
+    def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, window: int) -> float:
+        """Prefill attention of the layers with a window: no token attends to more keys, no chunk reads more before
+        its own."""
+        n_layers = self.shard.model.n_layers - self._n_whole
+        pairs, keys = min(n_pairs, n_tokens * window), min(n_context_tokens, n_tokens + window)
+        return n_layers * float(self._prefill_s(n_tokens, pairs, keys))
 
 
 def _counts_to(n: int) -> NDArray[np.int64]:
@@ -156,3 +185,16 @@ def _rising(seconds: NDArray[np.float64]) -> list[int]:
     """Seconds as picoseconds that never fall, `(n,)`: one token more never makes a step quicker."""
     table: list[int] = np.maximum.accumulate(array_to_ps(seconds)).tolist()
     return table
+
+
+def _least_bytes(whole: Shard) -> float:
+    """Of the weights that a step reads, however few its tokens: of the routed experts, those of one token."""
+    model = whole.model
+    dense = model.n_layers * whole.attention_weights + model.n_dense_layers * whole.mlp_weights
+    in_16_bits, routed = whole.head_weights, 0
+    if model.experts is not None:
+        dense += model.n_moe_layers * whole.shared_weights
+        in_16_bits += model.n_moe_layers * whole.router_weights
+        routed = model.n_moe_layers * model.experts.top_k * whole.expert_weights
+    stored = dense * BYTES_PER_VALUE[whole.dense_dtype] + routed * whole.weight_bytes_per_value
+    return stored + in_16_bits * ACTIVATION_BYTES

@@ -13,6 +13,9 @@ from simserve.schedulers.base import Scheduler
 MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
 GB = 1e9
 
+SHORT_WINDOW = 256
+"""Tokens of a window that may count as full for every request: what that is too much is next to nothing."""
+
 
 def check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     """Every GPU gets the same number of heads, and all GPUs of a replica share a node."""
@@ -98,7 +101,7 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
     elif given is not None and given > memory.kv_tokens:
         rule = f"must fit the KV cache, which holds {memory.kv_tokens} tokens"
         draft.flaw(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
-    elif model.sliding_window is not None and model.n_window_layers and model.sliding_window < (given or most):
+    elif _has_long_window(model) and model.within(given or most).windowed:
         rule = f"requests beyond the sliding window of {model.name}, {model.sliding_window} tokens, are not there yet"
         draft.flaw(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
     elif given is None:
@@ -106,6 +109,10 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
         draft.origins[here] = f"model {model.name}" if is_models else "what the KV cache holds"
         return pool.model_copy(update={"max_model_len": most})
     return pool
+
+
+def _has_long_window(model: ModelSpec) -> bool:
+    return model.sliding_window is not None and model.sliding_window > SHORT_WINDOW
 
 
 def _either(items: list[int] | list[str]) -> str:

@@ -106,6 +106,8 @@ class Pool(Part):
     model: str | None = None
     engine: Annotated[Engine, _spelled_as_mapping("name")] | None = None
     calibration: Annotated[CalibrationFile, _spelled_as_mapping("file")] | None = None
+    expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|power_law_\d+(\.\d+)?)$")] | None = None
+    """How tokens choose experts; uniform where a model has them and this says nothing."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None

@@ -10,9 +10,9 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_tensor, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
-from simserve.scenario.setup import Machine, load_engine
+from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
 
-NOT_YET_PARALLEL = ("pipeline", "data", "expert")
+NOT_YET_PARALLEL = ("pipeline", "data")
 
 
 def resolve_cluster(draft: Draft) -> Cluster:
@@ -54,7 +54,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
-    _refuse_without_times(draft, model, ("model",) if pool.model is None else (*at, "model"))
+    pool = _resolve_experts(draft, pool, at, model)
     machine = Machine(model, gpu, engine)
     check_tensor(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
@@ -68,13 +68,25 @@ def _refuse_what_comes_later(draft: Draft, pool: Pool, at: Path) -> None:
             draft.flaw((*at, "parallel", key), f"{key} parallelism is not there yet", n, "use 1, or parallel.tensor")
 
 
-def _refuse_without_times(draft: Draft, model: ModelSpec, where: Path) -> None:
-    """Models whose shapes and memory are known, but not yet what their layers cost."""
-    parts = {"experts": model.experts, "latent attention (MLA)": model.mla}
-    missing = [what for what, part in parts.items() if part is not None]
-    if missing and not draft.mistakes.touch(where):
-        rule = f"the times of models with {' and '.join(missing)} are not there yet"
-        draft.flaw(where, rule, model.name, "choose a dense model")
+def _resolve_experts(draft: Draft, pool: Pool, at: Path, model: ModelSpec) -> Pool:
+    """The pool with the routing of its experts filled in; a mistake where they cannot be shared out as asked."""
+    experts, tensor = pool.parallel.expert, pool.parallel.tensor
+    here = (*at, "parallel", "expert")
+    if model.experts is None:
+        if experts > 1:
+            draft.flaw(here, f"{model.name} has no experts", experts, "leave it out")
+        if pool.expert_routing is not None:
+            draft.flaw((*at, "expert_routing"), f"{model.name} has no experts", pool.expert_routing, "leave it out")
+        return pool
+    if tensor % experts:
+        rule = f"must divide parallel.tensor, {tensor}: the GPUs of a replica share the experts"
+        draft.flaw(here, rule, experts, f"use 1 or {tensor}")
+    elif model.experts.n_experts % experts:
+        draft.flaw(here, f"must divide the {model.experts.n_experts} experts of {model.name}", experts, "use 1")
+    if pool.expert_routing is None:
+        draft.origins[*at, "expert_routing"] = "default"
+        return pool.model_copy(update={"expert_routing": DEFAULT_ROUTING})
+    return pool
 
 
 def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:

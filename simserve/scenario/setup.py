@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.cost.calibrated import Calibrated
+from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.step import StepCost
@@ -13,6 +13,9 @@ from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from simserve.scenario.models import Engine, Pool, Scenario
+
+DEFAULT_ROUTING = "uniform"
+"""Each token draws its experts at random; trained routers are not far from it on mixed text."""
 
 TOKENS_WITHOUT_BUDGET = 8192
 """Activations are sized for steps of so many tokens where neither scheduler nor engine states a budget."""
@@ -31,6 +34,8 @@ class PoolSetup:
     weight_dtype: str
     kv_dtype: str
     tensor: int
+    expert: int
+    expert_routing: str
     scheduler: Scheduler
     max_model_len: int
     ledger: MemoryLedger
@@ -45,6 +50,11 @@ class PoolSetup:
         found = self.calibration
         return found is not None and (found.gpu, found.engine) == (self.gpu.name, self.engine.name)
 
+    @property
+    def borrowed(self) -> list[str]:
+        """Parts of the model that the calibration knows nothing of, and takes from the default one."""
+        return [] if self.calibration is None else borrowed(self.calibration, self.model)
+
     def step_cost(self) -> StepCost:
         """What the steps of one replica cost. Raises CalibrationError for what was never timed."""
         return StepCost(
@@ -55,6 +65,8 @@ class PoolSetup:
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
             tensor=self.tensor,
+            expert=self.expert,
+            routing=self.expert_routing,
         )
 
 
@@ -75,18 +87,21 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
+    max_model_len = pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens)
     return PoolSetup(
         name=pool.name,
         role=pool.role,
         n_replicas=pool.replicas,
-        model=machine.model,
+        model=machine.model.within(max_model_len),
         gpu=machine.gpu,
         engine=machine.engine,
         weight_dtype=scenario.weight_dtype,
         kv_dtype=scenario.kv_dtype,
         tensor=pool.parallel.tensor,
+        expert=pool.parallel.expert,
+        expert_routing=pool.expert_routing or DEFAULT_ROUTING,
         scheduler=scheduler,
-        max_model_len=pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens),
+        max_model_len=max_model_len,
         ledger=memory,
         calibration=calibration,
         asked_version=(pool.engine or scenario.engine).version,
@@ -122,7 +137,7 @@ def memory_of(
         max_num_seqs=step_seats(scheduler),
         num_gpu_blocks=pool.num_gpu_blocks,
         pipeline=pool.parallel.pipeline,
-        expert=pool.parallel.expert,
+        expert=pool.parallel.expert if tensor is None or pool.parallel.expert == 1 else tensor,
     )
 
 

@@ -123,6 +123,8 @@ def _spread(setup: PoolSetup) -> Spread:
         return Spread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv)
     extra = VERSION_SD if setup.calibrated else SCALED_SD
     matrices = _sd(found, "gemm", setup.weight_dtype) / sqrt(SHAPES)
+    if setup.model.experts is not None:  # one kernel takes most of a step
+        matrices = max(matrices, _sd(found, "moe", setup.weight_dtype))
     return Spread(
         compute=_both(matrices, extra),
         memory=_both(max(matrices, _sd(found, "decode_attention", setup.kv_dtype) / 2), extra),

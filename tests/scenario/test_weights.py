@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from simserve import catalog
 from tests.scenario.conftest import Load, Said
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -64,24 +63,51 @@ def test_all_pools_have_weights_of_one_dtype(said: Said, small: str, tmp_path: P
     ]
 
 
-def test_models_of_the_catalog_with_experts_are_shown_but_not_run_yet(said: Said, small: str) -> None:
-    with_experts = [name for name in catalog.names("models") if catalog.load_model(name).experts]
-    assert len(with_experts) == 5
-    wide = ("gpu=b200-sxm", "cluster.pools.0.parallel.tensor=4")
-    assert said(with_model(small, "qwen3-30b-a3b"), *wide) == [
-        "a.yaml:3: model: the times of models with experts are not there yet, got 'qwen3-30b-a3b'; choose a dense model"
+EXPERT = "cluster.pools.0.parallel.expert"
+ROUTING = "cluster.pools.0.expert_routing"
+FOUR = "cluster.pools.0.parallel.tensor=4"
+
+
+def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load, small: str) -> None:
+    text = with_model(small, "qwen3-30b-a3b")
+    scenario = load(text)
+    assert scenario.setups[0].expert_routing == "uniform"
+    assert scenario.origins[ROUTING] == "default"
+    assert load(scenario.to_yaml()) == scenario
+    skewed = load(text, f"{ROUTING}=power_law_1.2", FOUR, f"{EXPERT}=4").setups[0]
+    assert (skewed.expert_routing, skewed.expert) == ("power_law_1.2", 4)
+
+
+def test_experts_that_cannot_be_shared_out_are_a_mistake(said: Said, small: str, tmp_path: Path) -> None:
+    text = with_model(small, "qwen3-30b-a3b")
+    assert said(text, FOUR, f"{EXPERT}=3") == [
+        f"command line --set {EXPERT}=3: must divide parallel.tensor, 4: the GPUs of a replica share the experts, "
+        "got 3; use 1 or 4"
     ]
-    assert said(with_model(small, "deepseek-v3"), "gpu=b200-sxm", "cluster.pools.0.parallel.tensor=8") == [
-        "a.yaml:3: model: the times of models with experts and latent attention (MLA) are not there yet, "
-        "got 'deepseek-v3'; choose a dense model"
+    config(tmp_path / "odd", num_local_experts=6, num_experts_per_tok=2, moe_intermediate_size=512)
+    assert said(with_model(small, "odd/config.json"), FOUR, f"{EXPERT}=4") == [
+        f"command line --set {EXPERT}=4: must divide the 6 experts of odd, got 4; use 1"
     ]
 
 
-def test_a_pools_own_model_is_refused_where_it_stands(said: Said, small: str) -> None:
-    pools = "cluster:\n  pools:\n    - {name: a}\n    - {name: b, model: mixtral-8x7b, parallel: {tensor: 4}}\n"
-    assert [line.split(": the times")[0] for line in said(small + pools)] == ["a.yaml:12: cluster.pools.1.model"]
+def test_a_dense_model_has_no_experts_to_share_out_or_route_to(said: Said, small: str) -> None:
+    assert said(small, FOUR, f"{EXPERT}=4", f"{ROUTING}=balanced") == [
+        f"command line --set {EXPERT}=4: llama-3.1-8b has no experts, got 4; leave it out",
+        f"command line --set {ROUTING}=balanced: llama-3.1-8b has no experts, got 'balanced'; leave it out",
+    ]
 
 
-def test_a_name_of_the_catalog_is_a_shape_in_any_dtype(said: Said, small: str) -> None:
-    messages = said(with_model(small, "gpt-oss-120b", "weight_dtype: bf16\n"), "cluster.pools.0.parallel.tensor=8")
-    assert not any("weight_dtype" in message for message in messages)
+def test_a_routing_that_nobody_knows_is_a_mistake(said: Said, small: str) -> None:
+    (message,) = said(with_model(small, "qwen3-30b-a3b"), f"{ROUTING}=zipf")
+    assert "balanced|uniform|power_law" in message
+
+
+def test_a_name_of_the_catalog_is_a_shape_in_any_dtype(load: Load, small: str) -> None:
+    scenario = load(with_model(small, "gpt-oss-120b", "weight_dtype: bf16\n"), "cluster.pools.0.parallel.tensor=8")
+    assert scenario.weight_dtype == "bf16"
+
+
+def test_short_windows_need_no_limit_to_the_length_of_requests(load: Load, small: str) -> None:
+    scenario = load(with_model(small, "gpt-oss-120b", "weight_dtype: mxfp4\n"), "cluster.pools.0.parallel.tensor=4")
+    assert scenario.setups[0].model.windowed
+    assert scenario.setups[0].max_model_len == 131072

@@ -120,10 +120,10 @@ class MlaDecode(Form):
     """One request alone is slower by this: its keys cannot be spread over the GPU as those of many are."""
     sharpness: float
 
-    def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
+    def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any, cached_size: int = CACHED) -> tuple[Any, Any]:
         """(intercept, slope a key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
         compute = 2 * KEY_WIDTH * n_heads / (gpu.peak_flop_per_s("bf16") * self.flop_share)
-        memory = CACHED * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
+        memory = cached_size * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
         queries = ACTIVATION_BYTES * KEY_WIDTH * n_heads * n / (gpu.hbm_bytes_per_s * self.query_share)
         slope = smooth_max(compute, memory, self.sharpness) * (1 + self.lone_requests / n)
         return self.launch_s + queries, slope
@@ -153,3 +153,23 @@ class MlaDecodeModule(MlaDecode):
         intercept, slope = self.line(gpu, n_heads, kv_dtype, n)
         moved = ACTIVATION_BYTES * self.moved_values * n / gpu.hbm_bytes_per_s
         return intercept + smooth_max(compute, memory, self.sharpness) + moved, slope
+
+    def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: int, n: Any) -> Any:
+        """The matrix that expands latent vectors, applied to the queries and outputs of n requests instead."""
+        compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
+        memory = n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
+        return smooth_max(compute, memory, self.sharpness)
+
+
+def projections_s(
+    modules: tuple[MlaPrefillModule, MlaDecodeModule], gpu: GpuSpec, dtype: str, n_weights: int, hidden: int, n: Any
+) -> Any:
+    """The other matrices around attention, for n tokens of either phase: they share one pass over the weights.
+
+    Prefill was timed where these compute, decode where they read weights, so each tells one roof.
+    """
+    prefill, decode = modules
+    compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * prefill.matmul_flop_share)
+    memory = (n > 0) * (n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * decode.matmul_byte_share))
+    moved = ACTIVATION_BYTES * prefill.moved_values * hidden / HIDDEN * n / gpu.hbm_bytes_per_s
+    return smooth_max(compute, memory, prefill.sharpness) + moved

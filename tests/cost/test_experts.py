@@ -1,0 +1,155 @@
+"""Steps of models with experts, latent attention and windows: hand-worked cases, and what was timed as a whole."""
+
+from dataclasses import replace
+
+import pytest
+
+from simserve import catalog
+from simserve.catalog.specs import ModelSpec
+from simserve.cost.calibrated import Calibrated, borrowed
+from simserve.cost.calibration import calibration_path, read_calibration
+from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
+from simserve.cost.ops import Shard
+from simserve.cost.roofline import Roofline
+from simserve.cost.step import StepCost
+from simserve.units import to_s
+from tests.cost.specs import H100, IDEAL
+
+VLLM = catalog.load_engine("vllm")
+MIXTRAL, QWEN, OSS, DEEPSEEK = map(catalog.load_model, ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"))
+BYTES_PER_S, FLOP_PER_S = H100.hbm_bytes_per_s, H100.flop_per_s["bf16"]
+TIMED = read_calibration(calibration_path("h100-sxm/vllm"))
+
+
+def timed(model: ModelSpec, dtype: str, tensor: int = 1, expert: int = 1) -> StepCost:
+    kernels = Calibrated(H100, TIMED, VLLM)
+    return StepCost(model, H100, VLLM, kernels=kernels, weight_dtype=dtype, tensor=tensor, expert=expert)
+
+
+def test_one_token_reads_its_own_experts_and_many_tokens_compute() -> None:
+    kernels, shard = Roofline(H100, IDEAL), Shard(MIXTRAL)
+    an_expert = 3 * 4096 * 14336
+    assert kernels.experts_s(shard, 1) == pytest.approx(2 * an_expert * 2 / BYTES_PER_S)
+    assert kernels.experts_s(shard, 8192) == pytest.approx(8192 * 2 * 2 * an_expert / FLOP_PER_S)
+    touched = 8 * (1 - 0.75**4)  # each of four tokens misses an expert with 6 / 8
+    assert kernels.experts_s(shard, 4) == pytest.approx(touched * an_expert * 2 / BYTES_PER_S)
+
+
+def test_a_step_has_gate_and_experts_where_a_dense_one_has_its_mlp() -> None:
+    cost, kernels = StepCost(MIXTRAL, H100, IDEAL), Roofline(H100, IDEAL)
+    shard, n = cost.shard, 100
+    bare = StepCost(replace(MIXTRAL, experts=None, intermediate_size=1), H100, IDEAL)
+    without_mlp = bare.tokens_s(n) - 32 * sum(
+        kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in bare.shard.mlp_matrices.values()
+    )
+    experts_s = 32 * (kernels.matmul_s("bf16", n, 8, 4096) + kernels.experts_s(shard, n))
+    assert cost.tokens_s(n) == pytest.approx(without_mlp + experts_s, rel=1e-3)
+
+
+def test_work_of_a_token_is_that_of_the_experts_it_goes_through() -> None:
+    for model, billions in ((MIXTRAL, 12.75), (QWEN, 3.04), (DEEPSEEK, 36.6)):  # as published, without embeddings
+        work = StepCost(model, H100, IDEAL).work
+        assert (work.flop_per_token + work.flop_per_sampled) / 2e9 == pytest.approx(billions, rel=0.01)
+    least = StepCost(MIXTRAL, H100, IDEAL).work.weight_bytes_per_step
+    assert least == pytest.approx(2 * 12.75e9, rel=0.01)  # active, and no embedding of the input
+
+
+def test_latent_attention_decodes_over_the_cached_vectors() -> None:
+    kernels, shard = Roofline(H100, IDEAL), Shard(DEEPSEEK)
+    intercept_s, slope_s = kernels.decode_attention(shard, 1)
+    assert slope_s == pytest.approx(max((512 + 64) * 2 / BYTES_PER_S, 2 * 128 * (576 + 512) / FLOP_PER_S))
+    assert intercept_s >= 128 * 512 * 256 * 2 / BYTES_PER_S  # the expansion is read, and applied to queries instead
+    prefill = kernels.prefill_attention(shard)
+    a_pair = prefill.seconds(1, 10**9 + 1, 1) - prefill.seconds(1, 10**9, 1)
+    assert a_pair == pytest.approx(2 * 128 * (192 + 128) / FLOP_PER_S, rel=1e-3)
+    cached = prefill.seconds(100, 10**9, 8192) - prefill.seconds(100, 10**9, 100)
+    assert cached == pytest.approx(8092 * 2 * 128 * 512 * 256 / FLOP_PER_S, rel=0.05)  # expanded once more
+
+
+@pytest.mark.parametrize(("dtype", "tensor"), [("bf16", 1), ("bf16", 8), ("fp8_block", 4), ("fp8_block", 8)])
+def test_parts_of_latent_attention_come_to_what_was_timed_as_a_whole(dtype: str, tensor: int) -> None:
+    kernels, shard = full_speed(), Shard(DEEPSEEK, dtype, tensor=tensor)
+    decode, prefill = (TIMED.form(f"mla_{phase}_module", f"{dtype}/bf16") for phase in ("decode", "prefill"))
+    assert isinstance(decode, MlaDecodeModule) and isinstance(prefill, MlaPrefillModule)
+    for n in (1, 32, 128):
+        whole_s, slope_s = decode.module_line(H100, dtype, shard.n_heads, "bf16", n)
+        intercept_s, slope = kernels.decode_attention(shard, n)
+        assert slope == pytest.approx(slope_s)
+        assert kernels.projections_s(shard, n) + intercept_s == pytest.approx(whole_s, rel=0.1)
+    for n in (4096, 8192):
+        whole_s = prefill.module_s(H100, dtype, shard.n_heads, n, n * (n + 1) / 2, n)
+        assert parts_of_prefill_s(shard, n) == pytest.approx(whole_s, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "n", "timed_us"), [(1, 128, 279), (1, 512, 568), (1, 8192, 8385), (8, 512, 188), (8, 16384, 3960)]
+)
+def test_latent_prefill_takes_what_vllm_took(tensor: int, n: int, timed_us: float) -> None:
+    """One prompt of n tokens through a layer of DeepSeek-V3 in bf16 (aiconfigurator-core, vLLM 0.24.0, H100 SXM);
+    small ones were timed launch by launch, where a server has CUDA graphs."""
+    shard = Shard(DEEPSEEK, tensor=tensor)
+    assert parts_of_prefill_s(shard, n) == pytest.approx(timed_us * 1e-6, rel=0.03 if n > 4096 else 0.25)
+
+
+def full_speed() -> Calibrated:
+    return Calibrated(H100, TIMED, replace(VLLM, busy_compute_frac=1.0))
+
+
+def parts_of_prefill_s(shard: Shard, n: int) -> float:
+    kernels = full_speed()
+    attention_s = kernels.prefill_attention(shard).seconds(n, n * (n + 1) / 2, n)
+    return float(kernels.projections_s(shard, n) + attention_s)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "tensor", "expert"),
+    [
+        (MIXTRAL, "bf16", 2, 1),
+        (QWEN, "fp8_block", 1, 1),
+        (QWEN, "fp8_block", 4, 4),
+        (OSS, "mxfp4", 2, 1),
+        (DEEPSEEK, "fp8_block", 8, 1),
+        (DEEPSEEK, "fp8_block", 8, 8),
+    ],
+)
+def test_no_step_of_them_is_faster_than_the_data_sheet_and_none_shrinks(
+    model: ModelSpec, dtype: str, tensor: int, expert: int
+) -> None:
+    real, bare = timed(model, dtype, tensor, expert), StepCost(model, H100, IDEAL, weight_dtype=dtype, tensor=tensor)
+    before = 0
+    for n in (1, 2, 7, 64, 300, 2048, 9000):
+        assert real.tokens_ps(n) > bare.tokens_ps(n) * 0.999
+        now = real.mixed_ps(n, n * (n + 1) // 2, n, n, 1000 * n, n)
+        assert now > max(before, bare.mixed_ps(n, n * (n + 1) // 2, n, n, 1000 * n, n))
+        before = now
+    work = bare.work
+    assert to_s(real.mixed_ps(0, 0, 0, 1, 1, 1)) > work.weight_bytes_per_step / work.hbm_bytes_per_s
+
+
+def test_layers_with_a_window_attend_to_no_more_than_it() -> None:
+    every, none = replace(OSS, n_window_layers=36), replace(OSS, n_window_layers=0)
+    costs = [StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (none, OSS, every)]
+    slopes = [cost.decode_line(10)[1] for cost in costs]
+    assert slopes[1] == pytest.approx(slopes[0] / 2, abs=1)
+    assert slopes[2] == 0
+    n_full = 10 * 128  # keys of ten full windows cost the same with and without
+    whole, half = (cost.decode_line(10)[0] + n_full * cost.decode_line(10)[1] for cost in costs[:2])
+    assert half == pytest.approx(whole, rel=1e-4)  # slopes are whole picoseconds
+    n = 8192
+    long = [cost.prefill_ps(n, n * (n + 1) // 2, n) for cost in costs]
+    assert long[0] - long[1] == pytest.approx(long[1] - long[2], rel=1e-6)
+    by_hand = (n * 2 * 64 * 64 * 2 + n * 2 * 8 * 64 * 2) / BYTES_PER_S  # queries and outputs, keys and values
+    assert to_s(long[2]) == pytest.approx(36 * by_hand)
+    assert OSS.within(128).windowed is False
+    assert OSS.within(129) is OSS
+
+
+def test_what_was_not_timed_on_a_card_is_borrowed_and_said() -> None:
+    a100 = read_calibration(calibration_path("a100-sxm/vllm"))
+    assert borrowed(a100, MIXTRAL) == []
+    assert borrowed(a100, DEEPSEEK) == ["latent attention"]
+    assert borrowed(TIMED, DEEPSEEK) == []
+    card = catalog.load_gpu("a100-sxm")
+    here = Calibrated(card, a100, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
+    there = Calibrated(H100, TIMED, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
+    assert here > there
