@@ -24,7 +24,13 @@ KEYS: "dict[str, Callable[[ServingRow], str]]" = {
 
 
 def validate(
-    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="A CSV of serving runs (docs/validation.md).")],
+    rows: Annotated[
+        Path | None, typer.Argument(metavar="ROWS", help="A CSV of serving runs (docs/validation.md).")
+    ] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option("--kernels", metavar="CALIBRATION", help="Errors on timed kernels: a file, or h100-sxm/vllm."),
+    ] = None,
     campaign: Annotated[
         str, typer.Option("--campaign", help="How they were run: aiconfigurator, inferencemax, plain.")
     ] = "aiconfigurator",
@@ -44,8 +50,16 @@ def validate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay serving runs of real servers and say how far off the predictions are."""
+    """Replay serving runs of real servers and say how far off the predictions are; or say so of kernels."""
     from simserve.cli import terminal
+
+    if kernels is not None:
+        if rows is not None:
+            raise typer.BadParameter("goes without serving runs; leave ROWS out", param_hint="--kernels")
+        _validate_kernels(kernels, as_json)
+        return
+    if rows is None:
+        raise typer.BadParameter("give a CSV of serving runs, or --kernels", param_hint="ROWS")
     from simserve.study.serving import read_rows
     from simserve.study.validate import validate as replay_all
 
@@ -66,6 +80,26 @@ def validate(
         terminal.result_json(_plain(result))
         return
     terminal.result(_told(result))
+
+
+def _validate_kernels(name: str, as_json: bool) -> None:
+    """How far a calibration was off on shapes that it was not fitted to, by operation."""
+    from dataclasses import asdict
+
+    from simserve.cli import terminal
+    from simserve.cost.calibration import calibration_path, read_calibration
+
+    found = read_calibration(calibration_path(name))
+    if as_json:
+        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in found.spreads.items()]
+        terminal.result_json({"calibration": name, "engine_version": found.engine_version, "held_out": spreads})
+        return
+    table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "nine in ten within")]
+    for (op, dtype), spread in found.spreads.items():
+        within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
+        table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
+    title = f"Kernels of {found.engine} {found.engine_version} on {found.gpu}, on shapes left out of the fit"
+    terminal.result(f"{title}\n\n{terminal.table(table)}")
 
 
 def campaign_named(name: str) -> "Campaign":

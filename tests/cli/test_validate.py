@@ -111,3 +111,27 @@ def test_an_option_that_fits_nothing_is_2(more: list[str], said: str, tmp_path: 
     assert outcome.exit_code == 2
     assert outcome.out == ""
     assert said in " ".join(outcome.err.split())
+
+
+def test_kernels_are_told_by_operation() -> None:
+    found = json.loads(invoke("validate", "--kernels", "h100-sxm/vllm", "--json").out)
+    errors = {(each["op"], each["dtype"]): each["mape_frac"] for each in found["held_out"]}
+    told = invoke("validate", "--kernels", "h100-sxm/vllm").out
+    (line,) = (line for line in told.splitlines() if line.split()[:2] == ["gemm", "bf16"])
+    assert line.split()[2] == f"{errors['gemm', 'bf16']:.1%}"
+    assert 0 < errors["gemm", "bf16"] < 0.06  # the bar
+    assert max(errors["gemm", "fp8"], errors["prefill_attention", "bf16"], errors["decode_attention", "bf16"]) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give a CSV of serving runs, or --kernels"),
+        (["--kernels", "h100-sxm/nobody"], "h100-sxm/nobody: no such calibration; there are"),
+        (["runs.csv", "--kernels", "h100-sxm/vllm"], "goes without serving runs; leave ROWS out"),
+    ],
+)
+def test_runs_or_kernels_but_one_of_them(arguments: list[str], said: str) -> None:
+    outcome = invoke("validate", *arguments)
+    assert outcome.exit_code == 2
+    assert said in outcome.err
