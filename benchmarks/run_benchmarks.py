@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+ONCE = ("--set", "measure.replays=0", "--quiet")
+"""Short runs would be replayed for their prediction interval, which is as many runs more."""
+
 MAXRSS_BYTES = 1 if sys.platform == "darwin" else 1024  # getrusage(2): kilobytes on Linux, bytes on macOS
 
 
@@ -68,7 +71,7 @@ def main() -> None:
 
 def _print_start_up(n_repeats: int) -> None:
     n_repeats = max(3, n_repeats)
-    tiny = ["run", str(HERE / "a.yaml"), "--set", "workload.n_requests=1", "--quiet"]
+    tiny = ["run", str(HERE / "a.yaml"), "--set", "workload.n_requests=1", *ONCE]
     for label, arguments, goal in (
         ("simserve --help", ["--help"], "under 0.5 s"),
         ("fixed cost of a run", tiny, "under 1.5 s"),
@@ -99,7 +102,7 @@ def _print_row(name: str, n_requests: int, run: Run, *cells: str) -> None:
 
 
 def _median_run(workload: Workload, n_requests: int, n_repeats: int) -> Run:
-    arguments = ["run", str(HERE / workload.scenario), "--set", f"workload.n_requests={n_requests}", "--quiet"]
+    arguments = ["run", str(HERE / workload.scenario), "--set", f"workload.n_requests={n_requests}", *ONCE]
     runs = [_run(arguments) for _ in range(n_repeats)]
     return Run(
         statistics.median(run.wall_s for run in runs),
