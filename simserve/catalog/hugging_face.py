@@ -10,7 +10,7 @@ from typing import Any
 
 from simserve.catalog.layer_parts import dense_size, read_experts, read_mla
 from simserve.catalog.quantisation import only_experts, read_weight_dtype
-from simserve.catalog.specs import ModelSpec
+from simserve.catalog.specs import SHORT_WINDOW, ModelSpec
 from simserve.errors import CatalogError, closest
 
 NEEDED = (
@@ -35,8 +35,16 @@ UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcod
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """What some families call the number of KV heads; reading them as one a head would cost many times the cache."""
 
+SPARSE_KEYS = ("index_topk", "sparse_attention_config")
+
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
 """Tokens that a local layer attends to at most: the last ones, or those of the same chunk (Llama 4)."""
+
+QUANTISATION_FILE = "hf_quant_config.json"
+"""Where modelopt says what the weights are stored in, beside a config.json that tells nothing of it."""
+
+SHAPES_OF_WINDOWED = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim")
+"""Keys of families whose windowed layers have heads of their own (MiMo-V2)."""
 
 LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 """Entries of layer_types that are modelled, and whether such a layer has the window."""
@@ -93,14 +101,26 @@ def _load(path: Path) -> dict[str, Any]:
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    return {**config, **(inner or {})}
+    return {**_quantised_beside(path), **config, **(inner or {})}
+
+
+def _quantised_beside(path: Path) -> dict[str, Any]:
+    """The quantization_config that a file of its own stands for, if there is one."""
+    beside = path.with_name(QUANTISATION_FILE)
+    if not beside.is_file():
+        return {}
+    try:
+        return {"quantization_config": json.loads(beside.read_text(encoding="utf-8"))["quantization"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise CatalogError(f"{beside}: must be modelopt's JSON object with the key quantization") from None
 
 
 def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:
     keys = {
         "layers that differ in shape": next((key for key in _counted(config) if isinstance(config[key], list)), None),
         "state-space and hybrid models": next((key for key in config if key.startswith(("mamba_", "ssm_"))), None),
-        "models with sparse attention": "index_topk" if config.get("index_topk") else None,
+        "layers with heads of their own": next((key for key in SHAPES_OF_WINDOWED if config.get(key)), None),
+        "models with sparse attention": next((key for key in SPARSE_KEYS if config.get(key)), None),
         "encoder-decoder models": "is_encoder_decoder" if config.get("is_encoder_decoder") else None,
     }
     for what, key in keys.items():
@@ -140,6 +160,9 @@ def _check(config: Mapping[str, Any]) -> None:
         raise CatalogError(f"layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}")
     if kinds and "sliding_attention" in kinds and not _window(config):
         raise CatalogError("layer_types names layers of sliding_attention, but sliding_window is missing")
+    is_told = kinds or config.get("use_sliding_window")  # then max_window_layers tells
+    if not is_told and _uses_window(config) and _window(config) <= SHORT_WINDOW:
+        raise CatalogError(f"layer_types is missing; say which layers have the window of {_window(config)} tokens")
 
 
 def _uses_window(config: Mapping[str, Any]) -> bool:
@@ -155,7 +178,7 @@ def _n_window_layers(config: Mapping[str, Any]) -> int:
     """How many layers have the window.
 
     With use_sliding_window (Qwen), those from max_window_layers on. Families that alternate by a pattern without
-    layer_types count as all windowed: requests beyond the window are refused in either case.
+    layer_types count as all windowed: requests beyond a window that is not short are refused in either case.
     """
     n_layers: int = config["num_hidden_layers"]
     if not _uses_window(config):

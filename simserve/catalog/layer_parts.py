@@ -15,6 +15,11 @@ N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
 
 TOP_K = ("num_experts_per_tok", "experts_per_token")
 
+DENSE_SIZE = ("intermediate_size_mlp", "dense_intermediate_size")
+
+SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
+"""Inner size of the one shared expert: Qwen, Granite."""
+
 SHARED_EXPERT_FAMILIES = ("llama4", "llama4_text")
 """Families whose layers have one shared expert, as wide as the routed ones, which no key tells."""
 
@@ -70,8 +75,10 @@ def read_mla(config: Mapping[str, Any]) -> Mla | None:
 
 
 def dense_size(config: Mapping[str, Any]) -> int:
-    """Inner size of the MLP of layers without experts: Llama 4 has a key of its own for it."""
-    size: int = config.get("intermediate_size_mlp") or config["intermediate_size"]
+    """Inner size of the MLP of layers without experts: Llama 4 and MiniMax have keys of their own for it."""
+    key = next((key for key in DENSE_SIZE if config.get(key)), "intermediate_size")
+    _check_count(key, config[key])
+    size: int = config[key]
     return size
 
 
@@ -93,13 +100,13 @@ def _expert_size(config: Mapping[str, Any]) -> int:
 def _shared(config: Mapping[str, Any]) -> tuple[int, int]:
     """How many shared experts there are, and the inner size of one."""
     n_shared = config.get("n_shared_experts")
-    width = config.get("shared_expert_intermediate_size")
+    key = next((key for key in SHARED_SIZE if config.get(key)), None)
     if n_shared:
         _check_count("n_shared_experts", n_shared)
         return n_shared, _expert_size(config)
-    if width:
-        _check_count("shared_expert_intermediate_size", width)
-        return 1, width
+    if key is not None:
+        _check_count(key, config[key])
+        return 1, config[key]
     return (1, _expert_size(config)) if config.get("model_type") in SHARED_EXPERT_FAMILIES else (0, 0)
 
 

@@ -24,6 +24,10 @@ STORED_BYTES: Mapping[str, float] = MappingProxyType(
 )
 """Bytes a weight takes in memory, its share of the scales included."""
 
+SHORT_WINDOW = 256
+"""Tokens of a window that may count as full for every request: what that is too much is next to nothing. Requests
+beyond a longer one are not there yet."""
+
 
 @dataclass(frozen=True)
 class Experts:

@@ -106,6 +106,8 @@ class Calibrated:
         if n_gpus == 1:
             return 0.0 * n_bytes
         forms = {int(key): form for (op, key), form in self.calibration.forms.items() if op == "all_reduce"}
+        if not forms:
+            self.calibration.form("all_reduce", f"{n_gpus} GPUs")  # raises
         return for_group(cast(dict[int, Collective], forms), n_gpus).seconds(self.gpu, n_gpus, n_bytes)
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:

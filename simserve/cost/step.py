@@ -126,6 +126,12 @@ class StepCost:
             shape.sampled_rows,
         )
 
+    def check(self) -> None:
+        """Ask once for every kernel. Raises CalibrationError for one that was never timed."""
+        self.tokens_s(1)
+        self.sampled_s(1)
+        self._kernels.decode_attention(self.shard, 1)
+
     def tokens_s(self, n_tokens: Any) -> Any:
         """Seconds of the matrices, element-wise work and all-reduces of all layers, and of the host, for a step."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model

@@ -1,6 +1,7 @@
 """Resolving which calibration a pool's costs come from: the user's, the shipped one, or the nearest, scaled."""
 
 from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.cost.calibrated import Calibrated
 from simserve.cost.calibration import (
     NO_CALIBRATION,
     Calibration,
@@ -9,10 +10,14 @@ from simserve.cost.calibration import (
     read_calibration,
     shipped_names,
 )
+from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
 from simserve.plugins.flaws import Flaw, Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.models import CalibrationFile, Engine, Pool
+from simserve.scenario.setup import Machine, calibration_of
+
+DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
 
 ROOFLINE_KEYS = ("compute_efficiency", "memory_efficiency", "launch_s")
 """Constants of the plain roofline: who gives one asks for it."""
@@ -39,6 +44,29 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
         _check(draft, here, (given, found), gpu, engine)
     draft.origins[*here, "sha256"] = "the file as it is"
     return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=found.sha256)})
+
+
+def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+    """A mistake where the pool's calibration lacks a kernel that its model needs."""
+    at_calibration = (*at, "calibration")
+    if draft.mistakes.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), *DTYPES):
+        return
+    calibration, scenario = calibration_of(pool), draft.scenario
+    if calibration is None:
+        return
+    try:
+        StepCost(
+            machine.model,
+            machine.gpu,
+            machine.engine,
+            kernels=Calibrated(machine.gpu, calibration, machine.engine),
+            weight_dtype=scenario.weight_dtype,
+            kv_dtype=scenario.kv_dtype,
+            tensor=pool.parallel.tensor,
+            expert=pool.parallel.expert,
+        ).check()
+    except CalibrationError as error:
+        draft.mistakes.add(Flaw(at_calibration, str(error)))
 
 
 def _default(draft: Draft, pool: Pool, gpu: GpuSpec, engine: EngineSpec) -> str:

@@ -1,7 +1,7 @@
 """Whether a model fits the GPUs of a pool, what would, and how long a request may be."""
 
 from simserve import catalog
-from simserve.catalog.specs import GpuSpec, ModelSpec
+from simserve.catalog.specs import SHORT_WINDOW, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
 from simserve.plugins.flaws import Path
@@ -12,9 +12,6 @@ from simserve.schedulers.base import Scheduler
 
 MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
 GB = 1e9
-
-SHORT_WINDOW = 256
-"""Tokens of a window that may count as full for every request: what that is too much is next to nothing."""
 
 
 def check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.plugins.flaws import Path
-from simserve.scenario.calibrations import resolve_calibration
+from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_tensor, fit_memory
@@ -57,6 +57,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = _resolve_experts(draft, pool, at, model)
     machine = Machine(model, gpu, engine)
     check_tensor(draft, pool, at, machine)
+    check_timed(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
 
 

@@ -110,6 +110,14 @@ def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> No
     assert not load(tmp_path, **changes, max_window_layers=32).windowed
 
 
+def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="layer_types is missing; say which layers have the window of 128 tokens"):
+        load(tmp_path, sliding_window=128)
+    assert load(tmp_path, sliding_window=128, layer_types=MIXED).n_window_layers == 16
+    assert load(tmp_path, sliding_window=128, use_sliding_window=True, max_window_layers=28).n_window_layers == 4
+    assert not load(tmp_path, sliding_window=128, use_sliding_window=False).windowed
+
+
 # -- what comes later --------------------------------------------------------------------------------------------------
 
 
@@ -122,6 +130,8 @@ def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> No
         ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not there yet"),
         ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not there yet"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not there yet"),
+        ({"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: layers with heads of their own are not there yet"),
+        ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config: models with sparse attention are not there"),
     ],
 )
 def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:

@@ -83,6 +83,14 @@ def test_llama_4_interleaves_and_has_a_shared_expert_and_an_mlp_of_its_own_size(
     assert model.intermediate_size == 16384
 
 
+def test_families_have_their_own_keys_for_the_sizes_of_mlp_and_shared_expert(tmp_path: Path) -> None:
+    minimax = load(tmp_path, **{**DEEPSEEK, "n_shared_experts": None}, dense_intermediate_size=12288)
+    assert minimax.intermediate_size == 12288
+    granite = experts(tmp_path, **MIXTRAL, shared_intermediate_size=1024)
+    assert (granite.n_shared_experts, granite.shared_size) == (1, 1024)
+    assert experts(tmp_path, **MIXTRAL, shared_intermediate_size=0).n_shared_experts == 0
+
+
 def test_traces_of_experts_in_a_dense_config_mean_nothing(tmp_path: Path) -> None:
     dense = load(tmp_path, num_experts=0, n_routed_experts=None, num_local_experts=1, kv_lora_rank=None)
     assert (dense.experts, dense.mla, dense.n_dense_layers, dense.n_moe_layers) == (None, None, 32, 0)

@@ -73,3 +73,17 @@ def test_what_nobody_knows_is_refused(tmp_path: Path, quantised: Any, said: str)
     with pytest.raises(CatalogError, match=said) as caught:
         load(tmp_path, quantization_config=quantised)
     assert str(caught.value).startswith(str(tmp_path / "model" / "config.json"))
+
+
+def test_a_file_beside_the_config_says_it_too(tmp_path: Path) -> None:
+    load(tmp_path)
+    beside = tmp_path / "model" / "hf_quant_config.json"
+    beside.write_text('{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}')
+    assert load(tmp_path).weight_dtype == "fp8"
+    assert load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4}).weight_dtype == "int4"
+    beside.write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    with pytest.raises(CatalogError, match='weights quantised as "NVFP4" are not there yet'):
+        load(tmp_path)
+    beside.write_text("{")
+    with pytest.raises(CatalogError, match=r"hf_quant_config\.json: must be modelopt's JSON object"):
+        load(tmp_path)

@@ -1,5 +1,6 @@
 """Which calibration a pool's costs come from, and what is said about one that cannot be used."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,20 @@ def test_one_that_cannot_be_used_is_a_mistake(pool: dict[str, Any], said: str) -
         scenario(pool)
     assert said in str(error.value)
     assert "cluster.pools.0.calibration" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "said"),
+    [
+        ("gemm", "gemm was not measured for bf16, only for nothing; use one of these, or calibration: none"),
+        ("decode_attention", "decode_attention was not measured for bf16"),
+        ("all_reduce", "all_reduce was not measured for 2 GPUs"),
+    ],
+)
+def test_a_kernel_that_the_model_needs_and_nobody_timed_is_a_mistake(op: str, said: str, tmp_path: Path) -> None:
+    data = json.loads(calibration_path("h100-sxm/vllm").read_text())
+    data["kernels"] = [kernel for kernel in data["kernels"] if kernel["op"] != op]
+    (tmp_path / "mine.json").write_text(json.dumps(data))
+    with pytest.raises(ScenarioError, match=said) as error:
+        scenario({"calibration": str(tmp_path / "mine.json"), "parallel": {"tensor": 2}})
+    assert "cluster.pools.0.calibration: " in str(error.value)
