@@ -87,9 +87,9 @@ def _validate_kernels(name: str, as_json: bool) -> None:
     from dataclasses import asdict
 
     from simserve.cli import terminal
-    from simserve.cost.calibration import calibration_path, read_calibration
+    from simserve.study.validate import kernels_of
 
-    found = read_calibration(calibration_path(name))
+    found = kernels_of(name)
     if as_json:
         spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in found.spreads.items()]
         terminal.result_json({"calibration": name, "engine_version": found.engine_version, "held_out": spreads})

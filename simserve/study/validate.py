@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.cost.calibration import Calibration, calibration_path, read_calibration
 from simserve.study.host_fit import fit_host
 from simserve.study.serving import Campaign, Point, ServingRow, replay
 
@@ -41,6 +42,12 @@ class Validation:
     left_out: tuple[Point, ...]
     """Each group predicted by constants fitted to the other groups; empty if that was not asked for."""
     campaign: Campaign
+
+
+def kernels_of(name: str) -> Calibration:
+    """A calibration with its errors on kernels left out of its fit, by `<gpu>/<engine>` or path. Raises
+    CalibrationError."""
+    return read_calibration(calibration_path(name))
 
 
 def validate(
