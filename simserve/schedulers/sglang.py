@@ -78,7 +78,9 @@ class SgLang(Scheduler):
         if blocked_by is None:
             blocked_by = "blocks" if view.just_preempted else batch.fill(view.waiting)
         decode = self.enable_mixed_chunk or not batch.chunks
-        return StepPlan(prefill=batch.chunks, decode=decode, blocked_by=blocked_by)
+        # What is short for a first chunk in a mixed step now may be blocks some steps later, and that is remembered.
+        valid_steps = 1 if blocked_by == "budget" and not batch.chunks else None
+        return StepPlan(prefill=batch.chunks, decode=decode, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:
         """The running request with the fewest tokens out; a prompt begun only for the sake of the last one running."""
