@@ -43,6 +43,8 @@ class PoolAnswer:
     role: str
     n_replicas: int
     gpus_per_replica: int
+    ranks_per_replica: int
+    """Schedulers with KV blocks of their own: data-parallel ranks, and the lanes of a pipeline."""
     model: str
     gpu: str
     engine: str
@@ -50,6 +52,7 @@ class PoolAnswer:
     memory_bytes: dict[str, float]
     """Of one GPU: the parts it is divided into, and the total."""
     n_blocks: int
+    """Of a rank, as the tokens that they hold."""
     kv_tokens: int
     kv_verified: bool
     max_model_len: int
@@ -80,14 +83,15 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         name=setup.name,
         role=setup.role,
         n_replicas=setup.n_replicas,
-        gpus_per_replica=setup.tensor,
+        gpus_per_replica=setup.gpus_per_replica,
+        ranks_per_replica=setup.ranks_per_replica,
         model=setup.model.name,
         gpu=setup.gpu.name,
         engine=setup.engine.name,
         calibrated=setup.calibrated,
         memory_bytes=_memory_bytes(setup.ledger),
-        n_blocks=setup.ledger.n_blocks,
-        kv_tokens=setup.ledger.kv_tokens,
+        n_blocks=setup.ledger.lane_blocks,
+        kv_tokens=setup.ledger.lane_tokens,
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
@@ -106,28 +110,27 @@ def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
 
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
-    """Decode steps and prefills, as far as the pool has room for them."""
+    """Decode steps and prefills, as far as the pool has room for them. Of ranks that step together all decode, or one
+    computes a prompt."""
     cost = setup.step_cost()
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for n in DECODE_BATCHES:
-        if n * context_tokens <= setup.ledger.kv_tokens:
-            yield _step(cost, "decode", n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n))
+        if n * context_tokens <= setup.ledger.lane_tokens:
+            shape = StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n)
+            yield _step(cost, "decode", shape, cost.group_ps(setup.n_sharing * n))
     for n in PROMPTS_TOKENS:
         if n <= setup.max_model_len:
             prompt = StepShape(n, prefill_pairs=n * (n + 1) // 2, prefill_context_tokens=n, sampled_rows=1)
-            yield _step(cost, "prefill", 1, prompt)
+            yield _step(cost, "prefill", prompt, cost.group_ps(n))
 
 
-def _step(cost: StepCost, phase: str, n_requests: int, shape: StepShape) -> TypicalStep:
+def _step(cost: StepCost, phase: str, shape: StepShape, group_ps: int) -> TypicalStep:
     n_tokens = shape.prefill_tokens + shape.decode_requests
-    total_ps, tokens_ps, sampling_ps = (
-        cost.step_ps(shape),
-        cost.tokens_ps(n_tokens),
-        cost.sampled_ps(shape.sampled_rows),
-    )
+    total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
+    sampling_ps = cost.sampled_ps(shape.sampled_rows)
     return TypicalStep(
         phase=phase,
-        n_requests=n_requests,
+        n_requests=shape.decode_requests or 1,
         n_tokens=n_tokens,
         context_tokens=shape.kv_tokens // shape.decode_requests if shape.decode_requests else n_tokens,
         duration_s=to_s(total_ps),

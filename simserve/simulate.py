@@ -24,6 +24,7 @@ from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
@@ -77,8 +78,8 @@ def simulate(
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=last_arrival_s)),
         wall_s=time.perf_counter() - started_s,
-        notes=(*load.trace.notes, *_notes(scenario.setups)),
-        warnings=_warnings(scenario.setups),
+        notes=(*load.trace.notes, *notes(scenario.setups)),
+        warnings=warnings(scenario.setups),
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 
@@ -93,7 +94,7 @@ def _serve(
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
     workload = scenario.workload
     cluster = Cluster(
-        [_replica(setup, cost) for setup, cost in zip(setups, costs, strict=True) for _ in range(setup.n_replicas)],
+        [replica for setup, cost in zip(setups, costs, strict=True) for replica in _replicas(setup, cost)],
         scenario.build_router(),
         _offered(load, workload.duration_s),
         router_seed=f"router/{scenario.seed}",
@@ -106,30 +107,37 @@ def _serve(
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
-    """The pool of each replica, `(n_replicas,)`."""
-    n_replicas = [setup.n_replicas for setup in scenario.setups]
-    return np.repeat(np.arange(len(n_replicas), dtype=np.int32), n_replicas)
+    """The pool of each rank, `(n_ranks,)`: tables and metrics know replicas by those."""
+    n_ranks = [setup.n_replicas * setup.ranks_per_replica for setup in scenario.setups]
+    return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
-def _replica(setup: PoolSetup, cost: StepCost) -> ReplicaSetup:
-    scheduler = deepcopy(setup.scheduler)  # a policy may keep state: each replica of each run has its own
-    return ReplicaSetup(
-        scheduler,
-        cost,
-        setup.ledger.n_blocks,
-        setup.ledger.block_size,
-        setup.max_model_len,
-        setup.engine.async_scheduling,
-    )
+def _replicas(setup: PoolSetup, cost: StepCost) -> list[ReplicaSetup]:
+    """Those of a pool; data-parallel ranks that share nothing are replicas of their own."""
+    return [
+        ReplicaSetup(
+            deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
+            cost,
+            setup.ledger.lane_blocks,
+            setup.ledger.block_size,
+            setup.max_model_len,
+            setup.engine.async_scheduling,
+            n_stages=setup.pipeline,
+            n_in_step=setup.n_sharing,
+        )
+        for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
+    ]
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
-    """One gateway for all pools, a server a replica; where engines differ it is as slow as the slowest."""
+    """One gateway for all pools, a server a data-parallel rank; where engines differ it is as slow as the slowest."""
     engines = [setup.engine for setup in setups]
     receive_s, token_s, respond_s = (
         max(getattr(engine, name) for engine in engines) for name in ("receive_s", "receive_token_s", "respond_s")
     )
-    return FrontEnd(to_ps(receive_s), to_ps(token_s), to_ps(respond_s), sum(setup.n_replicas for setup in setups))
+    return FrontEnd(
+        to_ps(receive_s), to_ps(token_s), to_ps(respond_s), sum(setup.n_replicas * setup.data for setup in setups)
+    )
 
 
 def _offered(load: Load, duration_s: float | None) -> Offered:
@@ -155,59 +163,18 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         name=setup.name,
         role=setup.role,
         n_replicas=setup.n_replicas,
-        gpus_per_replica=setup.tensor,
+        gpus_per_replica=setup.gpus_per_replica,
+        ranks_per_replica=setup.ranks_per_replica,
         gpu=setup.gpu.name,
         model=setup.model.name,
         engine=setup.engine.name,
         scheduler=str((scheduler or {}).get("kind")),
         calibrated=setup.calibrated,
         kv_verified=setup.ledger.verified,
-        n_blocks=setup.ledger.n_blocks,
+        n_blocks=setup.ledger.lane_blocks,
         block_size=setup.ledger.block_size,
         streamed=setup.scheduler.stream,
         price_per_gpu_hour_usd=setup.gpu.price_per_hour_usd,
         tdp_w=setup.gpu.tdp_w,
         work=WorkFacts(**asdict(cost.work)),
-    )
-
-
-def _warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """What a reader of the numbers must know before trusting them."""
-    return tuple(dict.fromkeys(warning for setup in setups if (warning := _of_costs(setup)) is not None))
-
-
-def _of_costs(setup: PoolSetup) -> str | None:
-    """How far the step costs of a pool may be off; None where its kernels were timed."""
-    engine, found = setup.engine, setup.calibration
-    if engine.name == "ideal":
-        return "engine ideal is the bare data-sheet roofline: real servers are slower"
-    if found is None:
-        return (
-            f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
-            f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
-        )
-    if not setup.calibrated:
-        return (
-            f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
-            f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
-        )
-    if setup.borrowed:
-        return (
-            f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
-            f"another card: calibration {found.gpu}/{found.engine} has none"
-        )
-    return None
-
-
-def _notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """Where a version was asked for whose kernels nobody timed."""
-    return tuple(
-        dict.fromkeys(
-            f"engine {setup.engine.name} {setup.asked_version}: its kernels cost what those of "
-            f"{setup.calibration.engine} {setup.calibration.engine_version} do, which were timed"
-            for setup in setups
-            if setup.calibration is not None
-            and setup.asked_version is not None
-            and not setup.calibration.engine_version.startswith(setup.asked_version)
-        )
     )

@@ -22,13 +22,15 @@ MS = 10**9
 
 @dataclass(frozen=True)
 class LineCost:
-    """Step costs that are lines: so much a step, a token, a sampled row, a pair, a key."""
+    """Step costs that are lines: so much a step, a token, a sampled row, a pair, a key, a token of a group."""
 
     step: int = 0
     token: int = 0
     row: int = 0
     pair: int = 0
     key: int = 0
+    shared: int = 0
+    """For each token of all ranks that step together."""
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens
@@ -44,6 +46,9 @@ class LineCost:
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         return self.step_ps(StepShape(n_tokens, n_pairs, n_context_tokens, n, kv_tokens, n_rows))
+
+    def group_ps(self, n_tokens: int) -> int:
+        return self.shared * n_tokens
 
     def step_ps(self, shape: StepShape) -> int:
         return (

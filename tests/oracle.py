@@ -6,7 +6,8 @@ every request's own context, every token's own time, and asks the scheduler at e
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
@@ -71,6 +72,10 @@ class OracleReplica:
         self.steps: list[Step] = []
         self.n_outstanding = 0
         self.total_blocks = setup.n_blocks
+        self.stages_free_ps: list[int] = []
+        """When each stage of its pipeline is free; one list for all lanes."""
+        self.group: list[OracleReplica] = [self]
+        """Ranks that step together."""
 
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
@@ -264,6 +269,50 @@ class OracleReplica:
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting))
         self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
+        if self.stages_free_ps:
+            self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
+
+    def through_stages(self, now_ps: int, step_ps: int, n_tokens_out: int) -> int:
+        """Each stage takes the same time, and begins when the batch is there and the one before it is gone."""
+        n = len(self.stages_free_ps)
+        ends: list[int] = []
+        for stage in range(n):
+            there_ps = ends[-1] if ends else now_ps
+            ends.append(max(there_ps, self.stages_free_ps[stage]) + (step_ps + n - 1) // n)
+            self.stages_free_ps[stage] = ends[-1]
+        return ends[-1] if n_tokens_out else ends[0]
+
+
+def begin_together(group: list[OracleReplica], now_ps: int) -> None:
+    """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
+    is_stepping = any(rank.step is not None for rank in group)
+    for rank in group:
+        rank.must_plan, rank.wake_ps = False, None
+        if not is_stepping:
+            rank.plan(now_ps)
+    if is_stepping:
+        return
+    stepping = [rank for rank in group if rank.step is not None]
+    if len(group) > 1 and stepping:
+        shapes = [rank.step[3] for rank in stepping if rank.step is not None]
+        n_tokens = sum(shape.prefill_tokens + shape.decode_requests for shape in shapes)
+        slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
+        for rank in stepping:
+            rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
+
+
+def replicas_of(setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> list[OracleReplica]:
+    """The ranks of a replica, tied together as its setup says."""
+    ranks = [
+        OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
+    ]
+    stages_free_ps = [0] * setup.n_stages
+    for rank in ranks:
+        if setup.n_stages > 1:
+            rank.stages_free_ps = stages_free_ps
+        if setup.n_in_step > 1:
+            rank.group = ranks
+    return ranks
 
 
 @dataclass
@@ -320,7 +369,7 @@ def run(
         if concurrency is not None:
             ask(now_ps + front_end.respond_ps)
 
-    replicas = [OracleReplica(setup, lives, done) for setup in setups]
+    replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
     router.begin(Random(router_seed))
 
     def send(row: int, now_ps: int) -> None:
@@ -329,7 +378,7 @@ def run(
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
         index = 0 if len(replicas) == 1 else router.pick(request, replicas)
-        setup = setups[index]
+        setup = replicas[index].setup
         if prompt + 1 > setup.max_model_len or setup.scheduler.never_fits(prompt):
             rejected.add(row)
             if concurrency is not None:
@@ -355,4 +404,4 @@ def run(
             send(coming.pop(0)[1], now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
-                replica.plan(now_ps)
+                begin_together(replica.group, now_ps)

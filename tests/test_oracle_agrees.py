@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
@@ -78,7 +78,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     """One to three replicas of one kind, with few enough blocks that they run out."""
     scheduler = draw(schedulers())
     cost = draw(st.sampled_from([
-        LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
+        LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009, shared=50_021),
         LineCost(step=1_000_000),
         LineCost(token=1_000_000),
         LineCost(step=10, key=1_000_000, pair=13),
@@ -86,7 +86,8 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     block_size = draw(st.sampled_from([1, 3, 4, 16]))
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
-    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()))
+    n_stages, n_in_step = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]))
+    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), n_stages, n_in_step)
     return [setup] * draw(st.integers(1, 3))
 
 
@@ -185,6 +186,25 @@ def token_times(cluster: Cluster) -> dict[int, list[int]]:
     return times
 
 
+BUDGET_THEN_BLOCKS = ReplicaSetup(
+    SgLang(
+        chunked_prefill_size=7,
+        max_prefill_tokens=20,
+        enable_mixed_chunk=True,
+        schedule_conservativeness=0.0,
+        new_token_ratio_decay_steps=7,
+        retract_decode_steps=0,
+        clip_max_new_tokens_estimation=9,
+    ),
+    LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
+    n_blocks=15,
+    block_size=4,
+    max_model_len=60,
+)
+"""Decoding requests leave no room for a chunk, and some steps later no blocks either, which the policy remembers."""
+
+
+@example([BUDGET_THEN_BLOCKS], RoundRobin, trace([0.0] * 5, [1] * 5, [12, 11, 10, 10, 1]), None, FrontEnd())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
 def test_engine_and_oracle_agree_on_every_request_step_and_token(

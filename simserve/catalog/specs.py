@@ -140,6 +140,8 @@ class GpuSpec:
     link_bytes_per_s: float
     """To the other GPUs of the node, one direction."""
     link_latency_s: float
+    nic_bytes_per_s: float
+    """To GPUs of other nodes, one direction."""
     n_sms: int
     l2_bytes: float
     tdp_w: float

@@ -38,9 +38,11 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield "\n  Memory of each GPU"
     yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
     origin = "given by the scenario" if pool.kv_verified else "an estimate; give num_gpu_blocks if you know it"
-    yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens a replica ({origin})"
+    of = "a replica" if pool.ranks_per_replica == 1 else f"for each of {pool.ranks_per_replica} schedulers"
+    yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
-    yield f"\n  What typical steps cost ({'calibrated' if pool.calibrated else 'uncalibrated'})"
+    together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
+    yield f"\n  What typical steps cost{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
     yield table([heading, *(_step_row(step) for step in pool.steps)], indent="    ")
 

@@ -103,12 +103,15 @@ class Calibrated:
 
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
         """By the number of GPUs; between those measured, interpolated."""
-        if n_gpus == 1:
-            return 0.0 * n_bytes
-        forms = {int(key): form for (op, key), form in self.calibration.forms.items() if op == "all_reduce"}
-        if not forms:
-            self.calibration.form("all_reduce", f"{n_gpus} GPUs")  # raises
-        return for_group(cast(dict[int, Collective], forms), n_gpus).seconds(self.gpu, n_gpus, n_bytes)
+        return self._collective_s("all_reduce", n_gpus, n_bytes)
+
+    def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Likewise."""
+        return self._collective_s("all_gather", n_gpus, n_bytes)
+
+    def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Likewise."""
+        return self._collective_s("reduce_scatter", n_gpus, n_bytes)
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Of one layer, over the cache's dtype."""
@@ -126,6 +129,14 @@ class Calibrated:
             return self._latent_decode(shard, shard.expansion, n)
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
         return form.line(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype, n)
+
+    def _collective_s(self, op: str, n_gpus: int, n_bytes: Any) -> Any:
+        if n_gpus == 1:
+            return 0.0 * n_bytes
+        forms = {int(key): form for (name, key), form in self.calibration.forms.items() if name == op}
+        if not forms:
+            self.calibration.form(op, f"{n_gpus} GPUs")  # raises
+        return for_group(cast(dict[int, Collective], forms), n_gpus).seconds(self.gpu, n_gpus, n_bytes)
 
     def _latent_decode(self, shard: Shard, expansion: tuple[int, int], n: Any) -> tuple[Any, Any]:
         mla, form = shard.model.mla, cast(MlaDecode, self._mla("decode", shard))

@@ -31,6 +31,12 @@ class Kernels(Protocol):
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
         """A sum over the GPUs of a group; 0 for a group of one."""
 
+    def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Every GPU of a group ends with n_bytes, of which each had a part."""
+
+    def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Every GPU of a group has n_bytes, and ends with a part of their sums."""
+
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
         """Of one layer of a shard."""
 

@@ -42,12 +42,24 @@ class MemoryLedger:
     verified: bool
     """The number of blocks was given, as a real server reported it, and not computed here."""
     missing_bytes: float
-    """What lacks for the model and one KV block; 0 when it fits."""
+    """What lacks for the model and one KV block, or one for each lane of a pipeline; 0 when it fits."""
+    n_lanes: int = 1
+    """Batches in a pipeline at once, which share the blocks out."""
 
     @property
     def kv_tokens(self) -> int:
         """Tokens that the blocks hold."""
         return self.n_blocks * self.block_size
+
+    @property
+    def lane_blocks(self) -> int:
+        """Blocks of each lane."""
+        return self.n_blocks // self.n_lanes
+
+    @property
+    def lane_tokens(self) -> int:
+        """Tokens that the blocks of each lane hold."""
+        return self.lane_blocks * self.block_size
 
 
 @dataclass(frozen=True)
@@ -81,20 +93,22 @@ def ledger(
     max_num_seqs: int = SAMPLED_ROWS,
     num_gpu_blocks: int | None = None,
     pipeline: int = 1,
+    data: int = 1,
     expert: int = 1,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
-    `expert` GPUs share the experts. Data parallelism adds nothing here: every rank has all of this for itself.
+    `expert` GPUs share the experts, and where `data` groups do, all GPUs of them hold a part; of all else every
+    data-parallel rank has everything.
     """
-    shard = Shard(model, weight_dtype, kv_dtype, tensor, expert)
+    shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
     rows = min(max_num_batched_tokens, max_num_seqs)
 
     def of_stage(stage: Stage) -> MemoryLedger:
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
         weights = weights_bytes(shard, stage)
         activations = activations_bytes(shard, max_num_batched_tokens, logits) if engine.profiles_activations else 0.0
-        reserve = reserve_bytes(gpu, engine, tensor * pipeline * expert)
+        reserve = reserve_bytes(gpu, engine, tensor * pipeline * data)
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
         block_bytes = block_size * shard.layer_kv_bytes_per_token * stage.n_layers
@@ -111,7 +125,8 @@ def ledger(
             block_size=block_size,
             block_bytes=block_bytes,
             verified=num_gpu_blocks is not None,
-            missing_bytes=0.0 if n_blocks else block_bytes - left,
+            missing_bytes=0.0 if n_blocks >= pipeline else pipeline * block_bytes - left,
+            n_lanes=pipeline,
         )
 
     return min(map(of_stage, stages(model, pipeline)), key=lambda stage: (stage.n_blocks, -stage.missing_bytes))

@@ -27,5 +27,8 @@ class CostModel(Protocol):
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """A step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts above."""
 
+    def group_ps(self, n_tokens: int) -> int:
+        """What data-parallel ranks that share experts do together in a step, for the tokens of all of them."""
+
     def step_ps(self, shape: StepShape) -> int:
         """The same from a StepShape."""

@@ -50,8 +50,8 @@ class Shard:
     """The part of a model that one GPU of a tensor-parallel group holds, and what it does for n tokens.
 
     KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
-    GPUs share the experts: those of this group, and with data parallelism those of other groups, which hold the rest
-    of the model once more.
+    GPUs share the experts: those of this group, or with data parallelism those of all `data` groups, each of which
+    holds the rest of the model.
     """
 
     model: ModelSpec
@@ -59,6 +59,8 @@ class Shard:
     kv_dtype: str = "bf16"
     tensor: int = 1
     expert: int = 1
+    data: int = 1
+    """Groups that share the experts; each has requests of its own."""
     routing: str = "uniform"
     """How tokens choose experts; see `forms.moe.load_of`."""
 
@@ -150,14 +152,14 @@ class Shard:
 
     @property
     def expert_layer(self) -> ExpertLayer:
-        """Of a layer with experts. Without expert parallelism the group divides each of them."""
+        """Of a layer with experts. Without expert parallelism all GPUs that share them divide each."""
         experts = self._experts
         return ExpertLayer(
             hidden_size=self.model.hidden_size,
             expert_size=experts.expert_size,
             n_experts=experts.n_experts,
             top_k=experts.top_k,
-            tensor=max(1, self.tensor // self.expert),
+            tensor=max(1, self.tensor * self.data // self.expert),
             expert=self.expert,
         )
 
@@ -282,8 +284,8 @@ class Shard:
         query_bytes = self.n_heads * width * ACTIVATION_BYTES
         return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self.layer_kv_bytes_per_token + n * query_bytes)
 
-    def all_reduce_bytes(self, n_tokens: Any) -> Any:
-        """What each of the two all-reduces of a layer sums over the group."""
+    def hidden_bytes(self, n_tokens: Any) -> Any:
+        """Hidden states of n tokens: what an all-reduce sums, what experts take in and give back."""
         return n_tokens * self.model.hidden_size * ACTIVATION_BYTES
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec
-from simserve.cost.comm import all_reduce_s
+from simserve.cost.comm import all_reduce_s, pass_s
 from simserve.cost.forms.base import higher
 from simserve.cost.forms.moe import MATRICES, load_of
 from simserve.cost.kernels import ExpandedPrefill, PrefillAttentionCost, matrices_s
@@ -50,6 +50,14 @@ class Roofline:
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
         """From the data sheet of the links."""
         return all_reduce_s(self._gpu, n_gpus, n_bytes)
+
+    def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Likewise."""
+        return pass_s(self._gpu, n_gpus, n_bytes)
+
+    def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
+        """Likewise."""
+        return pass_s(self._gpu, n_gpus, n_bytes)
 
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
         """Matrix by matrix."""

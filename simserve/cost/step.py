@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.comm import send_s
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
@@ -23,7 +24,7 @@ ELEMENTWISE_KERNELS = 3
 
 @dataclass(frozen=True)
 class Work:
-    """What a replica's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+    """What a rank's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
 
     flop_per_token: float
     flop_per_pair: float
@@ -36,7 +37,10 @@ class Work:
 
 
 class StepCost:
-    """What the steps of one replica cost. Pure: the same question always has the same answer.
+    """What the steps of one rank of a replica cost. Pure: the same question always has the same answer.
+
+    With a pipeline, a step goes through all its stages. Where `data` groups share the experts, what they do together
+    is not part of a rank's step but `group_ps`, for the tokens of all of them.
 
     fast: all that depends on a count alone is a table of Python integers, filled by numpy with the full formula.
     """
@@ -51,18 +55,22 @@ class StepCost:
         weight_dtype: str = "bf16",
         kv_dtype: str = "bf16",
         tensor: int = 1,
+        pipeline: int = 1,
+        data: int = 1,
         expert: int = 1,
         routing: str = "uniform",
     ) -> None:
-        self.shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, routing)
+        self.shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data, routing)
         self.gpu = gpu
         self.engine = engine
+        self._pipeline = pipeline
         self._kernels = kernels or Roofline(gpu, engine)
         self._window = model.sliding_window if model.windowed else None
         self._n_whole = model.n_layers if self._window is None else model.n_layers - model.n_window_layers
         self._prefill_s = self._kernels.prefill_attention(self.shard).seconds
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
+        self._group_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
@@ -80,6 +88,14 @@ class StepCost:
         except IndexError:
             self._sampled_ps = _rising(self.sampled_s(_counts_to(n_rows)))
             return self._sampled_ps[n_rows]
+
+    def group_ps(self, n_tokens: int) -> int:
+        """What the groups that share the experts do together in a step, for the tokens of all."""
+        try:
+            return self._group_ps[n_tokens]
+        except IndexError:
+            self._group_ps = _rising(self.group_s(_counts_to(n_tokens)))
+            return self._group_ps[n_tokens]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Attention of all prompt chunks of the step, as one kernel a layer."""
@@ -129,21 +145,37 @@ class StepCost:
     def check(self) -> None:
         """Ask once for every kernel. Raises CalibrationError for one that was never timed."""
         self.tokens_s(1)
+        self.group_s(1)
         self.sampled_s(1)
         self._kernels.decode_attention(self.shard, 1)
 
     def tokens_s(self, n_tokens: Any) -> Any:
-        """Seconds of the matrices, element-wise work and all-reduces of all layers, and of the host, for a step."""
+        """Seconds of the matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model
         any_layer_s = kernels.projections_s(shard, n_tokens)
         any_layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
-        any_layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.all_reduce_bytes(n_tokens))
+        any_layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.hidden_bytes(n_tokens))
         layers_s = model.n_layers * any_layer_s
         if model.n_dense_layers:
             layers_s += model.n_dense_layers * matrices_s(kernels, shard.dense_dtype, n_tokens, shard.mlp_matrices)
         if model.n_moe_layers:
-            layers_s += model.n_moe_layers * self._experts_s(n_tokens)
-        return self.engine.step_host_s + layers_s
+            layers_s += model.n_moe_layers * self._beside_experts_s(n_tokens)
+            if shard.data == 1:
+                layers_s += model.n_moe_layers * kernels.experts_s(shard, n_tokens)
+        return self.engine.step_host_s + layers_s + self._sends_s(n_tokens)
+
+    def group_s(self, n_tokens: Any) -> Any:
+        """Seconds of the routed experts of all layers, where `data` groups share them, for the tokens of all groups,
+        which all GPUs get and whose sums they give back. 0 where nobody shares.
+
+        Source: vLLM's all-gather and reduce-scatter, its default between the groups.
+        """
+        shard, kernels = self.shard, self._kernels
+        if shard.data == 1:
+            return 0.0 * n_tokens
+        n_bytes = shard.hidden_bytes(n_tokens)
+        exchange_s = kernels.all_gather_s(shard.data, n_bytes) + kernels.reduce_scatter_s(shard.data, n_bytes)
+        return shard.model.n_moe_layers * (kernels.experts_s(shard, n_tokens) + exchange_s)
 
     def sampled_s(self, n_rows: Any) -> Any:
         """Seconds of the LM head and of the host's work for n_rows requests; nothing for none."""
@@ -153,9 +185,9 @@ class StepCost:
 
     @cached_property
     def work(self) -> Work:
-        """Of the whole replica; what parallelism does twice (replicated KV heads, padding) does not count as useful,
-        nor does what windows attend to."""
-        whole, n_gpus = replace(self.shard, tensor=1, expert=1), self.shard.tensor
+        """Of a rank; a lane of a pipeline has its share of the GPUs. What parallelism does twice (replicated KV heads,
+        padding) does not count as useful, nor does what windows attend to."""
+        whole, n_gpus = replace(self.shard, tensor=1, expert=1, data=1), self.shard.tensor
         return Work(
             flop_per_token=2 * whole.active_weights,
             flop_per_pair=self._n_whole * whole.prefill_attention(0, 1, 0).flop,
@@ -166,13 +198,23 @@ class StepCost:
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
 
-    def _experts_s(self, n_tokens: Any) -> Any:
-        """The gate, the shared experts and the routed ones of a layer."""
+    def _beside_experts_s(self, n_tokens: Any) -> Any:
+        """The gate and the shared experts of a layer."""
         shard, kernels = self.shard, self._kernels
         n_in, n_out = shard.router
         gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
-        shared_s = matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
-        return gate_s + shared_s + kernels.experts_s(shard, n_tokens)
+        return gate_s + matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
+
+    def _sends_s(self, n_tokens: Any) -> Any:
+        """From stage to stage: hidden states and residuals, of which each GPU of a stage sends its part and collects
+        the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
+        if self._pipeline == 1:
+            return 0.0
+        tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
+        n_far = -(-self._pipeline * tensor // self.gpu.gpus_per_node) - 1
+        near_s, far_s = (send_s(self.gpu, n_bytes / tensor, to_other_node=far) for far in (False, True))
+        collected_s = self._kernels.all_gather_s(tensor, n_bytes)
+        return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s
 
     def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, window: int) -> float:
         """Prefill attention of the layers with a window: no token attends to more keys, no chunk reads more before

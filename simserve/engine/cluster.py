@@ -2,6 +2,8 @@
 
 import gc
 from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
 from random import Random
 
 from simpy.core import StopSimulation
@@ -10,7 +12,9 @@ from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
+from simserve.engine.pipeline import Lane, Pipeline
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica, ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
@@ -22,7 +26,10 @@ SENDS_A_REPORT = 256
 
 
 class Cluster:
-    """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened."""
+    """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened.
+
+    `replicas` are the ranks of all replicas: the router sees each scheduler that has KV blocks of its own.
+    """
 
     def __init__(
         self,
@@ -34,10 +41,11 @@ class Cluster:
     ) -> None:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
-        self._limits = [setup.max_model_len for setup in setups]
-        self._schedulers = [setup.scheduler for setup in setups]
+        ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
+        self._limits = [rank.max_model_len for rank in ranks]
+        self._schedulers = [rank.scheduler for rank in ranks]
         self.rows = Rows(offered.trace, max(self._limits))
-        self.recorder = Recorder(len(self.rows), len(setups))
+        self.recorder = Recorder(len(self.rows), len(ranks))
         self._closed_loop: ClosedLoopSender | None = None
         if offered.concurrency is not None:
             self._closed_loop = ClosedLoopSender(
@@ -47,11 +55,10 @@ class Cluster:
             self.clock, self.rows, self.front_end, self._send, self._all_sent
         )
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
-        is_alone = len(setups) == 1 and offered.concurrency is None
-        self.replicas = [
-            Replica(index, setup, self.clock, self.rows, self.recorder, on_answer, is_alone=is_alone)
-            for index, setup in enumerate(setups)
-        ]
+        self.replicas: list[Replica] = []
+        is_alone = len(ranks) == 1 and offered.concurrency is None
+        for setup in setups:
+            self.replicas += self._ranks(setup, on_answer, is_alone)
         self._router = router
         router.begin(Random(router_seed))
         self._end = Alarm(self.clock, self._stop, END_PHASE)
@@ -77,6 +84,21 @@ class Cluster:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
         check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
+
+    def _ranks(self, setup: ReplicaSetup, on_answer: Callable[[int], None] | None, is_alone: bool) -> list[Replica]:
+        """The ranks of a replica, each with a policy of its own, for it may keep state."""
+        setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
+        numbered = enumerate(setups, len(self.replicas))
+        shared = (self.clock, self.rows, self.recorder, on_answer)
+        if setup.n_stages > 1:
+            lanes = [Lane(index, each, *shared) for index, each in numbered]
+            Pipeline.join(lanes)
+            return [*lanes]
+        if setup.n_in_step > 1:
+            ranks = [Rank(index, each, *shared) for index, each in numbered]
+            Lockstep.join(ranks, setup.cost, self.clock)
+            return [*ranks]
+        return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it."""

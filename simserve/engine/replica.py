@@ -27,10 +27,19 @@ class ReplicaSetup:
     max_model_len: int
     async_scheduling: bool = False
     """A step is planned while the one before it runs, so who comes meanwhile waits for one step more."""
+    n_stages: int = 1
+    """Of its pipeline, in which as many batches are at once: lanes, each with a policy and blocks like these."""
+    n_in_step: int = 1
+    """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
+
+    @property
+    def n_ranks(self) -> int:
+        """Schedulers with KV blocks of their own."""
+        return self.n_stages * self.n_in_step
 
 
 class Replica:
-    """One copy of a model, on one or more GPUs.
+    """One copy of a model, on one or more GPUs; or a rank of it that has a scheduler of its own.
 
     State changes only at commits (tokens) and when a step begins (seats and blocks of the chunks it computes).
     """
@@ -104,7 +113,7 @@ class Replica:
         if self.stretch is not None:
             self.stretch.cut(self.stretch.steps_done(now_ps))
             if self.stretch.n_steps:
-                self._commit(self.stretch, now_ps)
+                self.commit(self.stretch, now_ps)
         self._let_in(2)
         for request in self.seats.running:
             if request.phase is DECODE and request not in self.cohort.lingering:
@@ -125,11 +134,11 @@ class Replica:
         clock, stretch = self._clock, self.stretch
         events = clock.events
         while stretch is not None:
-            self._commit(stretch, now_ps)
+            self.commit(stretch, now_ps)
             if events and events[0][0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return
-            self._decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
+            self.decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
             stretch = self.stretch
             if stretch is None:
                 return
@@ -149,7 +158,7 @@ class Replica:
                 stretch.cut(n_steps)
         self._step_end.set(stretch.end_ps)
 
-    def _commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, stretch: Stretch, now_ps: int) -> None:
         """Record a stretch, with how things stood at its start (nothing has been committed since), and apply it."""
         cohort, pool, n = self.cohort, self.pool, stretch.n_decoding
         self.stretch = None
@@ -250,11 +259,11 @@ class Replica:
 
     def _plan(self, now_ps: int) -> None:
         """The plan phase of an instant: decide the next steps and sleep through them."""
-        self._decide(now_ps)
+        self.decide(now_ps)
         if self.stretch is not None:
             self._sleep(self.stretch)
 
-    def _decide(self, now_ps: int) -> None:
+    def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
         cohort, seats = self.cohort, self.seats
         # fast: a step begins at most a block a member
@@ -286,7 +295,7 @@ class Replica:
             self._start_decode(plan, now_ps, n_most)
         elif self._coming:
             self._let_in(2)  # nothing runs that they could be too late for
-            self._decide(now_ps)
+            self.decide(now_ps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
         elif self._follows and not seats.running and not seats.waiting:

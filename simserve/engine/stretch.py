@@ -57,6 +57,11 @@ class Stretch:
         self.n_steps = n_steps
         self.end_ps = self.start_ps + n_steps * self.first_ps + self.growth_ps * (n_steps * (n_steps - 1) // 2)
 
+    def last(self, step_ps: int) -> None:
+        """Make one step only, that lasts so long."""
+        self.first_ps, self.growth_ps = step_ps, 0
+        self.cut(1)
+
     def steps_begun(self, at_ps: int) -> int:
         """Steps begun before that instant: those done by then and the one in flight, if any; at least 1.
 

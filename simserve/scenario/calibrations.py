@@ -63,6 +63,8 @@ def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
             weight_dtype=scenario.weight_dtype,
             kv_dtype=scenario.kv_dtype,
             tensor=pool.parallel.tensor,
+            pipeline=pool.parallel.pipeline,
+            data=pool.parallel.data if machine.model.experts else 1,
             expert=pool.parallel.expert,
         ).check()
     except CalibrationError as error:

@@ -29,12 +29,13 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
         flop_per_s={dtype: flop_per_s / by.compute for dtype, flop_per_s in setup.gpu.flop_per_s.items()},
         hbm_bytes_per_s=setup.gpu.hbm_bytes_per_s / by.memory,
         link_bytes_per_s=setup.gpu.link_bytes_per_s / by.link,
+        nic_bytes_per_s=setup.gpu.nic_bytes_per_s / by.link,
         link_latency_s=setup.gpu.link_latency_s * by.link,
     )
     factors = dict.fromkeys(HOST, by.host) | dict.fromkeys(FRONT_END, by.front_end)
     engine = replace(setup.engine, **{name: getattr(setup.engine, name) * by for name, by in factors.items()})
     ledger = setup.ledger
     if not ledger.verified:
-        least = -(-setup.max_model_len // ledger.block_size)
+        least = ledger.n_lanes * -(-setup.max_model_len // ledger.block_size)
         ledger = replace(ledger, n_blocks=max(least, round(ledger.n_blocks * by.kv_blocks)))
     return replace(setup, gpu=gpu, engine=engine, ledger=ledger)

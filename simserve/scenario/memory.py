@@ -1,5 +1,7 @@
 """Whether a model fits the GPUs of a pool, what would, and how long a request may be."""
 
+from itertools import islice
+
 from simserve import catalog
 from simserve.catalog.specs import SHORT_WINDOW, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
@@ -13,9 +15,29 @@ from simserve.schedulers.base import Scheduler
 MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
 GB = 1e9
 
+MORE_STAGES = (2, 4, 8)
+"""Pipelines to try for a model that is too large for one node."""
 
-def check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
-    """Every GPU gets the same number of heads, and all GPUs of a replica share a node."""
+
+def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
+    """Every GPU gets the same number of heads, every stage a layer; those that sum up or share experts share a node."""
+    model, gpu, parallel = machine.model, machine.gpu, pool.parallel
+    _check_tensor(draft, pool, at, machine)
+    if parallel.pipeline > model.n_layers:
+        rule = f"must be at most the {model.n_layers} layers of {model.name}"
+        draft.flaw((*at, "parallel", "pipeline"), rule, parallel.pipeline)
+    if model.experts is None or parallel.data == 1:
+        return
+    here = (*at, "parallel", "data")
+    if parallel.tensor * parallel.data > gpu.gpus_per_node:
+        rule = f"ranks that share experts must share a node, {gpu.gpus_per_node} GPUs, with parallel.tensor"
+        draft.flaw(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
+    elif parallel.pipeline > 1:
+        rule = "a pipeline whose data-parallel ranks share experts is not there yet"
+        draft.flaw(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
+
+
+def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     model, gpu = machine.model, machine.gpu
     tensor, at = pool.parallel.tensor, (*at, "parallel", "tensor")
     remedy = f"try {_either(valid_tensors(model, gpu))}"
@@ -64,14 +86,20 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     machine, scheduler = runs
     scenario = draft.scenario
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
-    gpus = f"{pool.parallel.tensor} {machine.gpu.name}"
+    n_gpus = pool.parallel.tensor * pool.parallel.pipeline * (pool.parallel.data if machine.model.experts else 1)
+    gpus = f"{n_gpus} {machine.gpu.name}"
     rule = f"{machine.model.name} in {scenario.weight_dtype} does not fit the memory of {gpus}: {missing}"
-    degrees = [n for n in valid_tensors(machine.model, machine.gpu) if _fits(draft, pool, runs, tensor=n)]
+    tensors = valid_tensors(machine.model, machine.gpu)
+    degrees = [n for n in tensors if _fits(draft, pool, runs, tensor=n)]
     cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
     enough = [
         card.name for card in cards if _fits(draft, pool, (Machine(machine.model, card, machine.engine), scheduler))
     ]
     remedies = [f"parallel.tensor {_either(degrees)}"] if degrees else []
+    if not degrees:
+        most = max(tensors)
+        stages = (n for n in MORE_STAGES if _fits(draft, pool, runs, tensor=most, pipeline=n, data=1))
+        remedies += [f"parallel.tensor {most} with parallel.pipeline {n}" for n in islice(stages, 1)]
     remedies += [f"gpu {_either(enough)}"] if enough else []
     remedy = (
         f"try {', or '.join(remedies)}" if remedies else "no GPU of the catalog holds it: try a smaller weight_dtype"
@@ -79,10 +107,10 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     draft.flaw(at, rule, None, remedy)
 
 
-def _fits(draft: Draft, pool: Pool, runs: tuple[Machine, Scheduler | None], tensor: int | None = None) -> bool:
+def _fits(draft: Draft, pool: Pool, runs: tuple[Machine, Scheduler | None], **what_if: int) -> bool:
     machine, scheduler = runs
     try:
-        return memory_of(draft.scenario, pool, machine, scheduler, tensor=tensor).missing_bytes <= 0
+        return memory_of(draft.scenario, pool, machine, scheduler, **what_if).missing_bytes <= 0
     except CatalogError:  # that card cannot do this dtype
         return False
 
@@ -91,12 +119,13 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
     """max_model_len: as given if the model and the KV cache allow it, else the most that both do."""
     machine, memory = has
     model, here = machine.model, (*at, "max_model_len")
-    most = min(model.max_position_embeddings, memory.kv_tokens)
+    most = min(model.max_position_embeddings, memory.lane_tokens)
     given = pool.max_model_len
     if given is not None and given > model.max_position_embeddings:
         draft.flaw(here, f"must be at most the {model.max_position_embeddings} tokens of {model.name}", given)
-    elif given is not None and given > memory.kv_tokens:
-        rule = f"must fit the KV cache, which holds {memory.kv_tokens} tokens"
+    elif given is not None and given > memory.lane_tokens:
+        of_lane = f" for each of {memory.n_lanes} lanes" if memory.n_lanes > 1 else ""
+        rule = f"must fit the KV cache, which holds {memory.lane_tokens} tokens{of_lane}"
         draft.flaw(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
     elif _has_long_window(model) and model.within(given or most).windowed:
         rule = f"requests beyond the sliding window of {model.name}, {model.sliding_window} tokens, are not there yet"

@@ -78,12 +78,16 @@ class Engine(Part):
 
 
 class Parallel(Part):
-    """How one replica is split over GPUs."""
+    """How one replica is split over tensor * pipeline * data GPUs."""
 
     tensor: Count = 1
+    """GPUs that divide every layer."""
     pipeline: Count = 1
+    """Stages that the layers are divided into."""
     data: Count = 1
+    """Ranks with requests of their own. Those of a model with experts share them, and step together."""
     expert: Count = 1
+    """GPUs that divide the experts among them: 1 (each is divided over all), or tensor * data."""
 
 
 class CalibrationFile(Part):

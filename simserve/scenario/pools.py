@@ -8,11 +8,9 @@ from simserve.plugins.flaws import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import resolve_scheduler
-from simserve.scenario.memory import check_tensor, fit_memory
+from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
-
-NOT_YET_PARALLEL = ("pipeline", "data")
 
 
 def resolve_cluster(draft: Draft) -> Cluster:
@@ -54,9 +52,9 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
-    pool = _resolve_experts(draft, pool, at, model)
     machine = Machine(model, gpu, engine)
-    check_tensor(draft, pool, at, machine)
+    pool = _resolve_experts(draft, pool, at, machine)
+    check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
 
@@ -64,26 +62,25 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
 def _refuse_what_comes_later(draft: Draft, pool: Pool, at: Path) -> None:
     if pool.role != "both":
         draft.flaw((*at, "role"), "separate prefill and decode pools are not there yet", pool.role, "use both")
-    for key in NOT_YET_PARALLEL:
-        if (n := getattr(pool.parallel, key)) > 1:
-            draft.flaw((*at, "parallel", key), f"{key} parallelism is not there yet", n, "use 1, or parallel.tensor")
 
 
-def _resolve_experts(draft: Draft, pool: Pool, at: Path, model: ModelSpec) -> Pool:
+def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:
     """The pool with the routing of its experts filled in; a mistake where they cannot be shared out as asked."""
-    experts, tensor = pool.parallel.expert, pool.parallel.tensor
+    model, parallel = machine.model, pool.parallel
     here = (*at, "parallel", "expert")
     if model.experts is None:
-        if experts > 1:
-            draft.flaw(here, f"{model.name} has no experts", experts, "leave it out")
+        if parallel.expert > 1:
+            draft.flaw(here, f"{model.name} has no experts", parallel.expert, "leave it out")
         if pool.expert_routing is not None:
             draft.flaw((*at, "expert_routing"), f"{model.name} has no experts", pool.expert_routing, "leave it out")
         return pool
-    if tensor % experts:
-        rule = f"must divide parallel.tensor, {tensor}: the GPUs of a replica share the experts"
-        draft.flaw(here, rule, experts, f"use 1 or {tensor}")
-    elif model.experts.n_experts % experts:
-        draft.flaw(here, f"must divide the {model.experts.n_experts} experts of {model.name}", experts, "use 1")
+    n_gpus = parallel.tensor * parallel.data
+    if n_gpus % parallel.expert:
+        product = "parallel.tensor" if parallel.data == 1 else "parallel.tensor times parallel.data"
+        rule = f"must divide {product}, {n_gpus}: the GPUs of a replica share the experts"
+        draft.flaw(here, rule, parallel.expert, f"use 1 or {n_gpus}")
+    elif model.experts.n_experts % parallel.expert:
+        draft.flaw(here, f"must divide the {model.experts.n_experts} experts of {model.name}", parallel.expert, "use 1")
     if pool.expert_routing is None:
         draft.origins[*at, "expert_routing"] = "default"
         return pool.model_copy(update={"expert_routing": DEFAULT_ROUTING})

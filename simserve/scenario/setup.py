@@ -34,6 +34,8 @@ class PoolSetup:
     weight_dtype: str
     kv_dtype: str
     tensor: int
+    pipeline: int
+    data: int
     expert: int
     expert_routing: str
     scheduler: Scheduler
@@ -51,6 +53,21 @@ class PoolSetup:
         return found is not None and (found.gpu, found.engine) == (self.gpu.name, self.engine.name)
 
     @property
+    def gpus_per_replica(self) -> int:
+        """Of all ranks."""
+        return self.tensor * self.ranks_per_replica
+
+    @property
+    def ranks_per_replica(self) -> int:
+        """Schedulers of a replica: data-parallel ranks, and the lanes of each one's pipeline."""
+        return self.data * self.pipeline
+
+    @property
+    def n_sharing(self) -> int:
+        """Data-parallel ranks that share the experts and so step together; those of a dense model do not."""
+        return 1 if self.model.experts is None else self.data
+
+    @property
     def borrowed(self) -> list[str]:
         """Parts of the model that the calibration knows nothing of, and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
@@ -65,6 +82,8 @@ class PoolSetup:
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
             tensor=self.tensor,
+            pipeline=self.pipeline,
+            data=self.n_sharing,
             expert=self.expert,
             routing=self.expert_routing,
         )
@@ -87,7 +106,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
-    max_model_len = pool.max_model_len or min(machine.model.max_position_embeddings, memory.kv_tokens)
+    max_model_len = pool.max_model_len or min(machine.model.max_position_embeddings, memory.lane_tokens)
     return PoolSetup(
         name=pool.name,
         role=pool.role,
@@ -98,6 +117,8 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         weight_dtype=scenario.weight_dtype,
         kv_dtype=scenario.kv_dtype,
         tensor=pool.parallel.tensor,
+        pipeline=pool.parallel.pipeline,
+        data=pool.parallel.data,
         expert=pool.parallel.expert,
         expert_routing=pool.expert_routing or DEFAULT_ROUTING,
         scheduler=scheduler,
@@ -121,23 +142,26 @@ def load_engine(engine: "Engine", calibration: Calibration | None = None) -> Eng
 
 
 def memory_of(
-    scenario: "Scenario", pool: "Pool", machine: Machine, scheduler: Scheduler | None, *, tensor: int | None = None
+    scenario: "Scenario", pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int
 ) -> MemoryLedger:
-    """Where a GPU's memory goes; `tensor` asks what if."""
+    """Where a GPU's memory goes; what_if: other degrees of parallelism than the pool's."""
+    parallel = pool.parallel.model_copy(update=what_if)
+    data = 1 if machine.model.experts is None else parallel.data
     return ledger(
         machine.model,
         machine.gpu,
         machine.engine,
         weight_dtype=scenario.weight_dtype,
         kv_dtype=scenario.kv_dtype,
-        tensor=tensor or pool.parallel.tensor,
+        tensor=parallel.tensor,
         gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
         block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
         max_num_seqs=step_seats(scheduler),
         num_gpu_blocks=pool.num_gpu_blocks,
-        pipeline=pool.parallel.pipeline,
-        expert=pool.parallel.expert if tensor is None or pool.parallel.expert == 1 else tensor,
+        pipeline=parallel.pipeline,
+        data=data,
+        expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
     )
 
 

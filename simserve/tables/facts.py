@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkFacts:
-    """What one replica's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+    """What one rank's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
 
     flop_per_token: float
     flop_per_pair: float
@@ -25,6 +25,9 @@ class PoolFacts:
     role: str
     n_replicas: int
     gpus_per_replica: int
+    ranks_per_replica: int
+    """Schedulers with KV blocks of their own, which the tables count as replicas: data-parallel ranks, and the lanes of
+    a pipeline."""
     gpu: str
     model: str
     engine: str
@@ -32,6 +35,7 @@ class PoolFacts:
     calibrated: bool
     kv_verified: bool
     n_blocks: int
+    """Of a rank."""
     block_size: int
     streamed: bool
     """False: an answer leaves whole at finish_s, so first_token_s = finish_s, TPOT is 0 and all gaps are 0."""
@@ -49,9 +53,9 @@ class RunFacts:
     digest: str
     pools: tuple[PoolFacts, ...]
     replica_pool: tuple[int, ...]
-    """The pool of each replica."""
+    """The pool of each rank."""
     peak_kv_blocks: tuple[int, ...]
-    """The most KV blocks that each replica ever held."""
+    """The most KV blocks that each rank ever held."""
     slo: dict[str, float]
     measure: dict[str, Any]
     last_arrival_s: float

@@ -153,3 +153,28 @@ def test_what_was_not_timed_on_a_card_is_borrowed_and_said() -> None:
     here = Calibrated(card, a100, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
     there = Calibrated(H100, TIMED, VLLM).decode_attention(Shard(DEEPSEEK), 8)[1]
     assert here > there
+
+
+def test_ranks_that_share_experts_pay_for_them_together() -> None:
+    """What one rank does alone and what all do together come to the step of a replica that does not share."""
+    one, shared = (StepCost(MIXTRAL, H100, IDEAL, data=data, expert=data) for data in (1, 4))
+    kernels, n = Roofline(H100, IDEAL), 64
+    assert one.group_ps(n) == 0
+    apart_s = one.tokens_s(n) - 32 * kernels.experts_s(one.shard, n)
+    assert shared.tokens_s(n) == pytest.approx(apart_s)
+    # All four get the tokens of all and give back sums of as many, three quarters of them over the links each way.
+    exchange_s = 2 * (H100.link_latency_s + 0.75 * 4 * n * 4096 * 2 / H100.link_bytes_per_s)
+    assert shared.group_s(4 * n) == pytest.approx(32 * (kernels.experts_s(shared.shard, 4 * n) + exchange_s))
+
+
+def test_experts_are_divided_over_all_ranks_in_one_way_or_the_other() -> None:
+    split, spread = (Shard(MIXTRAL, tensor=2, data=4, expert=n).expert_layer for n in (1, 8))
+    assert (split.tensor, split.expert) == (8, 1)
+    assert (spread.tensor, spread.expert) == (1, 8)
+
+
+def test_timed_collectives_stand_between_ranks() -> None:
+    kernels, n_bytes = Calibrated(H100, TIMED, VLLM), 64 * 1024 * 1024
+    both_s = kernels.all_gather_s(8, n_bytes) + kernels.reduce_scatter_s(8, n_bytes)
+    assert 2 * 7 / 8 * n_bytes / H100.link_bytes_per_s < both_s < 3 * n_bytes / H100.link_bytes_per_s
+    assert kernels.all_gather_s(1, n_bytes) == kernels.reduce_scatter_s(1, n_bytes) == 0

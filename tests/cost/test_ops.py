@@ -184,4 +184,4 @@ def test_an_all_reduce_is_a_latency_and_its_bytes_nearly_twice_over_the_link() -
 
 
 def test_each_layer_sums_the_hidden_states_of_its_tokens() -> None:
-    assert Shard(LLAMA, tensor=4).all_reduce_bytes(10) == 10 * 8192 * 2
+    assert Shard(LLAMA, tensor=4).hidden_bytes(10) == 10 * 8192 * 2

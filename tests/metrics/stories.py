@@ -31,6 +31,7 @@ def pool_facts(name: str = "serve", n_replicas: int = 1, **changes: Any) -> Pool
         "role": "both",
         "n_replicas": n_replicas,
         "gpus_per_replica": 1,
+        "ranks_per_replica": 1,
         "gpu": "h100-sxm",
         "model": "tiny",
         "engine": "ideal",

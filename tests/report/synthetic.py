@@ -171,6 +171,7 @@ def _pool(name: str, n_replicas: int) -> PoolFacts:
         role="both",
         n_replicas=n_replicas,
         gpus_per_replica=1,
+        ranks_per_replica=1,
         gpu="h100-sxm",
         model="llama-3.1-8b",
         engine="vllm",

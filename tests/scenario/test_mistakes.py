@@ -253,8 +253,6 @@ def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
     "override",
     [
         "cluster.pools.0.role=decode",
-        "cluster.pools.0.parallel.pipeline=2",
-        "cluster.pools.0.parallel.data=2",
         "cluster.router=prefix_affinity",
         "cluster.kv_link={bytes_per_s: 50e9}",
         "measure.warmup_s=auto",

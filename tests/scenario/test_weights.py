@@ -111,3 +111,55 @@ def test_short_windows_need_no_limit_to_the_length_of_requests(load: Load, small
     scenario = load(with_model(small, "gpt-oss-120b", "weight_dtype: mxfp4\n"), "cluster.pools.0.parallel.tensor=4")
     assert scenario.setups[0].model.windowed
     assert scenario.setups[0].max_model_len == 131072
+
+
+DATA = "cluster.pools.0.parallel.data"
+PIPELINE = "cluster.pools.0.parallel.pipeline"
+
+
+def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(said: Said, small: str) -> None:
+    text = with_model(small, "qwen3-30b-a3b")
+    assert said(text, FOUR, f"{DATA}=4") == [
+        f"command line --set {DATA}=4: ranks that share experts must share a node, 8 GPUs, with parallel.tensor, "
+        "got 4; use at most 2"
+    ]
+    assert said(text, f"{DATA}=2", f"{PIPELINE}=2") == [
+        f"command line --set {DATA}=2: a pipeline whose data-parallel ranks share experts is not there yet, got 2; "
+        "use 1, or parallel.pipeline 1"
+    ]
+    assert said(text, f"{DATA}=4", f"{EXPERT}=3") == [
+        f"command line --set {EXPERT}=3: must divide parallel.tensor times parallel.data, 4: the GPUs of a replica "
+        "share the experts, got 3; use 1 or 4"
+    ]
+
+
+def test_a_pipeline_has_a_layer_for_each_stage(said: Said, small: str) -> None:
+    assert said(small, f"{PIPELINE}=33") == [
+        f"command line --set {PIPELINE}=33: must be at most the 32 layers of llama-3.1-8b, got 33"
+    ]
+
+
+def test_a_model_too_large_for_a_node_is_told_of_a_pipeline(said: Said, small: str) -> None:
+    (mistake,) = said(with_model(small, "deepseek-v3"), "weight_dtype=fp8_block")
+    assert mistake.endswith("are missing on each; try parallel.tensor 8 with parallel.pipeline 2")
+
+
+def test_lanes_of_a_pipeline_share_out_the_blocks_of_its_stages(load: Load, small: str) -> None:
+    alone, staged = (load(small, f"{PIPELINE}={n}").setups[0] for n in (1, 4))
+    assert staged.gpus_per_replica == 4
+    # A stage has a quarter of the layers, so its blocks take a quarter of the memory, and there are as many lanes.
+    assert staged.ledger.block_bytes == alone.ledger.block_bytes / 4
+    assert staged.ledger.lane_blocks == staged.ledger.n_blocks // 4
+    assert staged.ledger.lane_tokens > alone.ledger.kv_tokens  # and the weights are spread over four GPUs
+
+
+def test_data_parallel_ranks_of_a_dense_model_hold_all_of_it_and_share_nothing(load: Load, small: str) -> None:
+    alone, two = (load(small, f"{DATA}={n}").setups[0] for n in (1, 2))
+    assert (two.ledger, two.n_sharing, two.ranks_per_replica) == (alone.ledger, 1, 2)
+
+
+def test_data_parallel_ranks_hold_their_part_of_the_experts(load: Load, small: str) -> None:
+    text = with_model(small, "qwen3-30b-a3b")
+    alone, four = (load(text, f"{DATA}={n}", f"{EXPERT}={n}").setups[0] for n in (1, 4))
+    in_experts = 48 * 128 * 3 * 2048 * 768 * 2  # layers, experts, matrices, sizes, bytes
+    assert alone.ledger.weights_bytes - four.ledger.weights_bytes == 0.75 * in_experts

@@ -1,0 +1,59 @@
+"""Pipeline: a replica whose layers are divided into stages, and the batches that go through them one after another."""
+
+from collections.abc import Sequence
+
+from simserve.engine.replica import Replica
+
+
+class Pipeline:
+    """The stages of a replica. They take equally long for a batch, which waits before a stage that is not free yet."""
+
+    def __init__(self, n_stages: int) -> None:
+        self._free_at_ps = [0] * n_stages
+
+    @classmethod
+    def join(cls, lanes: "Sequence[Lane]") -> None:
+        """Make them the lanes of one pipeline, which has as many stages."""
+        pipeline = cls(len(lanes))
+        for lane in lanes:
+            lane.pipeline = pipeline
+
+    def enter(self, now_ps: int, step_ps: int) -> tuple[int, int]:
+        """Send a batch through that takes step_ps when nobody is in its way: when it leaves the first stage, and the
+        last."""
+        free_at_ps, at_ps = self._free_at_ps, now_ps
+        stage_ps = -(-step_ps // len(free_at_ps))
+        for stage, free_ps in enumerate(free_at_ps):
+            if free_ps > at_ps:
+                at_ps = free_ps
+            at_ps += stage_ps
+            free_at_ps[stage] = at_ps
+        return free_at_ps[0], at_ps
+
+
+class Lane(Replica):
+    """The requests of one of the batches that are in a pipeline at once.
+
+    Each has its scheduler and its part of the KV blocks, as the virtual engines of vLLM 0 had (core/scheduler.py).
+    A step that gives nobody a token ends for the scheduler once the first stage is through: the next chunk of a long
+    prompt follows the one before it closely, as in Sarathi-Serve (OSDI '24, section 4).
+    """
+
+    pipeline: Pipeline
+
+    def _on_step_end(self, now_ps: int) -> None:
+        """Commit; the plan comes when all that happens at this instant has."""
+        assert self.stretch is not None, "a step ends that has begun"
+        self.commit(self.stretch, now_ps)
+        self._plan_time.set(now_ps)
+
+    def _plan(self, now_ps: int) -> None:
+        """Decide on one step, and send it through the pipeline."""
+        self.decide(now_ps)
+        stretch = self.stretch
+        if stretch is None:
+            return
+        first_end_ps, end_ps = self.pipeline.enter(now_ps, stretch.first_ps)
+        gives_tokens = stretch.n_decoding or any(n >= request.prefill_left_tokens for request, n in stretch.chunks)
+        stretch.last((end_ps if gives_tokens else first_end_ps) - now_ps)
+        self._step_end.set(stretch.end_ps)

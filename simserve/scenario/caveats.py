@@ -1,0 +1,54 @@
+"""Caveats: what a reader of a run's numbers must know of how its costs came about."""
+
+from simserve.scenario.setup import PoolSetup
+
+
+def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """What a reader of the numbers must know before trusting them."""
+    return tuple(dict.fromkeys(warning for setup in setups if (warning := _of_costs(setup)) is not None))
+
+
+def _of_costs(setup: PoolSetup) -> str | None:
+    """How far the step costs of a pool may be off; None where its kernels were timed."""
+    engine, found = setup.engine, setup.calibration
+    if engine.name == "ideal":
+        return "engine ideal is the bare data-sheet roofline: real servers are slower"
+    if found is None:
+        return (
+            f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
+            f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
+        )
+    if not setup.calibrated:
+        return (
+            f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
+            f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
+        )
+    if setup.borrowed:
+        return (
+            f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
+            f"another card: calibration {found.gpu}/{found.engine} has none"
+        )
+    return None
+
+
+def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """What was asked for that nobody has timed, or held against servers."""
+    found = (note for setup in setups for note in (_of_version(setup), _of_ranks(setup)) if note is not None)
+    return tuple(dict.fromkeys(found))
+
+
+def _of_version(setup: PoolSetup) -> str | None:
+    found, asked = setup.calibration, setup.asked_version
+    if found is None or asked is None or found.engine_version.startswith(asked):
+        return None
+    return (
+        f"engine {setup.engine.name} {asked}: its kernels cost what those of {found.engine} {found.engine_version} do, "
+        "which were timed"
+    )
+
+
+def _of_ranks(setup: PoolSetup) -> str | None:
+    what = "a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
+    if setup.pipeline == setup.n_sharing == 1:
+        return None
+    return f"pool {setup.name}: {what} cost what their kernels and links do; no such server was compared with this"

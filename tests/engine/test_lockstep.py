@@ -1,0 +1,46 @@
+"""Data-parallel ranks that step together, on cases small enough to work by hand."""
+
+from dataclasses import replace
+
+from simserve.engine.replica import ReplicaSetup
+from simserve.schedulers.chunked import Chunked
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+COST = LineCost(step=10 * MS, token=1 * MS)
+
+
+def ranks(n: int, cost: LineCost = COST) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
+    return replace(replica_setup(policy, cost, n_blocks=1000, block_size=1), n_in_step=n)
+
+
+def test_a_step_lasts_as_long_as_that_of_the_slowest_rank() -> None:
+    # Prompts of 5 and 20 take 15 and 30 ms: both end at 30. Then both decode one token in 11 ms.
+    cluster = serve(ranks(2), trace([0.0, 0.0], [5, 20], [2, 2]))
+    assert instants(cluster, "first_token_ps") == [30, 30]
+    assert instants(cluster, "finish_ps") == [41, 41]
+
+
+def test_experts_are_paid_for_the_tokens_of_all_ranks() -> None:
+    # Besides, 25 prompt tokens at 0.1 ms, then two decoded ones.
+    cost = replace(COST, shared=MS // 10)
+    cluster = serve(ranks(2, cost), trace([0.0, 0.0], [5, 20], [2, 2]))
+    assert instants(cluster, "first_token_ps") == [32.5, 32.5]
+    assert instants(cluster, "finish_ps") == [43.7, 43.7]
+
+
+def test_who_comes_to_an_idle_rank_waits_for_the_step_of_the_others() -> None:
+    # Round robin sends b to the rank that has nothing to do; a's prefill runs from 0 to 30.
+    cluster = serve(ranks(2), trace([0.0, 0.001], [20, 5], [1, 1]))
+    assert instants(cluster, "scheduled_ps") == [0, 30]
+    assert instants(cluster, "finish_ps") == [30, 45]
+
+
+def test_a_rank_without_requests_does_not_slow_the_others() -> None:
+    load = trace([0.0], [20], [5])
+    assert instants(serve(ranks(3), load), "finish_ps") == instants(serve(ranks(1), load), "finish_ps") == [74]
+
+
+def test_two_groups_do_not_wait_for_each_other() -> None:
+    cluster = serve([ranks(2), ranks(2)], trace([0.0] * 4, [5, 5, 5, 20], [1] * 4))
+    assert instants(cluster, "finish_ps") == [15, 15, 30, 30]
