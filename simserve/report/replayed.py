@@ -168,7 +168,7 @@ def _worst(found: Mapping[str, Any]) -> str:
 
 
 def _assumed(found: Mapping[str, Any]) -> str:
-    items = "".join(f"<li>{prose(_sentence(each))}</li>" for each in found["assumed"])
+    items = "".join(f"<li>{prose(each)}</li>" for each in found["assumed"])
     return section("assumed", "Assumed", "", f"<ul>{items}</ul>")
 
 
