@@ -131,7 +131,6 @@ def _warnings(found: Replayed) -> Iterator[str]:
         yield f"{_requests_of(log.n_failed)} of the log failed and are neither sent nor compared"
     if log.n_unfinished:
         yield f"{_requests_of(log.n_unfinished)} of the log did not finish and are sent but not compared"
-    yield from log.trace.notes
     yield from (*found.results.facts.notes, *found.results.facts.warnings)
     if found.results.summary["trust"]["kv_limit_is_a_guess"]:
         yield "the KV cache nearly filled up, and its size is an estimate; give num_gpu_blocks from the server's log"
