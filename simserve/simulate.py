@@ -50,20 +50,23 @@ class Progress:
 def simulate(
     scenario: Scenario,
     *,
+    load: Load | None = None,
     progress: Callable[[Progress], None] | None = None,
     distortion: Distortion | None = None,
 ) -> Results:
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
-    `progress` is called now and then; a `distortion` makes all costs wrong by its factors. Raises TraceError for a load
-    that cannot be served, PolicyError for a policy that breaks a rule.
+    A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
+    is called now and then; a `distortion` makes all costs wrong by its factors. Raises TraceError for a load that
+    cannot be served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
     setups = scenario.setups
     if distortion is not None:
         setups = tuple(distorted(setup, distortion) for setup in setups)
     costs = [setup.step_cost() for setup in setups]
-    load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    if load is None:
+        load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     tables, peak_kv_blocks = _serve(scenario, setups, costs, load, progress)
     last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
     facts = RunFacts(
@@ -92,16 +95,15 @@ def _serve(
     progress: Callable[[Progress], None] | None,
 ) -> tuple[RunTables, tuple[int, ...]]:
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
-    workload = scenario.workload
     cluster = Cluster(
         [replica for setup, cost in zip(setups, costs, strict=True) for replica in _replicas(setup, cost)],
         scenario.build_router(),
-        _offered(load, workload.duration_s),
+        _offered(load),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
     )
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
-    cluster.run(None if workload.drain_limit_s is None else to_ps(workload.drain_limit_s), on_send)
+    cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
     return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
 
@@ -140,8 +142,8 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
     )
 
 
-def _offered(load: Load, duration_s: float | None) -> Offered:
-    stop_ps = to_ps(duration_s) if load.concurrency is not None and duration_s is not None else None
+def _offered(load: Load) -> Offered:
+    stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
     return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
 
 

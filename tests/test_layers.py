@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
         "calibrate",
         "study",
     },
-    "study": {"simulate", "scenario", "catalog", "cost", "tables", "metrics"},
+    "study": {"simulate", "scenario", "catalog", "cost", "tables", "metrics", "workload"},
     "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog"},
     "simulate": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},

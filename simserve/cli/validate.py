@@ -1,4 +1,4 @@
-"""`simserve validate`: hold predictions against what real servers measured."""
+"""`simserve validate`: hold predictions against what real servers measured; of logs, in `validate_log.py`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simserve.cli.run import AsJson
+from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
     from simserve.study.serving import Campaign, Point, ServingRow
     from simserve.study.validate import Validation
 
 WORST = 5
+CAMPAIGN = "aiconfigurator"
 
 KEYS: "dict[str, Callable[[ServingRow], str]]" = {
     "engine": lambda row: row.engine,
@@ -25,15 +27,21 @@ KEYS: "dict[str, Callable[[ServingRow], str]]" = {
 
 def validate(
     rows: Annotated[
-        Path | None, typer.Argument(metavar="ROWS", help="A CSV of serving runs (docs/validation.md).")
+        Path | None,
+        typer.Argument(metavar="ROWS", help="A CSV of serving runs; with --scenario a log (docs/validation.md)."),
+    ] = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option("--scenario", metavar="SCENARIO", help="ROWS is a log of single requests to this server."),
     ] = None,
     kernels: Annotated[
         str | None,
         typer.Option("--kernels", metavar="CALIBRATION", help="Errors on timed kernels: a file, or h100-sxm/vllm."),
     ] = None,
     campaign: Annotated[
-        str, typer.Option("--campaign", help="How they were run: aiconfigurator, inferencemax, plain.")
-    ] = "aiconfigurator",
+        str | None,
+        typer.Option("--campaign", help=f"How they were run: {CAMPAIGN} (default), inferencemax, plain."),
+    ] = None,
     requests_per_client: Annotated[
         int | None, typer.Option("--requests-per-client", min=1, help="Measured requests for each in flight.")
     ] = None,
@@ -50,9 +58,17 @@ def validate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay serving runs of real servers and say how far off the predictions are; or say so of kernels."""
-    from simserve.cli import terminal
-
+    """Replay what real servers served, runs or a log of requests, and say how far off the predictions are; or say so
+    of kernels."""
+    if scenario is not None:
+        only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
+        only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
+        only_runs |= {"--shortest-frac": shortest_frac}
+        _refuse_with_scenario([option for option, value in only_runs.items() if value])
+        if rows is None:
+            raise typer.BadParameter("give a log of requests, or a result of vllm bench serve", param_hint="ROWS")
+        validate_log(rows, scenario, page, as_json=as_json)
+        return
     if kernels is not None:
         if rows is not None:
             raise typer.BadParameter("goes without serving runs; leave ROWS out", param_hint="--kernels")
@@ -60,16 +76,36 @@ def validate(
         return
     if rows is None:
         raise typer.BadParameter("give a CSV of serving runs, or --kernels", param_hint="ROWS")
-    from simserve.study.serving import read_rows
-    from simserve.study.validate import validate as replay_all
-
     given = {"requests_per_client": requests_per_client, "shortest_frac": shortest_frac}
     changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    chosen = replace(campaign_named(campaign), **changes)
+    chosen = replace(campaign_named(campaign or CAMPAIGN), **changes)
+    _validate_runs(_chosen(rows, engine), chosen, page, leave_out=leave_out, as_json=as_json)
+
+
+def _refuse_with_scenario(options: Sequence[str]) -> None:
+    if options:
+        rule = f"goes without {', '.join(options)}, which are of tables of runs or kernels; leave them out"
+        raise typer.BadParameter(rule, param_hint="--scenario")
+
+
+def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
+    """The runs of a table, or those of one engine."""
+    from simserve.study.serving import read_rows
+
     found = [row for row in read_rows(rows) if engine is None or row.engine == engine]
     if not found:
         raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
-    result = replay_all(found, chosen, leave_out=leave_out, told=terminal.message)
+    return found
+
+
+def _validate_runs(
+    rows: "Sequence[ServingRow]", campaign: "Campaign", page: Path | None, *, leave_out: bool, as_json: bool
+) -> None:
+    """How far off the means of closed-loop runs are predicted."""
+    from simserve.cli import terminal
+    from simserve.study.validate import validate as replay_all
+
+    result = replay_all(rows, campaign, leave_out=leave_out, told=terminal.message)
     if page is not None:
         from simserve.report.validation import render
         from simserve.tables.files import replace_text

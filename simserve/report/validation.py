@@ -9,6 +9,7 @@ from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.document import document
 from simserve.report.formats import plural, seconds, share
+from simserve.report.reductions import Floats
 from simserve.report.sections import prose, section, table, text
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
@@ -20,6 +21,9 @@ NOTE = "A dot on the line was predicted exactly; shaded: within 10 %"
 
 ROOM = 1.25
 """How far the axes run past the outermost dots."""
+
+TINY_S = 1e-6
+"""The least that an axis shows, where all is zero."""
 
 
 def render(found: Mapping[str, Any]) -> str:
@@ -56,7 +60,13 @@ def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     measured, predicted = (
         np.array([point[key] for point in points]) for key in (f"{metric}_s", f"predicted_{metric}_s")
     )
-    low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max()) * ROOM
+    dots = [_dots(points, metric, engine, place) for place, engine in enumerate(_engines(points))]
+    return against(measured, predicted, dots)
+
+
+def against(measured: Floats, predicted: Floats, dots: Sequence[Mapping[str, Any]]) -> Figure:
+    """Dots between axes of equal range, which shows all of measured and predicted; the line of no error is drawn in."""
+    low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max(), TINY_S) * ROOM
     ends = [low, high]
     band = {
         "type": "scatter",
@@ -70,12 +80,12 @@ def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     }
     line: dict[str, Any] = {"type": "scatter", "mode": "lines", "x": numbers(ends), "y": numbers(ends)}
     line |= {"line": {"color": "$soft", "width": 1}, "hoverinfo": "skip"}
-    dots = [_dots(points, metric, engine, place) for place, engine in enumerate(_engines(points))]
     x_axis, y_axis = latency_axis(low, high), latency_axis(low, high)
     titles = {"x": "Measured", "y": "Predicted"}
     for name, each in (("x", x_axis), ("y", y_axis)):
         each["title"] = axis(titles[name])["title"]
-    return figure([band, line, *dots], 420, xaxis=x_axis, yaxis=y_axis, margin={"l": 76, "r": 14, "t": 14, "b": 56})
+    margin = {"l": 76, "r": 14, "t": 14, "b": 56}
+    return figure([band, line, *map(dict, dots)], 420, xaxis=x_axis, yaxis=y_axis, margin=margin)
 
 
 def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: int) -> dict[str, Any]:

@@ -143,7 +143,9 @@ def read_rows(path: Path) -> list[ServingRow]:
         raise CalibrationError(f"{path}: must hold serving runs, got none")
     missing = [name for name in NEEDED if name not in table[0]]
     if missing:
-        raise CalibrationError(f"{path}: columns {', '.join(missing)} are missing; it needs {', '.join(NEEDED)}")
+        remedy = "a log of single requests needs --scenario"
+        rule = f"columns {', '.join(missing)} are missing; it needs {', '.join(NEEDED)}"
+        raise CalibrationError(f"{path}: {rule}; {remedy}")
     return [_row(path, line, values) for line, values in enumerate(table, 2)]
 
 

@@ -77,14 +77,19 @@ def errors(points: Sequence[Point], metric: str) -> Errors:
     """The errors of some points. Raises ValueError for none."""
     ratio = METRICS[metric]
     signed = np.array([ratio(point) - 1 for point in points])
+    return errors_of(signed, _interval([point.row.group for point in points], np.abs(signed)))
+
+
+def errors_of(signed: NDArray[np.float64], interval: tuple[float, float] | None = None) -> Errors:
+    """What is said of errors `(n,)`, n > 0, each predicted / measured - 1."""
     size = np.abs(signed)
     return Errors(
-        n=len(points),
+        n=len(signed),
         mape_frac=float(size.mean()),
         median_frac=float(np.median(size)),
         p90_frac=float(np.percentile(size, 90)),
         bias_frac=float(signed.mean()),
-        interval=_interval([point.row.group for point in points], size),
+        interval=interval,
     )
 
 

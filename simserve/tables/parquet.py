@@ -85,7 +85,12 @@ def read_columns(path: Path) -> Columns:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
         raise OutputError(f"{path}: cannot be read as parquet ({error})") from None
-    return {name: table[name].to_numpy() for name in table.column_names}
+    return {name: _plain(table[name]).to_numpy() for name in table.column_names}
+
+
+def _plain(column: Any) -> Any:
+    """The column without a dictionary, which arrow cannot turn into numpy where all of it is null."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def write_columns(path: Path, columns: Columns) -> None:

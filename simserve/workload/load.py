@@ -29,10 +29,20 @@ class Load:
     """Clients of a closed loop; None: the trace is sent at its own times."""
     draw_more: Callable[[int], Trace] | None = None
     """The next so many rows, for a closed loop that ends at a time."""
+    stop_sending_s: float | None = None
+    """A closed loop sends nothing from then on."""
+    drain_limit_s: float | None = None
+    """How long after the last arrival the run may go on; None: until all is done."""
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
+    load = _offered(workload, seed, base_dir)
+    stop_s = workload.duration_s if load.concurrency is not None else None
+    return replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
+
+
+def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     stream = streams(seed)
     if workload.trace is not None:
         from simserve.workload.replay import replay

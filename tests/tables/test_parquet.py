@@ -144,3 +144,12 @@ def test_a_frame_has_na_where_the_file_has_null() -> None:
     assert found["word"].tolist()[0] == "seats"
     assert found["word"].isna().tolist() == [False, True, True]
     assert str(found["small"].dtype) == "int32"
+
+
+def test_a_category_that_nobody_has_is_read_as_nothing(tmp_path: Path) -> None:
+    fields = (Field("status_reason", "category"), Field("arrival_s", "float"))
+    nobody = Categorical(np.full(2, -1, np.int32), ())
+    write_table(tmp_path / "t.parquet", fields, {"status_reason": nobody, "arrival_s": np.arange(2.0)})
+    found = read_columns(tmp_path / "t.parquet")
+    assert found["status_reason"].tolist() == [None, None]
+    assert found["arrival_s"].tolist() == [0.0, 1.0]

@@ -5,51 +5,17 @@ Source: Azure Public Dataset, CC-BY 4.0 (Patel et al., Splitwise, ISCA '24).
 
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from simserve.workload.readers.base import Place, checked, numbers, refuse_rows
-from simserve.workload.readers.csv_rows import Texts, read_csv
+from simserve.workload.readers.base import checked, numbers
+from simserve.workload.readers.csv_rows import read_csv
+from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import Trace
 
 WANTED = {"TIMESTAMP": True, "ContextTokens": True, "GeneratedTokens": True}
-STAMP = "TIMESTAMP must be a date and time in UTC like 2023-11-16 18:15:46.6805900"
-DATE_CHARACTERS = len("2023-11-16")
 
 
 def read(path: Path) -> Trace:
     """An Azure trace; its stamps have up to seven fractional digits. Raises TraceError."""
     place, columns, _ = read_csv(path, WANTED)
-    arrival_s = _seconds(place, columns["TIMESTAMP"])
+    arrival_s = seconds_since_first(place, "TIMESTAMP", columns["TIMESTAMP"])
     prompts, outputs = (numbers(place, name, columns[name]) for name in ("ContextTokens", "GeneratedTokens"))
     return checked(place, Trace(arrival_s, prompts, outputs))
-
-
-def _seconds(place: Place, stamps: Texts) -> NDArray[np.float64]:
-    """Seconds since the earliest stamp, `(n,)`."""
-    every = "".join(stamps)
-    is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
-    plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
-    try:
-        instants = np.array(plain, dtype="datetime64[ns]")
-    except ValueError:
-        instants = np.array([_instant(stamp) for stamp in plain])
-    refuse_rows(place, np.isnat(instants), STAMP, stamps)
-    since = instants - instants.min() if len(instants) else instants - instants
-    seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
-    return seconds
-
-
-def _without_zone(stamp: str) -> str:
-    """The stamp without its UTC mark; nothing for one of another zone."""
-    plain = stamp.removesuffix("+00:00").removesuffix("Z")
-    time = plain[DATE_CHARACTERS:]
-    return "" if "+" in time or "-" in time else plain
-
-
-def _instant(stamp: str) -> np.datetime64:
-    """The instant, or not-a-time for what is none."""
-    try:
-        return np.datetime64(stamp, "ns")
-    except ValueError:
-        return np.datetime64("NaT", "ns")

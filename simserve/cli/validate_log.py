@@ -1,0 +1,110 @@
+"""`simserve validate LOG --scenario`: a log of a real server, replayed request by request."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LABELS = {"ttft_s": "TTFT", "tpot_s": "TPOT", "e2e_s": "E2E"}
+HEAD = ("requests", "mean error", "median", "p90", "bias")
+
+
+def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
+    """Replay the requests of a log on the server of a scenario, and say how far off the predictions are."""
+    from simserve.cli import terminal
+    from simserve.study.logs import read_log
+    from simserve.study.replay_facts import replay_facts
+    from simserve.study.replayed import replay_log, server_of
+    from simserve.tables.files import plain
+
+    server = server_of(scenario)
+    read = read_log(log, server.seed)
+    with terminal.progress_bar() as bar:
+        found = plain(replay_facts(replay_log(read, server, bar.draw if bar else None)))
+    if page is not None:
+        from simserve.report.replayed import render
+        from simserve.tables.files import replace_text
+
+        replace_text(page, render(found))
+        terminal.message(f"wrote {page}")
+    if as_json:
+        terminal.result_json(found)
+    else:
+        terminal.result("\n".join(_told(found)))
+    terminal.warnings(found["warnings"])
+
+
+def _told(found: Mapping[str, Any]) -> Iterator[str]:
+    """The assumptions, the tables, and the worst requests."""
+    from simserve.cli import terminal
+
+    log = found["log"]
+    yield f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared. Assumed:"
+    yield from (f"  {each}" for each in found["assumed"])
+    tables = [_distributions(found), _totals(found), *_errors(found), *_worst(found)]
+    for table in tables:
+        yield ""
+        yield terminal.table(table)
+
+
+def _distributions(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    from simserve.report.formats import seconds
+
+    levels = ("mean", "p50", "p90", "p95", "p99")
+    rows: list[Sequence[str]] = [("all requests", "", *levels)]
+    for name, of in found["distributions"].items():
+        for side in ("measured", "predicted"):
+            rows.append((LABELS[name], side, *(seconds(of[level][side]) for level in levels)))
+        rows.append(("", "error", *(_signed(of[level]["error_frac"]) for level in levels)))
+    return rows
+
+
+def _totals(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    from simserve.report.formats import rate, seconds
+
+    makespan, speed = found["makespan_s"], found["output_tokens_per_s"]
+    sides = ("measured", "predicted")
+    return [
+        ("whole log", *sides, "error"),
+        ("makespan", *(seconds(makespan[side]) for side in sides), _signed(makespan["error_frac"])),
+        ("output tokens/s", *(rate(speed[side]) for side in sides), _signed(speed["error_frac"])),
+    ]
+
+
+def _errors(found: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+    """Errors of requests one by one: overall, by load and by prompt length."""
+    if not found["errors"]:
+        return
+    overall = [(LABELS[name], _cells(of["overall"])) for name, of in found["errors"].items()]
+    yield [("request by request", *HEAD), *((name, *cells) for name, cells in overall)]
+    for key, title in (("by_load", "requests in flight"), ("by_prompt_tokens", "prompt tokens")):
+        rows = [
+            (f"{each['lowest']:,.0f} to {each['highest']:,.0f}", LABELS[name], *_cells(each))
+            for name, of in found["errors"].items()
+            for each in of[key]
+        ]
+        if rows:
+            yield [(title, "", *HEAD), *rows]
+
+
+def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
+    shares = (f"{errors[key]:.1%}" for key in ("mape_frac", "median_frac", "p90_frac"))
+    return (f"{errors['n']}", *shares, _signed(errors["bias_frac"]))
+
+
+def _worst(found: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+    from simserve.report.formats import seconds
+
+    for name, worst in found["worst"].items():
+        rows: list[Sequence[str]] = [
+            (f"Worst {LABELS[name]}", "sent at", "prompt", "output", "measured", "predicted", "ratio")
+        ]
+        for each in worst:
+            sent = seconds(each["arrival_s"])
+            tokens = (f"{each['prompt_tokens']}", f"{each['output_tokens']}")
+            sides = (seconds(each["measured"]), seconds(each["predicted"]))
+            rows.append((each["request"], sent, *tokens, *sides, f"{each['ratio']:.2f}"))
+        yield rows
+
+
+def _signed(frac: float | None) -> str:
+    return "–" if frac is None else f"{frac:+z.1%}"

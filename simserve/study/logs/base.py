@@ -1,0 +1,106 @@
+"""Log: what a server was asked and how long it took, whichever file said so; and the checks that all files share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from simserve.tables.columns import Flags, Floats
+from simserve.workload.readers.base import Place, checked, numbers, refuse_rows
+from simserve.workload.trace import Trace
+
+METRICS = ("ttft_s", "tpot_s", "e2e_s")
+"""What a log may hold of each request."""
+
+Arrivals = Literal["measured", "closed_loop", "at_once", "drawn"]
+"""Where the instants come from at which requests are sent again."""
+
+ROUNDING_FRAC = 1e-3
+"""A TTFT may be that much longer than the E2E of an answer of one token: logs round the two apart."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """Requests in the order in which they are sent again; row i of every column is request i."""
+
+    place: Place
+    """Where each row stands in the file."""
+    trace: Trace
+    measured: Mapping[str, Floats]
+    """By METRICS, those that are known, `(n_requests,)`; NaN where a request has none, or did not finish."""
+    arrivals: Arrivals = "measured"
+    concurrency: int | None = None
+    """Clients of a closed loop."""
+    duration_s: float | None = None
+    """Of the whole benchmark, where it says so itself."""
+    n_failed: int = 0
+    """Requests that got no answer, and are left out."""
+    n_unfinished: int = 0
+    """Requests that are sent again but not compared, since they did not finish."""
+    assumed: tuple[str, ...] = ()
+    """What the file left open, a sentence each."""
+
+    def __len__(self) -> int:
+        return len(self.trace)
+
+    @property
+    def is_paired(self) -> bool:
+        """Row i of the log and of its replay are the same request under the same load."""
+        return self.arrivals != "drawn"
+
+    @property
+    def has_instants(self) -> bool:
+        """It is known when each request was sent."""
+        return self.arrivals in ("measured", "at_once")
+
+
+def times(place: Place, name: str, values: Sequence[Any] | Floats) -> Floats:
+    """A column of durations, NaN where there is none. Raises TraceError for negative and infinite ones."""
+    is_missing = _missing(values)
+    given = [0.0 if missing else value for missing, value in zip(is_missing.tolist(), values, strict=True)]
+    column: Floats = numbers(place, name, given)
+    refuse_rows(place, column < 0, f"{name} must not be negative", values)
+    column[is_missing] = np.nan
+    return column
+
+
+def _missing(values: Sequence[Any] | Floats) -> Flags:
+    """Nothing at all; in a column of numbers, which parquet gives, a NaN is that."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "f":
+        return np.isnan(values)
+    return np.array([value is None or value == "" for value in values], np.bool_)
+
+
+def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The latencies given, and the third where there are two: E2E = TTFT + TPOT (output tokens - 1).
+
+    Raises TraceError where a first token comes after the last.
+    """
+    gaps = output_tokens - 1
+    found = dict(given)
+    if "ttft_s" in given and "e2e_s" in given:
+        is_late = given["ttft_s"] > given["e2e_s"] * (1 + ROUNDING_FRAC)
+        refuse_rows(place, is_late, "TTFT must not be longer than E2E, in seconds", _pairs(given))
+    if found.keys() == {"ttft_s", "e2e_s"}:
+        decode_s = np.maximum(given["e2e_s"] - given["ttft_s"], 0.0)
+        found["tpot_s"] = np.divide(decode_s, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+    elif "tpot_s" in found and len(found) == 2:
+        decode_s = np.where(gaps > 0, given["tpot_s"] * gaps, 0.0)
+        if "ttft_s" in found:
+            found["e2e_s"] = given["ttft_s"] + decode_s
+        else:
+            found["ttft_s"] = np.maximum(given["e2e_s"] - decode_s, 0.0)
+    return {name: found[name] for name in METRICS if name in found}
+
+
+def _pairs(given: Mapping[str, Floats]) -> list[tuple[float, float]]:
+    return list(zip(given["ttft_s"].tolist(), given["e2e_s"].tolist(), strict=True))
+
+
+def in_order(log: Log) -> Log:
+    """The log in the order of its arrivals, which then start at 0. Raises TraceError for rows nobody could send."""
+    order = np.argsort(log.trace.arrival_s, kind="stable")
+    measured = {name: column[order] for name, column in log.measured.items()}
+    place = log.place.take(order)
+    return replace(log, place=place, trace=checked(place, log.trace.take(order)), measured=measured)

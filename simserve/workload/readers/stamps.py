@@ -1,0 +1,41 @@
+"""Stamps: dates and times in UTC as seconds."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.readers.base import Place, refuse_rows
+
+RULE = "must be a date and time in UTC like 2023-11-16 18:15:46.6805900"
+DATE_CHARACTERS = len("2023-11-16")
+
+
+def seconds_since_first(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.float64]:
+    """Seconds since the earliest stamp, `(n,)`; `name` is the column's. Raises TraceError."""
+    every = "".join(stamps)
+    is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
+    plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
+    try:
+        instants = np.array(plain, dtype="datetime64[ns]")
+    except ValueError:
+        instants = np.array([_instant(stamp) for stamp in plain])
+    refuse_rows(place, np.isnat(instants), f"{name} {RULE}", stamps)
+    since = instants - instants.min() if len(instants) else instants - instants
+    seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
+    return seconds
+
+
+def _without_zone(stamp: str) -> str:
+    """The stamp without its UTC mark; nothing for one of another zone."""
+    plain = stamp.removesuffix("+00:00").removesuffix("Z")
+    time = plain[DATE_CHARACTERS:]
+    return "" if "+" in time or "-" in time else plain
+
+
+def _instant(stamp: str) -> np.datetime64:
+    """The instant, or not-a-time for what is none."""
+    try:
+        return np.datetime64(stamp, "ns")
+    except ValueError:
+        return np.datetime64("NaT", "ns")

@@ -1,0 +1,110 @@
+"""`simserve validate LOG --scenario`: what is told of a replayed log, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.invoke import Outcome, invoke
+from tests.cli.scenarios import write_scenario
+
+LOG = "timestamp,isl,osl,ttft_ms,tpot_ms\n" + "".join(f"{n},{100 * n},{10 + n},30,8\n" for n in range(1, 21))
+
+
+def validate(folder: Path, text: str, *more: object) -> Outcome:
+    (folder / "log.csv").write_text(text)
+    return invoke("validate", folder / "log.csv", "--scenario", write_scenario(folder), *more)
+
+
+def test_a_log_is_told_by_distribution_and_request_by_request(tmp_path: Path) -> None:
+    outcome = validate(tmp_path, LOG, "--json")
+    assert outcome.exit_code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert (found["log"]["n_requests"], found["log"]["n_compared"]) == (20, 20)
+    assert found["distributions"]["ttft_s"]["p99"]["measured"] == pytest.approx(0.03)
+    assert found["requests"]["measured_e2e_s"][0] == pytest.approx(0.03 + 10 * 0.008)
+    assert len(found["requests"]["predicted_tpot_s"]) == 20
+    assert sum(group["n"] for group in found["errors"]["tpot_s"]["by_prompt_tokens"]) == 20
+    assert len(found["worst"]["ttft_s"]) == 5
+    told = validate(tmp_path, LOG)
+    assert told.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumed:")
+    assert "  requests are sent at the times of the log\n" in told.out
+    error = found["errors"]["ttft_s"]["overall"]["mape_frac"]
+    (line,) = (line for line in told.out.splitlines() if line.split()[:2] == ["TTFT", "20"])
+    assert line.split()[2] == f"{error:.1%}"
+    assert "warning: p99 of 20 requests is a guess; 1000 are the least" in told.err
+
+
+def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    outcome = validate(tmp_path, LOG, "--page", page)
+    assert outcome.exit_code == 0, outcome.err
+    assert f"wrote {page}" in outcome.err
+    assert "Predicted against measured, 20 requests" in page.read_text()
+
+
+def test_a_result_without_a_pairing_has_percentiles_only(tmp_path: Path) -> None:
+    lists = {"input_lens": [100] * 4, "output_lens": [3] * 4, "ttfts": [0.03] * 4, "itls": [[0.01, 0.01]] * 4}
+    path = tmp_path / "result.json"
+    path.write_text(json.dumps({"request_rate": 2.0, "duration": 2.0, **lists}))
+    page = tmp_path / "page.html"
+    outcome = invoke("validate", path, "--scenario", write_scenario(tmp_path), "--page", page, "--json")
+    assert outcome.exit_code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert (found["errors"], found["worst"]) == ({}, {})
+    assert found["requests"]["arrival_s"] is None
+    assert found["makespan_s"]["measured"] == 2.0
+    assert "Arrivals were drawn" in page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--campaign", "plain"], "goes without --campaign, which"),
+        (["--leave-out", "--engine", "vllm"], "goes without --engine, --leave-out, which"),
+        (
+            ["--requests-per-client", "3", "--shortest-frac", "0.5"],
+            "goes without --requests-per-client, --shortest-frac",
+        ),
+        (["--kernels", "h100-sxm/vllm"], "goes without --kernels, which"),
+    ],
+)
+def test_options_of_tables_do_not_go_with_a_log(more: list[str], said: str, tmp_path: Path) -> None:
+    outcome = validate(tmp_path, LOG, *more)
+    assert (outcome.exit_code, outcome.out) == (2, "")
+    assert said in " ".join(outcome.err.replace("│", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "log.csv: must hold a log, got an empty file"),
+        (
+            LOG.replace("timestamp", "when"),
+            "log.csv: column arrival_s is missing, got when, isl, osl, ttft_ms, tpot_ms;",
+        ),
+        (LOG.replace(",30,8", ",-30,8"), "log.csv: line 2, 3, 4, 5, 6 and 15 more: ttft_ms must not be negative"),
+    ],
+)
+def test_a_log_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, said: str, tmp_path: Path) -> None:
+    outcome = validate(tmp_path, text, "--page", tmp_path / "page.html")
+    assert (outcome.exit_code, outcome.out) == (2, "")
+    assert said in outcome.err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_scenario_needs_a_log_and_both_must_be_there(tmp_path: Path) -> None:
+    outcome = invoke("validate", "--scenario", write_scenario(tmp_path))
+    assert outcome.exit_code == 2
+    assert "give a log of requests, or a result of vllm bench serve" in outcome.err
+    (tmp_path / "log.csv").write_text(LOG)
+    outcome = invoke("validate", tmp_path / "log.csv", "--scenario", tmp_path / "none.yaml")
+    assert outcome.exit_code == 2
+    assert "none.yaml: there is no such file" in outcome.err
+
+
+def test_a_log_without_a_scenario_is_pointed_to_it(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text(LOG)
+    outcome = invoke("validate", tmp_path / "log.csv")
+    assert outcome.exit_code == 2
+    assert "a log of single requests needs --scenario" in outcome.err
