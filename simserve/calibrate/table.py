@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from simserve.catalog.specs import BYTES_PER_VALUE
 from simserve.errors import CalibrationError
 from simserve.tables.parquet import read_columns
 
@@ -46,7 +47,7 @@ def read_timings(path: Path) -> pd.DataFrame:
         table = pd.DataFrame(read_columns(path)) if path.suffix == ".parquet" else pd.read_csv(path)
     except (ValueError, OSError) as error:
         raise CalibrationError(f"{path}: must be a table of timings ({error})") from None
-    return _with_numbers(checked(table, str(path)), str(path))
+    return _with_dtypes(_with_numbers(checked(table, str(path)), str(path)), str(path))
 
 
 def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
@@ -74,6 +75,21 @@ def rows_of(table: pd.DataFrame, op: str) -> pd.DataFrame:
         rows = rows.reindex(columns=list(dict.fromkeys((*rows.columns, *SHAPES[op]))))
     numbers = [name for name in SHAPES[op] if name not in TEXTS]
     return rows.astype(dict.fromkeys(numbers, "float64"))
+
+
+def _with_dtypes(table: pd.DataFrame, place: str) -> pd.DataFrame:
+    """A table whose dtypes are ours. Raises CalibrationError."""
+    for name in ("dtype", "kv_dtype"):
+        users = [op for op, columns in SHAPES.items() if name in columns]
+        rows = table[table["op"].isin(users)]
+        bad = rows.index[~rows[name].isin(list(BYTES_PER_VALUE))] if len(rows) else rows.index
+        if len(bad):
+            known = ", ".join(BYTES_PER_VALUE)
+            raise CalibrationError(
+                f"{place}: row {bad[0] + 1}: {name} must be one of {known}, got '{table[name][bad[0]]}'; "
+                f"correct or remove it ({len(bad)} of {len(table)} rows are so)"
+            )
+    return table
 
 
 def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:

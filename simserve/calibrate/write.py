@@ -35,6 +35,14 @@ def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     return fits
 
 
+def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
+    """Operations of a table, matrices and experts by dtype, that no fit came of, and their rows."""
+    by_dtype = table["op"].isin(("gemm", "moe"))
+    names = table["op"].where(~by_dtype, table["op"] + " " + table.get("dtype", ""))
+    fitted = {f"{fit.op} {fit.dtype.removesuffix('+ep')}" for fit in fits} | {fit.op for fit in fits}
+    return [(str(name), int(n)) for name, n in names.value_counts(sort=False).items() if name not in fitted]
+
+
 def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[Fit], made: Mapping[str, Any]) -> Any:
     """What the file holds; `made` says from what and when."""
     return {
@@ -76,11 +84,17 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
     return not same
 
 
-def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
-    """Put fitted host constants into a calibration that is there. Raises CalibrationError, OutputError."""
+def written(path: Path) -> dict[str, Any]:
+    """What a calibration that must be there holds. Raises CalibrationError."""
     before = _before(path)
     if before is None:
         raise CalibrationError(f"{path}: no such calibration; run simserve calibrate first, for its kernels")
+    return before
+
+
+def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
+    """Put fitted host constants into a calibration that is there. Raises CalibrationError, OutputError."""
+    before = written(path)
     host = {name: {"value": value, "source": source} for name, value in constants.items()}
     replace_text(path, json_text({**before, "host": host}))
 

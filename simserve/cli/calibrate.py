@@ -39,7 +39,7 @@ def calibrate(
     """Fit a GPU's kernels to timings: those of the package aiconfigurator-core, or your own table."""
     from simserve import catalog
     from simserve.calibrate.write import calibrate as fit_all
-    from simserve.calibrate.write import calibration_data, write_calibration
+    from simserve.calibrate.write import calibration_data, unfitted, write_calibration
     from simserve.cli import terminal
 
     card = catalog.load_gpu(gpu)
@@ -59,6 +59,8 @@ def calibrate(
         for reason, n in fit.excluded.items()
         if n and reason.startswith("faster")
     )
+    left = unfitted(timings, fits)
+    terminal.warnings(f"{what}: {n} rows left out: too few, or a dtype that takes another's fit" for what, n in left)
     terminal.warnings(
         f"{fit.op} {fit.dtype}: off by {fit.residuals.mape_frac:.0%} on rows held out; see that latency_s is in seconds"
         for fit in fits
@@ -68,7 +70,7 @@ def calibrate(
 
 def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> None:
     """Fit an engine's host constants to the serving runs of a GPU, and write them into its calibration."""
-    from simserve.calibrate.write import write_host
+    from simserve.calibrate.write import write_host, written
     from simserve.cli import terminal
     from simserve.cli.validate import campaign_named
     from simserve.study.host_fit import TTFT_IS_USABLE, fit_host
@@ -77,12 +79,14 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     found = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
     if not found:
         raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
-    fit = fit_host(found, campaign_named(campaign), told=terminal.message)
+    chosen = campaign_named(campaign)
+    path = out / gpu / f"{engine}.json"
+    written(path)  # before the minutes that the fit takes
+    fit = fit_host(found, chosen, told=terminal.message)
     versions = ", ".join(sorted({row.engine_version for row in found}))
     source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
     unfitted = () if engine in TTFT_IS_USABLE else ("receive_s", "receive_token_s", "respond_s")
     constants = {key: value for key, value in fit.constants.items() if key not in unfitted}
-    path = out / gpu / f"{engine}.json"
     write_host(path, constants, source)
     lines = [(key, f"{value:.3g}") for key, value in constants.items()]
     errors = [("mean error of TPOT", f"{fit.tpot_mape_frac:.1%}"), ("mean error of TTFT", f"{fit.ttft_mape_frac:.1%}")]

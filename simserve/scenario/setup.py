@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 DEFAULT_ROUTING = "uniform"
 """Each token draws its experts at random; trained routers are not far from it on mixed text."""
 
+STEP_TOKENS = ("max_num_batched_tokens", "max_num_tokens")
+"""What policies call the most tokens of a step."""
+
 TOKENS_WITHOUT_BUDGET = 8192
 """Activations are sized for steps of so many tokens where neither scheduler nor engine states a budget."""
 
@@ -167,8 +170,9 @@ def memory_of(
 
 def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
     """The most tokens a step computes, as far as anybody says; what activations are sized for."""
-    budgets = (getattr(scheduler, "max_num_batched_tokens", None), engine.scheduler.get("max_num_batched_tokens"))
-    return next((budget for budget in budgets if budget is not None), TOKENS_WITHOUT_BUDGET)
+    given = (getattr(scheduler, name, None) for name in STEP_TOKENS)
+    own = (engine.scheduler.get(name) for name in STEP_TOKENS)
+    return next((budget for budget in (*given, *own) if budget is not None), TOKENS_WITHOUT_BUDGET)
 
 
 def step_seats(scheduler: Scheduler | None) -> int:

@@ -146,7 +146,10 @@ def scaled(factor: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
         ),
         (lambda t: t.head(0), ["too few usable rows to fit (gemm: 0 rows"]),
         (lambda t: t[t["op"] != "decode_attention"], ["too few usable rows to fit (decode_attention: 0 rows)"]),
-        (lambda t: t.assign(dtype="bfloat16"), ["too few usable rows to fit", "dtype is one of ours"]),
+        (
+            with_cell("dtype", "bfloat16"),
+            ["row 6: dtype must be one of bf16, fp16, fp8, fp8_block, int8, int4, mxfp4, got"],
+        ),
         (scaled(1e6), ["too few usable rows to fit (gemm: 180 rows)", "latency_s in seconds"]),
         (scaled(1e-3), ["too few usable rows to fit (gemm: 180 rows, prefill", "latency_s in seconds"]),
     ],
@@ -195,6 +198,13 @@ def test_an_unknown_gpu_or_engine_is_2_with_a_guess(gpu: str, engine: str, said:
     assert not (tmp_path / "out").exists()
 
 
+def test_rows_that_nothing_is_fitted_to_are_told(tmp_path: Path) -> None:
+    few = TIMINGS[TIMINGS["op"] == "gemm"].head(7).assign(dtype="int4")
+    outcome = calibrate(tmp_path, pd.concat([TIMINGS, few], ignore_index=True))
+    assert outcome.exit_code == 0, outcome.err
+    assert "warning: gemm int4: 7 rows left out: too few, or a dtype that takes another's fit" in outcome.err
+
+
 def test_a_file_in_the_place_of_the_folder_is_2(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("mine")
     outcome = calibrate(tmp_path, TIMINGS)
@@ -204,6 +214,7 @@ def test_a_file_in_the_place_of_the_folder_is_2(tmp_path: Path) -> None:
 
 
 HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
+SOUND = "vllm,0.12.0,h100_sxm,llama-3.1-8b,bf16,1,256,16,4,50,7\n"
 
 
 @pytest.mark.parametrize(
@@ -218,12 +229,31 @@ HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft
         ),
     ],
 )
-def test_runs_that_say_nothing_of_the_host_are_2(run: str, more: list[str], said: str, tmp_path: Path) -> None:
+def test_runs_that_say_nothing_of_the_host_are_2(
+    run: str, more: list[str], said: str, fitted: tuple[Path, Outcome], tmp_path: Path
+) -> None:
+    path = tmp_path / "out" / "h100-sxm" / "vllm.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(fitted[0].read_bytes())
     (tmp_path / "runs.csv").write_text(HEAD + run)
     outcome = invoke("calibrate", "h100-sxm", "--host", tmp_path / "runs.csv", "--out", tmp_path / "out", *more)
     assert outcome.exit_code == 2, outcome.err
     assert said in " ".join(outcome.err.split())
-    assert not (tmp_path / "out").exists()
+    assert path.read_bytes() == fitted[0].read_bytes()
+
+
+def test_host_constants_need_the_kernels_before_the_minutes_of_a_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from simserve.study import host_fit
+
+    monkeypatch.setattr(
+        host_fit, "fit_host", lambda *_, **__: pytest.fail("fitted before it was known where to put it")
+    )
+    (tmp_path / "runs.csv").write_text(HEAD + SOUND)
+    outcome = invoke("calibrate", "h100-sxm", "--host", tmp_path / "runs.csv", "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "vllm.json: no such calibration; run simserve calibrate first, for its kernels" in outcome.err
 
 
 def test_host_constants_go_into_the_calibration_of_the_runs_engine(
@@ -238,7 +268,7 @@ def test_host_constants_go_into_the_calibration_of_the_runs_engine(
     path = tmp_path / "out" / "h100-sxm" / "vllm.json"
     path.parent.mkdir(parents=True)
     path.write_bytes(fitted[0].read_bytes())
-    (tmp_path / "runs.csv").write_text(HEAD + "vllm,0.12.0,h100_sxm,llama-3.1-8b,bf16,1,256,16,4,50,7\n")
+    (tmp_path / "runs.csv").write_text(HEAD + SOUND)
     outcome = invoke("calibrate", "h100-sxm", "--host", tmp_path / "runs.csv", "--out", tmp_path / "out")
     assert outcome.exit_code == 0, outcome.err
     assert read_calibration(path).host == {"step_host_s": 1.25e-3}
