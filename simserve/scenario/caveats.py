@@ -48,7 +48,7 @@ def _of_version(setup: PoolSetup) -> str | None:
 
 
 def _of_ranks(setup: PoolSetup) -> str | None:
-    what = "a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
+    what = "the stages of a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
     if setup.pipeline == setup.n_sharing == 1:
         return None
     return f"pool {setup.name}: {what} cost what their kernels and links do; no such server was compared with this"
