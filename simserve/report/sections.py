@@ -75,9 +75,11 @@ def _setup(answers: Answers) -> str:
 
 
 def _pool(pool: Mapping[str, Any]) -> str:
-    """`2 replicas of llama-3.1-8b on 1 × h100-sxm each (vllm, chunked)`."""
-    n_gpus = int(pool["gpus_per_replica"])
-    gpus = f"{n_gpus} × {pool['gpu']} each" if n_gpus > 1 else str(pool["gpu"])
+    """`2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (vllm, chunked)`."""
+    n_gpus, n_ranks = int(pool["gpus_per_replica"]), int(pool["ranks_per_replica"])
+    gpus = f"{n_gpus} × {pool['gpu']}" if n_gpus > 1 else str(pool["gpu"])
+    gpus += " each" if n_gpus > 1 and int(pool["n_replicas"]) > 1 else ""
+    gpus += f", with {n_ranks} schedulers" if n_ranks > 1 else ""
     role = f"{pool['role']}: " if pool.get("role", "both") != "both" else ""
     replicas = plural(int(pool["n_replicas"]), "replica")
     return f"{role}{replicas} of {pool['model']} on {gpus} ({pool['engine']}, {str(pool['scheduler']).lower()})"
