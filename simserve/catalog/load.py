@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import asdict, fields, replace
 from functools import cache
 from importlib import resources
@@ -128,6 +129,11 @@ def _read(kind: str, name: str) -> dict[str, Any]:
         raise CatalogError(
             f"no such {NOUNS[kind]} in the catalog{path}, got '{name}'; {did_you_mean(name, _names(kind))}"
         )
+    return deepcopy(_parsed(kind, name))
+
+
+@cache  # fast: a scenario looks up each thing several times
+def _parsed(kind: str, name: str) -> dict[str, Any]:
     text = (resources.files("simserve.catalog") / kind / f"{name}.yaml").read_text(encoding="utf-8")
     data: dict[str, Any] = yaml.load(text, Loader=LOADER)
     return data
