@@ -2,7 +2,6 @@
 
 from dataclasses import asdict
 from functools import cache
-from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from simserve.calibrate import attention
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
+from tests.calibrate.timings import h100_timings, needs_package
 from tests.cost.specs import H100
 
 PREFILL = PrefillAttention(1.1e-5, 0.7, 30.0, 0.2, 150.0, 2e5, 0.5, 0.5, 1.5, 16.0)
@@ -132,11 +132,9 @@ def test_few_rows_are_not_fitted() -> None:
     assert attention.fit(both().head(40), H100) == []
 
 
-@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate'")
+@needs_package
 def test_h100_kernels_are_met_within_a_tenth() -> None:
-    from simserve.calibrate.package import read_package
-
-    found = attention.fit(read_package("h100-sxm", "vllm")[0], H100)
+    found = attention.fit(h100_timings(), H100)
     errors = {(one.op, one.dtype): one.residuals.mape_frac for one in found}
     assert len(errors) == 4
     assert max(errors.values()) < 0.1

@@ -1,7 +1,6 @@
 """Fits of collectives: recover what made the data, count what they leave out, always give the same."""
 
 from dataclasses import asdict
-from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -10,6 +9,7 @@ import pytest
 from simserve import catalog
 from simserve.calibrate.comm import fit
 from simserve.cost.forms.collective import AllReduce
+from tests.calibrate.timings import h100_timings, needs_package
 
 H100 = catalog.load_gpu("h100-sxm")
 TRUE = AllReduce(latency_s=4e-6, link_share=0.8, switch_latency_s=2e-5, switch_wire_s=3e-5)
@@ -75,10 +75,8 @@ def test_too_few_rows_are_not_fitted() -> None:
     assert fit(timings().head(6), H100) == []
 
 
-@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate'")
+@needs_package
 def test_an_h100_all_reduce_meets_its_bar() -> None:
-    from simserve.calibrate.package import read_package
-
-    found = {one.dtype: one for one in fit(read_package("h100-sxm", "vllm")[0], H100) if one.op == "all_reduce"}
+    found = {one.dtype: one for one in fit(h100_timings(), H100) if one.op == "all_reduce"}
     assert set(found) == {"2", "4", "8"}
     assert all(one.residuals.mape_frac < 0.1 for one in found.values())

@@ -1,7 +1,6 @@
 """Fits of latent attention: recover what made the data, count what they leave out, always give the same."""
 
 from dataclasses import asdict
-from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from simserve import catalog
 from simserve.calibrate.mla import fit
 from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
+from tests.calibrate.timings import h100_timings, needs_package
 
 H100 = catalog.load_gpu("h100-sxm")
 HEADS = [2.0**i for i in range(8)]
@@ -93,10 +93,8 @@ def test_too_few_rows_or_an_unknown_cache_are_not_fitted() -> None:
     assert fit(timings("mla_decode").assign(kv_dtype="nvfp4"), H100) == []
 
 
-@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate'")
+@needs_package
 def test_h100_modules_are_met_within_a_tenth() -> None:
-    from simserve.calibrate.package import read_package
-
-    found = {(one.op, one.dtype): one.residuals.mape_frac for one in fit(read_package("h100-sxm", "vllm")[0], H100)}
+    found = {(one.op, one.dtype): one.residuals.mape_frac for one in fit(h100_timings(), H100)}
     assert len(found) == 8
     assert max(found.values()) < 0.1

@@ -1,7 +1,5 @@
 """Fits of expert layers: recover what made the data, count what they leave out, always give the same."""
 
-from importlib.util import find_spec
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from simserve import catalog
 from simserve.calibrate.moe import fit
 from simserve.cost.forms.moe import MoeLayer
+from tests.calibrate.timings import h100_timings, needs_package
 
 H100 = catalog.load_gpu("h100-sxm")
 TRUE = MoeLayer(2e-5, 2e-7, 0.6, 0.85, 16.0, 3e-7, 0.9, 0.5, 1.5)
@@ -95,9 +94,9 @@ def test_too_few_rows_are_not_fitted() -> None:
     assert fit(timings().head(20), H100) == []
 
 
-@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate'")
+@needs_package
 def test_h100_layers_meet_their_bar() -> None:
-    from simserve.calibrate.package import read_package
-
-    found = {one.dtype: one.residuals.mape_frac for one in fit(read_package("h100-sxm", "vllm")[0], H100)}
-    assert {name for name, error in found.items() if error <= 0.15} >= {"bf16", "fp8_block", "fp8_block+ep", "mxfp4"}
+    rows = h100_timings().query("op == 'moe' and dtype in ('bf16', 'fp8_block', 'mxfp4')")
+    found = {one.dtype: one.residuals.mape_frac for one in fit(rows, H100)}
+    assert found.keys() == {"bf16", "fp8_block", "fp8_block+ep", "mxfp4"}
+    assert max(found.values()) <= 0.15

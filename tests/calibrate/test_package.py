@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,8 @@ import pytest
 from simserve import catalog
 from simserve.calibrate import comm, package
 from simserve.errors import CalibrationError
+from tests.calibrate.timings import needs_package
 
-needs_package = pytest.mark.skipif(
-    find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate' (aiconfigurator-core)"
-)
 Lay = Callable[[str, pd.DataFrame], None]
 
 

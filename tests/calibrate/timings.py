@@ -1,10 +1,14 @@
-"""A small table of kernel timings from known coefficients, for tests of whole calibrations."""
+"""Timings of kernels: a small table from known coefficients, and what the installed package has of real ones."""
 
+from functools import cache
+from importlib.util import find_spec
 from itertools import product
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from simserve.calibrate.package import read_package
 from simserve.cost.forms.attention import DecodeAttention, PrefillAttention
 from simserve.cost.forms.gemm import Gemm
 from tests.cost.specs import H100
@@ -17,6 +21,16 @@ LAYERS = list(product([2**i for i in range(15)], (1024, 4096, 8192, 16384), (409
 HEADS = [(8, 1, 128), (16, 2, 128), (32, 8, 128), (32, 32, 64), (64, 8, 128), (16, 4, 64), (8, 8, 256)]
 LOADS = list(product(HEADS, (1, 16, 64, 256), (512, 2048, 8192, 32768)))
 NOISE = 0.01
+
+needs_package = pytest.mark.skipif(
+    find_spec("aiconfigurator_core") is None, reason="needs the extra 'calibrate' (aiconfigurator-core)"
+)
+
+
+@cache
+def h100_timings() -> pd.DataFrame:
+    """Those of vLLM's kernels in the package, read once for all tests; not to be changed."""
+    return read_package("h100-sxm", "vllm")[0]
 
 
 def timings() -> pd.DataFrame:

@@ -7,7 +7,7 @@ import yaml
 
 
 def write_scenario(folder: Path, **changes: Any) -> Path:
-    """A scenario of 40 short requests on one H100, as a file; `changes` replace top-level keys."""
+    """A scenario of 40 short requests on one H100, run once, as a file; `changes` replace top-level keys."""
     content: dict[str, Any] = {
         "schema": "simserve/1",
         "name": "tiny",
@@ -26,6 +26,7 @@ def write_scenario(folder: Path, **changes: Any) -> Path:
             "lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8},
             "n_requests": 40,
         },
+        "measure": {"replays": 0},
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
     }
     file = folder / "tiny.yaml"

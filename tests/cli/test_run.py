@@ -63,6 +63,17 @@ def test_the_answer_is_a_verdict_a_table_and_where_the_files_are(tmp_path: Path)
     assert str(out / "report.html") in rest[-1]
 
 
+def test_a_short_run_is_replayed_and_says_how_far_off_it_may_be(tmp_path: Path) -> None:
+    outcome = invoke("run", write_scenario(tmp_path, measure={}), "--out", tmp_path / "out", "--no-report")
+    said = next(line for line in outcome.out.splitlines() if line.startswith("As far as step costs are known"))
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    found = summary["prediction"]
+    assert f"({found['replays']} replays), {found['confidence']:.0%}".replace("%", " %") in said
+    assert said.endswith(f"is met with a probability of {found['slo_probability']:.0%}.".replace("%", " %"))
+    low, high = found["latencies"]["ttft_s"]["p99"]
+    assert low < summary["ttft_s"]["p99"] < high
+
+
 def test_uncalibrated_costs_are_a_warning_on_stderr(tmp_path: Path) -> None:
     outcome = invoke("run", write_scenario(tmp_path, gpu="rtx-4090"), "--out", tmp_path / "out", "--no-report")
     assert re.search(r"^simserve: warning: .*uncalibrated: scaled .* timed on l40s", outcome.err, re.MULTILINE)
