@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.calibrate.timings import timings
+
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TRACES = ROOT.parent / "shared" / "data" / "traces"
@@ -20,11 +22,20 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
+RUNS = """\
+engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean
+vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,1,128,8,1,20,7
+vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,2,128,8,2,20,6
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what a reader of the README has at hand, with simserve installed."""
+    """A copy of what a reader of the README has at hand, with simserve installed, and small tables of their own."""
     for folder in ("scenarios", "traces"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
+    timings().to_csv(tmp_path / "my_timings.csv", index=False)
+    (tmp_path / "my_runs.csv").write_text(RUNS)
     return tmp_path
 
 
@@ -42,6 +53,11 @@ def commands(text: str) -> list[str]:
     return [line for line in lines if line.startswith("simserve ")]
 
 
+def needs_the_package(command: str) -> bool:
+    """Whether it fits the timings of the package that the extra 'calibrate' installs, which takes a while."""
+    return command.startswith("simserve calibrate") and "--from" not in command and "--host" not in command
+
+
 def needs_the_trace(command: str) -> bool:
     """Whether it replays the Azure trace, by itself or through a scenario."""
     return AZURE in command or "azure_conv" in command
@@ -52,7 +68,7 @@ def test_the_commands_of_a_page_run_as_written_one_after_the_other(page: str, ch
     written = commands((ROOT / page).read_text(encoding="utf-8"))
     assert len(written) > 3
     for command in written:
-        if not needs_the_trace(command):
+        if not needs_the_trace(command) and not needs_the_package(command):
             run(command, checkout)
 
 
