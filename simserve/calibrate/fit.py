@@ -46,7 +46,7 @@ def rounded(form: F) -> F:
 
 def held_out(rows: pd.DataFrame, keys: Sequence[str], share: float = 0.3) -> NDArray[np.bool_]:
     """Rows kept for reporting, `(n_rows,)`: whole shapes, chosen by a hash of `keys`, so always the same ones."""
-    shapes = rows[list(keys)].astype(str).agg("/".join, axis=1)
+    shapes = _shapes(rows, keys)
     chosen = {shape: _hash_frac(shape) < share for shape in sorted(set(shapes))}
     return shapes.map(chosen).to_numpy(dtype=bool)
 
@@ -55,8 +55,14 @@ def sample(rows: pd.DataFrame, keys: Sequence[str], most: int) -> pd.DataFrame:
     """At most about `most` of the rows, chosen by a hash of `keys`, so always the same ones."""
     if len(rows) <= most:
         return rows
-    shapes = rows[list(keys)].astype(str).agg("/".join, axis=1)
+    shapes = _shapes(rows, keys)
     return rows[shapes.map(lambda shape: _hash_frac(f"sample/{shape}") < most / len(rows)).to_numpy(dtype=bool)]
+
+
+def _shapes(rows: pd.DataFrame, keys: Sequence[str]) -> "pd.Series[str]":
+    """What names the shape of each row."""
+    columns = (rows[key].astype(str) for key in keys)
+    return pd.Series(["/".join(each) for each in zip(*columns, strict=True)], index=rows.index, dtype=str)
 
 
 def _hash_frac(text: str) -> float:

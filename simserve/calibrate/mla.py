@@ -91,13 +91,14 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
         return None
     form_type, time = OPERATIONS[op]
     measured = kept["latency_s"].to_numpy()
+    sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens")]
+    fitted, others = (Rows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
 
-    def seconds(form: Form, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
-        numbers = (kept[chosen][name].to_numpy() for name in ("n_heads", "batch", "tokens"))
-        return np.asarray(time(form, gpu, Rows(dtype, kv_dtype, *numbers)), dtype=np.float64)
+    def seconds(form: Form, rows: Rows) -> NDArray[np.float64]:
+        return np.asarray(time(form, gpu, rows), dtype=np.float64)
 
-    form = fit_form(form_type, lambda form: seconds(form, ~held), measured[~held])
-    residuals = Residuals.of(seconds(form, held), measured[held])
+    form = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])
+    residuals = Residuals.of(seconds(form, others), measured[held])
     key = f"{dtype}/{kv_dtype}" if op.endswith("module") else kv_dtype
     return Fit(op, key, form, int((~held).sum()), excluded, residuals)
 
