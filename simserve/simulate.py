@@ -161,6 +161,7 @@ def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Call
 
 
 def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] | None) -> PoolFacts:
+    found = setup.calibration
     return PoolFacts(
         name=setup.name,
         role=setup.role,
@@ -172,6 +173,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         engine=setup.engine.name,
         scheduler=str((scheduler or {}).get("kind")),
         calibrated=setup.calibrated,
+        calibration=None if found is None else f"{found.gpu}/{found.engine} {found.engine_version}",
         kv_verified=setup.ledger.verified,
         n_blocks=setup.ledger.lane_blocks,
         block_size=setup.ledger.block_size,

@@ -73,7 +73,7 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     from simserve.calibrate.write import write_host, written
     from simserve.cli import terminal
     from simserve.cli.validate import campaign_named
-    from simserve.study.host_fit import TTFT_IS_USABLE, fit_host
+    from simserve.study.host_fit import TTFT_IS_USABLE, at_bound, fit_host
     from simserve.study.serving import read_rows
 
     found = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
@@ -92,6 +92,11 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     errors = [("mean error of TPOT", f"{fit.tpot_mape_frac:.1%}"), ("mean error of TTFT", f"{fit.ttft_mape_frac:.1%}")]
     terminal.result(terminal.table([*lines, *errors]))
     terminal.message(f"wrote {path}")
+    terminal.warnings(
+        f"{name} stands at the end of what it may be, {value:g}: something else is in these times"
+        for name, value in constants.items()
+        if at_bound(name, value)
+    )
 
 
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:

@@ -111,16 +111,23 @@ def host_constants(calibration: Calibration, engine: str) -> Mapping[str, float]
     return read_calibration(path).host
 
 
-@cache
 def read_calibration(path: Path) -> Calibration:
-    """A calibration from its file. Raises CalibrationError."""
+    """A calibration from its file, as it is now. Raises CalibrationError."""
     try:
-        raw = path.read_bytes()
-        data = json.loads(raw)
+        return _parsed(path, path.stat().st_mtime_ns)
     except FileNotFoundError:
         known = ", ".join(shipped_names())
         raise CalibrationError(f"{path}: no such calibration; there are {known}; or leave it out") from None
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise CalibrationError(f"{path}: must be a calibration as JSON ({error}); run simserve calibrate") from None
+
+
+@cache
+def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
+    raw = path.read_bytes()
+    try:
+        data = json.loads(raw)
+    except ValueError as error:
         raise CalibrationError(f"{path}: must be a calibration as JSON ({error}); run simserve calibrate") from None
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:

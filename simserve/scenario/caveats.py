@@ -5,7 +5,8 @@ from simserve.scenario.setup import PoolSetup
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """What a reader of the numbers must know before trusting them."""
-    return tuple(dict.fromkeys(warning for setup in setups if (warning := _of_costs(setup)) is not None))
+    found = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
+    return tuple(dict.fromkeys(found))
 
 
 def _of_costs(setup: PoolSetup) -> str | None:
@@ -23,12 +24,17 @@ def _of_costs(setup: PoolSetup) -> str | None:
             f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
             f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
         )
-    if setup.borrowed:
-        return (
-            f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
-            f"another card: calibration {found.gpu}/{found.engine} has none"
-        )
     return None
+
+
+def _of_borrowed(setup: PoolSetup) -> str | None:
+    found = setup.calibration
+    if found is None or not setup.borrowed:
+        return None
+    return (
+        f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
+        f"another card: calibration {found.gpu}/{found.engine} has none"
+    )
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
@@ -39,7 +45,7 @@ def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
 
 def _of_version(setup: PoolSetup) -> str | None:
     found, asked = setup.calibration, setup.asked_version
-    if found is None or asked is None or found.engine_version.startswith(asked):
+    if found is None or asked is None or f"{found.engine_version}.".startswith(f"{asked}."):
         return None
     return (
         f"engine {setup.engine.name} {asked}: its kernels cost what those of {found.engine} {found.engine_version} do, "

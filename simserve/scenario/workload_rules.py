@@ -67,6 +67,8 @@ def _check_end(draft: Draft, workload: Workload) -> None:
 def _check_measure(draft: Draft, workload: Workload) -> None:
     """Something must be left of the run after the warm-up."""
     measure = draft.scenario.measure
+    if measure.replays == 1:
+        draft.flaw(("measure", "replays"), "one replay makes no interval", 1, "use 0 for none, or 2 at least")
     warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
     if warmup_s is not None and warmup_requests is not None:
         draft.flaw(

@@ -74,6 +74,12 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, told: Callable[[str
     )
 
 
+def at_bound(name: str, value: float) -> bool:
+    """The fit would have gone further."""
+    _, least, most = (STEP | DOOR)[name]
+    return bool(value <= 1.01 * least or value >= 0.99 * most)
+
+
 def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
     """Least squares of log ratios of TPOT, which runs smoothly with the constants."""
     names = list(STEP)

@@ -33,6 +33,8 @@ class PoolFacts:
     engine: str
     scheduler: str
     calibrated: bool
+    calibration: str | None
+    """Whose kernels its costs are: `h100-sxm/vllm 0.24.0`; None: a plain roofline."""
     kv_verified: bool
     n_blocks: int
     """Of a rank."""

@@ -1,6 +1,7 @@
 """Calibration files: what is shipped can be used, and what is not one is refused."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,12 @@ def test_an_operation_that_was_never_timed_is_refused_by_name() -> None:
     with pytest.raises(CalibrationError, match="mla_decode was not measured for bf16, only for nothing"):
         found.form("mla_decode", "bf16")
     assert NO_CALIBRATION == "none"
+
+
+def test_a_file_that_was_fitted_again_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    data = json.loads(calibration_path("h100-sxm/vllm").read_text())
+    for at_ns, version in ((1_000_000_000, "1.0"), (2_000_000_000, "2.0")):
+        path.write_text(json.dumps(data | {"engine_version": version}))
+        os.utime(path, ns=(at_ns, at_ns))
+        assert read_calibration(path).engine_version == version

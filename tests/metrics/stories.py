@@ -36,6 +36,7 @@ def pool_facts(name: str = "serve", n_replicas: int = 1, **changes: Any) -> Pool
         "model": "tiny",
         "engine": "ideal",
         "scheduler": "Chunked",
+        "calibration": None,
         "calibrated": True,
         "kv_verified": True,
         "n_blocks": 100,

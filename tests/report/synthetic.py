@@ -176,6 +176,7 @@ def _pool(name: str, n_replicas: int) -> PoolFacts:
         model="llama-3.1-8b",
         engine="vllm",
         scheduler="Chunked",
+        calibration=None,
         calibrated=False,
         kv_verified=False,
         n_blocks=1000,

@@ -321,6 +321,12 @@ def test_a_warm_up_leaves_something_to_measure(said: Said, small: str, overrides
     assert message in told
 
 
+def test_one_replay_makes_no_interval(said: Said, small: str) -> None:
+    assert said(small, "measure.replays=1") == [
+        "command line --set measure.replays=1: one replay makes no interval, got 1; use 0 for none, or 2 at least"
+    ]
+
+
 # -- what must fit -----------------------------------------------------------------------------------------------------
 
 
