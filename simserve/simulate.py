@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
@@ -26,7 +28,7 @@ from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
-from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
+from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -65,9 +67,10 @@ def simulate(
     if distortion is not None:
         setups = tuple(distorted(setup, distortion) for setup in setups)
     costs = [setup.step_cost() for setup in setups]
+    link = _link(scenario, costs, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    tables, peak_kv_blocks = _serve(scenario, setups, costs, load, progress)
+    tables, peak_kv_blocks = _serve(scenario, _Priced(setups, costs, link), load, progress)
     last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
@@ -83,24 +86,32 @@ def simulate(
         wall_s=time.perf_counter() - started_s,
         notes=(*load.trace.notes, *notes(scenario.setups)),
         warnings=warnings(scenario.setups),
+        link=link,
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 
 
+@dataclass(frozen=True)
+class _Priced:
+    """The pools, what their steps cost, and the link between them."""
+
+    setups: Sequence[PoolSetup]
+    costs: Sequence[StepCost]
+    link: LinkFacts | None
+
+
 def _serve(
-    scenario: Scenario,
-    setups: Sequence[PoolSetup],
-    costs: Sequence[StepCost],
-    load: Load,
-    progress: Callable[[Progress], None] | None,
+    scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None
 ) -> tuple[RunTables, tuple[int, ...]]:
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
+    setups = priced.setups
     cluster = Cluster(
-        [replica for setup, cost in zip(setups, costs, strict=True) for replica in _replicas(setup, cost)],
+        [replica for setup, cost in zip(setups, priced.costs, strict=True) for replica in _replicas(setup, cost)],
         scenario.build_router(),
         _offered(load),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
+        disaggregation=_disaggregation(scenario, priced.link),
     )
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
@@ -126,6 +137,7 @@ def _replicas(setup: PoolSetup, cost: StepCost) -> list[ReplicaSetup]:
             setup.engine.async_scheduling,
             n_stages=setup.pipeline,
             n_in_step=setup.n_sharing,
+            role=setup.role,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]
@@ -140,6 +152,22 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
     return FrontEnd(
         to_ps(receive_s), to_ps(token_s), to_ps(respond_s), sum(setup.n_replicas * setup.data for setup in setups)
     )
+
+
+def _link(scenario: Scenario, costs: Sequence[StepCost], distortion: Distortion | None) -> LinkFacts | None:
+    """What carries keys and values, where pools have roles."""
+    link, by = scenario.cluster.kv_link, distortion.link if distortion else 1.0
+    if link is None:
+        return None
+    return LinkFacts(link.bytes_per_s / by, link.latency_s * by, link.shared, costs[0].kv_bytes_per_token)
+
+
+def _disaggregation(scenario: Scenario, link: LinkFacts | None) -> Disaggregation | None:
+    router = scenario.build_decode_router()
+    if link is None or router is None:
+        return None
+    token_s = link.kv_bytes_per_token / link.bytes_per_s
+    return Disaggregation(router, LinkSpec(token_s, to_ps(link.latency_s), link.shared))
 
 
 def _offered(load: Load) -> Offered:

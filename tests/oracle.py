@@ -13,6 +13,8 @@ from typing import Any
 
 from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
 from simserve.engine.replica import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
@@ -29,6 +31,8 @@ class Life:
     request: Request
     output_tokens: int
     replica: int = -1
+    prefill_replica: int = -1
+    transfer_ps: int = 0
     stored: int = 0
     reserved: int = 0
     padding: int = 0
@@ -76,21 +80,33 @@ class OracleReplica:
         """When each stage of its pipeline is free; one list for all lanes."""
         self.group: list[OracleReplica] = [self]
         """Ranks that step together."""
+        self.away: list[Request] = []
+        """Their prompts are computed here, and their blocks not fetched yet."""
+        self.handed_over: list[Request] = []
+        """Of these, those nobody has been told of yet."""
+        self.coming_in: list[tuple[Request, OracleReplica]] = []
+        self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
+        self.here: list[Request] = []
+        """Their keys and values have come, and they decode from the next step on."""
+        self.port_free_ps = 0
 
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
 
+    def holders(self) -> list[Request]:
+        return [*self.running, *self.away, *(request for _, request, _ in self.in_transfer), *self.here]
+
     def used_blocks(self) -> int:
-        return sum(self.blocks(self.lives[r].stored) for r in self.running)
+        return sum(self.blocks(self.lives[r].stored) for r in self.holders())
 
     def held_blocks(self) -> int:
         in_step = set(self.step[1]) if self.step else set()
         return sum(
-            max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.running
+            max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.holders()
         )
 
     def free_blocks(self) -> int:
-        lives = [self.lives[r] for r in self.running]
+        lives = [self.lives[r] for r in self.holders()]
         return self.total_blocks - sum(max(life.reserved, self.blocks(life.stored)) for life in lives)
 
     def growth(self) -> int:
@@ -140,7 +156,9 @@ class OracleReplica:
                 self.decoding.append(request)
                 request.phase = Phase.DECODE
                 self.token(request, now_ps)
-                if len(self.lives[request].token_ps) == self.lives[request].output_tokens:
+                if self.setup.role == "prefill" and self.lives[request].output_tokens > 1:
+                    self.send_away(request)
+                elif len(self.lives[request].token_ps) == self.lives[request].output_tokens:
                     self.end(request, now_ps)
                 else:
                     scheduler.on_join(request)
@@ -149,6 +167,52 @@ class OracleReplica:
             self.end_batch(now_ps)
         while self.coming and self.coming[0][1] == 0:
             self.waiting.append(self.coming.pop(0)[0])
+
+    def send_away(self, request: Request) -> None:
+        self.setup.scheduler.on_leave(request)
+        self.decoding.remove(request)
+        del self.running[request]
+        request.phase = Phase.TRANSFER
+        self.n_outstanding -= 1
+        self.away.append(request)
+        self.handed_over.append(request)
+
+    def receive(self, request: Request, sender: "OracleReplica", index: int) -> None:
+        life = self.lives[request]
+        life.prefill_replica, life.replica = life.replica, index
+        self.coming_in.append((request, sender))
+        self.n_outstanding += 1
+        self.must_plan = self.must_plan or self.step is None
+
+    def end_transfers(self, now_ps: int) -> None:
+        while self.in_transfer and self.in_transfer[0][0] == now_ps:
+            _, request, sender = self.in_transfer.pop(0)
+            self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
+            sender.away.remove(request)
+            self.here.append(request)
+            for replica in (self, sender):
+                replica.must_plan = replica.must_plan or replica.step is None
+
+    def let_in(self, link: LinkSpec, now_ps: int) -> None:
+        """Who has come decodes; who has not is fetched if there is room for it."""
+        for request in self.here:
+            self.running[request] = None
+            self.decoding.append(request)
+            request.phase = Phase.DECODE
+            self.setup.scheduler.on_join(request)
+        self.here = []
+        while self.coming_in and not self.waiting:
+            request, sender = self.coming_in[0]
+            n_blocks = self.blocks(request.prefilled_tokens + 1)
+            seats = len(self.running) + len(self.in_transfer)
+            if seats >= self.setup.scheduler.seats or n_blocks > self.free_blocks() - self.growth():
+                return
+            self.coming_in.pop(0)
+            for replica in (self, sender):
+                replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prefilled_tokens)
+            end_ps = max(self.port_free_ps, sender.port_free_ps)
+            self.in_transfer.append((end_ps + link.latency_ps, request, sender))
+            self.in_transfer.sort(key=lambda transfer: transfer[0])
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
@@ -185,9 +249,11 @@ class OracleReplica:
 
     # -- plan
 
-    def plan(self, now_ps: int) -> None:
+    def plan(self, now_ps: int, link: LinkSpec | None) -> None:
         self.must_plan = False
         self.wake_ps = None
+        if link is not None:
+            self.let_in(link, now_ps)
         just_preempted = False
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
@@ -197,7 +263,12 @@ class OracleReplica:
         plan = StepPlan()
         while self.waiting or self.prefilling:
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
-            if plan.prefill or self.decoding or plan.blocked_by != "blocks" or len(self.running) < 2:
+            if plan.prefill or self.decoding:
+                break
+            if just_preempted:  # nobody steps, so the next boundary is at once
+                just_preempted = False
+                continue
+            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.in_transfer:
                 break
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
@@ -207,7 +278,7 @@ class OracleReplica:
         elif self.coming:
             self.waiting.extend(request for request, _ in self.coming)
             self.coming.clear()
-            self.plan(now_ps)
+            self.plan(now_ps, link)
         else:
             self.wake_ps = plan.wake_at_ps
             if not self.running and not self.waiting:
@@ -267,7 +338,7 @@ class OracleReplica:
             context += life.stored
         kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
-        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting))
+        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting) + len(self.coming_in))
         self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
         if self.stages_free_ps:
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
@@ -283,13 +354,13 @@ class OracleReplica:
         return ends[-1] if n_tokens_out else ends[0]
 
 
-def begin_together(group: list[OracleReplica], now_ps: int) -> None:
+def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | None) -> None:
     """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
     is_stepping = any(rank.step is not None for rank in group)
     for rank in group:
         rank.must_plan, rank.wake_ps = False, None
         if not is_stepping:
-            rank.plan(now_ps)
+            rank.plan(now_ps, link)
     if is_stepping:
         return
     stepping = [rank for rank in group if rank.step is not None]
@@ -349,6 +420,7 @@ def run(
     router_seed: int = 0,
     concurrency: int | None = None,
     front_end: FrontEnd | None = None,
+    how: Disaggregation | None = None,
 ) -> OracleRun:
     """Serve a trace step by step, at its own times or by a closed loop of clients."""
     lives: dict[Request, Life] = {}
@@ -371,37 +443,54 @@ def run(
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
     router.begin(Random(router_seed))
+    senders = [replica for replica in replicas if replica.setup.role != "decode"]
+    receivers = [replica for replica in replicas if replica.setup.role == "decode"]
+    if how is not None:
+        how.router.begin(Random(f"{router_seed}/decode"))
+
+    def limit(replica: OracleReplica) -> int:
+        """Tokens of a prompt and its answer, wherever that is decoded."""
+        decodes = receivers if replica.setup.role == "prefill" else [replica]
+        return min(each.setup.max_model_len for each in decodes)
 
     def send(row: int, now_ps: int) -> None:
         prompt = int(trace.prompt_tokens[row])
-        longest = max(setup.max_model_len for setup in setups)
+        longest = max(map(limit, senders))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
-        index = 0 if len(replicas) == 1 else router.pick(request, replicas)
-        setup = replicas[index].setup
-        if prompt + 1 > setup.max_model_len or setup.scheduler.never_fits(prompt):
+        sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
+        longest = limit(sender)
+        if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
             if concurrency is not None:
                 ask(now_ps)
             return
-        request.max_tokens = min(most, setup.max_model_len - prompt)
-        life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), index)
+        request.max_tokens = min(most, longest - prompt)
+        life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), replicas.index(sender))
         lives[request] = by_row[row] = life
-        replicas[index].arrive(request)
+        sender.arrive(request)
 
     for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
         ask(to_ps(float(sent_s)))
     while True:
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
         instants += [at_ps for at_ps, _ in coming[:1]]
+        instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
         if not instants:
             return OracleRun(by_row, rejected, replicas, asked_ps)
         now_ps = min(instants)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
                 replica.commit(now_ps)
+        for replica in receivers:
+            replica.end_transfers(now_ps)
+        for replica in senders:
+            while replica.handed_over and how is not None:
+                request = replica.handed_over.pop(0)
+                receiver = receivers[how.router.pick(request, receivers)]
+                receiver.receive(request, replica, replicas.index(receiver))
         while coming and coming[0][0] == now_ps:
             send(coming.pop(0)[1], now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
-                begin_together(replica.group, now_ps)
+                begin_together(replica.group, now_ps, how.link if how else None)

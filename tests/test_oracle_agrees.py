@@ -2,7 +2,7 @@
 
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import HealthCheck, example, given, settings
@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.recorder import FINISHED, REJECTED, SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica import ReplicaSetup
@@ -92,6 +94,28 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @st.composite
+def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """One or two prefill and as many decode replicas, unlike each other; in any order."""
+    pools = []
+    roles: list[Literal["prefill", "decode"]] = ["prefill", "decode"]
+    for role in draw(st.permutations(roles)):
+        setup, *_ = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+        pools += [replace(setup, role=role)] * draw(st.integers(1, 2))
+    return pools
+
+
+def can_be_apart(scheduler: Scheduler) -> bool:
+    """Prompts and answers of one request need not be at one replica."""
+    return not scheduler.reserves and not scheduler.runs_to_completion
+
+
+@st.composite
+def links(draw: st.DrawFn) -> LinkSpec:
+    """Far quicker than a step, or as slow as several."""
+    return LinkSpec(draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9])))
+
+
+@st.composite
 def traces(draw: st.DrawFn) -> Trace:
     """Up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
     n = draw(st.integers(1, 25))
@@ -122,17 +146,31 @@ def run_both(
     load: Trace,
     concurrency: int | None,
     front_end: FrontEnd | None = None,
+    link: LinkSpec | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
-    cluster = Cluster(own(setups), router(), Offered(load, concurrency), router_seed=7, front_end=front_end)
+
+    def how() -> Disaggregation | None:
+        return None if link is None else Disaggregation(router(), link)
+
+    cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how())
     cluster.run()
-    return cluster, oracle.run(own(setups), router(), load, router_seed=7, concurrency=concurrency, front_end=front_end)
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how())
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
     """What the engine recorded of each request that was not refused."""
     columns = cluster.recorder.columns
-    names = ("replica", "scheduled_ps", "first_token_ps", "finish_ps", "preempted_ps", "n_preemptions")
+    names = (
+        "replica",
+        "prefill_replica",
+        "transfer_ps",
+        "scheduled_ps",
+        "first_token_ps",
+        "finish_ps",
+        "preempted_ps",
+        "n_preemptions",
+    )
     table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
     return {row: tuple(values) for row, values in enumerate(table) if columns["status"][row] != 2}
 
@@ -142,6 +180,8 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
     return {
         row: (
             life.replica,
+            life.prefill_replica,
+            life.transfer_ps,
             life.scheduled_ps,
             life.token_ps[0],
             life.finish_ps,
@@ -210,7 +250,19 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
-    cluster, truth = run_both(setups, router, load, concurrency, front_end)
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(disaggregated(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link))
+
+
+def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle.OracleRun) -> None:
+    """On every request, step and token."""
     assert request_rows(cluster) == oracle_rows(truth)
     assert cluster.rows.arrivals.tolist() == truth.sent_ps
     assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected

@@ -183,6 +183,11 @@ class StepCost:
         head_s = self._kernels.matmul_s(HEAD_DTYPE, n_rows, shard.head_columns, shard.model.hidden_size)
         return (n_rows > 0) * (head_s + n_rows * self.engine.request_host_s)
 
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Keys and values of one token, all layers, each head once."""
+        return replace(self.shard, tensor=1, expert=1, data=1).kv_bytes_per_token
+
     @cached_property
     def work(self) -> Work:
         """Of a rank; a lane of a pipeline has its share of the GPUs. What parallelism does twice (replicated KV heads,

@@ -7,10 +7,13 @@ from typing import Any
 from simpy import Environment, Event
 from simpy.events import EventPriority
 
+TRANSFER_PHASE = 1 << 19
+"""At one instant step ends commit first, in replica order (their priority is the replica's index, below this), then
+transfers end ..."""
 SEND_PHASE = 1 << 20
-"""At one instant step ends commit first, in replica order (their priority is the replica's index, below this) ..."""
+"""... then those are routed whose prompt is computed, and requests are sent and routed ..."""
 PLAN_PHASE = 1 << 21
-"""... then requests are sent and routed, then replicas plan, in their order too."""
+"""... then replicas plan, in their order too."""
 END_PHASE = 1 << 22
 """After all that the run may end."""
 

@@ -3,7 +3,7 @@
 import gc
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 from simpy.core import StopSimulation
@@ -12,6 +12,8 @@ from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation, Handoff, Receiving, ReceivingLane, ReceivingRank
+from simserve.engine.link import Link
 from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Lane, Pipeline
@@ -19,10 +21,28 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica, ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.routers.base import Router
+from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
 
 SENDS_A_REPORT = 256
 """How often `on_send` is told: often enough for a progress bar, too seldom to cost anything."""
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """A replica that requests are sent to."""
+
+    index: int
+    scheduler: Scheduler
+    limit_tokens: int
+    """Of a prompt and its answer, wherever that is decoded."""
+    longest_prompt_tokens: int
+
+    @classmethod
+    def of(cls, index: int, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
+        decodes = [setup] if setup.role == "both" else [each for each in setups if each.role == "decode"]
+        limit_tokens = min(each.max_model_len for each in decodes)
+        return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
 
 class Cluster:
@@ -38,13 +58,13 @@ class Cluster:
         offered: Offered,
         router_seed: int | str,
         front_end: FrontEnd | None = None,
+        disaggregation: Disaggregation | None = None,
     ) -> None:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
-        self._limits = [rank.max_model_len for rank in ranks]
-        self._schedulers = [rank.scheduler for rank in ranks]
-        self.rows = Rows(offered.trace, max(self._limits))
+        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role != "decode"]
+        self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self.recorder = Recorder(len(self.rows), len(ranks))
         self._closed_loop: ClosedLoopSender | None = None
         if offered.concurrency is not None:
@@ -61,6 +81,9 @@ class Cluster:
             self.replicas += self._ranks(setup, on_answer, is_alone)
         self._router = router
         router.begin(Random(router_seed))
+        self._views = [self.replicas[entry.index] for entry in self._entries]
+        if disaggregation is not None:
+            self._connect(disaggregation, router_seed)
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -90,25 +113,37 @@ class Cluster:
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
         numbered = enumerate(setups, len(self.replicas))
         shared = (self.clock, self.rows, self.recorder, on_answer)
+        receives = setup.role == "decode"
         if setup.n_stages > 1:
-            lanes = [Lane(index, each, *shared) for index, each in numbered]
+            lane = ReceivingLane if receives else Lane
+            lanes = [lane(index, each, *shared) for index, each in numbered]
             Pipeline.join(lanes)
             return [*lanes]
         if setup.n_in_step > 1:
-            ranks = [Rank(index, each, *shared) for index, each in numbered]
+            rank = ReceivingRank if receives else Rank
+            ranks = [rank(index, each, *shared) for index, each in numbered]
             Lockstep.join(ranks, setup.cost, self.clock)
             return [*ranks]
+        if receives:
+            return [Receiving(index, each, *shared) for index, each in numbered]
         return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+
+    def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
+        """Let prefill replicas hand over to decode replicas."""
+        how.router.begin(Random(f"{router_seed}/decode"))
+        handoff = Handoff(self.clock, Link(how.link), lambda request, views: self._pick(how.router, request, views))
+        for replica in self.replicas:
+            handoff.connect(replica)
 
     def _send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it."""
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
-        index = 0 if len(self.replicas) == 1 else self._pick(request)
-        room_tokens = self._limits[index] - prompt_tokens
-        reason = self._schedulers[index].never_fits(prompt_tokens)
-        if room_tokens < 1:
+        entry = self._entries[0 if len(self._entries) == 1 else self._pick(self._router, request, self._views)]
+        room_tokens = entry.limit_tokens - prompt_tokens
+        reason = entry.scheduler.never_fits(prompt_tokens)
+        if prompt_tokens > entry.longest_prompt_tokens:
             reason = "prompt leaves no room for a token within max_model_len"
         if reason is None:
             if most_tokens > room_tokens:
@@ -116,7 +151,7 @@ class Cluster:
             if rows.output_tokens[row] > most_tokens:
                 rows.output_tokens[row] = most_tokens
                 self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
-            self.replicas[index].enqueue(request, now_ps)
+            self.replicas[entry.index].enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
             if self._closed_loop:
@@ -124,14 +159,14 @@ class Cluster:
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(row, now_ps)
 
-    def _pick(self, request: Request) -> int:
+    def _pick(self, router: Router, request: Request, views: Sequence[Replica]) -> int:
         try:
-            index = self._router.pick(request, self.replicas)
+            index = router.pick(request, views)
         except Exception as error:
-            raise raised(self._router, "pick", self.clock.now_ps, error) from error
-        if type(index) is not int or not 0 <= index < len(self.replicas):
-            rule = f"must return the index of a replica, a whole number from 0 to {len(self.replicas) - 1}"
-            raise broke(self._router, "pick", self.clock.now_ps, rule, index)
+            raise raised(router, "pick", self.clock.now_ps, error) from error
+        if type(index) is not int or not 0 <= index < len(views):
+            rule = f"must return the index of a replica, a whole number from 0 to {len(views) - 1}"
+            raise broke(router, "pick", self.clock.now_ps, rule, index)
         return index
 
     def _all_sent(self) -> None:
@@ -147,6 +182,6 @@ class Cluster:
         """Say of every request still there what it waits for."""
         is_deadlock = self.clock.peek() == float("inf")
         for replica in self.replicas:
-            for request in (*replica.seats.running, *replica.seats.waiting):
+            for request in (*replica.seats.running, *replica.seats.waiting, *replica.on_their_way):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 self.recorder.explain(request.row, reason)

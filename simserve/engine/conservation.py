@@ -11,7 +11,7 @@ from simserve.units import to_s
 def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
     """Raises InvariantError unless all requests sent have ended or are still there and hold all blocks in use."""
     at_s = to_s(now_ps)
-    still_there = sum(len(replica.seats.running) + len(replica.seats.waiting) for replica in replicas)
+    still_there = sum(len(each) for r in replicas for each in (r.seats.running, r.seats.waiting, r.on_their_way))
     ended = recorder.n_with(FINISHED) + recorder.n_with(REJECTED)
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
@@ -21,5 +21,6 @@ def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recor
         all_blocks = pool.free_blocks + held_blocks
         if all_blocks != pool.total_blocks:
             raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-        if held_blocks and not replica.seats.running:
-            raise InvariantError(f"blocks held by nobody on replica {replica.index}", held_blocks, 0, at_s)
+        if held_blocks != replica.n_blocks_away and not replica.seats.running:
+            rule = f"blocks held by nobody on replica {replica.index}"
+            raise InvariantError(rule, held_blocks, replica.n_blocks_away, at_s)

@@ -48,7 +48,15 @@ pack_stretch = Struct("<qqqqqiiiiiii4x").pack
 _PACK_SPAN = Struct("<qqqq").pack
 
 _TIME_COLUMNS = ("scheduled_ps", "first_token_ps", "finish_ps")
-_COUNT_COLUMNS = ("preempted_ps", "n_preemptions", "n_recomputed_tokens", "status", "status_reason")
+_COUNT_COLUMNS = (
+    "preempted_ps",
+    "n_preemptions",
+    "n_recomputed_tokens",
+    "status",
+    "status_reason",
+    "transfer_ps",
+    "transfer_wait_ps",
+)
 
 
 class Recorder:
@@ -68,7 +76,7 @@ class Recorder:
 
     def grow(self, n_requests: int) -> None:
         """Make room for n_requests rows."""
-        fills = dict.fromkeys((*_TIME_COLUMNS, "replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
+        fills = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
         for name, fill in fills.items():
             column = np.full(n_requests, fill, np.int64)
             old = self.columns.get(name)
@@ -77,14 +85,28 @@ class Recorder:
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
         self.scheduled_ps, self.first_token_ps, self.finish_ps = (views[name] for name in _TIME_COLUMNS)
-        self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason = (
+        self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason, *transfer = (
             views[name] for name in _COUNT_COLUMNS
         )
-        self.replica = views["replica"]
+        self._transfer, self._transfer_wait = transfer
+        self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
         """A request has had a token at the end of a prefill and in each decode step since, up to `step` excluded."""
         self._spans[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
+
+    def hand_over(self, row: int, replica: int) -> None:
+        """Its prompt is computed, and another replica will decode it."""
+        self._prefill_replica[row] = self.replica[row]
+        self.replica[row] = replica
+
+    def fetch(self, row: int, waited_ps: int) -> None:
+        """It has seat and blocks where it will decode, so long after its prompt was computed."""
+        self._transfer_wait[row] = waited_ps
+
+    def arrive(self, row: int, waited_ps: int) -> None:
+        """Its keys and values are there, so long after its prompt was computed."""
+        self._transfer[row] = waited_ps
 
     def preempt(self, row: int, n_lost_tokens: int) -> None:
         """It lost the keys and values of so many tokens."""

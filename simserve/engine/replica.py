@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
@@ -11,7 +12,7 @@ from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretc
 from simserve.engine.seats import Seats
 from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
-from simserve.state.request import DECODE, WAITING, Request
+from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
 
@@ -31,6 +32,8 @@ class ReplicaSetup:
     """Of its pipeline, in which as many batches are at once: lanes, each with a policy and blocks like these."""
     n_in_step: int = 1
     """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """Prefill replicas hand over to decode replicas."""
 
     @property
     def n_ranks(self) -> int:
@@ -43,6 +46,9 @@ class Replica:
 
     State changes only at commits (tokens) and when a step begins (seats and blocks of the chunks it computes).
     """
+
+    hand_over: "Callable[[Request, Replica, int], None] | None" = None
+    """Where requests go whose prompt is computed; None: they decode here."""
 
     def __init__(
         self,
@@ -57,6 +63,12 @@ class Replica:
     ) -> None:
         self.index = index
         self.n_outstanding = 0
+        self.n_blocks_away = 0
+        """Blocks in use by requests that have left for another replica, or have not come in from one."""
+        self._n_given_back = 0
+        """Of these, blocks that have been given back in the step in flight."""
+        self.n_before_queue = 0
+        """Requests from other replicas that have no blocks here yet."""
         self.total_blocks = setup.n_blocks
         self.seats = Seats(index, setup.scheduler, recorder, setup.n_blocks, setup.block_size, setup.max_model_len)
         self.cohort, self.pool = self.seats.cohort, self.seats.pool
@@ -65,6 +77,7 @@ class Replica:
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._follows = setup.scheduler.follows
+        self._most_running = setup.scheduler.seats
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
@@ -96,6 +109,37 @@ class Replica:
                 self._plan_time.set(now_ps)
         elif stretch.n_steps > 1 and self._blocked_by is None and not self._is_alone:
             n_steps = stretch.steps_begun(now_ps) + self._n_ahead
+            if n_steps < stretch.n_steps:
+                stretch.cut(n_steps)
+                self._step_end.set(stretch.end_ps)
+
+    @property
+    def on_their_way(self) -> list[Request]:
+        """Requests that come from other replicas and do not run here yet."""
+        return []
+
+    def blocks_of(self, request: Request) -> int:
+        """Blocks that hold its prompt."""
+        return -(-request.prefilled_tokens // self.pool.block_size)
+
+    def give_back(self, request: Request, now_ps: int) -> None:
+        """Another replica has the keys and values of a request: its blocks here are free."""
+        n_blocks = self.blocks_of(request)
+        self.n_blocks_away -= n_blocks
+        self.pool.release(n_blocks)
+        if self.stretch is not None:
+            self._n_given_back += n_blocks
+        elif self.seats.waiting or self.seats.prefilling:
+            self.ring(now_ps)
+
+    def ring(self, now_ps: int) -> None:
+        """Plan at the end of the step in flight, or now when idle."""
+        stretch = self.stretch
+        if stretch is None:
+            if self._plan_time.due_ps != now_ps:
+                self._plan_time.set(now_ps)
+        elif stretch.n_steps > 1:
+            n_steps = stretch.steps_begun(now_ps)
             if n_steps < stretch.n_steps:
                 stretch.cut(n_steps)
                 self._step_end.set(stretch.end_ps)
@@ -173,7 +217,7 @@ class Replica:
             stretch.n_steps,
             stretch.n_prefill_tokens,
             n,
-            pool.used_blocks,
+            pool.used_blocks + self._n_given_back,
             pool.reserved_blocks,
             stretch.queue_len,
             self._blocked_code,
@@ -196,6 +240,7 @@ class Replica:
             self._end_batch(now_ps)
         if self._coming:
             self._let_in(stretch.n_steps)
+        self._n_given_back = 0
 
     def _let_in(self, n_steps: int) -> None:
         """So many steps are over: show the scheduler who has waited for them, in the order of their arrival."""
@@ -219,6 +264,10 @@ class Replica:
         request.emitted_tokens += 1
         request.joined_ps = now_ps
         n_left = self._rows.output_tokens[request.row] - request.emitted_tokens
+        if n_left and self.hand_over is not None:
+            self._send_away(request)
+            self.hand_over(request, self, now_ps)
+            return
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
         if self._follows:
@@ -229,6 +278,15 @@ class Replica:
             self._last_token(request, now_ps)
             if not self._runs_to_completion:
                 self.seats.leave(request, request.prefilled_tokens)
+
+    def _send_away(self, request: Request) -> None:
+        """It will decode elsewhere, and holds its blocks until they are fetched."""
+        del self.seats.running[request]
+        request.phase = TRANSFER
+        self.n_blocks_away += self.blocks_of(request)
+        self.n_outstanding -= 1
+        if self._follows:
+            self._scheduler.on_leave(request)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
         """All its tokens are computed; unless the answer leaves whole with its batch, the client has them."""
@@ -271,8 +329,12 @@ class Replica:
         plan = DECODE_ON
         while seats.waiting or seats.prefilling:
             plan = seats.ask(now_ps, just_preempted)
-            stuck = plan.blocked_by == "blocks" and not plan.prefill and not cohort.n and len(seats.running) > 1
-            if not stuck:
+            if plan.prefill or cohort.n:
+                break
+            if just_preempted:
+                just_preempted = False  # nobody steps, so the next boundary is at once
+                continue
+            if plan.blocked_by != "blocks" or len(seats.running) < 2 or self.n_blocks_away:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
             seats.preempt_one(now_ps)
@@ -327,7 +389,9 @@ class Replica:
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        self.stretch = Stretch(now_ps, first_ps, 0, 1, n, len(seats.waiting), plan.prefill, n_tokens, n_pairs)
+        self.stretch = Stretch(
+            now_ps, first_ps, 0, 1, n, len(seats.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
+        )
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
         """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
@@ -345,6 +409,7 @@ class Replica:
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         base_ps, slope_ps = line
         first_ps = base_ps + slope_ps * cohort.kv_tokens
-        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, len(self.seats.waiting))
+        queue_len = len(self.seats.waiting) + self.n_before_queue
+        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, queue_len)
         if plan.wake_at_ps is not None:
             self.stretch.cut(min(n_steps, self.stretch.steps_begun(plan.wake_at_ps)))

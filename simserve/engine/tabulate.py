@@ -21,7 +21,7 @@ def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], po
     pool = np.where(replica == NEVER, NEVER, replica_pool[replica]).astype(np.int32)
     requests = _requests(cluster, trace, n_sent) | {
         "replica": replica,
-        "prefill_replica": np.full(n_sent, NEVER, np.int32),
+        "prefill_replica": cluster.recorder.columns["prefill_replica"][:n_sent].astype(np.int32),
         "pool": Categorical(pool, pool_names),
     }
     return RunTables(requests, _steps(cluster), _spans(cluster))
@@ -42,7 +42,8 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
         "first_token_s": _instants(recorded["first_token_ps"][:n], respond_ps),
         "finish_s": _instants(recorded["finish_ps"][:n], respond_ps),
         "preempted_s": array_to_s(recorded["preempted_ps"][:n]),
-        "transfer_s": np.zeros(n),
+        "transfer_s": array_to_s(recorded["transfer_ps"][:n]),
+        "transfer_wait_s": array_to_s(recorded["transfer_wait_ps"][:n]),
         "n_preemptions": recorded["n_preemptions"][:n].astype(np.int32),
         "n_recomputed_tokens": recorded["n_recomputed_tokens"][:n],
         "cached_tokens": zeros,

@@ -11,8 +11,9 @@ from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.saturation import is_saturated
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
+from simserve.metrics.transfer import transfer
 from simserve.metrics.trust import cautions, trust
-from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.utilisation import Shares, Utilisation
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import PoolFacts, RunFacts
@@ -55,12 +56,11 @@ def summary(
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
         "preemptions": preemptions(requests, window),
+        "transfer": transfer(requests, window, facts),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
-        "busy_frac": use.busy_frac,
-        "mfu": use.mfu,
-        "mbu": use.mbu,
-        "pools": [_pool(pool) for pool in facts.pools],
+        **vars(use.whole),
+        "pools": [_pool(*each) for each in zip(facts.pools, use.by_pool, strict=True)],
         "trust": found,
         "notes": list(facts.notes),
         "warnings": [*facts.warnings, *cautions(found, facts, window, n["finished"])],
@@ -72,6 +72,6 @@ def _latency(found: Distribution) -> dict[str, Any]:
     return {"n": found.n, "mean": found.mean, "std": found.std, **percentiles, "max": found.highest}
 
 
-def _pool(pool: PoolFacts) -> dict[str, Any]:
+def _pool(pool: PoolFacts, use: Shares) -> dict[str, Any]:
     left_out = {"work"}
-    return {name: value for name, value in vars(pool).items() if name not in left_out}
+    return {name: value for name, value in vars(pool).items() if name not in left_out} | vars(use)

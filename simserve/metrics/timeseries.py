@@ -98,26 +98,43 @@ def _next(values: Floats, steps: Columns) -> Floats:
 
 
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
-    """Mean number of requests in the batch: from scheduled_s to the first join_s, then each span."""
+    """Mean number of requests in the batch: from scheduled_s to the first join_s, where their prompt is computed, then
+    each span; a span begins with its first token, so being handed over counts where they decode."""
     requests, spans = tables.requests, tables.spans
-    joined_s = np.full(len(requests["arrival_s"]), np.inf)
-    np.minimum.at(joined_s, spans["request_id"], spans["join_s"])
+    joined_s = _first_joins(tables)
     joined_s[np.isinf(joined_s)] = np.nan
     known = requests["replica"] >= 0
     enter_s = np.concatenate([requests["scheduled_s"][known], spans["join_s"]])
     leave_s = np.concatenate([joined_s[known], span_ends(rows, spans)])
-    group = np.concatenate([requests["replica"][known], spans["replica"]]).astype(np.int64)
+    group = np.concatenate([_prefilled_at(requests)[known], spans["replica"].astype(np.int64)])
     return presence(enter_s, leave_s, group, n_replicas, edges_s)
 
 
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
-    """Tokens of answers in each interval: one a completed prefill, one a member and decode step."""
+    """Tokens of answers in each interval: one a completed prefill, where it was, and one a member and decode step."""
     spans = tables.spans
-    firsts = counts(spans["join_s"], spans["replica"].astype(np.int64), n_replicas, edges_s)
-    within, _ = rows.members(np.ones(len(spans["join_s"]), np.bool_))
+    request, join_s = spans["request_id"], spans["join_s"]
+    is_first = join_s == _first_joins(tables)[request]
+    at: Ints = np.where(is_first, _prefilled_at(tables.requests)[request], spans["replica"].astype(np.int64))
+    firsts = counts(join_s, at, n_replicas, edges_s)
+    within, _ = rows.members(np.ones(len(join_s), np.bool_))
     of_rows = {"replica": rows.replica, "start_s": rows.start_s}
     in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
     return firsts + np.diff(in_rows.sums(_as_floats(within * rows.n_steps)), axis=1)
+
+
+def _first_joins(tables: RunTables) -> Floats:
+    """When each request had its first token, `(n_requests,)`; inf where it never did."""
+    joined_s = np.full(len(tables.requests["arrival_s"]), np.inf)
+    np.minimum.at(joined_s, tables.spans["request_id"], tables.spans["join_s"])
+    return joined_s
+
+
+def _prefilled_at(requests: Columns) -> Ints:
+    """The replica that computed each prompt first, `(n_requests,)`."""
+    elsewhere, own = requests["prefill_replica"].astype(np.int64), requests["replica"].astype(np.int64)
+    at: Ints = np.where(elsewhere >= 0, elsewhere, own)
+    return at
 
 
 def _as_floats(values: Ints) -> Floats:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.metrics.integrals import Places
-from simserve.tables.columns import Columns, Floats
+from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts, WorkFacts
 
 
@@ -26,12 +26,20 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Utilisation:
-    """Shares 0..1 of all replicas together over a window; NaN where it has no length."""
+class Shares:
+    """Of some replicas together over a window, 0..1; NaN where it has no length."""
 
     busy_frac: float
     mfu: float
     mbu: float
+
+
+@dataclass(frozen=True)
+class Utilisation:
+    """Over a window."""
+
+    whole: Shares
+    by_pool: tuple[Shares, ...]
 
 
 def work_done(steps: Columns, places: Places, facts: RunFacts) -> Work:
@@ -61,15 +69,23 @@ def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats
 
 
 def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
-    """Of all replicas over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what it could do."""
+    """Of all replicas and of each pool's over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what
+    it could do."""
+    pool = np.array(facts.replica_pool, np.int64)
+    by_pool = (_shares(work, pool == index, duration_s, facts) for index in range(len(facts.pools)))
+    return Utilisation(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
+
+
+def _shares(work: Work, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
+    """Of the chosen replicas, `(n_replicas,)`."""
     if not duration_s > 0:
-        return Utilisation(np.nan, np.nan, np.nan)
-    of = [facts.pools[pool].work for pool in facts.replica_pool]
+        return Shares(np.nan, np.nan, np.nan)
+    of = [facts.pools[pool].work for pool in np.array(facts.replica_pool, np.int64)[chosen]]
     peak, bandwidth = _each(of, "peak_flop_per_s").sum(), _each(of, "hbm_bytes_per_s").sum()
-    return Utilisation(
-        busy_frac=min(float(work.busy_s.mean() / duration_s), 1.0),
-        mfu=float(work.flop.sum() / (peak * duration_s)),
-        mbu=float(work.bytes.sum() / (bandwidth * duration_s)),
+    return Shares(
+        busy_frac=min(float(work.busy_s[chosen].mean() / duration_s), 1.0),
+        mfu=float(work.flop[chosen].sum() / (peak * duration_s)),
+        mbu=float(work.bytes[chosen].sum() / (bandwidth * duration_s)),
     )
 
 

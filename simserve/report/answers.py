@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.formats import LATENCIES, count, number, plural, rate, share
+from simserve.report.formats import LATENCIES, count, number, plural, rate, seconds, share
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
@@ -90,6 +90,11 @@ class Answers:
         return self.number("preemptions", "requests_frac")
 
     @property
+    def binds(self) -> str | None:
+        """What holds requests up most, of prefill, link and decode; None where they are one, or nothing does."""
+        return (self.summary.get("transfer") or {}).get("binds")
+
+    @property
     def warnings(self) -> list[str]:
         """What the run itself warned of, the load's notes included."""
         return [str(said) for key in ("warnings", "notes") for said in self.summary.get(key) or []]
@@ -133,6 +138,25 @@ class Answers:
             ("FLOP utilisation (MFU)", share(at("mfu"))),
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
+            *self._handing_over(),
+        ]
+
+    def _handing_over(self) -> list[tuple[str, str]]:
+        """From prefill to decode replicas: each side, and the link between them."""
+        if not self.summary.get("transfer"):
+            return []
+        at = self.number
+        busy = [(f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in self.pools]
+        waits = [
+            (f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name)))
+            for name in ("prefill", "link", "decode")
+        ]
+        return [
+            *busy,
+            ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
+            ("Handed over, p99", seconds(at("transfer", "p99"))),
+            *waits,
+            ("Held up most by", self.binds or "nothing"),
         ]
 
     def trusts(self, key: str) -> bool:

@@ -31,6 +31,8 @@ class Evidence:
     has_one_token: NDArray[np.bool_]
     """Finished with a single token: no TPOT, which counts as 0 against an SLO, as in `vllm bench serve`."""
     replica: NDArray[np.int32]
+    prefill_replica: NDArray[np.int32]
+    """Where the prompt was computed, if elsewhere; else -1."""
     n_preemptions: NDArray[np.int32]
     is_in_window: NDArray[np.bool_]
     has_missed_slo: NDArray[np.bool_] | None
@@ -64,6 +66,7 @@ def gather(results: "Results") -> Evidence:
         tpot_s=requests["tpot_s"],
         has_one_token=has_finished & (requests["output_tokens"] == 1),
         replica=requests["replica"],
+        prefill_replica=requests["prefill_replica"],
         n_preemptions=requests["n_preemptions"],
         is_in_window=requests["in_window"],
         has_missed_slo=~requests["slo_met"] if facts.slo else None,

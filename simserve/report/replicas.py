@@ -25,7 +25,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ReplicaRow:
-    """One replica: requests of the window that it answered, and its use over the whole run."""
+    """One replica: requests of the window that it computed or answered, and its use over the whole run."""
 
     replica: int
     pool: str
@@ -56,33 +56,34 @@ class ReplicaRow:
 
 def replica_rows(evidence: Evidence) -> list[ReplicaRow]:
     """One row for each replica that ran, in their order."""
-    rows_of = _rows_by_replica(evidence)
-    nobody = np.empty(0, np.int64)
-    return [_row(evidence, replica, rows_of.get(replica, nobody)) for replica in range(len(evidence.replica_pool))]
+    computed = np.where(evidence.prefill_replica >= 0, evidence.prefill_replica, evidence.replica)
+    n_replicas = len(evidence.replica_pool)
+    both = zip(_by(evidence, computed, n_replicas), _by(evidence, evidence.replica, n_replicas), strict=True)
+    return [_row(evidence, replica, *rows) for replica, rows in enumerate(both)]
 
 
-def _rows_by_replica(evidence: Evidence) -> dict[int, NDArray[np.int64]]:
-    """The window's requests that each replica answered."""
-    rows = np.flatnonzero(evidence.is_in_window & (evidence.replica >= 0))
-    order = np.argsort(evidence.replica[rows].astype(np.uint16), kind="stable")  # fast: 16 bits make it a radix sort
+def _by(evidence: Evidence, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:
+    """The window's requests of each replica, by a column that names one."""
+    rows = np.flatnonzero(evidence.is_in_window & (replica >= 0))
+    order = np.argsort(replica[rows].astype(np.uint16), kind="stable")  # fast: 16 bits make it a radix sort
     rows = rows[order]
-    replicas, starts = np.unique(evidence.replica[rows], return_index=True)
-    return dict(zip(replicas.tolist(), np.split(rows, starts[1:]), strict=False))
+    return np.split(rows, np.searchsorted(replica[rows], np.arange(1, n_replicas)))
 
 
-def _row(evidence: Evidence, replica: int, rows: NDArray[np.int64]) -> ReplicaRow:
+def _row(evidence: Evidence, replica: int, computed: NDArray[np.int64], answered: NDArray[np.int64]) -> ReplicaRow:
+    """From the requests whose prompts it computed and those that it answered: the same ones, unless it hands over."""
     return ReplicaRow(
         replica=replica,
         pool=evidence.replica_pool[replica],
-        n_requests=len(rows),
-        ttft_p99_s=_p99(evidence.ttft_s[rows]),
-        tpot_p99_s=_p99(evidence.tpot_s[rows]),
+        n_requests=max(len(computed), len(answered)),
+        ttft_p99_s=_p99(evidence.ttft_s[computed]),
+        tpot_p99_s=_p99(evidence.tpot_s[answered]),
         output_tokens_per_s=_mean(evidence.series["output_tokens_per_s"][replica]),
         busy_frac=_mean(evidence.series["busy_frac"][replica]),
         mean_batch=_mean(evidence.series["running"][replica]),
         peak_queue=_highest(evidence.series["queue_len"][replica]),
         kv_peak_frac=evidence.kv_peak_frac[replica],
-        n_preemptions=int(evidence.n_preemptions[rows].sum()),
+        n_preemptions=int(evidence.n_preemptions[answered].sum()),
     )
 
 

@@ -162,7 +162,7 @@ def replicas(rows: Sequence[ReplicaRow]) -> str:
     if not rows:
         return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
     body = [(f"{row.replica}<small>{text(row.pool)}</small>", row.cells()) for row in rows]
-    note = "Requests of the window by the replica that answered them; its use over the whole run."
+    note = "Requests of the window by the replica that computed or answered them; its use over the whole run."
     return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
 
 

@@ -33,6 +33,12 @@ HEADLINES = {
 }
 """The verdict in a few words, by `Answers.state`."""
 
+HELD_UP = {
+    "link": "with most of the waiting for the link: raise kv_link.bytes_per_s, or compute shorter prompts elsewhere",
+    "decode": "with most of the waiting for seats and KV of decode replicas: add decode replicas or give them more KV",
+}
+"""Why requests that were handed over are late, by what binds."""
+
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 GOAL = f"{GOAL_FRAC * 100:.4g} %"
 
@@ -192,9 +198,12 @@ def _cause(answers: Answers, key: str) -> str:
         return "as answers leave whole with their batch: take a continuous or chunked scheduler, or set stream: true"
     queue_s, total_s = answers.percentile("queue_s", "p99"), answers.percentile(key, "p99")
     if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
-        return "mostly time in the queue: add replicas, lower the rate or smooth the bursts"
+        more = "prefill replicas" if answers.binds else "replicas"
+        return f"mostly time in the queue: add {more}, lower the rate or smooth the bursts"
     if key == "ttft_s":
         return "mostly the prefill itself: raise tensor parallelism, take a faster GPU or shorten the prompts"
+    if answers.binds in HELD_UP:
+        return HELD_UP[answers.binds]
     preempted = answers.preempted_frac
     if preempted is not None and preempted > 0.01:
         return f"with {share(preempted)} of requests preempted for want of KV: add KV memory or allow fewer seats"
@@ -204,6 +213,8 @@ def _cause(answers: Answers, key: str) -> str:
 def _replicas_needed(answers: Answers) -> str:
     """How many replicas the offered load takes, if what is served grows with their number."""
     offered, served = answers.number("offered_per_s"), answers.number("served_per_s")
+    if answers.binds:
+        return " or raise kv_link.bytes_per_s" if answers.binds == "link" else f" or add {answers.binds} replicas"
     if len(answers.pools) != 1 or not offered or not served:
         return " or add replicas"
     n_replicas = int(answers.pools[0]["n_replicas"])

@@ -119,10 +119,13 @@ class Pool(Part):
 
 
 class KvLink(Part):
-    """What carries KV from prefill pools to decode pools."""
+    """What carries keys and values from prefill to decode replicas; left out: the network adapters of their GPUs."""
 
     bytes_per_s: Positive
+    """Of each replica's port, in and out."""
     latency_s: NotNegative = 0.0
+    shared: bool = False
+    """All replicas share one port."""
 
 
 class Cluster(Part):
@@ -131,6 +134,8 @@ class Cluster(Part):
     router: PluginSpec = {"kind": "round_robin"}
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
     kv_link: KvLink | None = None
+    decode_router: PluginSpec | None = None
+    """Which decode replica a request goes to once its prompt is computed; left out: as `router`."""
 
 
 class TraceFile(Part):
@@ -249,6 +254,11 @@ class Scenario(Part):
         """A new router, which has seen nothing yet."""
         router: Router = plugins.build("routers", self.cluster.router)
         return router
+
+    def build_decode_router(self) -> Router | None:
+        """Likewise, for requests whose prompt is computed; None without decode pools."""
+        spec = self.cluster.decode_router
+        return None if spec is None else plugins.build("routers", spec)
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario as plain data, short where the contract has a short form; what is None is left out."""

@@ -6,6 +6,7 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.plugins.flaws import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
+from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
@@ -18,14 +19,10 @@ def resolve_cluster(draft: Draft) -> Cluster:
     cluster = draft.scenario.cluster
     router, flaws = plugins.check("routers", cluster.router)
     draft.mistakes.extend(flaws, ("cluster", "router"))
-    if cluster.kv_link is not None:
-        draft.flaw(
-            ("cluster", "kv_link"), "links between prefill and decode pools are not there yet", None, "leave it out"
-        )
     _check_names(draft)
     pools = tuple(_resolve_pool(draft, index) for index in range(len(cluster.pools)))
     spec = cluster.router if router is None else {"kind": cluster.router["kind"], **plugins.spelled_out(router)}
-    return cluster.model_copy(update={"router": spec, "pools": pools})
+    return cluster.model_copy(update={"router": spec, "pools": pools, **resolve_disaggregation(draft, pools)})
 
 
 def _check_names(draft: Draft) -> None:
@@ -38,7 +35,6 @@ def _check_names(draft: Draft) -> None:
 def _resolve_pool(draft: Draft, index: int) -> Pool:
     at: Path = ("cluster", "pools", index)
     pool = draft.scenario.cluster.pools[index]
-    _refuse_what_comes_later(draft, pool, at)
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)
     pool = resolve_calibration(draft, pool, at, (gpu, engine))
     update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
@@ -57,11 +53,6 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
-
-
-def _refuse_what_comes_later(draft: Draft, pool: Pool, at: Path) -> None:
-    if pool.role != "both":
-        draft.flaw((*at, "role"), "separate prefill and decode pools are not there yet", pool.role, "use both")
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:

@@ -1,7 +1,7 @@
 """PoolSetup: a pool of a resolved scenario with everything looked up and built, ready for the engine."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
@@ -29,7 +29,7 @@ class PoolSetup:
     """What the engine, explain and the metrics need to know of a pool."""
 
     name: str
-    role: str
+    role: Literal["both", "prefill", "decode"]
     n_replicas: int
     model: ModelSpec
     gpu: GpuSpec

@@ -14,6 +14,11 @@ from simserve.state.view import ReplicaView
 STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
 
+SEATS = ("max_num_seqs", "max_batch_size", "max_running_requests", "batch_size")
+"""What policies call the requests that run at once."""
+
+NO_LIMIT = 1 << 62
+
 Blocked = Literal["seats", "blocks", "budget"]
 
 
@@ -53,6 +58,12 @@ class Scheduler:
     """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
     stream: bool = True
     """Tokens leave as they come; otherwise the answer leaves whole."""
+
+    @property
+    def seats(self) -> int:
+        """Requests that run at once at most, as far as its arguments say."""
+        given = (getattr(self, name, None) for name in SEATS)
+        return next((seats for seats in given if seats is not None), NO_LIMIT)
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """What the next step does."""

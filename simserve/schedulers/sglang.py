@@ -92,6 +92,9 @@ class SgLang(Scheduler):
 
     def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
         """The share falls with each step that only decodes; who found no room makes the batch full."""
+        if n_steps > 1 and (self._has_shrunk or self._has_retracted):  # which the first step alone was told of
+            self.on_commit(1, has_prefill, blocked_by)
+            n_steps -= 1
         if self._has_shrunk:
             self._full = None  # a step late: SGLang looks for prompts before it drops the finished
         elif blocked_by in ("seats", "blocks") and len(self._running) and not self._has_retracted:
@@ -160,7 +163,7 @@ class _Batch:
 
     def _take(self, request: Request) -> Blocked | None:
         """A new request: all of its prompt, or as much as a chunk has room for."""
-        is_alone = not self._view.n_running and not self.chunks
+        is_alone = self._view.free_blocks == self._view.total_blocks and not self.chunks
         left_tokens, new_tokens = request.prefill_left_tokens, self._new_tokens(request)
         if self.chunks and self._room_tokens <= 0:
             return "blocks"

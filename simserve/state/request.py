@@ -4,16 +4,18 @@ from enum import Enum
 
 
 class Phase(Enum):
-    """Where a request stands. It goes back from PREFILL or DECODE to WAITING when it is preempted."""
+    """Where a request stands. It goes back from PREFILL or DECODE to WAITING when it is preempted, and through TRANSFER
+    only from a prefill to a decode replica."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
+    TRANSFER = "transfer"
     DECODE = "decode"
     DONE = "done"
 
 
 # fast: a member of an Enum is looked up three times as fast under a name of its own.
-WAITING, PREFILL, DECODE, DONE = Phase
+WAITING, PREFILL, TRANSFER, DECODE, DONE = Phase
 
 
 class Request:

@@ -47,6 +47,18 @@ class PoolFacts:
 
 
 @dataclass(frozen=True)
+class LinkFacts:
+    """What carries keys and values from prefill to decode replicas."""
+
+    bytes_per_s: float
+    """Of a port."""
+    latency_s: float
+    shared: bool
+    kv_bytes_per_token: float
+    """What a token's keys and values come to on it."""
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """One run."""
 
@@ -66,11 +78,13 @@ class RunFacts:
     notes: tuple[str, ...] = ()
     """What the load's reader or generator wants the user to know."""
     warnings: tuple[str, ...] = ()
+    link: LinkFacts | None = None
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     """Everything but the wall time, which differs from run to run, as JSON takes it."""
     facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
+    facts_by_name["link"] = facts.link and _own_fields(facts.link)
     del facts_by_name["wall_s"]
     return facts_by_name
 
@@ -79,7 +93,7 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
     """What `facts_to_dict` was given; JSON's lists become tuples again."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     pools = tuple(PoolFacts(**{**pool, "work": WorkFacts(**pool["work"])}) for pool in given["pools"])
-    values |= {"pools": pools, "wall_s": wall_s}
+    values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}
     return RunFacts(**values)
 
 

@@ -46,6 +46,7 @@ REQUESTS = _fields("""
     int64: turn attempt priority
     text: slo_class
     flag: in_window slo_met
+    float s: transfer_wait_s
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

@@ -268,6 +268,7 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "finish_s": _instants(finish_ps),
         "preempted_s": np.zeros(n),
         "transfer_s": np.zeros(n),
+        "transfer_wait_s": np.zeros(n),
         "n_preemptions": np.array([life.n_preemptions for life in lives], np.int32),
         "n_recomputed_tokens": np.array([7 * life.n_preemptions for life in lives], np.int64),
         "cached_tokens": np.zeros(n, np.int64),

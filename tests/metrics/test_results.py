@@ -121,6 +121,7 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "slo_class",
         "in_window",
         "slo_met",
+        "transfer_wait_s",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",

@@ -57,7 +57,7 @@ def test_every_column_is_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_window_has_its_own_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
     found = series(run, facts, (0.5, 1.5))
-    use = utilisation(found.window_work, 1.0, facts)
+    use = utilisation(found.window_work, 1.0, facts).whole
     assert use.busy_frac == pytest.approx(0.5)
     assert use.mfu == pytest.approx((1 * 2 + 41 * 3 + 5) / 1000)
     assert use.mbu == pytest.approx((7 + 42 * 11) / 2000)
@@ -65,7 +65,7 @@ def test_the_window_has_its_own_utilisation(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_window_without_length_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    assert np.isnan(utilisation(series(run, facts).window_work, np.nan, facts).mfu)
+    assert np.isnan(utilisation(series(run, facts).window_work, np.nan, facts).whole.mfu)
 
 
 def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +170,6 @@ def test_contexts_grow_within_a_stretch() -> None:
     teller.row(1 * S, n=3, kv_tokens=10)
     run = tables(lives, [teller])
     facts = run_facts(run)
-    use = utilisation(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts)
+    use = utilisation(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
     assert use.mfu == pytest.approx((33 * 3 + 3 * 2 + 3 * 5) / 1000 / 3)
     assert use.mbu == pytest.approx((3 * 7 + (33 + 3) * 11) / 2000 / 3)

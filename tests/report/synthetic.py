@@ -47,6 +47,7 @@ def synthetic(
         "prompt_tokens": prompt.astype(np.int64),
         "output_tokens": output,
         "replica": np.where(answered, np.arange(n_requests) % (n_replicas * len(pools)), -1).astype(np.int32),
+        "prefill_replica": np.full(n_requests, -1, np.int32),
         "n_preemptions": (rng.random(n_requests) < 0.002).astype(np.int32),
         "in_window": arrival_s >= 0.05 * duration_s,
         "slo_met": met,

@@ -114,3 +114,18 @@ def test_a_page_reads_only_columns_and_imports_no_pandas(monkeypatch: pytest.Mon
 def test_the_uncalibrated_engine_is_named_on_the_page() -> None:
     assert "Step costs of engine vllm are uncalibrated" in render(run(engine={"name": "vllm", "launch_s": 1e-6}))
     assert "uncalibrated" not in render(run())
+
+
+def test_the_page_of_prefill_and_decode_pools_tells_each_sides_part() -> None:
+    pools = [{"name": "front", "role": "prefill"}, {"name": "back", "role": "decode"}]
+    results = run(cluster={"pools": pools})
+    page = render(results)
+    shown = re.sub(r"<[^>]+>", "|", page.split('id="use"')[1].split("</section>")[0])
+    for words in ("Busy, front", "Busy, back", "Busy, busiest port of the link", "Handed over, p99", "Held up most by"):
+        assert f"|{words}|" in shown
+    table = page.split('id="replicas"')[1].split("</table>")[0]
+    front, back = (re.sub(r"<[^>]+>", "|", row).replace("||", "|").split("|") for row in table.split("<tr>")[2:])
+    n_answered_in_front = int((results.requests["output_tokens"] == 1).sum())
+    assert [cell for cell in front if cell][2] == "600"
+    assert [cell for cell in back if cell][2] == str(600 - n_answered_in_front)
+    assert [cell for cell in back if cell][3].strip("\u2060") == "–"  # first tokens come from the other side

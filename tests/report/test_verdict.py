@@ -131,6 +131,53 @@ def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_n
     assert said.endswith("stay below 24.0 requests/s or use about 3 replicas instead of 2.")
 
 
+def handing_over(binds: str | None) -> dict[str, Any]:
+    return {
+        "binds": binds,
+        "p99": 0.02,
+        "link_busy_frac": 0.1,
+        "mean_wait_s": {"prefill": 0.1, "link": 0.0, "decode": 0.0},
+    }
+
+
+@pytest.mark.parametrize(
+    ("binds", "remedy"),
+    [
+        ("prefill", "or add prefill replicas."),
+        ("decode", "or add decode replicas."),
+        ("link", "or raise kv_link.bytes_per_s."),
+    ],
+)
+def test_a_saturated_pair_of_pools_says_which_side_to_raise(binds: str, remedy: str) -> None:
+    load = {"offered_per_s": 31.2, "served_per_s": 24.0, "trust": {"saturated": True}}
+    said = verdict(
+        summary(requests=REQUESTS, slo_attainment=attained(0.2, 0.1, 0.3), transfer=handing_over(binds), **load)
+    )
+    assert said.endswith(f"stay below 24.0 requests/s {remedy}")
+
+
+@pytest.mark.parametrize(
+    ("binds", "cause"),
+    [
+        ("decode", "with most of the waiting for seats and KV of decode replicas: add decode replicas"),
+        ("link", "with most of the waiting for the link: raise kv_link.bytes_per_s"),
+        ("prefill", "because decode steps are long"),
+        (None, "because decode steps are long"),
+    ],
+)
+def test_a_late_answer_is_blamed_on_what_held_it_up_between_the_pools(binds: str | None, cause: str) -> None:
+    met = attained(0.8, 0.78, 0.82, ttft_s=1.0, tpot_s=0.8)
+    said = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over(binds)))
+    assert cause in said
+
+
+def test_a_late_first_token_of_such_a_pair_asks_for_prefill_replicas() -> None:
+    late = {"ttft_s": percentiles(0.2, 2.0), "queue_s": percentiles(0.1, 1.8)}
+    met = attained(0.8, 0.78, 0.82, ttft_s=0.8, tpot_s=1.0)
+    said = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("prefill"), **late))
+    assert "mostly time in the queue: add prefill replicas" in said
+
+
 @pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])
 @pytest.mark.parametrize("n_requests", [0, 1, 50])
 def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, bool], n_requests: int) -> None:

@@ -57,7 +57,7 @@ a.yaml:15: cluster.pools.0.parallel.tensor: must divide the model's 32 attention
 a.yaml:16: cluster.pools.0.scheduler.max_batch_size: unknown argument; here it is cluster.pools[].scheduler.max_num_seqs
 a.yaml:16: cluster.pools.0.scheduler.max_num_batched_tokens: must be at least max_num_seqs, 256, got 64; a step decodes one token of each running request
 a.yaml:17: cluster.pools.1.name: must differ from other pools' names, got 'serve'; rename it
-a.yaml:18: cluster.pools.1.role: separate prefill and decode pools are not there yet, got 'prefill'; use both
+a.yaml:18: cluster.pools.1.role: a prefill pool needs a decode pool, got 'prefill'; add one with role: decode, or use role: both
 a.yaml:20: cluster.pools.1.replicas: is given twice, first on line 19; keep one of them
 a.yaml:21: workload.lengths: is missing; for example {{kind: fixed, prompt_tokens: 1024, output_tokens: 128}}
 a.yaml:22: workload.arrivals.rate_per_s: must be a finite number, got NaN
@@ -252,9 +252,7 @@ def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "cluster.pools.0.role=decode",
         "cluster.router=prefix_affinity",
-        "cluster.kv_link={bytes_per_s: 50e9}",
         "measure.warmup_s=auto",
         "slo={default: {ttft_s: 1}, classes: {chat: {ttft_s: 1}}}",
     ],

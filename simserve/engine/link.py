@@ -1,0 +1,60 @@
+"""Link: what carries keys and values from replica to replica, one request after another."""
+
+from dataclasses import dataclass
+
+from simserve.units import to_ps
+
+
+@dataclass(frozen=True)
+class LinkSpec:
+    """How fast the ports of a link are."""
+
+    token_s: float
+    """Keys and values of one token through a port."""
+    latency_ps: int
+    """From a byte sent until it is there."""
+    is_shared: bool = False
+    """All replicas share one port, rather than each having its own."""
+
+    def busy_ps(self, kv_tokens: int) -> int:
+        """How long the keys and values of a request take a port; never nothing."""
+        return max(1, to_ps(kv_tokens * self.token_s))
+
+
+class Port:
+    """Where a replica sends, or receives: byte after byte, in the order in which transfers were asked for."""
+
+    __slots__ = ("busy_ps", "free_at_ps")
+
+    def __init__(self) -> None:
+        self.free_at_ps = 0
+        self.busy_ps = 0
+        """Time that it has been promised to transfers, those to come included."""
+
+    def through_ps(self, busy_ps: int, now_ps: int) -> int:
+        """Take a transfer on; returns when its last byte is through."""
+        self.free_at_ps = max(now_ps, self.free_at_ps) + busy_ps
+        self.busy_ps += busy_ps
+        return self.free_at_ps
+
+
+class Link:
+    """Ports of replicas, and what passes between two of them."""
+
+    def __init__(self, spec: LinkSpec) -> None:
+        self.spec = spec
+        self.ports: list[Port] = []
+
+    def port(self) -> Port:
+        """A port of its own, unless all share one."""
+        if not self.ports or not self.spec.is_shared:
+            self.ports.append(Port())
+        return self.ports[-1]
+
+    def arrival_ps(self, kv_tokens: int, ports: tuple[Port, Port], now_ps: int) -> int:
+        """When all of it is there: through the later of the two ports, which work at it side by side, and the latency.
+
+        So no port stands idle while anything waits for it, as where many transfers share it.
+        """
+        busy_ps = self.spec.busy_ps(kv_tokens)
+        return max(port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)) + self.spec.latency_ps

@@ -1,0 +1,130 @@
+"""What handing over took, and what it says holds requests up, by hand."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.metrics.results import Results, load_results
+from simserve.metrics.transfer import transfer
+from simserve.metrics.window import Window
+from simserve.scenario import Scenario
+from simserve.simulate import simulate
+from simserve.tables.columns import Columns
+from simserve.tables.facts import LinkFacts, RunFacts
+from tests.metrics.stories import Life, Teller, run_facts, tables
+
+LINK = LinkFacts(bytes_per_s=1000.0, latency_s=0.0, shared=False, kv_bytes_per_token=10.0)
+WHOLE = Window(0.0, 10.0, 10.0, "last arrival", np.ones(4, np.bool_))
+
+
+def facts(link: LinkFacts | None = LINK) -> RunFacts:
+    run = tables([Life(0, 1)], [Teller([Life(0, 1)])])
+    return replace(run_facts(run, end_s=20.0), link=link)
+
+
+def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
+    """Three requests of 100, 200 and 300 tokens that were handed over, and one that was not."""
+    return {
+        "prefill_replica": np.array([0, 0, 1, -1], np.int32),
+        "replica": np.array([2, 2, 2, 0], np.int32),
+        "prompt_tokens": np.array([100, 200, 300, 400]),
+        "queue_s": np.full(4, queue_s),
+        "transfer_wait_s": np.array([room_s] * 3 + [0.0]),
+        "transfer_s": np.array([room_s + link_s] * 3 + [0.0]),
+        "tpot_s": np.full(4, 0.02),
+    }
+
+
+def test_bytes_waits_and_the_busiest_port() -> None:
+    found = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts())
+    assert found is not None
+    assert (found["n"], found["bytes"]) == (3, 6000.0)
+    assert found["mean"] == pytest.approx(0.3)
+    assert found["mean_wait_s"] == {
+        k: pytest.approx(v) for k, v in {"prefill": 0.5, "link": 0.2, "decode": 0.1}.items()
+    }
+    assert found["link_busy_frac"] == pytest.approx(6.0 / 20.0)  # all three came in through the port of replica 2
+
+
+def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
+    spread = handed(0.0, 0.0, 1.0) | {"replica": np.array([2, 3, 4, 0], np.int32)}
+    found, shared = (transfer(spread, WHOLE, facts(replace(LINK, shared=is_shared))) for is_shared in (False, True))
+    assert found is not None
+    assert shared is not None
+    assert found["link_busy_frac"] == pytest.approx(3.0 / 20.0)  # 100 and 200 tokens from 0, as 300 from 1
+    assert shared["link_busy_frac"] == pytest.approx(6.0 / 20.0)
+
+
+@pytest.mark.parametrize(
+    ("queue_s", "room_s", "link_s", "binds"),
+    [
+        (0.5, 0.01, 0.01, "prefill"),
+        (0.5, 0.01, 0.2, "link"),  # what waits for the link holds blocks that new prompts need
+        (0.5, 0.3, 0.01, "decode"),
+        (0.0, 0.02, 0.0005, None),  # a wait for the next step, as long as one, is nobody's fault
+    ],
+)
+def test_what_binds_is_where_requests_wait(queue_s: float, room_s: float, link_s: float, binds: str | None) -> None:
+    found = transfer(handed(queue_s, room_s, link_s), WHOLE, facts())
+    assert found is not None
+    assert found["binds"] == binds
+
+
+def test_pools_of_both_roles_hand_nothing_over() -> None:
+    assert transfer(handed(0.1, 0.1, 0.1), WHOLE, facts(None)) is None
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """200 requests over one prefill and one decode replica."""
+    pools = [{"name": name, "role": name} for name in ("prefill", "decode")]
+    return simulate(
+        Scenario.from_dict(
+            {
+                "schema": "simserve/1",
+                "model": "llama-3.1-8b",
+                "gpu": "h100-sxm",
+                "cluster": {"pools": pools, "kv_link": {"bytes_per_s": 10e9, "latency_s": 1e-3}},
+                "workload": {
+                    "arrivals": {"kind": "poisson", "rate_per_s": 6},
+                    "lengths": {"kind": "uniform", "prompt_tokens": [200, 2000], "output_tokens": [1, 200]},
+                    "n_requests": 200,
+                },
+                "slo": {"ttft_s": 1},
+            }
+        )
+    )
+
+
+def test_a_real_run_moves_every_prompt_once_and_in_the_first_gap(results: Results) -> None:
+    requests = results.columns["requests"]
+    handed = requests["output_tokens"] > 1
+    assert (requests["prefill_replica"] == np.where(handed, 0, -1)).all()
+    assert (requests["replica"] == np.where(handed, 1, 0)).all()
+    wire_s = requests["prompt_tokens"] * (32 * 2 * 8 * 128 * 2) / 10e9 + 1e-3  # layers, K and V, heads, width, bytes
+    on_the_wire_s = requests["transfer_s"] - requests["transfer_wait_s"]
+    assert (on_the_wire_s[handed] >= wire_s[handed] - 1e-9).all()
+    assert (requests["transfer_s"][~handed] == 0).all()
+    assert (requests["max_itl_s"][handed] >= requests["transfer_s"][handed]).all()
+    assert results.summary["transfer"]["bytes"] == pytest.approx(requests["prompt_tokens"][handed].sum() * 131_072)
+
+
+def test_each_side_computes_its_own_part(results: Results) -> None:
+    series, requests = results.columns["timeseries"], results.columns["requests"]
+    lasts_s = series["end_s"] - series["start_s"]
+    by_side = [series["replica"] == side for side in (0, 1)]
+    prompts = [float((series["prefill_tokens_per_s"] * lasts_s)[side].sum()) for side in by_side]
+    answers = [float((series["output_tokens_per_s"] * lasts_s)[side].sum()) for side in by_side]
+    assert prompts == [pytest.approx(requests["prompt_tokens"].sum()), 0]
+    assert answers == [pytest.approx(200), pytest.approx(requests["output_tokens"].sum() - 200)]
+    prefill, decode = results.summary["pools"]
+    assert 0 < prefill["busy_frac"] < decode["busy_frac"] <= 1
+
+
+def test_written_and_read_again_it_says_the_same(results: Results, tmp_path: Path) -> None:
+    results.write(tmp_path / "run")
+    again = load_results(tmp_path / "run")
+    assert again.summary["transfer"] == results.summary["transfer"]
+    assert again.facts.link == results.facts.link

@@ -1,0 +1,98 @@
+"""Prefill and decode pools in a scenario: what goes together, and what does not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from simserve.cost.comm import NIC_LATENCY_S
+from simserve.routers.least_kv import LeastKv
+from simserve.routers.round_robin import RoundRobin
+from simserve.scenario import Scenario
+
+Load = Callable[..., Scenario]
+Said = Callable[..., list[str]]
+
+POOLS = """\
+cluster:
+  pools:
+    - {name: prefill, role: prefill, replicas: 2, parallel: {tensor: 2}}
+    - {name: decode, role: decode}
+"""
+
+
+def test_without_a_link_the_slower_sides_network_adapters_carry_keys_and_values(load: Load, small: str) -> None:
+    scenario = load(small + POOLS)
+    link = scenario.cluster.kv_link
+    assert link is not None
+    assert (link.bytes_per_s, link.latency_s, link.shared) == (50e9, NIC_LATENCY_S, False)  # one GPU of the decode pool
+    assert scenario.origins["cluster.kv_link.bytes_per_s"] == "network adapters of the GPUs"
+    assert load(scenario.to_yaml()) == scenario
+
+
+def test_a_link_that_is_given_is_kept(load: Load, small: str) -> None:
+    link = load(small + POOLS, "cluster.kv_link={bytes_per_s: 100e9, shared: true}").cluster.kv_link
+    assert link is not None
+    assert (link.bytes_per_s, link.latency_s, link.shared) == (100e9, 0.0, True)
+
+
+def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> None:
+    assert isinstance(load(small + POOLS).build_decode_router(), RoundRobin)  # as for arrivals
+    own = load(small + POOLS, "cluster.decode_router=least_kv")
+    assert isinstance(own.build_decode_router(), LeastKv)
+    assert isinstance(own.build_router(), RoundRobin)
+    assert load(small).build_decode_router() is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["cluster.pools.1.role=prefill"],
+            "cluster.pools.0.role: a prefill pool needs a decode pool, got 'prefill'; add one with role: decode, or "
+            "use role: both",
+        ),
+        (
+            ["cluster.pools.0.role=decode"],
+            "cluster.pools.0.role=decode: a decode pool needs a prefill pool, got 'decode'; add one with role: "
+            "prefill, or use role: both",
+        ),
+        (
+            ["cluster.pools.1.model=llama-2-7b"],
+            "must run one model, for one computes the keys and values of the other, got 'llama-2-7b'; use llama-3.1-8b",
+        ),
+        (
+            ["cluster.pools.1.scheduler=static"],
+            "a decode pool takes requests in and lets them go one at a time, and static runs whole batches, got "
+            "'static'; use chunked, prefill_first or sglang",
+        ),
+        (
+            ["engine=trtllm"],
+            "sets blocks aside for both, got 'trtllm'; use capacity_scheduler_policy: max_utilization",
+        ),
+        (
+            ["cluster.pools.0.scheduler=continuous"],
+            "sets blocks aside for both, got 'continuous'; use chunked or sglang",
+        ),
+        (["cluster.kv_link={bytes_per_s: 0}"], "bytes_per_s: must be more than 0, got 0"),
+        (["cluster.decode_router=least_kw"], "unknown router, got 'least_kw'; did you mean least_kv?"),
+    ],
+)
+def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, overrides: list[str], message: str) -> None:
+    assert any(message in each for each in said(small + POOLS, *overrides))
+
+
+def test_a_pool_of_both_roles_beside_others_is_not_there_yet(said: Said, small: str) -> None:
+    third = POOLS + "    - {name: both}\n"
+    (message,) = said(small + third)
+    assert "pools of role both beside prefill and decode pools are not there yet" in message
+
+
+@pytest.mark.parametrize("key", ["kv_link={bytes_per_s: 50e9}", "decode_router=least_kv"])
+def test_without_roles_there_is_nothing_to_carry(said: Said, small: str, key: str) -> None:
+    (message,) = said(small, f"cluster.{key}")
+    assert "is for pools with role prefill and decode" in message
+
+
+def test_a_model_that_fits_one_pool_only_is_a_mistake_of_the_other(said: Said, small: str) -> None:
+    (message,) = said(small + POOLS, "model=llama-3.1-70b", "cluster.pools.0.parallel.tensor=4")
+    assert "cluster.pools.1: llama-3.1-70b in bf16 does not fit the memory of 1 h100-sxm" in message
