@@ -13,6 +13,7 @@ FAMILIES = {
     "routers": "routers",
     "arrivals": "workload.arrivals",
     "lengths": "workload.lengths",
+    "prefixes": "workload.prefixes",
 }
 """Kinds that are policies, and the package each lives in."""
 KINDS = ("models", "gpus", "engines", *FAMILIES)

@@ -28,7 +28,7 @@ Out = Annotated[Path, typer.Argument(metavar="OUT", help="What to write.", show_
 
 @app.command("info")
 def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> None:
-    """Say what a trace holds: rate, burstiness, lengths, traps."""
+    """Say what a trace holds: rate, burstiness, lengths, shared prefixes, traps."""
     from simserve.cli import terminal
     from simserve.workload.info import trace_info
 
@@ -36,8 +36,10 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
     if as_json:
         terminal.result_json(facts)
         return
-    notes = facts.pop("notes")
-    terminal.result(terminal.table([(name, _said(value)) for name, value in facts.items()], indent=""))
+    notes, prefixes = facts.pop("notes"), facts["prefixes"] or {}
+    facts |= {f"prefixes.{name}": value for name, value in prefixes.items()}
+    shown = [(name, _said(value)) for name, value in facts.items() if value is not prefixes]
+    terminal.result(terminal.table(shown, indent=""))
     terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
 
 
@@ -52,11 +54,14 @@ def generate(
     out: Out,
     arrivals: Annotated[str, typer.Option("--arrivals", metavar="YAML", help='"{kind: poisson, rate_per_s: 8}"')],
     lengths: Annotated[str, typer.Option("--lengths", metavar="YAML", help='"{kind: profile, name: azure-conv-2023}"')],
+    prefixes: Annotated[
+        str | None, typer.Option("--prefixes", metavar="YAML", help='"{kind: shared, prefix_tokens: 1000}"')
+    ] = None,
     n_requests: Annotated[int | None, typer.Option("--n-requests", min=1, help="So many requests.")] = None,
     duration_s: Annotated[float | None, typer.Option("--duration-s", help="Or all of so many seconds.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, another draw.")] = 0,
 ) -> None:
-    """Draw a trace from an arrival process and lengths, as a scenario writes them."""
+    """Draw a trace from an arrival process, lengths and prefixes, as a scenario writes them."""
     from simserve.errors import TraceError
     from simserve.workload.generate import generate as drawn
 
@@ -65,7 +70,8 @@ def generate(
     if duration_s is not None and not 0 < duration_s < math.inf:
         raise typer.BadParameter(f"must be a positive number, got {duration_s}", param_hint="--duration-s")
     specs = _spec("--arrivals", arrivals), _spec("--lengths", lengths)
-    trace = drawn(*specs, n_requests=n_requests, duration_s=duration_s, seed=seed)
+    shared = None if prefixes is None else _spec("--prefixes", prefixes)
+    trace = drawn(*specs, prefixes=shared, n_requests=n_requests, duration_s=duration_s, seed=seed)
     if not len(trace):
         raise TraceError(f"{out}: no request arrives within {duration_s:g} s, so there is no trace; make it longer")
     _write(trace, out)

@@ -13,7 +13,13 @@ from types import MappingProxyType, ModuleType
 from simserve.plugins.flaws import Flaw, did_you_mean, shown
 
 BASES = MappingProxyType(
-    {"schedulers": "Scheduler", "routers": "Router", "workload.arrivals": "Arrivals", "workload.lengths": "Lengths"}
+    {
+        "schedulers": "Scheduler",
+        "routers": "Router",
+        "workload.arrivals": "Arrivals",
+        "workload.lengths": "Lengths",
+        "workload.prefixes": "PrefixStructure",
+    }
 )
 """Each family is a package of simserve; its base module holds the class of that name."""
 
@@ -23,6 +29,7 @@ NOUNS = MappingProxyType(
         "routers": "router",
         "workload.arrivals": "arrival process",
         "workload.lengths": "length distribution",
+        "workload.prefixes": "prefix structure",
     }
 )
 

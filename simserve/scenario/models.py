@@ -156,6 +156,8 @@ class Workload(Part):
     trace: TraceFile | None = None
     client: dict[str, Any] | None = None
     lengths: PluginSpec | None = None
+    prefixes: PluginSpec | None = None
+    """What prompts begin with, before the new part that `lengths` draws; left out: no two begin alike."""
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     n_requests: Count | None = None
     max_tokens: Count | None = None

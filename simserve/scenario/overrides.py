@@ -7,7 +7,7 @@ from typing import Any
 from simserve.plugins.flaws import Flaw, Path, dotted, shown
 from simserve.scenario.marks import NotYaml, scalar
 
-SHORT_FORMS = {"engine": "name", "router": "kind", "scheduler": "kind", "arrivals": "kind", "lengths": "kind"}
+SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys whose value may be a bare name, and what that name stands for."""
 
 

@@ -25,6 +25,7 @@ def resolve_workload(draft: Draft) -> Workload:
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
+        "prefixes": _plugin(draft, "prefixes", workload.prefixes),
         "client": _client(draft, workload.client),
         "trace": _trace(draft, workload.trace),
     }
@@ -33,7 +34,7 @@ def resolve_workload(draft: Draft) -> Workload:
 
 
 def _check_sources(draft: Draft, workload: Workload) -> None:
-    """Exactly one of arrivals, trace and client; lengths go with the two that do not bring their own."""
+    """Exactly one of arrivals, trace and client; lengths and prefixes go with the two that do not bring their own."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
     wrong = [key for key in SOURCES if draft.mistakes.knows((*AT, key))]
     if len(given) > 1:
@@ -43,6 +44,8 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
         draft.flaw(AT, "needs exactly one of arrivals, trace and client", None, "give one")
     if "trace" in given and workload.lengths is not None and len(given) == 1:
         draft.flaw((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
+    if "trace" in given and workload.prefixes is not None and len(given) == 1:
+        draft.flaw((*AT, "prefixes"), "a trace brings its own prefixes", None, "leave it out")
     needs_lengths = "arrivals" in given or "client" in given
     if needs_lengths and workload.lengths is None and not draft.mistakes.touch((*AT, "lengths")):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
@@ -98,7 +101,7 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
 
 
 def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """An arrival process or a length distribution with all its arguments."""
+    """An arrival process, a length distribution or a prefix structure with all its arguments."""
     if spec is None:
         return None
     spec = dict(spec)
@@ -111,6 +114,9 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[s
         spec[argument] = str(found)
     plugin, flaws = plugins.check(f"workload.{key}", spec)
     draft.mistakes.extend(flaws, (*AT, key))
+    if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
+        rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
+        draft.flaw((*AT, key), rule, spec["kind"], "give workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 

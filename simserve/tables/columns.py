@@ -11,7 +11,7 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 Columns = dict[str, Any]
-"""Name to a `(n_rows,)` numpy array or a Categorical; a column that nobody gave is None and is written as nulls.
+"""Name to a `(n_rows,)` numpy array, Categorical or Lists; a column that nobody gave is None and is written as nulls.
 
 Times are float seconds, NaN where they never came (null in a file). Integer columns that name a replica hold -1
 for none (null in a file).
@@ -42,3 +42,14 @@ class Categorical:
         if category not in self.categories:
             return np.zeros(len(self.codes), np.bool_)
         return np.equal(self.codes, self.categories.index(category))
+
+
+@dataclass(frozen=True)
+class Lists:
+    """A column of lists of whole numbers: values[offsets[i] : offsets[i + 1]] is row i's."""
+
+    values: Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1

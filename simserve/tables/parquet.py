@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError
-from simserve.tables.columns import Categorical, Columns, Flags
+from simserve.tables.columns import Categorical, Columns, Flags, Lists
 from simserve.tables.schema import SCHEMA, Field
 
 SCHEMA_KEY = b"simserve.schema"
@@ -94,9 +94,12 @@ def _plain(column: Any) -> Any:
 
 
 def write_columns(path: Path, columns: Columns) -> None:
-    """Numbers and strings, `(n,)` arrays, as a parquet file of its own; the kinds follow the arrays' types."""
+    """Numbers, strings and lists, `(n,)` each, as a parquet file of its own; the kinds follow the arrays' types."""
     kinds = {"f": "float", "i": "int64", "U": "text", "b": "flag"}
-    fields = tuple(Field(name, kinds[column.dtype.kind]) for name, column in columns.items())  # type: ignore[arg-type]
+    fields = tuple(
+        Field(name, "lists" if isinstance(column, Lists) else kinds[column.dtype.kind])  # type: ignore[arg-type]
+        for name, column in columns.items()
+    )
     write_table(path, fields, columns)
 
 
@@ -114,7 +117,8 @@ def _n_rows(columns: Columns) -> int:
 
 
 def _is_number(array: Any) -> bool:
-    return not (pa.types.is_string(array.type) or pa.types.is_dictionary(array.type))
+    kinds = (pa.types.is_string, pa.types.is_dictionary, pa.types.is_large_list)
+    return not any(is_kind(array.type) for is_kind in kinds)
 
 
 def _array(field: Field, column: Any, n_rows: int) -> Any:
@@ -126,13 +130,18 @@ def _array(field: Field, column: Any, n_rows: int) -> Any:
         return pa.nulls(n_rows, _TYPES["int64" if field.kind == "id" else field.kind])
     if field.kind == "category":
         return _dictionary(column)
+    if field.kind == "lists":
+        values: NDArray[Any] = np.ascontiguousarray(column.values, np.int64)
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(column.offsets, np.int64))]
+        inner = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+        return pa.Array.from_buffers(pa.large_list(pa.int64()), n_rows, buffers, children=[inner])
     if field.kind == "text" or column.dtype.kind == "U":
         return _strings(column.tolist())
     kind = "int64" if field.kind == "id" else field.kind
     if kind == "flag":
         return pa.Array.from_buffers(pa.bool_(), n_rows, [None, _bits(column)])
     dtype: Any = {"float": np.float64, "int64": np.int64}.get(kind, np.int32)
-    values: NDArray[Any] = np.ascontiguousarray(column, dtype)
+    values = np.ascontiguousarray(column, dtype)
     is_null = np.isnan(values) if kind == "float" else values < 0 if kind == "replica" else None
     return pa.Array.from_buffers(_TYPES[kind], n_rows, [_validity(is_null), pa.py_buffer(values)])
 

@@ -6,11 +6,12 @@ from typing import Literal
 SCHEMA = "simserve/1"
 """Version of all output files; within it columns are only added."""
 
-Kind = Literal["float", "int32", "int64", "replica", "flag", "category", "text", "id"]
+Kind = Literal["float", "int32", "int64", "replica", "flag", "category", "text", "id", "lists"]
 """How a column is kept and written.
 
 float: NaN is null. replica: int32, -1 is null. category: few different strings, written as a dictionary. id: whole
-numbers, or strings where the load had its own. A column that nobody gave is None in memory and all null in the file.
+numbers, or strings where the load had its own. lists: of whole numbers, in traces alone. A column that nobody gave is
+None in memory and all null in the file.
 """
 
 

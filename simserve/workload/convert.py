@@ -1,12 +1,14 @@
 """Convert: any trace as a file of our own format."""
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from simserve.errors import TraceError
+from simserve.tables.columns import Lists
 from simserve.tables.files import replace_text
 from simserve.workload.trace import Trace
 
@@ -29,7 +31,7 @@ DECIMALS = 9
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as CSV or parquet, by the ending of the name. Raises TraceError, OutputError."""
     columns: dict[str, Any] = {name: getattr(trace, name) for name in COLUMNS}
-    columns = {name: column for name, column in columns.items() if column is not None}
+    columns = {name: column for name, column in columns.items() if column is not None} | _prefix_columns(trace)
     if path.suffix == ".parquet":
         from simserve.tables.parquet import write_columns  # late: pyarrow is slow to import
 
@@ -40,12 +42,27 @@ def write_trace(trace: Trace, path: Path) -> None:
         raise TraceError(f"{path}: a trace is written as .csv or .parquet, got '{path.suffix}'; change the ending")
 
 
+def _prefix_columns(trace: Trace) -> dict[str, Any]:
+    if trace.prefixes is None:
+        return {}
+    ids = Lists(*trace.prefixes.ids())
+    return {"hash_ids": ids, "hash_block_tokens": np.full(len(trace), trace.prefixes.block_tokens)}
+
+
 def _csv_text(columns: dict[str, Any]) -> str:
     from io import StringIO
 
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    shown = [np.round(c, DECIMALS).tolist() if c.dtype.kind == "f" else c.tolist() for c in columns.values()]
-    writer.writerows(zip(*shown, strict=True))
+    writer.writerows(zip(*map(_shown, columns.values()), strict=True))
     return text.getvalue()
+
+
+def _shown(column: Any) -> list[Any]:
+    """The cells of a column; lists as numbers apart by spaces."""
+    if isinstance(column, Lists):
+        texts, ends = list(map(str, column.values.tolist())), column.offsets.tolist()
+        return [" ".join(texts[start:end]) for start, end in pairwise(ends)]
+    cells: list[Any] = (np.round(column, DECIMALS) if column.dtype.kind == "f" else column).tolist()
+    return cells

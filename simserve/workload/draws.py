@@ -1,7 +1,7 @@
-"""Draws: requests of an arrival process and a length distribution, held against the rules; both may be anybody's."""
+"""Draws: requests of arrival processes, lengths and prefixes, held against the rules; all of them may be anybody's."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from simserve.errors import PolicyError, SimserveError
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.lengths.base import Drawn, Lengths
+from simserve.workload.prefixes.base import PrefixStructure
 from simserve.workload.streams import Stream
-from simserve.workload.trace import MOST_TOKENS
+from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
 
 def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
@@ -37,7 +38,36 @@ def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
     return Drawn(prompts, outputs, tuple(map(str, drawn.notes)))
 
 
-def _instants(process: Arrivals, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
+def draw_prefixes(
+    structure: PrefixStructure,
+    arrival_s: NDArray[np.float64],
+    duration_s: float | None,
+    lengths: Lengths,
+    stream: Stream,
+) -> Trace:
+    """Requests whose prompts share what the structure says. Raises PolicyError."""
+
+    def new_parts(n: int) -> Drawn:
+        return draw_lengths(lengths, n, stream)
+
+    trace: Any = _asked(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
+    _hold(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
+    _instants(structure, "draw", lambda: trace.arrival_s)
+    n = len(trace)
+    if duration_s is None:
+        _hold(structure, "draw", n == len(arrival_s), f"must give the {len(arrival_s)} requests asked for", n)
+    for name in ("prompt_tokens", "output_tokens"):
+        _tokens(structure, name, getattr(trace, name), n)
+    prefixes = trace.prefixes
+    _hold(structure, "draw", isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
+    _hold(structure, "draw", len(prefixes) == n, f"must give prefixes of the {n} requests", len(prefixes))
+    too_many = prefixes.n_ids_of_rows() * prefixes.block_tokens > trace.prompt_tokens + trace.output_tokens
+    rule = "a request must not have more ids than its prompt and answer have whole blocks"
+    _hold(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
+    return cast(Trace, trace)
+
+
+def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
     arrival_s = _numbers(process, method, "instants in seconds", _asked(process, method, ask)).astype(np.float64)
     is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
     _hold(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
@@ -46,7 +76,7 @@ def _instants(process: Arrivals, method: str, ask: Callable[[], Any]) -> NDArray
     return arrival_s
 
 
-def _tokens(lengths: Lengths, name: str, values: Any, n: int) -> NDArray[np.int64]:
+def _tokens(lengths: object, name: str, values: Any, n: int) -> NDArray[np.int64]:
     tokens = _numbers(lengths, "draw", name, values)
     _hold(lengths, "draw", len(tokens) == n, f"must give the {n} {name} asked for", len(tokens))
     is_length = (tokens >= 1) & (tokens <= MOST_TOKENS) & (tokens == np.floor(tokens))

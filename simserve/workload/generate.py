@@ -1,34 +1,67 @@
-"""Generate: a trace of one's own, from an arrival process and a distribution of lengths."""
+"""Generate: a trace of one's own, from an arrival process, a distribution of lengths, and what prompts share."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simserve import plugins
 from simserve.workload.arrivals.base import Arrivals
-from simserve.workload.draws import arrivals_until, draw_lengths, first_arrivals
+from simserve.workload.draws import arrivals_until, draw_lengths, draw_prefixes, first_arrivals
 from simserve.workload.lengths.base import Lengths
-from simserve.workload.streams import streams
+from simserve.workload.prefixes.base import PrefixStructure
+from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
 Spec = str | Mapping[str, Any]
 
 
 def generate(
-    arrivals: Spec, lengths: Spec, *, n_requests: int | None = None, duration_s: float | None = None, seed: int = 0
+    arrivals: Spec,
+    lengths: Spec,
+    *,
+    prefixes: Spec | None = None,
+    n_requests: int | None = None,
+    duration_s: float | None = None,
+    seed: int = 0,
 ) -> Trace:
     """So many requests, or all of so many seconds. Raises PolicyError for a spec that is wrong."""
     process: Arrivals = plugins.build("workload.arrivals", arrivals)
-    return draw(process, plugins.build("workload.lengths", lengths), n_requests, duration_s, seed)
+    prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(prefixes))
+    return draw(process, prompts, n_requests, duration_s, streams(seed))
 
 
-def draw(process: Arrivals, lengths: Lengths, n_requests: int | None, duration_s: float | None, seed: int) -> Trace:
-    """The same from plug-ins that are built. Raises PolicyError for one that breaks a rule."""
-    stream = streams(seed)
+@dataclass(frozen=True)
+class Prompts:
+    """What requests ask for: how much that is new, and what they share."""
+
+    lengths: Lengths
+    structure: PrefixStructure | None
+
+    def draw(self, arrival_s: NDArray[np.float64], duration_s: float | None, stream: Stream) -> Trace:
+        """The requests that come at these instants, or whose conversations begin then. Raises PolicyError."""
+        if self.structure is not None:
+            return draw_prefixes(self.structure, arrival_s, duration_s, self.lengths, stream)
+        drawn = draw_lengths(self.lengths, len(arrival_s), stream)
+        return Trace(arrival_s, drawn.prompt_tokens, drawn.output_tokens, notes=drawn.notes)
+
+
+def prefix_structure(spec: Spec | None) -> PrefixStructure | None:
+    """What a workload's `prefixes` asks for, if anything. Raises PolicyError for a spec that is wrong."""
+    structure: PrefixStructure | None = None if spec is None else plugins.build("workload.prefixes", spec)
+    return structure
+
+
+def draw(
+    process: Arrivals, prompts: Prompts, n_requests: int | None, duration_s: float | None, stream: Stream
+) -> Trace:
+    """Requests from plug-ins that are built. Raises PolicyError for one that breaks a rule."""
     if n_requests is not None and duration_s is None:
         arrival_s = first_arrivals(process, n_requests, stream)
     elif duration_s is not None and n_requests is None:
         arrival_s = arrivals_until(process, duration_s, stream)
     else:
         raise ValueError(f"give n_requests or duration_s and not both, got {n_requests} and {duration_s}")
-    drawn = draw_lengths(lengths, len(arrival_s), stream)
-    return Trace(arrival_s, drawn.prompt_tokens, drawn.output_tokens, notes=drawn.notes)
+    return prompts.draw(arrival_s, duration_s, stream)

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.sharing import sharing
 from simserve.workload.trace import Trace
 
 WINDOWS_S = (1.0, 10.0, 60.0, 300.0)
@@ -15,7 +16,7 @@ FEWEST_WINDOWS = 10
 
 
 def trace_info(trace: Trace) -> dict[str, Any]:
-    """Rate, burstiness and lengths of a trace as plain data; None where it is too short to tell."""
+    """Rate, burstiness, lengths and shared prefixes of a trace as plain data; None where it does not tell."""
     prompts, outputs = trace.prompt_tokens, trace.output_tokens
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     return {
@@ -28,6 +29,7 @@ def trace_info(trace: Trace) -> dict[str, Any]:
         "output_tokens": _lengths(outputs),
         "rank_correlation": rank_correlation(prompts, outputs),
         "stamp_s": stamp_s(trace),
+        "prefixes": sharing(trace),
         "notes": list(trace.notes),
     }
 

@@ -10,9 +10,7 @@ import numpy as np
 from simserve import plugins
 from simserve.errors import TraceError
 from simserve.workload.arrivals.base import Arrivals
-from simserve.workload.draws import draw_lengths
-from simserve.workload.generate import draw
-from simserve.workload.lengths.base import Lengths
+from simserve.workload.generate import Prompts, draw, prefix_structure
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -39,7 +37,8 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
     load = _offered(workload, seed, base_dir)
     stop_s = workload.duration_s if load.concurrency is not None else None
-    return replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
+    load = replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
+    return _saying_what_is_not_cached(load)
 
 
 def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
@@ -48,24 +47,23 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
         from simserve.workload.replay import replay
 
         return Load(_limited(replay(workload.trace, base_dir, stream, workload), workload.max_tokens))
-    lengths: Lengths = plugins.build("workload.lengths", workload.lengths)
+    prompts = Prompts(plugins.build("workload.lengths", workload.lengths), prefix_structure(workload.prefixes))
     if workload.client is not None:
-        return _closed_loop(workload, lengths, stream)
+        return _closed_loop(workload, prompts, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
-    trace = draw(arrivals, lengths, workload.n_requests, workload.duration_s, seed)
+    trace = draw(arrivals, prompts, workload.n_requests, workload.duration_s, stream)
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
         raise TraceError(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
     return Load(_limited(trace, workload.max_tokens))
 
 
-def _closed_loop(workload: Any, lengths: Lengths, stream: Stream) -> Load:
+def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
     """Rows in the order in which clients will send them."""
 
     def rows(start: int, end: int) -> Trace:
-        drawn = draw_lengths(lengths, end, stream)
-        prompts, outputs = drawn.prompt_tokens[start:end], drawn.output_tokens[start:end]
-        return _limited(Trace(np.zeros(end - start), prompts, outputs, notes=drawn.notes), workload.max_tokens)
+        drawn = prompts.draw(np.zeros(end), None, stream)
+        return _limited(drawn.take(slice(start, end)), workload.max_tokens)
 
     concurrency: int = workload.client["concurrency"]
     if workload.n_requests is not None:
@@ -79,3 +77,12 @@ def _limited(trace: Trace, max_tokens: int | None) -> Trace:
     if max_tokens is None or trace.max_tokens is not None:
         return trace
     return replace(trace, max_tokens=np.full(len(trace), max_tokens))
+
+
+NOT_CACHED = "prompts share prefixes, but no replica caches them yet: every prompt is computed whole"
+
+
+def _saying_what_is_not_cached(load: Load) -> Load:
+    """To be deleted, with NOT_CACHED, when replicas cache prefixes."""
+    trace = load.trace
+    return load if trace.prefixes is None else replace(load, trace=replace(trace, notes=(*trace.notes, NOT_CACHED)))

@@ -9,6 +9,76 @@ from numpy.typing import NDArray
 MOST_TOKENS = 10_000_000
 """More than any model takes: a length above it is a mistake, and may not fit 64 bits."""
 
+Rows = slice | NDArray[np.int64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Which prompts begin alike: the ids of the leading blocks of each request, in blocks of block_tokens tokens.
+
+    Ids are chained: an id stands for all tokens up to the end of its block, so two requests with an equal id are equal
+    up to there. Ids go on from the prompt into the answer where a later prompt contains it. Whole blocks alone have
+    ids, for no engine shares another; what comes after a request's last id is nobody else's.
+
+    Ids are kept as runs of consecutive ones, since they are given out in order: a thousand shared tokens take one
+    run a request, not sixty ids.
+
+    Invariant: starts rises from 0 to the number of runs; first_ids and n_ids are not negative.
+    """
+
+    block_tokens: int
+    first_ids: Ints
+    """The first id of each run, `(n_runs,)`."""
+    n_ids: Ints
+    """How many ids it has, `(n_runs,)`."""
+    starts: Ints
+    """Runs [starts[i], starts[i + 1]) are those of request i, `(n_requests + 1,)`."""
+
+    @classmethod
+    def from_ids(cls, block_tokens: int, ids: Ints, offsets: Ints) -> "Prefixes":
+        """From the ids of all requests end to end, of which [offsets[i], offsets[i + 1]) are those of request i."""
+        begins = np.ones(len(ids) + 1, np.bool_)
+        begins[1:-1] = np.diff(ids) != 1
+        begins[offsets] = True
+        first = np.flatnonzero(begins)
+        return cls(block_tokens, ids[first[:-1]], np.diff(first), np.searchsorted(first, offsets))
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def n_ids_of_rows(self) -> Ints:
+        """How many ids each request has, `(n_requests,)`."""
+        ends = np.concatenate([[0], np.cumsum(self.n_ids)])
+        return np.diff(ends[self.starts])
+
+    def of(self, row: int) -> list[int]:
+        """The ids of one request, first block first."""
+        runs = slice(self.starts[row], self.starts[row + 1])
+        ids: list[int] = []
+        for first, n in zip(self.first_ids[runs].tolist(), self.n_ids[runs].tolist(), strict=True):
+            ids += range(first, first + n)
+        return ids
+
+    def ids(self) -> tuple[Ints, Ints]:
+        """All ids end to end, and where each request's begin and end among them: what `from_ids` takes."""
+        ends = np.concatenate([[0], np.cumsum(self.n_ids)])
+        return _counted_up(self.first_ids, self.n_ids), ends[self.starts]
+
+    def take(self, rows: Rows) -> "Prefixes":
+        """Those of some requests, or of all in another order."""
+        first = self.starts[:-1][rows]
+        n_runs = self.starts[1:][rows] - first
+        runs = _counted_up(first, n_runs)
+        starts = np.concatenate([[0], np.cumsum(n_runs)])
+        return Prefixes(self.block_tokens, self.first_ids[runs], self.n_ids[runs], starts)
+
+
+def _counted_up(firsts: Ints, counts: Ints) -> Ints:
+    """first, first + 1, ... for each of firsts, as many as counts says, end to end."""
+    before = np.cumsum(counts) - counts
+    return np.repeat(firsts - before, counts) + np.arange(counts.sum())
+
 
 @dataclass(frozen=True)
 class Trace:
@@ -27,13 +97,20 @@ class Trace:
     turn: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
+    prefixes: Prefixes | None = None
     notes: tuple[str, ...] = ()
     """What a reader or generator wants the user to know: sorted rows, clipped shares, coarse stamps."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
-    def take(self, rows: slice | NDArray[np.int64]) -> "Trace":
+    def take(self, rows: Rows) -> "Trace":
         """Some of the requests, or all in another order."""
-        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Trace(**{k: v if k == "notes" or v is None else v[rows] for k, v in columns.items()})
+        given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return Trace(**{name: _taken(value, rows) for name, value in given.items()})
+
+
+def _taken(column: Any, rows: Rows) -> Any:
+    if isinstance(column, tuple):  # notes are of the whole trace
+        return column
+    return column.take(rows) if isinstance(column, Prefixes) else column[rows]

@@ -263,6 +263,9 @@ def test_what_comes_with_a_later_release_says_not_yet(said: Said, small: str, ov
     assert "not there yet" in message
 
 
+TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
+
+
 # -- the workload's own rules ------------------------------------------------------------------------------------------
 
 
@@ -278,6 +281,45 @@ def test_what_comes_with_a_later_release_says_not_yet(said: Said, small: str, ov
         (["workload.arrivals=", "workload.client={concurrency: 0}"], "concurrency: must be at least 1, got 0"),
         (["workload.arrivals=", "workload.client={kind: open, concurrency: 1}"], "must be 'closed_loop', got 'open'"),
         (["workload.arrivals={rate_per_s: 8}"], "workload.arrivals.kind: is missing; name the arrival process"),
+        (["workload.prefixes=sharred"], "unknown prefix structure, got 'sharred'; did you mean shared?"),
+        (["workload.prefixes={kind: shared}"], "workload.prefixes.prefix_tokens: is missing"),
+        (
+            ["workload.prefixes={kind: shared, prefix_tokens: -1}"],
+            "prefix_tokens: must be at least 1 or a list, got -1",
+        ),
+        (
+            ["workload.prefixes={kind: shared, prefix_tokens: [1, 2], n_prefixes: 3}"],
+            "2 by prefix_tokens and 3 by n_pre",
+        ),
+        (
+            ["workload.prefixes={kind: shared, prefix_tokens: 9, weights: [1, 2], zipf_exponent: 1}"],
+            "got both; leave one",
+        ),
+        (
+            ["workload.prefixes={kind: documents, n_documents: 5, document_tokens: 9, n_docs: 4}"],
+            "did you mean n_documents?",
+        ),
+        (["workload.prefixes={kind: documents, n_documents: 5, document_tokens: [9, 3]}"], "the first bound must not"),
+        (
+            ["workload.prefixes={kind: conversations, turns: 20000, think_s: 1}"],
+            "turns must be at most 10000, got 20000",
+        ),
+        (
+            ["workload.prefixes={kind: conversations, turns: 2, think_s: {mean: -3}}"],
+            "think_s.mean: must be more than 0, got -3",
+        ),
+        (
+            ["workload.prefixes={kind: conversations, turns: 2, think_s: {mean: 3, max: 9}}"],
+            "mean (exponential), or by",
+        ),
+        (
+            ["workload.prefixes={kind: shared, gsp_num_groups: 3, prefix_tokens: 9}"],
+            "here it is workload.prefixes.n_pref",
+        ),
+        (
+            ["workload.arrivals=", "workload.client={concurrency: 2}", TALKS],
+            "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered",
+        ),
     ],
 )
 def test_a_workload_has_one_source_of_requests_and_one_end(
@@ -285,6 +327,12 @@ def test_a_workload_has_one_source_of_requests_and_one_end(
 ) -> None:
     (told,) = said(small, *overrides)
     assert message in told
+
+
+def test_a_trace_brings_its_own_prefixes(said: Said, small: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
+    (message,) = said(small, "workload.arrivals=", "workload.lengths=", "workload.trace.path=t.csv", TALKS)
+    assert "workload.prefixes={kind: conversations, turns: 2, think_s: 1}: a trace brings its own prefixes" in message
 
 
 def test_a_trace_brings_its_own_lengths(said: Said, small: str, tmp_path: Path) -> None:

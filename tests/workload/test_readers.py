@@ -25,7 +25,7 @@ BURST = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,
 FILES = {
     "azure.csv": AZURE,
     "mooncake.jsonl": '{"timestamp": 0, "input_length": 374, "output_length": 44, "hash_ids": [1]}\n'
-    '{"timestamp": 4314, "input_length": 396, "output_length": 109, "hash_ids": [1, 2]}\n',
+    '{"timestamp": 4314, "input_length": 396, "output_length": 109, "hash_ids": [2]}\n',
     "burstgpt.csv": BURST + "5,a,1,ChatGPT,374,44,418,API\n6,b,1,ChatGPT,9,0,9,API\n9.3145,c,1,GPT-4,396,109,505,API\n",
     "vllm.jsonl": '{"timestamp": 1.0, "input_length": 374, "output_length": 44}\n'
     '{"timestamp": 5.3145, "input_length": 396, "output_length": 109}\n',

@@ -30,11 +30,12 @@ class Uniform(Lengths):
     def draw(self, n: int, stream: Stream) -> Drawn:
         """Two independent uniform draws a request."""
         return Drawn(
-            _between(self.prompt_tokens, stream("lengths/prompt").random(n)),
-            _between(self.output_tokens, stream("lengths/output").random(n)),
+            between(self.prompt_tokens, stream("lengths/prompt").random(n)),
+            between(self.output_tokens, stream("lengths/output").random(n)),
         )
 
 
-def _between(bounds: tuple[int, int], share: NDArray[np.float64]) -> NDArray[np.int64]:
+def between(bounds: tuple[int, int], share: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The integer at a share of the way from the first bound to the second, both included, `(n,)`."""
     low, high = bounds
     return (low + np.floor(share * (high - low + 1))).astype(np.int64)

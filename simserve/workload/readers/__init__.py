@@ -11,16 +11,13 @@ from simserve.errors import TraceError
 from simserve.plugins.flaws import did_you_mean
 from simserve.workload.readers.base import read_text
 from simserve.workload.readers.json_lines import parsed
+from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, told_block_tokens
 from simserve.workload.trace import Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
 
 ROWS_LOOKED_AT = 100
 """Lines of JSON read to tell a Mooncake trace from a vLLM one."""
-
-LONGEST_VLLM_BLOCK_TOKENS = 32
-"""Prompt tokens for each of the hash_ids: at most 24 where blocks hold 16, more where they hold 512; prompts up to 32
-tokens do not tell."""
 
 
 def read_trace(path: Path, format: str = "auto") -> Trace:
@@ -68,9 +65,9 @@ def _told_of_json(text: str) -> tuple[str, str | None]:
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
     for row in hashed:
         n_tokens = row.get("input_length")
-        if isinstance(n_tokens, int) and n_tokens > LONGEST_VLLM_BLOCK_TOKENS:
-            is_vllm = n_tokens <= LONGEST_VLLM_BLOCK_TOKENS * len(row["hash_ids"])
-            return ("vllm" if is_vllm else "mooncake"), None
+        told = told_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
+        if told is not None:
+            return ("vllm" if told == VLLM_BLOCK_TOKENS else "mooncake"), None
     if hashed:
         return "mooncake", "read as mooncake, timestamps in milliseconds; if they are seconds, say format: vllm"
     return "vllm", "read as vllm, timestamps in seconds; if they are milliseconds, say format: mooncake"

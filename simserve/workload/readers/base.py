@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,11 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-def checked(place: Place, trace: Trace) -> Trace:
+def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], Trace] | None = None) -> Trace:
     """The rows of a file as a trace that starts at its first stamp, in order of arrival; counts become integers.
 
-    Raises TraceError for rows that cannot be served.
+    Prefixes are put to rows whose lengths are right, still in the order of the file. Raises TraceError for rows that
+    cannot be served.
     """
     if not len(trace):
         raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
@@ -111,6 +112,8 @@ def checked(place: Place, trace: Trace) -> Trace:
     given: dict[str, Any] = {name: column for name in LEAST if (column := getattr(trace, name)) is not None}
     whole: dict[str, Any] = {name: _whole(place, name, column) for name, column in given.items()}
     trace = replace(trace, **whole)
+    if put_prefixes is not None:
+        trace = put_prefixes(place, trace)
     trace = _in_order(trace)
     return replace(trace, arrival_s=trace.arrival_s - trace.arrival_s[0])
 

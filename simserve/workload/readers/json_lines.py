@@ -1,35 +1,41 @@
 """Lines of JSON with timestamp, input_length and output_length: what Mooncake and vLLM traces have in common."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.workload.readers.base import Place, checked, numbers, read_text
+from simserve.workload.readers.prefix_ids import HashIds
 from simserve.workload.trace import Trace
 
 KEYS = ("timestamp", "input_length", "output_length")
-PREFIXES = "prefixes that prompts share (hash_ids) are not used: every prompt is computed whole"
 
 
-def read_lines(path: Path, seconds_per_stamp: float) -> Trace:
+Meaning = Callable[[list[Any], NDArray[Any]], HashIds]
+"""What the hash_ids of all rows are ids of, given the lengths of their prompts."""
+
+
+def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
     """A trace of such lines; empty ones are passed over. Raises TraceError."""
     lines: list[int] = []
     columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
-    has_prefixes = False
+    hash_ids: list[Any] = []
     for line, text in enumerate(read_text(path).split("\n"), 1):
         if text and not text.isspace():
             row = _row(path, line, text)
-            has_prefixes = has_prefixes or bool(row.get("hash_ids"))
+            hash_ids.append(row.get("hash_ids"))
             lines.append(line)
             for key, column in zip(KEYS, columns, strict=True):
                 column.append(row[key])
     place = Place(path, np.array(lines, np.int64))
     stamps, prompts, outputs = (numbers(place, key, column) for key, column in zip(KEYS, columns, strict=True))
-    notes = (PREFIXES,) if has_prefixes else ()
-    return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs, notes=notes))
+    put_prefixes = meaning(hash_ids, prompts).put if any(hash_ids) else None
+    return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs), put_prefixes)
 
 
 def parsed(text: str) -> Any:

@@ -1,6 +1,6 @@
 """Our own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from simserve.errors import OutputError, TraceError
 from simserve.workload.readers.base import Place, checked, items, numbers, refuse_rows
 from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
+from simserve.workload.readers.prefix_ids import HashIds, PrefixNames, same_in_all
 from simserve.workload.trace import Trace
 
 WANTED = {
@@ -22,21 +23,55 @@ WANTED = {
     "turn": False,
     "priority": False,
     "slo_class": False,
+    "hash_ids": False,
+    "hash_block_tokens": False,
+    "prefix_id": False,
+    "prefix_tokens": False,
 }
 TEXTS = ("request_id", "session_id", "slo_class")
+PREFIXES = ("hash_ids", "hash_block_tokens", "prefix_id", "prefix_tokens")
 
 Columns = dict[str, Sequence[Any] | NDArray[Any]]
 
 
 def read(path: Path) -> Trace:
     """A trace of ours. Raises TraceError."""
-    place, columns, header = _parquet(path) if path.suffix == ".parquet" else read_csv(path, WANTED)
+    place, columns, header = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     texts = {name: _texts(columns[name]) for name in TEXTS if name in columns}
     if "request_id" in texts:
         _refuse_duplicates(place, texts["request_id"])
-    known = {name: numbers(place, name, columns[name]) for name in columns if name not in TEXTS}
+    known = {name: numbers(place, name, columns[name]) for name in columns if name not in (*TEXTS, *PREFIXES)}
     read_columns: dict[str, Any] = known | texts
-    return checked(place, Trace(**read_columns, notes=unused(header, WANTED)))
+    return checked(place, Trace(**read_columns, notes=unused(header, WANTED)), _prefixes(place, columns))
+
+
+def _prefixes(place: Place, columns: Columns) -> Callable[[Place, Trace], Trace] | None:
+    """What puts prefixes to the trace: hash_ids, or prefix_id with prefix_tokens; both need hash_block_tokens."""
+    given = [name for name in ("hash_ids", "prefix_id") if name in columns]
+    if not given:
+        return None
+    if len(given) > 1:
+        raise TraceError(f"{place.path}: prefixes are told by hash_ids or by prefix_id, got both; remove one")
+    missing = [name for name in ("hash_block_tokens", "prefix_tokens") if name not in columns]
+    if "hash_block_tokens" in missing:
+        rule = f"column hash_block_tokens is missing beside {given[0]}"
+        raise TraceError(f"{place.path}: {rule}; say how many tokens a block has, the same in all rows")
+    block_tokens = same_in_all(place, "hash_block_tokens", columns["hash_block_tokens"])
+    if given == ["hash_ids"]:
+        return HashIds([_ids(value) for value in columns["hash_ids"]], block_tokens, of_prompts=False).put
+    if missing:
+        rule = "column prefix_tokens is missing beside prefix_id"
+        raise TraceError(f"{place.path}: {rule}; say how many tokens of each prompt are those of its prefix")
+    prefix_tokens = numbers(place, "prefix_tokens", columns["prefix_tokens"])
+    return PrefixNames(_texts(columns["prefix_id"]), prefix_tokens, block_tokens).put
+
+
+def _ids(value: Any) -> Any:
+    """The ids of a row: in CSV they are text, apart by spaces; what is neither stays as it is, to be refused."""
+    if isinstance(value, str):
+        words = value.split()
+        return [int(word) for word in words] if all(map(str.isdecimal, words)) else value
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
@@ -51,6 +86,11 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
         raise TraceError(str(error)) from None
     found = columns_of(path, list(columns), WANTED)
     return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in found}, list(columns)
+
+
+def _csv(path: Path) -> tuple[Place, Columns, list[str]]:
+    place, columns, header = read_csv(path, WANTED)
+    return place, dict(columns), header
 
 
 def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.str_]:

@@ -1,6 +1,7 @@
 """vLLM: a timed trace (JSON lines, seconds), or the result file of `vllm bench serve` with its detailed arrays.
 
-Timed traces, as the Qwen-Bailian ones, have hash_ids of 16 tokens: vllm-project/vllm pull request 39795.
+Timed traces, as the Qwen-Bailian ones, have hash_ids of 16 tokens (vllm-project/vllm pull request 39795), each made
+from its own block alone (README of alibaba-edu/qwen-bailian-usagetraces-anon). Mooncake's in seconds have 512.
 """
 
 import json
@@ -8,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.workload.readers.base import checked, items, numbers, read_text
 from simserve.workload.readers.json_lines import parsed, read_lines
+from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, told_block_tokens
 from simserve.workload.trace import Trace
 
 ARRAYS = ("start_times", "input_lens", "output_lens")
@@ -21,7 +24,7 @@ def read(path: Path) -> Trace:
     """A vLLM trace or bench result. Raises TraceError."""
     text = read_text(path)
     if not is_result(text):
-        return read_lines(path, seconds_per_stamp=1.0)
+        return read_lines(path, 1.0, _hash_ids)
     result = _arrays(path, text)
     place = items(path, len(result["start_times"]), "request")
     starts, prompts, outputs = (numbers(place, key, result[key]) for key in ARRAYS)
@@ -37,6 +40,12 @@ def read(path: Path) -> Trace:
 def is_result(text: str) -> bool:
     """Whether a text is the result of a benchmark rather than a trace."""
     return '"start_times"' in text or '"input_lens"' in text
+
+
+def _hash_ids(rows: list[Any], prompt_tokens: NDArray[Any]) -> HashIds:
+    told = (told_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
+    block_tokens = next((n for n in told if n is not None), VLLM_BLOCK_TOKENS)
+    return HashIds(rows, block_tokens, may_be_unchained=True)
 
 
 def _arrays(path: Path, text: str) -> dict[str, list[Any]]:

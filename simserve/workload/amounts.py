@@ -1,0 +1,84 @@
+"""Amounts: a number, or a distribution to draw it from, where a prefix structure wants tokens, turns or seconds."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.lengths.base import STRICT, Tokens
+from simserve.workload.lengths.lognormal import Side
+from simserve.workload.lengths.uniform import Bounds, between
+
+LONGEST_S = 90 * 86_400
+"""90 days, as long as a run may be."""
+
+Whole = Tokens | Bounds | Side
+"""So many; [least, most], all equally likely; or lognormal: {median, sigma, max}."""
+
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
+SomeSeconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
+
+
+@dataclass(config=STRICT)
+class DrawnSeconds:
+    """Seconds that are exponential, {mean}, or lognormal and clipped, {median, sigma, max}."""
+
+    mean: SomeSeconds | None = None
+    median: SomeSeconds | None = None
+    sigma: Annotated[float, Field(ge=0, le=10)] | None = None
+    """Standard deviation of the logarithm."""
+    max: SomeSeconds | None = None
+
+    def __post_init__(self) -> None:
+        lognormal = [value is not None for value in (self.median, self.sigma, self.max)]
+        if any(lognormal) != all(lognormal) or any(lognormal) == (self.mean is not None):
+            raise ValueError("is given by mean (exponential), or by median, sigma and max (lognormal)")
+
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """n of them, `(n,)`."""
+        if self.median is None or self.sigma is None or self.max is None:
+            return (self.mean or 0.0) * rng.standard_exponential(n)
+        drawn_s = self.median * np.exp(self.sigma * rng.standard_normal(n))
+        return np.minimum(drawn_s, self.max)
+
+
+Time = Seconds | DrawnSeconds
+"""Always as long, or drawn."""
+
+
+def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """n of an amount, `(n,)`; fewer are the first of more."""
+    if isinstance(amount, int):
+        return np.full(n, amount)
+    if isinstance(amount, Side):
+        return amount.draw(n, rng)[0]
+    return between(amount, rng.random(n))
+
+
+def most_of(amount: Whole) -> int:
+    """The most that can come of it."""
+    if isinstance(amount, int):
+        return amount
+    return amount.max if isinstance(amount, Side) else amount[1]
+
+
+def seconds(time: Time, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """n of a time, `(n,)`; fewer are the first of more."""
+    if isinstance(time, DrawnSeconds):
+        return time.draw(n, rng)
+    return np.full(n, float(time))
+
+
+def zipf_weights(n: int, exponent: float) -> NDArray[np.float64]:
+    """1 / rank**exponent for the ranks 1 to n: Zipf's law at 1, all alike at 0."""
+    weights: NDArray[np.float64] = np.power(np.arange(1, n + 1, dtype=np.float64), -exponent)
+    return weights
+
+
+def picked(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """n indexes, each as likely as its weight says, `(n,)`; fewer are the first of more."""
+    until = np.cumsum(weights)
+    which: NDArray[np.int64] = np.searchsorted(until, rng.random(n) * until[-1], side="right")
+    return np.minimum(which, len(weights) - 1)

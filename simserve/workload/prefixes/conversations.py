@@ -1,0 +1,136 @@
+"""Conversations: each turn's prompt is all that was said before, and what is new."""
+
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
+from simserve.workload.lengths.base import Drawn, Tokens
+from simserve.workload.prefixes.base import (
+    STRICT,
+    BlockTokens,
+    DrawLengths,
+    Ints,
+    PrefixStructure,
+    SomeTokens,
+    prepended,
+    runs_of_two,
+)
+from simserve.workload.streams import Stream
+from simserve.workload.trace import Prefixes, Trace
+
+MOST_TURNS = 10_000
+FEWEST = 64
+
+
+class Turns(NamedTuple):
+    """Requests in the order of their arrival, `(n,)` each."""
+
+    arrival_s: NDArray[np.float64]
+    conversation: Ints
+    turn: Ints
+    """From 1."""
+
+    def first(self, n: int) -> "Turns":
+        """The first n of them."""
+        return Turns(self.arrival_s[:n], self.conversation[:n], self.turn[:n])
+
+
+@dataclass(config=STRICT)
+class Conversations(PrefixStructure):
+    """A prompt is all earlier prompts and answers of its conversation, and the new part after them.
+
+    The arrival process says when conversations begin, so requests come turns times as often. Each next turn comes
+    think_s after the one before it came, answered or not: an open loop.
+    """
+
+    turns: Whole
+    """Requests of a conversation: a number, [least, most], or lognormal {median, sigma, max}."""
+    think_s: Time
+    """From the arrival of a turn to the next: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
+    system_tokens: SomeTokens = 0
+    """Length of a system prompt with which all conversations begin."""
+    max_prompt_tokens: Tokens | None = None
+    """A turn whose prompt would be longer begins anew, with the system prompt and its new part; left out: none does."""
+    block_tokens: BlockTokens = 16
+
+    needs_arrivals: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if most_of(self.turns) > MOST_TURNS:
+            raise ValueError(f"turns must be at most {MOST_TURNS}, got {most_of(self.turns)}")
+
+    def draw(
+        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
+    ) -> Trace:
+        """The first requests of all conversations; request i has the i-th lengths, whichever conversation it is of."""
+        turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
+        drawn = lengths(len(turns.arrival_s))
+        before, prefixes = self._history(turns, drawn)
+        trace = prepended(turns.arrival_s, drawn, before, prefixes)
+        columns = {"session_id": turns.conversation.astype(np.str_), "turn": turns.turn}
+        return Trace(**(vars(trace) | columns))
+
+    def _first(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
+        """As many requests as there are instants: no conversation after those needed is drawn."""
+        n, n_begun = len(start_s), FEWEST
+        while n_begun < n:
+            turns = self._turns(start_s[:n_begun], stream)
+            if np.searchsorted(turns.arrival_s, start_s[n_begun]) >= n:  # none that begins later comes before these
+                break
+            n_begun *= 2
+        return self._turns(start_s[:n_begun], stream).first(n)
+
+    def _until(self, start_s: NDArray[np.float64], duration_s: float, stream: Stream) -> Turns:
+        turns = self._turns(start_s, stream)
+        return turns.first(int(np.searchsorted(turns.arrival_s, duration_s)))
+
+    def _turns(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
+        """All turns of the conversations that begin at these instants."""
+        n_turns = whole_numbers(self.turns, len(start_s), stream("prefixes/turns"))
+        first = np.cumsum(n_turns) - n_turns
+        conversation = np.repeat(np.arange(len(start_s)), n_turns)
+        turn = np.arange(len(conversation)) - first[conversation]
+        think_s = seconds(self.think_s, len(conversation), stream("prefixes/think"))
+        think_s[first] = 0.0
+        passed_s = np.cumsum(think_s)
+        arrival_s = start_s[conversation] + (passed_s - passed_s[first][conversation])
+        order = np.argsort(arrival_s, kind="stable")  # of one instant, earlier conversations and turns first
+        return Turns(arrival_s[order], conversation[order], turn[order] + 1)
+
+    def _history(self, turns: Turns, drawn: Drawn) -> tuple[Ints, Prefixes]:
+        """Tokens before the new part of each request, and its ids: turn by turn, all conversations at once."""
+        n = len(turns.conversation)
+        n_conversations = int(turns.conversation.max(initial=-1)) + 1
+        so_far = np.full(n_conversations, self.system_tokens)
+        chain = np.arange(n_conversations)
+        """The chain that each conversation is at: begun anew it has another."""
+        n_chains = n_conversations
+        before, of_chain = np.empty(n, np.int64), np.empty(n, np.int64)
+        by_turn = np.argsort(turns.turn, kind="stable")
+        for rows in np.split(by_turn, np.flatnonzero(np.diff(turns.turn[by_turn])) + 1):
+            who = turns.conversation[rows]
+            too_long = self._is_too_long(so_far[who] + drawn.prompt_tokens[rows]) & (turns.turn[rows] > 1)
+            so_far[who[too_long]] = self.system_tokens
+            chain[who[too_long]] = n_chains + np.arange(too_long.sum())
+            n_chains += int(too_long.sum())
+            before[rows], of_chain[rows] = so_far[who], chain[who]
+            so_far[who] += drawn.prompt_tokens[rows] + drawn.output_tokens[rows]
+        return before, self._prefixes(before, of_chain, n_chains, drawn)
+
+    def _is_too_long(self, prompt_tokens: Ints) -> NDArray[np.bool_]:
+        if self.max_prompt_tokens is None:
+            return np.zeros(len(prompt_tokens), np.bool_)
+        return prompt_tokens > self.max_prompt_tokens
+
+    def _prefixes(self, before: Ints, of_chain: Ints, n_chains: int, drawn: Drawn) -> Prefixes:
+        """Ids of what is before a request's new part, and of all of it and its answer if another turn comes."""
+        shared = np.full(n_chains, self.system_tokens)
+        np.maximum.at(shared, of_chain, before)  # what the last turn of a chain has before it
+        tokens = np.where(before < shared[of_chain], before + drawn.prompt_tokens + drawn.output_tokens, before)
+        n_system = self.system_tokens // self.block_tokens
+        n_own = shared // self.block_tokens - n_system
+        own_first_ids = n_system + np.cumsum(n_own) - n_own
+        return runs_of_two(self.block_tokens, self.system_tokens, own_first_ids[of_chain], tokens // self.block_tokens)

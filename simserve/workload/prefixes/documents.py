@@ -1,0 +1,51 @@
+"""Questions about documents: prompts begin with a text of a corpus, some of them asked about again and again."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.amounts import Whole, picked, whole_numbers, zipf_weights
+from simserve.workload.prefixes.base import (
+    STRICT,
+    BlockTokens,
+    DrawLengths,
+    PrefixStructure,
+    SomeTokens,
+    prepended,
+    runs_of_two,
+)
+from simserve.workload.streams import Stream
+from simserve.workload.trace import Trace
+
+MOST_DOCUMENTS = 10_000_000
+
+
+@dataclass(config=STRICT)
+class Documents(PrefixStructure):
+    """A prompt is a document of a corpus, and the new part, a question, after it."""
+
+    n_documents: Annotated[PositiveInt, Field(le=MOST_DOCUMENTS)]
+    document_tokens: Whole
+    """Length of a document: a number, [least, most], or lognormal {median, sigma, max}."""
+    zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 1.0
+    """The i-th document is asked about as often as 1 / i**zipf_exponent says: 0 makes them all alike."""
+    system_tokens: SomeTokens = 0
+    """Length of a system prompt before every document."""
+    block_tokens: BlockTokens = 16
+
+    def draw(
+        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
+    ) -> Trace:
+        """One document a request; its length is drawn once, with the corpus."""
+        weights = zipf_weights(self.n_documents, self.zipf_exponent)
+        which = picked(weights, len(arrival_s), stream("prefixes/popularity"))
+        drawn = whole_numbers(self.document_tokens, self.n_documents, stream("prefixes/document_tokens"))
+        tokens = self.system_tokens + drawn
+        n_ids = tokens // self.block_tokens
+        n_system = self.system_tokens // self.block_tokens
+        own_first_ids = n_system + np.cumsum(n_ids - n_system) - (n_ids - n_system)
+        prefixes = runs_of_two(self.block_tokens, self.system_tokens, own_first_ids[which], n_ids[which])
+        return prepended(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)

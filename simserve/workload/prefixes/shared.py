@@ -1,0 +1,56 @@
+"""Shared system prompts: every prompt begins with one of a few texts."""
+
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.amounts import picked, zipf_weights
+from simserve.workload.lengths.base import Tokens
+from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, prepended
+from simserve.workload.streams import Stream
+from simserve.workload.trace import Prefixes, Trace
+
+MOST_PREFIXES = 10_000_000
+Weight = Annotated[PositiveFloat, Field(allow_inf_nan=False)]
+
+
+@dataclass(config=STRICT)
+class Shared(PrefixStructure):
+    """A prompt is one of n_prefixes system prompts, and the new part after it."""
+
+    prefix_tokens: Tokens | Annotated[list[Tokens], Field(min_length=1)]
+    """Length of every system prompt, or a list with that of each."""
+    n_prefixes: Annotated[PositiveInt, Field(le=MOST_PREFIXES)] | None = None
+    """How many there are; left out: as many as the lists have, else one."""
+    zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 0.0
+    """The i-th is as likely as 1 / i**zipf_exponent: 0 makes them all alike."""
+    weights: Annotated[list[Weight], Field(min_length=1)] | None = None
+    """How likely each is, in place of zipf_exponent."""
+    block_tokens: BlockTokens = 16
+
+    def __post_init__(self) -> None:
+        lists = {"prefix_tokens": self.prefix_tokens, "weights": self.weights}
+        sizes = {name: len(value) for name, value in lists.items() if isinstance(value, list)}
+        if self.n_prefixes is not None:
+            sizes["n_prefixes"] = self.n_prefixes
+        if len(set(sizes.values())) > 1:
+            got = " and ".join(f"{n} by {name}" for name, n in sizes.items())
+            raise ValueError(f"must say the same number of prefixes everywhere, got {got}")
+        if self.weights is not None and self.zipf_exponent:
+            raise ValueError("is given by weights or by zipf_exponent, got both; leave one out")
+        self._n = next(iter(sizes.values()), 1)
+
+    def draw(
+        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
+    ) -> Trace:
+        """One system prompt a request, by their weights."""
+        weights = zipf_weights(self._n, self.zipf_exponent) if self.weights is None else np.array(self.weights)
+        which = picked(weights, len(arrival_s), stream("prefixes/popularity"))
+        tokens = np.broadcast_to(np.array(self.prefix_tokens), self._n)
+        n_ids = tokens // self.block_tokens
+        first_ids = np.cumsum(n_ids) - n_ids
+        prefixes = Prefixes(self.block_tokens, first_ids[which], n_ids[which], np.arange(len(arrival_s) + 1))
+        return prepended(arrival_s, lengths(len(arrival_s)), tokens[which], prefixes)

@@ -1,0 +1,164 @@
+"""What a file says of shared prefixes, as Prefixes: ids of blocks, checked row by row, or the name of a prefix."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import TraceError
+from simserve.workload.readers.base import Place, numbers, refuse_rows
+from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
+
+MOST_ID = 2**63 - 1
+CHAINED = (
+    "hash_ids were of the blocks' contents alone and were chained: a block is shared where all before it is equal too"
+)
+
+MOONCAKE_BLOCK_TOKENS = 512
+VLLM_BLOCK_TOKENS = 16
+LONGEST_VLLM_BLOCK_TOKENS = 32
+"""Prompt tokens for each of the hash_ids: at most 24 where blocks hold 16, more where they hold 512; prompts up to 32
+tokens do not tell."""
+
+Ints = NDArray[np.int64]
+
+
+def told_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
+    """Whether a row's ids are of 16 or of 512 tokens each; None where it does not tell."""
+    if not isinstance(hash_ids, list) or not hash_ids or n_tokens <= LONGEST_VLLM_BLOCK_TOKENS:
+        return None
+    is_small = n_tokens <= LONGEST_VLLM_BLOCK_TOKENS * len(hash_ids)
+    return VLLM_BLOCK_TOKENS if is_small else MOONCAKE_BLOCK_TOKENS
+
+
+@dataclass(frozen=True)
+class HashIds:
+    """hash_ids as they stand in a file: a list a row, nothing of it known to be right; None or empty for none."""
+
+    rows: Sequence[Any]
+    block_tokens: int
+    of_prompts: bool = True
+    """One id for each block of the prompt; a last block that is not full may have one or not. Else they may end
+    sooner, or go on into the answer."""
+    may_be_unchained: bool = False
+    """An id may stand for its own block alone, after whatever others."""
+
+    def put(self, place: Place, trace: Trace) -> Trace:
+        """The trace with its prefixes. Needs lengths that are checked. Raises TraceError."""
+        self._refuse_bad(place)
+        offered = np.fromiter(map(_n_ids, self.rows), np.int64, len(self.rows))
+        n_ids = self._whole_blocks(place, trace, offered)
+        kept = [row[:n] for row, n in zip(self.rows, n_ids.tolist(), strict=True) if n]
+        ids = np.fromiter(chain.from_iterable(kept), np.int64, int(n_ids.sum()))
+        offsets = np.concatenate([[0], np.cumsum(n_ids)])
+        unlike = _first_other_predecessor(ids, offsets)
+        notes = trace.notes
+        if unlike is not None and self.may_be_unchained:
+            ids, notes = chained(ids, offsets), (*notes, CHAINED)
+        elif unlike is not None:
+            self._refuse_unchained(place, ids, offsets, *unlike)
+        return replace(trace, prefixes=Prefixes.from_ids(self.block_tokens, ids, offsets), notes=notes)
+
+    def _refuse_bad(self, place: Place) -> None:
+        is_bad = np.array([not _are_ids(row) for row in self.rows], np.bool_)
+        refuse_rows(place, is_bad, f"hash_ids must be whole numbers in [0, {MOST_ID}]", self.rows)
+
+    def _whole_blocks(self, place: Place, trace: Trace, offered: Ints) -> Ints:
+        """How many of each row's ids are those of whole blocks."""
+        tokens = trace.prompt_tokens if self.of_prompts else trace.prompt_tokens + trace.output_tokens
+        whole = tokens // self.block_tokens
+        most = -(-tokens // self.block_tokens)
+        what = "its prompt has" if self.of_prompts else "its prompt and answer have"
+        rule = f"hash_ids must be at most one for each block of {self.block_tokens} tokens that {what}"
+        _refuse_counts(place, offered > most, rule, offered, tokens)
+        if self.of_prompts:
+            rule = f"hash_ids must be one for each block of {self.block_tokens} tokens, or none at all"
+            _refuse_counts(place, (offered < whole) & (offered > 0), rule, offered, tokens)
+        return np.minimum(offered, whole)
+
+    def _refuse_unchained(self, place: Place, ids: Ints, offsets: Ints, at: Ints, first: Ints) -> None:
+        row = np.searchsorted(offsets, at, side="right") - 1
+        is_bad = np.zeros(len(place.numbers), np.bool_)
+        is_bad[row] = True
+        before, elsewhere = (f"after {ids[i - 1]}" if i not in offsets else "first" for i in (at[0], first[0]))
+        said = f"{ids[at[0]]} {before}, and {elsewhere} elsewhere"
+        rule = "hash_ids must be chained, an id always after the same one, as it stands for all that is before it"
+        refuse_rows(place, is_bad, rule, [said] * len(is_bad))
+
+
+@dataclass(frozen=True)
+class PrefixNames:
+    """prefix_id and prefix_tokens as they stand in a file: the first prefix_tokens are those of all with that id."""
+
+    prefix_id: NDArray[np.str_]
+    """Empty for none."""
+    prefix_tokens: NDArray[Any]
+    block_tokens: int
+
+    def put(self, place: Place, trace: Trace) -> Trace:
+        """The trace with its prefixes. Needs lengths that are checked. Raises TraceError."""
+        tokens = self.prefix_tokens
+        is_whole = (tokens >= 0) & (tokens == np.floor(tokens)) & (tokens <= trace.prompt_tokens)
+        refuse_rows(place, ~is_whole, "prefix_tokens must be whole and in [0, prompt_tokens]", tokens)
+        n_ids = np.where(self.prefix_id == "", 0, tokens).astype(np.int64) // self.block_tokens
+        names, name = np.unique(self.prefix_id, return_inverse=True)
+        longest = np.zeros(len(names), np.int64)
+        np.maximum.at(longest, name, n_ids)
+        first_ids = (np.cumsum(longest) - longest)[name]
+        return replace(trace, prefixes=Prefixes(self.block_tokens, first_ids, n_ids, np.arange(len(n_ids) + 1)))
+
+
+def same_in_all(place: Place, name: str, column: Sequence[Any] | NDArray[Any]) -> int:
+    """The one value of a column that says something of the whole file. Raises TraceError."""
+    if not len(column):
+        raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
+    values = numbers(place, name, column)
+    is_block = (values >= 1) & (values <= MOST_TOKENS) & (values == np.floor(values))
+    refuse_rows(place, ~is_block, f"{name} must be whole and in [1, {MOST_TOKENS}]", values)
+    refuse_rows(place, values != values[:1], f"{name} must be the same in all rows", values)
+    return int(values[0])
+
+
+def chained(ids: Ints, offsets: Ints) -> Ints:
+    """Ids of contents made into ids of all up to there: equal where the id and all before it in its row are equal."""
+    n_ids = np.diff(offsets)
+    contents, content = np.unique(ids, return_inverse=True)
+    rows = np.argsort(-n_ids, kind="stable")  # the longest first, so that those with a block i are the first ones
+    result = np.empty_like(ids)
+    before = np.zeros(len(rows), np.int64)
+    n_given = 0
+    for i in range(int(n_ids.max(initial=0))):
+        rows = rows[: np.searchsorted(-n_ids[rows], -i)]
+        at = offsets[rows] + i
+        distinct, new = np.unique(before[: len(rows)] * len(contents) + content[at], return_inverse=True)
+        before = result[at] = n_given + new
+        n_given += len(distinct)
+    return result
+
+
+def _first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | None:
+    """Where an id comes after another one than the first time it comes, and where that was; None if it never does."""
+    before = np.concatenate([[-1], ids[:-1]])
+    before[offsets[:-1][np.diff(offsets) > 0]] = -1
+    _, first, same = np.unique(ids, return_index=True, return_inverse=True)
+    at = np.flatnonzero(before != before[first][same])
+    return (at, first[same][at]) if len(at) else None
+
+
+def _refuse_counts(place: Place, is_bad: NDArray[np.bool_], rule: str, n_ids: Ints, tokens: Ints) -> None:
+    if is_bad.any():
+        got = [f"{n} for {t} tokens" for n, t in zip(n_ids.tolist(), tokens.tolist(), strict=True)]
+        refuse_rows(place, is_bad, rule, got)
+
+
+def _n_ids(row: Any) -> int:
+    return 0 if row is None else len(row)
+
+
+def _are_ids(row: Any) -> bool:
+    if row is None:
+        return True
+    return isinstance(row, list) and set(map(type, row)) <= {int} and (not row or 0 <= min(row) <= max(row) <= MOST_ID)

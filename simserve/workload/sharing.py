@@ -1,0 +1,116 @@
+"""Sharing: what the prompts of a trace have in common, and what a cache that forgets nothing would make of it."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.workload.trace import Prefixes, Trace
+
+Ints = NDArray[np.int64]
+
+LEVELS = (10, 25, 50, 75, 90, 99)
+DISTANCE_LEVELS = (50, 90, 99, 100)
+MOST_IDS_FOR_DISTANCES = 2_000_000
+"""A second or two of time to find them."""
+
+
+def hit_tokens(trace: Trace) -> Ints:
+    """Prompt tokens of each request that an earlier one has computed, `(n_requests,)`; zeros where nobody knows.
+
+    Whole blocks only, and never the last token of a prompt, which is always computed. An earlier request counts as
+    done: its answer is there too, as far as it has ids.
+    """
+    if trace.prefixes is None:
+        return np.zeros(len(trace), np.int64)
+    return _Touches(trace, trace.prefixes).hit_ids() * trace.prefixes.block_tokens
+
+
+def sharing(trace: Trace) -> dict[str, Any] | None:
+    """The figures of a trace's prefixes as plain data; None where it has none."""
+    prefixes = trace.prefixes
+    if prefixes is None:
+        return None
+    touches = _Touches(trace, prefixes)
+    hits = touches.hit_ids() * prefixes.block_tokens
+    shares = hits / trace.prompt_tokens
+    n_blocks = touches.n_distinct + touches.nameless_blocks()
+    return {
+        "block_tokens": prefixes.block_tokens,
+        "hit_frac": float(hits.sum() / trace.prompt_tokens.sum()),
+        "requests_with_hit_frac": float((hits > 0).mean()),
+        "request_hit_frac": {"mean": float(shares.mean())} | _quantiles(shares, LEVELS),
+        "distinct_blocks": n_blocks,
+        "working_set_tokens": n_blocks * prefixes.block_tokens,
+        "reuse_distance_tokens": touches.distances(),
+    }
+
+
+class _Touches:
+    """Every id of every request, in their order: one touch of a block each, `(n_touches,)`."""
+
+    def __init__(self, trace: Trace, prefixes: Prefixes) -> None:
+        ids, offsets = prefixes.ids()
+        self._trace = trace
+        self._block_tokens = prefixes.block_tokens
+        self._n_ids = np.diff(offsets)
+        self._block = ids if ids.max(initial=0) < 2 * len(ids) else np.unique(ids, return_inverse=True)[1]
+        self._row = np.repeat(np.arange(len(trace)), self._n_ids)
+        first_row = np.full(self._block.max(initial=-1) + 1, len(trace))
+        first_row[self._block[::-1]] = self._row[::-1]  # the last value that is written stays: the earliest row's
+        self.n_distinct = int((first_row < len(trace)).sum())
+        most_ids = (trace.prompt_tokens - 1) // self._block_tokens
+        can_hit = np.arange(len(ids)) - offsets[self._row] < most_ids[self._row]
+        self._is_hit = can_hit & (first_row[self._block] < self._row)
+
+    def hit_ids(self) -> Ints:
+        """Leading ids of each request that an earlier one has; chained, so those that are there come first."""
+        return np.bincount(self._row[self._is_hit], minlength=len(self._trace))
+
+    def nameless_blocks(self) -> int:
+        """Whole blocks of prompts that have no id."""
+        return int(np.maximum(self._trace.prompt_tokens // self._block_tokens - self._n_ids, 0).sum())
+
+    def distances(self) -> dict[str, float] | None:
+        """Tokens of different blocks touched from one use of a block to the next, both uses included, over all hits.
+
+        A cache of so many tokens that gives up the least recently used keeps that share of the hits. What has no id
+        takes room too. None without hits, or where there is too much to count.
+        """
+        if not self._is_hit.any() or len(self._block) > MOST_IDS_FOR_DISTANCES:
+            return None
+        before = _last_use(self._block)
+        again = np.flatnonzero(self._is_hit)
+        between = again - before[again] - _larger_before(before)[again]
+        nameless = self._trace.prompt_tokens + self._trace.output_tokens - self._n_ids * self._block_tokens
+        until = np.concatenate([[0], np.cumsum(nameless)])
+        room = until[self._row[again]] - until[self._row[before[again]]]
+        return _quantiles(between * self._block_tokens + room, DISTANCE_LEVELS)
+
+
+def _last_use(block: Ints) -> Ints:
+    """Where each block was touched the last time before, -1 for the first time, `(n,)`."""
+    order = np.argsort(block, kind="stable")
+    before = np.full(len(block), -1)
+    again = np.flatnonzero(np.diff(block[order]) == 0)
+    before[order[again + 1]] = order[again]
+    return before
+
+
+def _larger_before(values: Ints) -> Ints:
+    """For each value how many of those before it are larger, `(n,)`: merge sort's count, level by level."""
+    found = np.zeros(len(values), np.int64)
+    by_value = np.argsort(values, kind="stable")
+    for bit in range(len(values).bit_length()):
+        at = by_value[np.argsort(by_value >> (bit + 1), kind="stable")]  # halves of 2**bit side by side, each by value
+        is_left = (at >> bit) & 1 == 0
+        n_left = np.cumsum(is_left)
+        pair = at >> (bit + 1)
+        n_left_in_all = n_left[np.searchsorted(pair, pair, side="right") - 1]
+        found[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
+    return found
+
+
+def _quantiles(values: NDArray[Any], levels: tuple[int, ...]) -> dict[str, float]:
+    named = zip(levels, np.percentile(values, levels), strict=True)
+    return {"max" if level == 100 else f"p{level}": float(value) for level, value in named}
