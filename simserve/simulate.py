@@ -24,6 +24,7 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica import ReplicaSetup
 from simserve.engine.tabulate import tabulate
+from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
@@ -32,6 +33,7 @@ from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
+from simserve.workload.trace import Prefixes
 
 REPORT_EVERY_S = 0.1
 """Wall time between two calls of `progress`."""
@@ -106,7 +108,11 @@ def _serve(
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
     setups = priced.setups
     cluster = Cluster(
-        [replica for setup, cost in zip(setups, priced.costs, strict=True) for replica in _replicas(setup, cost)],
+        [
+            replica
+            for setup, cost in zip(setups, priced.costs, strict=True)
+            for replica in _replicas(setup, cost, load.trace.prefixes)
+        ],
         scenario.build_router(),
         _offered(load),
         router_seed=f"router/{scenario.seed}",
@@ -125,19 +131,27 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
     return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
-def _replicas(setup: PoolSetup, cost: StepCost) -> list[ReplicaSetup]:
+def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> list[ReplicaSetup]:
     """Those of a pool; data-parallel ranks that share nothing are replicas of their own."""
+    block_tokens = prefixes.block_tokens if prefixes is not None and setup.caches_prefixes else None
+    block_size = setup.ledger.block_size
+    if block_tokens is not None and block_tokens % block_size:
+        raise TraceError(
+            f"pool {setup.name}: block_size must divide the {block_tokens} tokens of a block of the load's prefixes, "
+            f"got {block_size}; change it, or set enable_prefix_caching: false"
+        )
     return [
         ReplicaSetup(
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
             cost,
             setup.ledger.lane_blocks,
-            setup.ledger.block_size,
+            block_size,
             setup.max_model_len,
             setup.engine.async_scheduling,
             n_stages=setup.pipeline,
             n_in_step=setup.n_sharing,
             role=setup.role,
+            block_tokens=block_tokens,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

@@ -44,6 +44,60 @@ class Life:
     preempted_ps: int = 0
     n_preemptions: int = 0
     n_recomputed_tokens: int = 0
+    cached_tokens: int = 0
+    chain: list[int] = field(default_factory=list)
+    n_held_ids: int = 0
+    n_duplicates: int = 0
+    """Ids of which it has blocks of its own, though others have them too."""
+
+
+class OracleCache:
+    """Blocks by their ids, and who holds them, in lists."""
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self.holders: dict[int, list[Request]] = {}
+        self.idle: list[list[int | None]] = []
+        """[id or None, blocks], the next to be given up first."""
+
+    def hits(self, chain: list[int], most: int) -> int:
+        n = 0
+        while n < min(most, len(chain)) and chain[n] in self.holders:
+            n += 1
+        return n
+
+    def hold(self, request: Request, block: int) -> None:
+        if not self.holders[block]:
+            self.idle.remove([block, self.cost])
+        self.holders[block].append(request)
+
+    def add(self, request: Request, block: int) -> bool:
+        """It has computed that block; returns whether somebody holds another such."""
+        is_duplicate = bool(self.holders.get(block))
+        if block in self.holders and not is_duplicate:
+            self.idle.remove([block, self.cost])
+            self.idle.insert(0, [None, self.cost])
+        self.holders.setdefault(block, []).append(request)
+        return is_duplicate
+
+    def let_go(self, request: Request, blocks: list[int], n_own: int) -> None:
+        if n_own:
+            self.idle.append([None, n_own])
+        for block in reversed(blocks):
+            self.holders[block].remove(request)
+            if not self.holders[block]:
+                self.idle.append([block, self.cost])
+
+    def shrink(self, free_blocks: int) -> None:
+        """What is idle lies in free blocks."""
+        while sum(n or 0 for _, n in self.idle) > free_blocks:
+            block, n = self.idle[0]
+            if block is None and n and n > 1:
+                self.idle[0] = [None, n - 1]
+            else:
+                self.idle.pop(0)
+                if block is not None:
+                    del self.holders[block]
 
 
 @dataclass(frozen=True)
@@ -89,6 +143,8 @@ class OracleReplica:
         self.here: list[Request] = []
         """Their keys and values have come, and they decode from the next step on."""
         self.port_free_ps = 0
+        self.id_tokens = setup.block_tokens or 0
+        self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
 
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
@@ -97,15 +153,59 @@ class OracleReplica:
         return [*self.running, *self.away, *(request for _, request, _ in self.in_transfer), *self.here]
 
     def used_blocks(self) -> int:
-        return sum(self.blocks(self.lives[r].stored) for r in self.holders())
+        if self.cache is None:
+            return sum(self.blocks(self.lives[r].stored) for r in self.holders())
+        n_held = sum(1 for holders in self.cache.holders.values() if holders)
+        return sum(self.own_blocks(r) for r in self.holders()) + n_held * self.cache.cost
+
+    def own_blocks(self, request: Request) -> int:
+        """Those that are not counted as blocks of an id."""
+        life = self.lives[request]
+        shared = life.n_held_ids - life.n_duplicates
+        return self.blocks(life.stored) - shared * (self.cache.cost if self.cache else 0)
+
+    def found_tokens(self, request: Request) -> int:
+        most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
+        return self.cache.hits(list(request.chain), most) * self.id_tokens if self.cache else 0
+
+    def look_up(self) -> None:
+        for request in self.waiting if self.cache else ():
+            life = self.lives[request]
+            most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
+            n = self.cache.hits(life.chain, most) if self.cache else 0
+            request.prefilled_tokens = n * self.id_tokens
+            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.holders[block])
+            request.idle_hit_blocks = n_idle * (self.cache.cost if self.cache else 0)
+
+    def note_computed(self, request: Request, n_tokens: int) -> None:
+        life = self.lives[request]
+        while self.cache and life.n_held_ids < min(n_tokens // self.id_tokens, len(life.chain)):
+            life.n_duplicates += self.cache.add(request, life.chain[life.n_held_ids])
+            life.n_held_ids += 1
+
+    def let_go(self, request: Request) -> None:
+        life = self.lives[request]
+        if self.cache:
+            self.note_computed(request, life.stored)
+            self.cache.let_go(request, life.chain[: life.n_held_ids], self.own_blocks(request))
+        life.n_held_ids = life.n_duplicates = 0
+
+    def shrink_cache(self) -> None:
+        if self.cache:
+            self.cache.shrink(self.free_blocks())
 
     def held_blocks(self) -> int:
         in_step = set(self.step[1]) if self.step else set()
+        if self.cache:
+            stored = [self.lives[r].stored for r in in_step]
+            return self.used_blocks() + sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
         return sum(
             max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.holders()
         )
 
     def free_blocks(self) -> int:
+        if self.cache:
+            return self.total_blocks - self.used_blocks()
         lives = [self.lives[r] for r in self.holders()]
         return self.total_blocks - sum(max(life.reserved, self.blocks(life.stored)) for life in lives)
 
@@ -143,12 +243,14 @@ class OracleReplica:
             life.stored += 1
             if not life.finished:
                 self.token(request, now_ps)
+        self.shrink_cache()
         for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
             request.prefilled_tokens += n_tokens
             left = request.prefill_left_tokens
+            self.note_computed(request, request.prefilled_tokens)
             if left <= 0:
                 self.lives[request].padding = -left
                 request.prefilled_tokens += left
@@ -188,6 +290,7 @@ class OracleReplica:
         while self.in_transfer and self.in_transfer[0][0] == now_ps:
             _, request, sender = self.in_transfer.pop(0)
             self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
+            sender.let_go(request)
             sender.away.remove(request)
             self.here.append(request)
             for replica in (self, sender):
@@ -243,6 +346,7 @@ class OracleReplica:
         self.on_done(now_ps)
 
     def leave(self, request: Request) -> None:
+        self.let_go(request)
         request.phase = Phase.DONE
         self.decoding.remove(request)
         del self.running[request]
@@ -262,6 +366,7 @@ class OracleReplica:
             self.setup.scheduler.on_preempt()
         plan = StepPlan()
         while self.waiting or self.prefilling:
+            self.look_up()
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
             if plan.prefill or self.decoding:
                 break
@@ -305,6 +410,7 @@ class OracleReplica:
         (self.decoding if request.phase is Phase.DECODE else self.prefilling).remove(request)
         if request.phase is Phase.DECODE:
             self.setup.scheduler.on_leave(request)
+        self.let_go(request)
         del self.running[request]
         life.n_preemptions += 1
         life.n_recomputed_tokens += life.stored
@@ -323,6 +429,7 @@ class OracleReplica:
                 self.prefilling.append(request)
                 self.running[request] = None
                 request.phase = Phase.PREFILL
+                self.hold_hits(request)
                 if life.scheduled_ps < 0:
                     life.scheduled_ps = now_ps
                 if life.preempted_at_ps >= 0:
@@ -336,12 +443,26 @@ class OracleReplica:
             life.stored = request.prefilled_tokens + n
             tokens += n
             context += life.stored
+        self.shrink_cache()
         kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting) + len(self.coming_in))
         self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
         if self.stages_free_ps:
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
+
+    def hold_hits(self, request: Request) -> None:
+        life = self.lives[request]
+        life.stored = request.prefilled_tokens
+        request.idle_hit_blocks = 0
+        life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
+        for block in life.chain[: life.n_held_ids]:
+            assert self.cache is not None
+            self.cache.hold(request, block)
+        if life.scheduled_ps < 0:
+            life.cached_tokens = request.prefilled_tokens
+        else:
+            life.n_recomputed_tokens -= request.prefilled_tokens
 
     def through_stages(self, now_ps: int, step_ps: int, n_tokens_out: int) -> int:
         """Each stage takes the same time, and begins when the batch is there and the one before it is gone."""
@@ -458,6 +579,7 @@ def run(
         longest = max(map(limit, senders))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
+        request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
         sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
@@ -467,6 +589,7 @@ def run(
             return
         request.max_tokens = min(most, longest - prompt)
         life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), replicas.index(sender))
+        life.chain = list(request.chain)
         lives[request] = by_row[row] = life
         sender.arrive(request)
 

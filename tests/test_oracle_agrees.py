@@ -19,6 +19,7 @@ from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler
@@ -29,7 +30,7 @@ from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 from tests import oracle
 from tests.doubles import LineCost, trace
 
@@ -104,6 +105,35 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
     return pools
 
 
+@st.composite
+def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas that cache prefixes, perhaps only those that compute prompts for others."""
+    apart, together = disaggregated(), setups().filter(lambda found: can_be_apart(found[0].scheduler))
+    n_blocks_an_id = draw(st.integers(1, 3))
+    return [
+        setup if setup.role == "decode" else replace(setup, block_tokens=n_blocks_an_id * setup.block_size)
+        for setup in draw(st.one_of(together, together, apart))
+    ]
+
+
+@st.composite
+def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
+    """Each prompt begins as an earlier one does, up to some block; its own ids may go on into its answer."""
+    load = draw(traces())
+    chains: list[list[int]] = [[]]
+    n_ids = 0
+    for prompt, output in zip(load.prompt_tokens, load.output_tokens, strict=True):
+        most = int(prompt + output) // block_tokens
+        parent = chains[draw(st.integers(0, len(chains) - 1))]
+        chain = parent[: draw(st.integers(0, most))]
+        n_new = draw(st.integers(0, most - len(chain)))
+        chains.append(chain + list(range(n_ids, n_ids + n_new)))
+        n_ids += n_new
+    ids = np.array([block for chain in chains[1:] for block in chain], np.int64)
+    offsets = np.cumsum([0, *map(len, chains[1:])])
+    return replace(load, prefixes=Prefixes.from_ids(block_tokens, ids, offsets))
+
+
 def can_be_apart(scheduler: Scheduler) -> bool:
     """Prompts and answers of one request need not be at one replica."""
     return not scheduler.reserves and not scheduler.runs_to_completion
@@ -163,6 +193,7 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
     columns = cluster.recorder.columns
     names = (
         "replica",
+        "cached_tokens",
         "prefill_replica",
         "transfer_ps",
         "scheduled_ps",
@@ -180,6 +211,7 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
     return {
         row: (
             life.replica,
+            life.cached_tokens,
             life.prefill_replica,
             life.transfer_ps,
             life.scheduled_ps,
@@ -251,6 +283,16 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
     assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(caching(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_prefix_caches(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
+) -> None:
+    load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    is_apart = any(setup.role == "decode" for setup in setups)
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link if is_apart else None))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -200,6 +200,8 @@ class EngineSpec:
     """The activation peak is taken from the budget; false: it comes from the share outside (SGLang)."""
     shares_free: bool = False
     """The KV cache gets its share of what weights and activations leave, rather than what they leave of a share."""
+    prefix_caching: bool = False
+    """Blocks of prompts and answers are kept for those that begin alike."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a server keeps which computes without a pause."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -64,6 +64,7 @@ class Cluster:
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
         self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role != "decode"]
+        self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self.recorder = Recorder(len(self.rows), len(ranks))
         self._closed_loop: ClosedLoopSender | None = None
@@ -140,6 +141,8 @@ class Cluster:
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
+        if self._caches:
+            request.chain = rows.chain(row)
         entry = self._entries[0 if len(self._entries) == 1 else self._pick(self._router, request, self._views)]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)

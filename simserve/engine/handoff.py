@@ -112,7 +112,7 @@ class Receiving(Replica):
             self._blocked_code = BLOCKED_BY[self._kept_out_by]
 
     def _join(self, request: Request) -> None:
-        self.n_blocks_away -= self.blocks_of(request)
+        self.n_away -= 1
         self.seats.running[request] = None
         self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
         if self._follows:
@@ -135,7 +135,7 @@ class Receiving(Replica):
             self.coming_in.popleft()
             n_blocks = self.blocks_of(request)
             self.pool.take(n_blocks, from_reserved=False)
-            self.n_blocks_away += n_blocks
+            self.n_away += 1
             free_blocks -= n_blocks
             free_seats -= 1
             self._recorder.fetch(request.row, now_ps - request.joined_ps)

@@ -1,14 +1,16 @@
 """Offered: the load to serve, as columns that the engine reads a cell at a time."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Rows:
         self.prompts: NDArray[np.int64] = empty
         self.outputs: NDArray[np.int64] = empty
         self.most: NDArray[np.int64] = empty
+        self._prefixes: list[tuple[int, Prefixes]] = []
+        """(first row, prefixes) of each trace that was added."""
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -44,6 +48,8 @@ class Rows:
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
+        if trace.prefixes is not None:
+            self._prefixes.append((len(self.arrivals), trace.prefixes))
         most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
         self.arrivals = np.concatenate([self.arrivals, array_to_ps(trace.arrival_s)])
         self.prompts = np.concatenate([self.prompts, trace.prompt_tokens])
@@ -54,6 +60,14 @@ class Rows:
         self.output_tokens = self.outputs.data
         """Tokens each request will really produce; the engine shortens those that would run past a limit."""
         self.max_tokens = self.most.data
+
+    def chain(self, row: int) -> list[int]:
+        """The ids of a request's leading blocks; none without prefixes."""
+        place = bisect_right(self._prefixes, row, key=itemgetter(0)) - 1
+        if place < 0:
+            return []
+        first_row, prefixes = self._prefixes[place]
+        return prefixes.of(row - first_row)
 
     def __len__(self) -> int:
         return len(self.arrivals)

@@ -56,6 +56,7 @@ _COUNT_COLUMNS = (
     "status_reason",
     "transfer_ps",
     "transfer_wait_ps",
+    "cached_tokens",
 )
 
 
@@ -85,10 +86,10 @@ class Recorder:
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
         self.scheduled_ps, self.first_token_ps, self.finish_ps = (views[name] for name in _TIME_COLUMNS)
-        self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason, *transfer = (
+        self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason, *later = (
             views[name] for name in _COUNT_COLUMNS
         )
-        self._transfer, self._transfer_wait = transfer
+        self._transfer, self._transfer_wait, self._cached = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
@@ -107,6 +108,13 @@ class Recorder:
     def arrive(self, row: int, waited_ps: int) -> None:
         """Its keys and values are there, so long after its prompt was computed."""
         self._transfer[row] = waited_ps
+
+    def find(self, row: int, n_tokens: int, *, is_first: bool) -> None:
+        """A prefix cache had so many of its tokens when it got its seat, for the first time or after a preemption."""
+        if is_first:
+            self._cached[row] = n_tokens
+        else:
+            self._n_recomputed[row] -= n_tokens
 
     def preempt(self, row: int, n_lost_tokens: int) -> None:
         """It lost the keys and values of so many tokens."""

@@ -8,10 +8,12 @@ from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
 from simserve.engine.offered import Rows
+from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
 from simserve.engine.seats import Seats
 from simserve.engine.stretch import Stretch
 from simserve.schedulers.base import Blocked, Scheduler, StepPlan
+from simserve.state.kv_pool import KvPool
 from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
@@ -34,6 +36,15 @@ class ReplicaSetup:
     """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
     role: Literal["both", "prefill", "decode"] = "both"
     """Prefill replicas hand over to decode replicas."""
+    block_tokens: int | None = None
+    """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
+
+    def seats(self, index: int, recorder: Recorder) -> Seats:
+        """With nobody on them."""
+        if self.block_tokens is None:
+            return Seats(index, self.scheduler, recorder, KvPool(self.n_blocks, self.block_size))
+        pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+        return CachingSeats(index, self.scheduler, recorder, pool, self.block_tokens)
 
     @property
     def n_ranks(self) -> int:
@@ -63,14 +74,15 @@ class Replica:
     ) -> None:
         self.index = index
         self.n_outstanding = 0
-        self.n_blocks_away = 0
-        """Blocks in use by requests that have left for another replica, or have not come in from one."""
+        self.n_away = 0
+        """Requests that hold blocks here and have left for another replica, or have not come in from one."""
         self._n_given_back = 0
-        """Of these, blocks that have been given back in the step in flight."""
+        """Blocks that these have given back in the step in flight."""
         self.n_before_queue = 0
         """Requests from other replicas that have no blocks here yet."""
         self.total_blocks = setup.n_blocks
-        self.seats = Seats(index, setup.scheduler, recorder, setup.n_blocks, setup.block_size, setup.max_model_len)
+        self.seats = setup.seats(index, recorder)
+        self.seats.view.max_model_len = setup.max_model_len
         self.cohort, self.pool = self.seats.cohort, self.seats.pool
         self.stretch: Stretch | None = None
         self._scheduler = setup.scheduler
@@ -78,6 +90,7 @@ class Replica:
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._follows = setup.scheduler.follows
         self._most_running = setup.scheduler.seats
+        self._caches = setup.block_tokens is not None
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
@@ -118,15 +131,22 @@ class Replica:
         """Requests that come from other replicas and do not run here yet."""
         return []
 
+    def found_tokens(self, request: Request) -> int:
+        """Tokens of its prompt that the prefix cache has at this instant."""
+        stretch = self.stretch
+        if self._caches and stretch is not None and stretch.n_decoding:
+            n_steps = stretch.steps_done(self._clock.now_ps)  # they have taken blocks, and are not committed yet
+            self.seats.make_way(self.cohort.blocks_to_grow(n_steps))
+        return self.seats.found_tokens(request)
+
     def blocks_of(self, request: Request) -> int:
         """Blocks that hold its prompt."""
         return -(-request.prefilled_tokens // self.pool.block_size)
 
     def give_back(self, request: Request, now_ps: int) -> None:
         """Another replica has the keys and values of a request: its blocks here are free."""
-        n_blocks = self.blocks_of(request)
-        self.n_blocks_away -= n_blocks
-        self.pool.release(n_blocks)
+        self.n_away -= 1
+        n_blocks = self.seats.give_back(request, request.prefilled_tokens)
         if self.stretch is not None:
             self._n_given_back += n_blocks
         elif self.seats.waiting or self.seats.prefilling:
@@ -251,6 +271,8 @@ class Replica:
         for request, n_tokens in chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
+            if self._caches:
+                self.seats.computed(request)
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
@@ -283,7 +305,7 @@ class Replica:
         """It will decode elsewhere, and holds its blocks until they are fetched."""
         del self.seats.running[request]
         request.phase = TRANSFER
-        self.n_blocks_away += self.blocks_of(request)
+        self.n_away += 1
         self.n_outstanding -= 1
         if self._follows:
             self._scheduler.on_leave(request)
@@ -334,7 +356,7 @@ class Replica:
             if just_preempted:
                 just_preempted = False  # nobody steps, so the next boundary is at once
                 continue
-            if plan.blocked_by != "blocks" or len(seats.running) < 2 or self.n_blocks_away:
+            if plan.blocked_by != "blocks" or len(seats.running) < 2 or self.n_away:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
             seats.preempt_one(now_ps)

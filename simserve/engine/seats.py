@@ -19,17 +19,17 @@ class Seats:
     """
 
     def __init__(
-        self, index: int, scheduler: Scheduler, recorder: Recorder, n_blocks: int, block_size: int, max_model_len: int
+        self, index: int, scheduler: Scheduler, recorder: Recorder, pool: KvPool, waiting: deque[Request] | None = None
     ) -> None:
-        self.waiting: deque[Request] = deque()
+        self.waiting: deque[Request] = deque() if waiting is None else waiting
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
-        self.cohort = Cohort(block_size)
-        self.pool = KvPool(n_blocks, block_size)
+        self.cohort = Cohort(pool.block_size)
+        self.pool = pool
         self._index = index
         self._scheduler = scheduler
         self._recorder = recorder
-        self.view = ReplicaView(self.waiting, self.prefilling, self.running, n_blocks, block_size, max_model_len)
+        self.view = ReplicaView(self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size)
         """What the scheduler sees; true whenever it is asked."""
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
@@ -98,10 +98,25 @@ class Seats:
             self._recorder.replica[request.row] = self._index
 
     def leave(self, request: Request, kv_tokens: int) -> None:
-        """Give back its seat and its blocks, used and set aside."""
+        """Give back its seat and its blocks."""
         del self.running[request]
         request.phase = DONE
+        self.give_back(request, kv_tokens)
+
+    def give_back(self, request: Request, kv_tokens: int) -> int:
+        """Give back the blocks of a request, used and set aside; returns how many used ones are free from now on."""
         n_used = -(-kv_tokens // self.pool.block_size)
         n_reserved = request.reserved_blocks
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
         request.reserved_blocks = 0
+        return n_used
+
+    def computed(self, request: Request) -> None:
+        """More of its prompt is in its blocks: nothing to note where nobody shares them."""
+
+    def found_tokens(self, request: Request) -> int:
+        """Tokens of a prompt that are computed already."""
+        return 0
+
+    def make_way(self, n_blocks: int) -> None:
+        """So many free blocks are about to be taken: they hold nothing that anybody could find any more."""

@@ -46,7 +46,7 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
         "transfer_wait_s": array_to_s(recorded["transfer_wait_ps"][:n]),
         "n_preemptions": recorded["n_preemptions"][:n].astype(np.int32),
         "n_recomputed_tokens": recorded["n_recomputed_tokens"][:n],
-        "cached_tokens": zeros,
+        "cached_tokens": recorded["cached_tokens"][:n],
         "session_id": None if trace.session_id is None else trace.session_id[:n],
         "turn": None if trace.turn is None else trace.turn[:n],
         "attempt": zeros + 1,

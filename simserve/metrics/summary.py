@@ -8,6 +8,7 @@ import numpy as np
 from simserve import __version__
 from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.kv import kv_use, preemptions
+from simserve.metrics.prefix_cache import prefix_cache
 from simserve.metrics.saturation import is_saturated
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
@@ -56,6 +57,7 @@ def summary(
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
         "preemptions": preemptions(requests, window),
+        "prefix_cache": prefix_cache(requests, window),
         "transfer": transfer(requests, window, facts),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),

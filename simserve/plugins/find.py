@@ -33,9 +33,6 @@ NOUNS = MappingProxyType(
     }
 )
 
-LATER = MappingProxyType({"routers": ("prefix_affinity",)})
-"""Names that scenarios of this schema will know, and that are not written yet."""
-
 
 def names(family: str) -> list[str]:
     """The plug-ins of a family that come with simserve, in alphabetical order."""
@@ -53,8 +50,6 @@ def find(family: str, name: str) -> type | Flaw:
         if classes:
             return classes[0]
     known = names(family)
-    if name in LATER.get(family, ()):
-        return Flaw((), f"the {NOUNS[family]} {name} is not there yet", remedy=f"choose from {', '.join(known)}")
     remedy = f"{did_you_mean(name, known)} (your own: my_module:MyClass)"
     return Flaw((), f"unknown {NOUNS[family]}", shown(name), remedy)
 

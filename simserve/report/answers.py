@@ -138,8 +138,14 @@ class Answers:
             ("FLOP utilisation (MFU)", share(at("mfu"))),
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
+            *self._found(),
             *self._handing_over(),
         ]
+
+    def _found(self) -> list[tuple[str, str]]:
+        """What prefix caches had."""
+        hit_frac = self.number("prefix_cache", "hit_frac")
+        return [("Prompt tokens found in the cache", share(hit_frac))] if hit_frac else []
 
     def _handing_over(self) -> list[tuple[str, str]]:
         """From prefill to decode replicas: each side, and the link between them."""

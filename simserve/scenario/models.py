@@ -112,6 +112,8 @@ class Pool(Part):
     calibration: Annotated[CalibrationFile, _spelled_as_mapping("file")] | None = None
     expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|power_law_\d+(\.\d+)?)$")] | None = None
     """How tokens choose experts; uniform where a model has them and this says nothing."""
+    enable_prefix_caching: bool | None = None
+    """Keep blocks of prompts and answers for those that begin alike; left out: as the engine."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None

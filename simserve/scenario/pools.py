@@ -12,6 +12,7 @@ from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
+from simserve.schedulers.base import Scheduler
 
 
 def resolve_cluster(draft: Draft) -> Cluster:
@@ -45,6 +46,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
             if getattr(pool, key) is None:
                 update[key] = getattr(engine, key)
                 draft.origins[*at, key] = f"engine {engine.name}"
+        update["enable_prefix_caching"] = _resolve_caching(draft, pool, at, (engine, scheduler))
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
@@ -53,6 +55,22 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
     return fit_memory(draft, pool, at, (machine, scheduler))
+
+
+def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:
+    """As given, else as the engine does, where pool and policy can."""
+    engine, scheduler = runs
+    here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
+    if scheduler is None or draft.mistakes.touch(here):
+        return given
+    sets_aside = scheduler.reserves or scheduler.runs_to_completion
+    if given and (sets_aside or pool.role == "decode"):
+        what = "decode pools fetch whole prompts" if pool.role == "decode" else "this policy sets blocks aside whole"
+        draft.flaw(here, f"{what}, so prefixes are not shared there", given, "leave it out")
+    if given is None:
+        draft.origins[here] = f"engine {engine.name}" if not sets_aside else "what its scheduler sets aside is its own"
+        return engine.prefix_caching and not sets_aside and pool.role != "decode"
+    return given
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:

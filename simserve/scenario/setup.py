@@ -43,6 +43,7 @@ class PoolSetup:
     expert_routing: str
     scheduler: Scheduler
     max_model_len: int
+    caches_prefixes: bool
     ledger: MemoryLedger
     calibration: Calibration | None
     """None: a plain roofline."""
@@ -126,6 +127,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         expert_routing=pool.expert_routing or DEFAULT_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
+        caches_prefixes=bool(pool.enable_prefix_caching),
         ledger=memory,
         calibration=calibration,
         asked_version=(pool.engine or scenario.engine).version,

@@ -43,7 +43,7 @@ class Chunked(Scheduler):
                     blocked_by = "seats"
                     break
                 free_seats -= 1
-                n_blocks = view.blocks_for(left_tokens if self.scheduler_reserve_full_isl else n_tokens)
+                n_blocks = view.blocks_to_admit(request, left_tokens if self.scheduler_reserve_full_isl else n_tokens)
                 if n_blocks > free_blocks or view.just_preempted:
                     blocked_by = "blocks"
                     break

@@ -165,18 +165,20 @@ class _Batch:
         """A new request: all of its prompt, or as much as a chunk has room for."""
         is_alone = self._view.free_blocks == self._view.total_blocks and not self.chunks
         left_tokens, new_tokens = request.prefill_left_tokens, self._new_tokens(request)
+        found_tokens = request.idle_hit_blocks * self._page_tokens  # no longer evictable once it holds them
         if self.chunks and self._room_tokens <= 0:
             return "blocks"
         if min(self._input_tokens, self._chunk_tokens) <= 0:
             return "budget"
         if self._free_seats <= 0:
             return "seats"
-        if left_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
+        if left_tokens + found_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
             return "blocks"
         n_tokens = self._tokens_of(left_tokens, is_alone)
         if not n_tokens:
             return "budget"
         self._free_seats -= 1
+        self._room_tokens -= found_tokens
         self._add(request, n_tokens, new_tokens if n_tokens == left_tokens else 0)
         return None
 

@@ -80,5 +80,5 @@ class TrtLlm(Scheduler):
     def _blocks(self, view: ReplicaView, request: Request) -> int:
         """Blocks that a request is yet to take, as far as the capacity policy looks."""
         if not self.reserves:
-            return view.blocks_for_chunk(request, request.prefill_left_tokens)
+            return view.blocks_for_chunk(request, request.prefill_left_tokens) + request.idle_hit_blocks
         return view.blocks_for(request.prompt_tokens + request.max_tokens) if request.is_new else 0

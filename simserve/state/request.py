@@ -1,5 +1,6 @@
 """One request while it lives: counters and one Phase."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 
@@ -28,11 +29,15 @@ class Request:
 
     __slots__ = (
         "arrival_ps",
+        "chain",
+        "duplicate_blocks",
         "emitted_tokens",
+        "idle_hit_blocks",
         "join_step",
         "joined_ps",
         "kv_offset",
         "max_tokens",
+        "n_held_ids",
         "n_preemptions",
         "padding_tokens",
         "phase",
@@ -48,6 +53,11 @@ class Request:
     join_step: int
     joined_ps: int
     kv_offset: int
+    # Of a request whose replica caches prefixes: the ids of its blocks, those that it holds, and its blocks that
+    # somebody else holds too.
+    chain: Sequence[int]
+    n_held_ids: int
+    duplicate_blocks: int
 
     def __init__(self, row: int, arrival_ps: int, prompt_tokens: int, max_tokens: int) -> None:
         self.row = row
@@ -58,7 +68,10 @@ class Request:
         """The most tokens it may produce: what its client allowed, or what the model's length leaves."""
         self.phase = WAITING
         self.prefilled_tokens = 0
-        """Tokens of prompt and earlier output whose keys and values are computed."""
+        """Tokens of prompt and earlier output whose keys and values are computed; while it waits, those that a prefix
+        cache had for it when its scheduler was last asked."""
+        self.idle_hit_blocks = 0
+        """Blocks of these that nobody holds."""
         self.emitted_tokens = 0
         """Tokens produced, as of the last time it joined or left a cohort."""
         self.padding_tokens = 0

@@ -21,7 +21,7 @@ class ReplicaView:
     """All that hold a seat, in the order of their admission."""
     total_blocks: int
     block_size: int
-    max_model_len: int
+    max_model_len: int = 0
     now_ps: int = 0
     n_decoding: int = 0
     n_running: int = 0
@@ -40,9 +40,11 @@ class ReplicaView:
         """Blocks that n_tokens of one request fill."""
         return -(-n_tokens // self.block_size)
 
-    def blocks_to_admit(self, request: Request) -> int:
-        """Blocks that the whole prefill of a new request fills."""
-        return -(-request.prefill_left_tokens // self.block_size)
+    def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
+        """Blocks that the first n_tokens of a new request take from those that are free, by default its whole prefill:
+        what it fills, and what it finds in the cache and nobody else holds."""
+        left_tokens = request.prefill_left_tokens if n_tokens is None else n_tokens
+        return -(-left_tokens // self.block_size) + request.idle_hit_blocks
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         """Blocks that n_tokens more of its prefill begin."""
@@ -63,3 +65,6 @@ class LoadView(Protocol):
 
     def held_blocks(self) -> int:
         """KV blocks that hold tokens or are set aside, those of the step in flight included."""
+
+    def found_tokens(self, request: Request) -> int:
+        """Tokens of its prompt that the replica's prefix cache has now; 0 without one."""

@@ -38,7 +38,7 @@ def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     load = _offered(workload, seed, base_dir)
     stop_s = workload.duration_s if load.concurrency is not None else None
     load = replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
-    return _saying_what_is_not_cached(load)
+    return load
 
 
 def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
@@ -77,12 +77,3 @@ def _limited(trace: Trace, max_tokens: int | None) -> Trace:
     if max_tokens is None or trace.max_tokens is not None:
         return trace
     return replace(trace, max_tokens=np.full(len(trace), max_tokens))
-
-
-NOT_CACHED = "prompts share prefixes, but no replica caches them yet: every prompt is computed whole"
-
-
-def _saying_what_is_not_cached(load: Load) -> Load:
-    """To be deleted, with NOT_CACHED, when replicas cache prefixes."""
-    trace = load.trace
-    return load if trace.prefixes is None else replace(load, trace=replace(trace, notes=(*trace.notes, NOT_CACHED)))

@@ -10,6 +10,7 @@ from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
 from simserve.state.request import Request
@@ -25,6 +26,10 @@ class Load:
     n_outstanding: int
     n_held: int = 0
     total_blocks: int = 100
+    n_found_tokens: int = 0
+
+    def found_tokens(self, request: Request) -> int:
+        return self.n_found_tokens
 
     def held_blocks(self) -> int:
         return self.n_held
@@ -73,3 +78,19 @@ def test_every_replica_reports_its_own_requests(router: Router) -> None:
     for index in range(4):
         rows = cluster.recorder.spans(index)["request_id"]
         assert sorted(rows.tolist()) == [row for row in range(n) if sent_to[row] == index]
+
+
+@pytest.mark.parametrize(
+    ("loads", "picked"),
+    [
+        ([Load(3), Load(9, n_found_tokens=5), Load(0, n_found_tokens=4)], 1),  # the most of the prompt
+        ([Load(3, n_found_tokens=5), Load(2, n_found_tokens=5)], 1),  # then the fewest requests
+        ([Load(2, n_found_tokens=5), Load(2, n_found_tokens=5)], 0),  # then the first
+        ([Load(3, n_found_tokens=2), Load(1), Load(1)], 1),  # 2 of 10 tokens are too few to decide
+        ([Load(4), Load(3)], 1),  # nothing found
+        ([Load(11, n_found_tokens=9), Load(0)], 1),  # too busy, by one
+        ([Load(10, n_found_tokens=9), Load(0)], 0),
+    ],
+)
+def test_prefix_affinity_goes_to_the_best_hit_that_is_not_too_busy(loads: list[Load], picked: int) -> None:
+    assert picks(PrefixAffinity(min_hit_frac=0.3, max_imbalance=10), loads, 1) == [picked]

@@ -252,7 +252,6 @@ def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        "cluster.router=prefix_affinity",
         "measure.warmup_s=auto",
         "slo={default: {ttft_s: 1}, classes: {chat: {ttft_s: 1}}}",
     ],

@@ -9,7 +9,6 @@ import pytest
 
 from simserve.errors import TraceError
 from simserve.workload.convert import write_trace
-from simserve.workload.load import NOT_CACHED, offered_load
 from simserve.workload.readers import read_trace
 from simserve.workload.readers.prefix_ids import CHAINED
 from simserve.workload.trace import Prefixes, Trace
@@ -201,15 +200,3 @@ def test_what_our_own_files_must_say_of_prefixes(header: str, row: str, said: st
     with pytest.raises(TraceError) as error:
         read_trace(ours(tmp_path, header, f"0,50,10,{row}"))
     assert said in str(error.value)
-
-
-def test_a_replay_says_that_nobody_caches_yet(tmp_path: Path) -> None:
-    from simserve import Scenario
-
-    workload = {"trace": {"path": str(lines(tmp_path, (1024, [0, 1]), (1024, [0, 1])))}}
-    scenario = Scenario.from_dict(
-        {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": workload}
-    )
-    trace = offered_load(scenario.workload, 0, tmp_path).trace
-    assert trace.notes[-1] == NOT_CACHED
-    assert rows_of(trace.prefixes) == [[0, 1], [0, 1]]

@@ -1,0 +1,110 @@
+"""Prefix caching: seats whose requests find blocks that others have computed, and leave theirs for those to come."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from simserve.engine.recorder import Recorder
+from simserve.engine.seats import Seats
+from simserve.schedulers.base import Scheduler
+from simserve.state.kv_pool import KvPool
+from simserve.state.prefix_cache import PrefixCache
+from simserve.state.request import Request
+
+
+class CachingPool(KvPool):
+    """A pool whose free blocks still hold what they held, until somebody takes them."""
+
+    __slots__ = ("cache",)
+
+    def __init__(self, total_blocks: int, block_size: int, block_tokens: int) -> None:
+        super().__init__(total_blocks, block_size)
+        self.cache = PrefixCache(block_tokens // block_size)
+
+    def take(self, n_blocks: int, from_reserved: bool) -> None:
+        """Put tokens into blocks; the cache gives up those that it thereby loses."""
+        super().take(n_blocks, from_reserved)
+        self.keep_within(self.free_blocks)
+
+    def keep_within(self, n_blocks: int) -> None:
+        """Give up what does not fit so many free blocks."""
+        n_lost = self.cache.idle_blocks - n_blocks
+        if n_lost > 0:
+            self.cache.evict(n_lost)
+
+
+class Queue(deque[Request]):
+    """Those who wait; whoever goes through them sees what the cache has for each."""
+
+    look_up: Callable[[Request], None]
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in super().__iter__():
+            self.look_up(request)
+            yield request
+
+
+class CachingSeats(Seats):
+    """Seats with a prefix cache.
+
+    What a request finds is held from its admission on, so it is never counted twice; what it computes can be found as
+    soon as the step is over. Its last token is always computed. Sources: vLLM V1, kv_cache_manager.py and
+    block_pool.py; SGLang, radix_cache.py.
+    """
+
+    def __init__(
+        self, index: int, scheduler: Scheduler, recorder: Recorder, pool: CachingPool, block_tokens: int
+    ) -> None:
+        queue = Queue()
+        queue.look_up = self._look_up
+        super().__init__(index, scheduler, recorder, pool, queue)
+        self.pool: CachingPool = pool
+        self._cache = pool.cache
+        self._block_tokens = block_tokens
+
+    def _look_up(self, request: Request) -> None:
+        """What the cache has for a request that waits."""
+        n_ids = self._n_found(request)
+        request.prefilled_tokens = n_ids * self._block_tokens
+        request.idle_hit_blocks = self._cache.idle_blocks_among(request.chain, n_ids)
+
+    def found_tokens(self, request: Request) -> int:
+        """What the cache has of its prompt."""
+        return self._n_found(request) * self._block_tokens
+
+    def make_way(self, n_blocks: int) -> None:
+        """Give up what they hold."""
+        self.pool.keep_within(self.pool.free_blocks - n_blocks)
+
+    def _n_found(self, request: Request) -> int:
+        """Ids from the beginning; never all tokens, for the last one's output is wanted."""
+        n_tokens = request.prompt_tokens + request.emitted_tokens
+        return self._cache.match(request.chain, (n_tokens - 1) // self._block_tokens)
+
+    def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
+        """As usual, and it holds what it has found."""
+        is_first = not request.n_preemptions
+        super().admit(request, reserve_tokens, now_ps)
+        n_ids = request.prefilled_tokens // self._block_tokens
+        self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
+        request.n_held_ids, request.duplicate_blocks, request.idle_hit_blocks = n_ids, 0, 0
+        self._recorder.find(request.row, request.prefilled_tokens, is_first=is_first)
+
+    def computed(self, request: Request) -> None:
+        """Whole blocks of its prompt can be found from now on."""
+        self._insert(request, min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens))
+
+    def give_back(self, request: Request, kv_tokens: int) -> int:
+        """Its blocks are free, and what they hold can be found until somebody takes them."""
+        self._insert(request, kv_tokens)
+        cache = self._cache
+        n_blocks = -(-kv_tokens // self.pool.block_size)
+        n_own = n_blocks - request.n_held_ids * cache.blocks_per_id + request.duplicate_blocks
+        n_free = cache.release(request.chain, request.n_held_ids, n_own)
+        self.pool.release(n_free)
+        return n_free
+
+    def _insert(self, request: Request, kv_tokens: int) -> None:
+        n_ids = min(kv_tokens // self._block_tokens, len(request.chain))
+        if n_ids > request.n_held_ids:
+            request.duplicate_blocks += self._cache.insert(request.chain, request.n_held_ids, n_ids)
+            request.n_held_ids = n_ids

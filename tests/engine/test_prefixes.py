@@ -1,0 +1,169 @@
+"""Requests that find blocks of others, on cases small enough to work by hand. Steps of 10 ms, blocks of 4 tokens."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.replica import ReplicaSetup
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.readers import read_trace
+from simserve.workload.trace import Prefixes, Trace
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
+MOONCAKE = TRACES / "mooncake_conversation.jsonl"
+
+
+def caching(n_blocks: int = 1000, id_blocks: int = 1, cost: LineCost | None = None) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
+    setup = replica_setup(policy, cost or LineCost(step=10 * MS), n_blocks=n_blocks, block_size=4)
+    return replace(setup, block_tokens=4 * id_blocks)
+
+
+def sharing(load: Trace, chains: list[list[int]], block_tokens: int = 4) -> Trace:
+    ids = np.array([block for chain in chains for block in chain], np.int64)
+    return replace(load, prefixes=Prefixes.from_ids(block_tokens, ids, np.cumsum([0, *map(len, chains)])))
+
+
+def cached(cluster: Cluster) -> list[int]:
+    return [int(n) for n in cluster.recorder.columns["cached_tokens"]]
+
+
+def prefills(cluster: Cluster) -> list[int]:
+    return [n for n in cluster.recorder.stretches(0)["prefill_tokens"].tolist() if n]
+
+
+def blocks(cluster: Cluster) -> tuple[int, int]:
+    """(free, idle): of the first replica, when the run is over."""
+    seats = cluster.replicas[0].seats
+    assert isinstance(seats, CachingSeats)
+    assert isinstance(seats.pool, CachingPool)
+    seats.pool.cache.check()
+    return seats.pool.free_blocks, seats.pool.cache.idle_blocks
+
+
+def test_a_prompt_that_begins_like_an_earlier_one_is_computed_from_where_they_part() -> None:
+    load = sharing(trace([0.0, 1.0], [14, 14], [1, 1]), [[1, 2, 3], [1, 2, 4]])
+    cluster = serve(caching(), load)
+    assert cached(cluster) == [0, 8]
+    assert prefills(cluster) == [14, 6]
+
+
+def test_the_last_token_of_a_prompt_is_always_computed() -> None:
+    load = sharing(trace([0.0, 1.0], [12, 12], [1, 1]), [[1, 2, 3], [1, 2, 3]])
+    assert cached(serve(caching(), load)) == [0, 8]  # of three blocks two, for the third ends with the last token
+
+
+def test_what_is_found_is_attended_to_and_not_computed() -> None:
+    # 6 tokens over 8 cached ones: 8 x 6 + 21 pairs.
+    load = sharing(trace([0.0, 1.0], [14, 14], [1, 1]), [[1, 2], [1, 2]])
+    assert serve(caching(), load).recorder.stretches(0)["prefill_pairs"].tolist() == [14 * 15 // 2, 8 * 6 + 21]
+
+
+def test_two_who_compute_the_same_at_once_both_compute_it() -> None:
+    load = sharing(trace([0.0, 0.0, 1.0], [9, 9, 9], [1, 1, 1]), [[1, 2]] * 3)
+    cluster = serve(caching(), load)
+    assert cached(cluster) == [0, 0, 8]
+    assert prefills(cluster) == [18, 1]
+
+
+def test_a_hit_is_counted_once_however_many_chunks_follow() -> None:
+    policy = Chunked(max_num_batched_tokens=5, max_num_seqs=10)
+    load = sharing(trace([0.0, 1.0], [9, 20], [1, 1]), [[1, 2], [1, 2]])
+    cluster = serve(replace(caching(), scheduler=policy), load)
+    assert cached(cluster) == [0, 8]
+    assert prefills(cluster) == [5, 4, 5, 5, 2]
+
+
+def test_an_answer_can_be_found_by_the_next_turn() -> None:
+    # 6 tokens and 7 of the answer make 13, of which the last is not stored: three blocks.
+    load = sharing(trace([0.0, 1.0], [6, 20], [7, 1]), [[1, 2, 3], [1, 2, 3, 4]])
+    assert cached(serve(caching(), load)) == [0, 12]
+
+
+def test_a_shared_block_takes_room_once() -> None:
+    # While the first decodes, it holds 3 blocks; the second finds 2 of them and takes 2 of its own. In the end
+    # the first has stored 17 tokens in 5 blocks, and the second's 2 are left too.
+    load = sharing(trace([0.0, 0.015], [9, 13], [9, 1]), [[1, 2], [1, 2]])
+    cluster = serve(caching(), load)
+    used = {(row["prefill_tokens"], row["kv_blocks_used"]) for row in cluster.recorder.stretches(0)}
+    assert (5, 5) in used
+    assert blocks(cluster) == (1000, 7)
+
+
+def test_what_nobody_holds_is_given_up_when_its_room_is_needed_longest_idle_first() -> None:
+    # Six blocks. The first leaves 3, the second takes 3 others. The third, of 3, takes what the first left: its last
+    # block goes first, which had no id, then the ids from the last to the first.
+    load = sharing(
+        trace([0.0, 1.0, 2.0, 3.0, 4.0], [9, 9, 9, 9, 9], [1] * 5),
+        [[1, 2], [3, 4], [5, 6], [3, 4], [1, 2]],
+    )
+    cluster = serve(caching(n_blocks=6), load)
+    assert cached(cluster) == [0, 0, 0, 8, 0]
+    assert blocks(cluster)[0] == 6
+
+
+def test_who_was_preempted_finds_again_what_is_left_of_its_own() -> None:
+    # Five blocks hold two prompts of two; to grow, both need one more, and the second is preempted. Its two stay idle,
+    # but to hold them and one for its next token takes three of two free ones. When the first is done, at 40 ms, they
+    # are still there: of its prompt and first token it computes the token alone.
+    load = sharing(trace([0.0, 0.0], [8, 8], [4, 3]), [[1, 2], [3, 4]])
+    cluster = serve(caching(n_blocks=5), load)
+    columns = cluster.recorder.columns
+    assert columns["n_preemptions"].tolist() == [0, 1]
+    assert prefills(cluster) == [16, 1]
+    assert columns["n_recomputed_tokens"].tolist() == [0, 0]
+    assert cached(cluster) == [0, 0]  # found again is not found
+    assert instants(cluster, "finish_ps") == [40, 60]
+
+
+def test_ids_of_several_blocks_are_found_whole() -> None:
+    load = sharing(trace([0.0, 1.0], [17, 15], [1, 1]), [[1, 2], [1]], block_tokens=8)
+    cluster = serve(caching(id_blocks=2), load)
+    assert cached(cluster) == [0, 8]
+    assert blocks(cluster) == (1000, 7)  # five of the first, two more of the second
+
+
+def test_affinity_sends_turns_of_a_conversation_to_the_replica_that_knows_it() -> None:
+    chains = [[10], [20], [10, 11], [20, 21], [10, 11, 12]]
+    load = sharing(trace([0.0, 0.001, 1.0, 1.001, 2.0], [5, 5, 9, 9, 13], [3] * 5), chains)
+    cluster = serve([caching(), caching()], load, PrefixAffinity())
+    assert cluster.recorder.columns["replica"].tolist() == [0, 1, 0, 1, 0]
+    assert cached(cluster) == [0, 0, 4, 4, 8]
+
+
+def test_everything_is_free_when_all_is_done() -> None:
+    rng = np.random.default_rng(0)
+    chains = [list(range(100 * first, 100 * first + 6)) for first in rng.integers(0, 5, 200)]
+    load = sharing(trace(sorted(rng.uniform(0, 2, 200).tolist()), [25] * 200, [5] * 200), chains)
+    cluster = serve(caching(n_blocks=60), load)
+    free_blocks, idle_blocks = blocks(cluster)
+    assert free_blocks == 60
+    assert 0 < idle_blocks <= 60
+    assert instants(cluster, "finish_ps")[-1] > 0
+
+
+@pytest.mark.skipif(not MOONCAKE.is_file(), reason=f"{MOONCAKE} is not there")
+def test_an_unbounded_cache_finds_what_mooncakes_conversations_share() -> None:
+    """One replica, steps that take no time, blocks without end: request after request, as a set of ids has it."""
+    load = read_trace(MOONCAKE)
+    load = replace(load, arrival_s=np.linspace(0.0, 10.0, len(load)))
+    assert load.prefixes is not None
+    seen: set[int] = set()
+    found = []
+    for row, prompt in enumerate(load.prompt_tokens.tolist()):
+        n, chain = 0, load.prefixes.of(row)
+        while n < min(len(chain), (prompt - 1) // 512) and chain[n] in seen:
+            n += 1
+        found.append(512 * n)
+        seen.update(chain)
+    policy = Chunked(max_num_batched_tokens=10**6, max_num_seqs=10)
+    setup = replica_setup(policy, LineCost(step=1), n_blocks=10**7, block_size=16, max_model_len=10**6)
+    cluster = serve(replace(setup, block_tokens=512), load)
+    assert cached(cluster) == found
+    assert sum(found) / load.prompt_tokens.sum() == pytest.approx(0.373, abs=0.001)
