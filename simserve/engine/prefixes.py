@@ -75,6 +75,12 @@ class CachingSeats(Seats):
         """Give up what they hold."""
         self.pool.keep_within(self.pool.free_blocks - n_blocks)
 
+    def steps_as_looked_up(self) -> int | None:
+        """Members that grow take idle blocks, and with what it loses the head may need fewer than it was refused."""
+        if not self.waiting or not self.waiting[0].idle_hit_blocks:
+            return None
+        return 1 + self.cohort.steps_within(self.pool.free_blocks - self._cache.idle_blocks)
+
     def _n_found(self, request: Request) -> int:
         """Ids from the beginning; never all tokens, for the last one's output is wanted."""
         n_tokens = request.prompt_tokens + request.emitted_tokens

@@ -374,6 +374,8 @@ class Replica:
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
+            if self._caches and plan.blocked_by == "blocks" and n_most is None:
+                n_most = self.seats.steps_as_looked_up()
             if self._coming and self._blocked_by is None:
                 n_most = 1  # they have waited for one step already
             self._start_decode(plan, now_ps, n_most)

@@ -120,3 +120,7 @@ class Seats:
 
     def make_way(self, n_blocks: int) -> None:
         """So many free blocks are about to be taken: they hold nothing that anybody could find any more."""
+
+    def steps_as_looked_up(self) -> int | None:
+        """Steps until what was found for the head of the queue may be gone; None: as long as members stay."""
+        return None
