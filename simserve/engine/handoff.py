@@ -108,7 +108,7 @@ class Receiving(Replica):
         self._let_them_in(now_ps)
         self.n_before_queue = len(self.coming_in)
         super().decide(now_ps)
-        if self._kept_out_by and self._blocked_by is None:
+        if self.coming_in and self._kept_out_by and self._blocked_by is None:
             self._blocked_code = BLOCKED_BY[self._kept_out_by]
 
     def _join(self, request: Request) -> None:
