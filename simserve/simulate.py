@@ -138,7 +138,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> li
     if block_tokens is not None and block_tokens % block_size:
         raise TraceError(
             f"pool {setup.name}: block_size must divide the {block_tokens} tokens of a block of the load's prefixes, "
-            f"got {block_size}; change it, or set enable_prefix_caching: false"
+            f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
         )
     return [
         ReplicaSetup(

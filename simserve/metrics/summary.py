@@ -58,7 +58,7 @@ def summary(
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
         "preemptions": preemptions(requests, window),
         "prefix_cache": prefix_cache(requests, window),
-        "transfer": transfer(requests, window, facts),
+        "transfer": transfer(requests, window, facts, use),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(use.whole),

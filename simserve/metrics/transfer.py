@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
+from simserve.metrics.utilisation import Utilisation
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Floats
 from simserve.tables.facts import LinkFacts, RunFacts
@@ -13,12 +14,14 @@ from simserve.tables.facts import LinkFacts, RunFacts
 WORTH_NAMING_S = 1e-3
 """A mean wait below that holds nobody up."""
 
-BACKED_UP = 4.0
-"""A queue before prefill up to so many times as long as the wait behind it is that wait's doing: prompts that are not
-fetched hold the blocks that new ones need."""
+FULL_FRAC = 0.95
+"""Share of its KV blocks from which on a prefill replica has no room for prompts."""
+
+BUSY_FRAC = 0.9
+"""Share of the time from which on prefill replicas have enough to do."""
 
 
-def transfer(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisation) -> dict[str, Any] | None:
     """Of the window's requests that were handed over; None without prefill and decode pools."""
     if facts.link is None:
         return None
@@ -30,6 +33,7 @@ def transfer(requests: Columns, window: Window, facts: RunFacts) -> dict[str, An
         "link": _mean(total_s - room_s),
         "decode": _mean(room_s),
     }
+    step_s = _mean(requests["tpot_s"][handed])
     return {
         "n": found.n,
         "mean": found.mean,
@@ -37,17 +41,25 @@ def transfer(requests: Columns, window: Window, facts: RunFacts) -> dict[str, An
         "bytes": float(requests["prompt_tokens"][handed].sum()) * facts.link.kv_bytes_per_token,
         "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
         "mean_wait_s": waits_s,
-        "binds": _binds(waits_s, _mean(requests["tpot_s"][handed])),
+        "binds": _binds(waits_s, step_s, is_backed_up=_is_backed_up(facts, use)) if found.n else None,
     }
 
 
-def _binds(waits_s: Mapping[str, float], step_s: float) -> str | None:
-    """What holds requests up most. Who is handed over waits for the next step anyhow, so that does not count."""
-    behind_s = {"link": waits_s["link"], "decode": waits_s["decode"] - step_s}
-    slowest = max(behind_s, key=lambda name: behind_s[name])
-    if waits_s["prefill"] > max(BACKED_UP * behind_s[slowest], WORTH_NAMING_S):
-        return "prefill"
-    return slowest if behind_s[slowest] > WORTH_NAMING_S else None
+def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> str | None:
+    """Where requests wait longest. Who is handed over waits for the next step anyhow, so that does not count; nor does
+    a queue before prefill replicas that are kept from computing."""
+    held_s = {"link": waits_s["link"], "decode": waits_s["decode"] - step_s}
+    if not is_backed_up:
+        held_s["prefill"] = waits_s["prefill"]
+    longest = max(held_s, key=lambda name: held_s[name])
+    return longest if held_s[longest] > WORTH_NAMING_S else None
+
+
+def _is_backed_up(facts: RunFacts, use: Utilisation) -> bool:
+    """Prompts that nobody fetches fill a prefill pool that has time to compute more."""
+    peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
+    full = {pool for pool, peak in peaks if peak >= FULL_FRAC * facts.pools[pool].n_blocks}
+    return any(facts.pools[pool].role == "prefill" and use.by_pool[pool].busy_frac < BUSY_FRAC for pool in full)
 
 
 def _mean(values: Floats) -> float:

@@ -198,6 +198,8 @@ def _cause(answers: Answers, key: str) -> str:
         return "as answers leave whole with their batch: take a continuous or chunked scheduler, or set stream: true"
     queue_s, total_s = answers.percentile("queue_s", "p99"), answers.percentile(key, "p99")
     if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
+        if answers.binds in HELD_UP:
+            return HELD_UP[answers.binds]
         more = "prefill replicas" if answers.binds else "replicas"
         return f"mostly time in the queue: add {more}, lower the rate or smooth the bursts"
     if key == "ttft_s":

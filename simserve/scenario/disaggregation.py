@@ -55,7 +55,8 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
         draft.flaw((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")
     elif policy.reserves:
         rule = f"a {pool.role} pool holds a prompt or an answer, and this policy sets blocks aside for both"
-        remedy = "use capacity_scheduler_policy: max_utilization" if kind == "trtllm" else "use chunked or sglang"
+        trtllm = "use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}"
+        remedy = trtllm if kind == "trtllm" else "use chunked or sglang"
         draft.flaw((*at, "kind"), rule, kind, remedy)
 
 

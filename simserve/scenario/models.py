@@ -123,9 +123,9 @@ class Pool(Part):
 class KvLink(Part):
     """What carries keys and values from prefill to decode replicas; left out: the network adapters of their GPUs."""
 
-    bytes_per_s: Positive
-    """Of each replica's port, in and out."""
-    latency_s: NotNegative = 0.0
+    bytes_per_s: Annotated[float, Field(ge=1e8)]
+    """Of each replica's port, in and out; at least what a network of 1 Gb/s has."""
+    latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
     shared: bool = False
     """All replicas share one port."""
 

@@ -68,7 +68,8 @@ def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec,
         what = "decode pools fetch whole prompts" if pool.role == "decode" else "this policy sets blocks aside whole"
         draft.flaw(here, f"{what}, so prefixes are not shared there", given, "leave it out")
     if given is None:
-        draft.origins[here] = f"engine {engine.name}" if not sets_aside else "what its scheduler sets aside is its own"
+        why = "what its scheduler sets aside is its own" if sets_aside else f"engine {engine.name}"
+        draft.origins[here] = "decode pools fetch whole prompts" if pool.role == "decode" else why
         return engine.prefix_caching and not sets_aside and pool.role != "decode"
     return given
 

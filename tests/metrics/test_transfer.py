@@ -8,6 +8,7 @@ import pytest
 
 from simserve.metrics.results import Results, load_results
 from simserve.metrics.transfer import transfer
+from simserve.metrics.utilisation import Shares, Utilisation
 from simserve.metrics.window import Window
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
@@ -24,6 +25,11 @@ def facts(link: LinkFacts | None = LINK) -> RunFacts:
     return replace(run_facts(run, end_s=20.0), link=link)
 
 
+def use(busy_frac: float = 0.5) -> Utilisation:
+    shares = Shares(busy_frac, 0.1, 0.1)
+    return Utilisation(shares, (shares,))
+
+
 def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
     """Three requests of 100, 200 and 300 tokens that were handed over, and one that was not."""
     return {
@@ -38,7 +44,7 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
 
 
 def test_bytes_waits_and_the_busiest_port() -> None:
-    found = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts())
+    found = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts(), use())
     assert found is not None
     assert (found["n"], found["bytes"]) == (3, 6000.0)
     assert found["mean"] == pytest.approx(0.3)
@@ -50,7 +56,9 @@ def test_bytes_waits_and_the_busiest_port() -> None:
 
 def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
     spread = handed(0.0, 0.0, 1.0) | {"replica": np.array([2, 3, 4, 0], np.int32)}
-    found, shared = (transfer(spread, WHOLE, facts(replace(LINK, shared=is_shared))) for is_shared in (False, True))
+    found, shared = (
+        transfer(spread, WHOLE, facts(replace(LINK, shared=is_shared)), use()) for is_shared in (False, True)
+    )
     assert found is not None
     assert shared is not None
     assert found["link_busy_frac"] == pytest.approx(3.0 / 20.0)  # 100 and 200 tokens from 0, as 300 from 1
@@ -58,22 +66,37 @@ def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue_s", "room_s", "link_s", "binds"),
+    ("queue_s", "room_s", "link_s", "peak_blocks", "busy_frac", "binds"),
     [
-        (0.5, 0.01, 0.01, "prefill"),
-        (0.5, 0.01, 0.2, "link"),  # what waits for the link holds blocks that new prompts need
-        (0.5, 0.3, 0.01, "decode"),
-        (0.0, 0.02, 0.0005, None),  # a wait for the next step, as long as one, is nobody's fault
+        (0.5, 0.01, 0.2, 500, 0.5, "prefill"),  # the longest, and blocks are not short
+        (0.1, 0.01, 0.2, 500, 0.5, "link"),
+        (0.1, 0.3, 0.01, 500, 0.5, "decode"),
+        (90.0, 1.5, 0.01, 1000, 0.2, "decode"),  # idle, as prompts that nobody fetches hold all blocks
+        (90.0, 0.01, 1.5, 1000, 0.2, "link"),
+        (90.0, 1.5, 0.01, 1000, 0.97, "prefill"),  # full, but not for want of time to compute
+        (0.0, 0.02, 0.0005, 500, 0.5, None),  # a wait for the next step, as long as one, is nobody's fault
     ],
 )
-def test_what_binds_is_where_requests_wait(queue_s: float, room_s: float, link_s: float, binds: str | None) -> None:
-    found = transfer(handed(queue_s, room_s, link_s), WHOLE, facts())
+def test_what_binds_is_where_requests_wait(
+    queue_s: float, room_s: float, link_s: float, peak_blocks: int, busy_frac: float, binds: str | None
+) -> None:
+    given = facts()
+    pool = replace(given.pools[0], role="prefill", n_blocks=1000)
+    given = replace(given, pools=(pool,), replica_pool=(0,), peak_kv_blocks=(peak_blocks,))
+    found = transfer(handed(queue_s, room_s, link_s), WHOLE, given, use(busy_frac))
     assert found is not None
     assert found["binds"] == binds
 
 
+def test_where_nothing_is_handed_over_nothing_binds() -> None:
+    nobody = handed(0.5, 0.0, 0.0) | {"prefill_replica": np.full(4, -1, np.int32)}
+    found = transfer(nobody, WHOLE, facts(), use())
+    assert found is not None
+    assert (found["n"], found["binds"]) == (0, None)
+
+
 def test_pools_of_both_roles_hand_nothing_over() -> None:
-    assert transfer(handed(0.1, 0.1, 0.1), WHOLE, facts(None)) is None
+    assert transfer(handed(0.1, 0.1, 0.1), WHOLE, facts(None), use()) is None
 
 
 @pytest.fixture(scope="module")

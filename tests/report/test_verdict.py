@@ -176,6 +176,8 @@ def test_a_late_first_token_of_such_a_pair_asks_for_prefill_replicas() -> None:
     met = attained(0.8, 0.78, 0.82, ttft_s=0.8, tpot_s=1.0)
     said = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("prefill"), **late))
     assert "mostly time in the queue: add prefill replicas" in said
+    behind = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("decode"), **late))
+    assert "add decode replicas" in behind and "prefill" not in behind
 
 
 @pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])

@@ -67,13 +67,15 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         ),
         (
             ["engine=trtllm"],
-            "sets blocks aside for both, got 'trtllm'; use capacity_scheduler_policy: max_utilization",
+            "got 'trtllm'; use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}",
         ),
         (
             ["cluster.pools.0.scheduler=continuous"],
             "sets blocks aside for both, got 'continuous'; use chunked or sglang",
         ),
-        (["cluster.kv_link={bytes_per_s: 0}"], "bytes_per_s: must be more than 0, got 0"),
+        (["cluster.kv_link={bytes_per_s: 0}"], "bytes_per_s: must be at least"),
+        (["cluster.kv_link={bytes_per_s: 50}"], "bytes_per_s: must be at least"),  # GB/s were meant
+        (["cluster.kv_link={bytes_per_s: 50e9, latency_s: 1000}"], "latency_s: must be at most 10"),
         (["cluster.decode_router=least_kw"], "unknown router, got 'least_kw'; did you mean least_kv?"),
     ],
 )
