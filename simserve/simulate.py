@@ -22,7 +22,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results

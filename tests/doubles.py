@@ -9,7 +9,7 @@ from simserve.cost.shape import StepShape
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler

@@ -15,7 +15,7 @@ from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import Phase, Request

@@ -14,7 +14,7 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.recorder import FINISHED, REJECTED, SPAN_ROW, STRETCH_ROW
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding

@@ -18,7 +18,8 @@ from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Lane, Pipeline
 from simserve.engine.recorder import Recorder
-from simserve.engine.replica import Replica, ReplicaSetup
+from simserve.engine.replica import Replica
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler

@@ -81,6 +81,7 @@ class Receiving(Replica):
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
         """A heap of (instant of arrival, number of the transfer, who, from where)."""
         self._n_transfers = 0
+        self._most_running = self._scheduler.seats
         self._here: list[Request] = []
         self._kept_out_by: Blocked | None = None
         self._arrival = Alarm(self._clock, self._on_arrival, TRANSFER_PHASE + index)
@@ -133,7 +134,7 @@ class Receiving(Replica):
                 self._kept_out_by = "blocks"
                 return
             self.coming_in.popleft()
-            n_blocks = self.blocks_of(request)
+            n_blocks = self.seats.view.blocks_for(request.prefilled_tokens)
             self.pool.take(n_blocks, from_reserved=False)
             self.n_away += 1
             free_blocks -= n_blocks

@@ -24,17 +24,14 @@ class LinkSpec:
 class Port:
     """Where a replica sends, or receives: byte after byte, in the order in which transfers were asked for."""
 
-    __slots__ = ("busy_ps", "free_at_ps")
+    __slots__ = ("free_at_ps",)
 
     def __init__(self) -> None:
         self.free_at_ps = 0
-        self.busy_ps = 0
-        """Time that it has been promised to transfers, those to come included."""
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
         """Take a transfer on; returns when its last byte is through."""
         self.free_at_ps = max(now_ps, self.free_at_ps) + busy_ps
-        self.busy_ps += busy_ps
         return self.free_at_ps
 
 

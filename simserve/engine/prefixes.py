@@ -52,14 +52,14 @@ class CachingSeats(Seats):
     """
 
     def __init__(
-        self, index: int, scheduler: Scheduler, recorder: Recorder, pool: CachingPool, block_tokens: int
+        self, index: int, scheduler: Scheduler, recorder: Recorder, pool: CachingPool, max_model_len: int
     ) -> None:
         queue = Queue()
         queue.look_up = self._look_up
-        super().__init__(index, scheduler, recorder, pool, queue)
+        super().__init__(index, scheduler, recorder, pool, max_model_len, queue)
         self.pool: CachingPool = pool
         self._cache = pool.cache
-        self._block_tokens = block_tokens
+        self._block_tokens = pool.cache.blocks_per_id * pool.block_size
 
     def _look_up(self, request: Request) -> None:
         """What the cache has for a request that waits."""

@@ -1,55 +1,18 @@
 """Replica: turns plans into time. Plan, sleep until the stretch ends or the bell rings, commit, plan again."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
 from simserve.engine.offered import Rows
-from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.prefixes import CachingSeats
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
-from simserve.engine.seats import Seats
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.stretch import Stretch
-from simserve.schedulers.base import Blocked, Scheduler, StepPlan
-from simserve.state.kv_pool import KvPool
+from simserve.schedulers.base import Blocked, StepPlan
 from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
-
-
-@dataclass(frozen=True)
-class ReplicaSetup:
-    """What makes a replica: its policy, its costs and its memory."""
-
-    scheduler: Scheduler
-    cost: CostModel
-    n_blocks: int
-    block_size: int
-    max_model_len: int
-    async_scheduling: bool = False
-    """A step is planned while the one before it runs, so who comes meanwhile waits for one step more."""
-    n_stages: int = 1
-    """Of its pipeline, in which as many batches are at once: lanes, each with a policy and blocks like these."""
-    n_in_step: int = 1
-    """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
-    role: Literal["both", "prefill", "decode"] = "both"
-    """Prefill replicas hand over to decode replicas."""
-    block_tokens: int | None = None
-    """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
-
-    def seats(self, index: int, recorder: Recorder) -> Seats:
-        """With nobody on them."""
-        if self.block_tokens is None:
-            return Seats(index, self.scheduler, recorder, KvPool(self.n_blocks, self.block_size))
-        pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-        return CachingSeats(index, self.scheduler, recorder, pool, self.block_tokens)
-
-    @property
-    def n_ranks(self) -> int:
-        """Schedulers with KV blocks of their own."""
-        return self.n_stages * self.n_in_step
 
 
 class Replica:
@@ -82,15 +45,13 @@ class Replica:
         """Requests from other replicas that have no blocks here yet."""
         self.total_blocks = setup.n_blocks
         self.seats = setup.seats(index, recorder)
-        self.seats.view.max_model_len = setup.max_model_len
+        self._caching = self.seats if isinstance(self.seats, CachingSeats) else None
         self.cohort, self.pool = self.seats.cohort, self.seats.pool
         self.stretch: Stretch | None = None
         self._scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._follows = setup.scheduler.follows
-        self._most_running = setup.scheduler.seats
-        self._caches = setup.block_tokens is not None
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
@@ -117,14 +78,8 @@ class Replica:
             self._coming.append((request, 1 + stretch.steps_begun(now_ps) if stretch is not None else 1))
         else:
             self.seats.waiting.append(request)
-        if stretch is None:
-            if self._plan_time.due_ps != now_ps:
-                self._plan_time.set(now_ps)
-        elif stretch.n_steps > 1 and self._blocked_by is None and not self._is_alone:
-            n_steps = stretch.steps_begun(now_ps) + self._n_ahead
-            if n_steps < stretch.n_steps:
-                stretch.cut(n_steps)
-                self._step_end.set(stretch.end_ps)
+        if stretch is None or (self._blocked_by is None and not self._is_alone):
+            self.ring(now_ps, self._n_ahead)
 
     @property
     def on_their_way(self) -> list[Request]:
@@ -133,15 +88,13 @@ class Replica:
 
     def found_tokens(self, request: Request) -> int:
         """Tokens of its prompt that the prefix cache has at this instant."""
+        if self._caching is None:
+            return 0
         stretch = self.stretch
-        if self._caches and stretch is not None and stretch.n_decoding:
+        if stretch is not None and stretch.n_decoding:
             n_steps = stretch.steps_done(self._clock.now_ps)  # they have taken blocks, and are not committed yet
-            self.seats.make_way(self.cohort.blocks_to_grow(n_steps))
-        return self.seats.found_tokens(request)
-
-    def blocks_of(self, request: Request) -> int:
-        """Blocks that hold its prompt."""
-        return -(-request.prefilled_tokens // self.pool.block_size)
+            self._caching.make_way(self.cohort.blocks_to_grow(n_steps))
+        return self._caching.found_tokens(request)
 
     def give_back(self, request: Request, now_ps: int) -> None:
         """Another replica has the keys and values of a request: its blocks here are free."""
@@ -152,14 +105,14 @@ class Replica:
         elif self.seats.waiting or self.seats.prefilling:
             self.ring(now_ps)
 
-    def ring(self, now_ps: int) -> None:
-        """Plan at the end of the step in flight, or now when idle."""
+    def ring(self, now_ps: int, n_ahead: int = 0) -> None:
+        """Plan when the step in flight and n_ahead more are over, or now when idle."""
         stretch = self.stretch
         if stretch is None:
             if self._plan_time.due_ps != now_ps:
                 self._plan_time.set(now_ps)
         elif stretch.n_steps > 1:
-            n_steps = stretch.steps_begun(now_ps)
+            n_steps = stretch.steps_begun(now_ps) + n_ahead
             if n_steps < stretch.n_steps:
                 stretch.cut(n_steps)
                 self._step_end.set(stretch.end_ps)
@@ -271,8 +224,8 @@ class Replica:
         for request, n_tokens in chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
-            if self._caches:
-                self.seats.computed(request)
+            if self._caching is not None:
+                self._caching.computed(request)
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
@@ -374,8 +327,8 @@ class Replica:
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
-            if self._caches and plan.blocked_by == "blocks" and n_most is None:
-                n_most = self.seats.steps_as_looked_up()
+            if self._caching is not None and plan.blocked_by == "blocks" and n_most is None:
+                n_most = self._caching.steps_as_looked_up()
             if self._coming and self._blocked_by is None:
                 n_most = 1  # they have waited for one step already
             self._start_decode(plan, now_ps, n_most)

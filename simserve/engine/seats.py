@@ -19,7 +19,13 @@ class Seats:
     """
 
     def __init__(
-        self, index: int, scheduler: Scheduler, recorder: Recorder, pool: KvPool, waiting: deque[Request] | None = None
+        self,
+        index: int,
+        scheduler: Scheduler,
+        recorder: Recorder,
+        pool: KvPool,
+        max_model_len: int,
+        waiting: deque[Request] | None = None,
     ) -> None:
         self.waiting: deque[Request] = deque() if waiting is None else waiting
         self.prefilling: list[Request] = []
@@ -29,7 +35,9 @@ class Seats:
         self._index = index
         self._scheduler = scheduler
         self._recorder = recorder
-        self.view = ReplicaView(self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size)
+        self.view = ReplicaView(
+            self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
+        )
         """What the scheduler sees; true whenever it is asked."""
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
@@ -110,17 +118,3 @@ class Seats:
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
         request.reserved_blocks = 0
         return n_used
-
-    def computed(self, request: Request) -> None:
-        """More of its prompt is in its blocks: nothing to note where nobody shares them."""
-
-    def found_tokens(self, request: Request) -> int:
-        """Tokens of a prompt that are computed already."""
-        return 0
-
-    def make_way(self, n_blocks: int) -> None:
-        """So many free blocks are about to be taken: they hold nothing that anybody could find any more."""
-
-    def steps_as_looked_up(self) -> int | None:
-        """Steps until what was found for the head of the queue may be gone; None: as long as members stay."""
-        return None

@@ -15,7 +15,7 @@ from simserve.errors import CalibrationError
 from simserve.plugins.flaws import Flaw, Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.models import CalibrationFile, Engine, Pool
-from simserve.scenario.setup import Machine, calibration_of
+from simserve.scenario.setup import Machine, calibration_of, n_sharing
 
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
 
@@ -64,7 +64,7 @@ def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
             kv_dtype=scenario.kv_dtype,
             tensor=pool.parallel.tensor,
             pipeline=pool.parallel.pipeline,
-            data=pool.parallel.data if machine.model.experts else 1,
+            data=n_sharing(machine.model, pool.parallel.data),
             expert=pool.parallel.expert,
         ).check()
     except CalibrationError as error:

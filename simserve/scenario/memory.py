@@ -9,7 +9,7 @@ from simserve.errors import CatalogError
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.models import Pool
-from simserve.scenario.setup import Machine, memory_of
+from simserve.scenario.setup import Machine, memory_of, n_sharing
 from simserve.schedulers.base import Scheduler
 
 MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
@@ -86,7 +86,8 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     machine, scheduler = runs
     scenario = draft.scenario
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
-    n_gpus = pool.parallel.tensor * pool.parallel.pipeline * (pool.parallel.data if machine.model.experts else 1)
+    parallel = pool.parallel
+    n_gpus = parallel.tensor * parallel.pipeline * n_sharing(machine.model, parallel.data)
     gpus = f"{n_gpus} {machine.gpu.name}"
     rule = f"{machine.model.name} in {scenario.weight_dtype} does not fit the memory of {gpus}: {missing}"
     tensors = valid_tensors(machine.model, machine.gpu)

@@ -69,7 +69,7 @@ class PoolSetup:
     @property
     def n_sharing(self) -> int:
         """Data-parallel ranks that share the experts and so step together; those of a dense model do not."""
-        return 1 if self.model.experts is None else self.data
+        return n_sharing(self.model, self.data)
 
     @property
     def borrowed(self) -> list[str]:
@@ -100,6 +100,11 @@ class Machine:
     model: ModelSpec
     gpu: GpuSpec
     engine: EngineSpec
+
+
+def n_sharing(model: ModelSpec, data: int) -> int:
+    """Of `data` data-parallel ranks, those that share experts: all, or without experts each is by itself."""
+    return 1 if model.experts is None else data
 
 
 def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
@@ -151,7 +156,7 @@ def memory_of(
 ) -> MemoryLedger:
     """Where a GPU's memory goes; what_if: other degrees of parallelism than the pool's."""
     parallel = pool.parallel.model_copy(update=what_if)
-    data = 1 if machine.model.experts is None else parallel.data
+    data = n_sharing(machine.model, parallel.data)
     return ledger(
         machine.model,
         machine.gpu,

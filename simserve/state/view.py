@@ -21,7 +21,7 @@ class ReplicaView:
     """All that hold a seat, in the order of their admission."""
     total_blocks: int
     block_size: int
-    max_model_len: int = 0
+    max_model_len: int
     now_ps: int = 0
     n_decoding: int = 0
     n_running: int = 0

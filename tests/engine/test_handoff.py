@@ -7,7 +7,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
 from simserve.engine.offered import Offered
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
@@ -113,4 +113,4 @@ def test_a_port_is_busy_for_the_bytes_and_not_for_the_latency() -> None:
     assert link.arrival_ps(5, (one, other), 0) == 12 * MS
     assert link.arrival_ps(2, (one, third), 1 * MS) == 14 * MS  # through the first at 7, through the third at 3
     assert link.arrival_ps(4, (third, other), 2 * MS) == 16 * MS  # at 3 to 7, at 5 to 9: nobody waits for both
-    assert (one.busy_ps, other.busy_ps, third.busy_ps) == (7 * MS, 9 * MS, 6 * MS)
+    assert (one.free_at_ps, other.free_at_ps, third.free_at_ps) == (7 * MS, 9 * MS, 7 * MS)

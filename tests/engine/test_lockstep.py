@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 

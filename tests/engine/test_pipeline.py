@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.engine.pipeline import Pipeline
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.chunked import Chunked
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 

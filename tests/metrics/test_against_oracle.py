@@ -3,7 +3,7 @@
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name

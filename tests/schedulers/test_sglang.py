@@ -2,7 +2,7 @@
 
 import pytest
 
-from simserve.engine.replica import ReplicaSetup
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.sglang import SgLang
 from simserve.state.request import Request
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace

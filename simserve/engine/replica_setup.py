@@ -1,0 +1,45 @@
+"""ReplicaSetup: what makes a replica, and how several of its kind hang together."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from simserve.cost.model import CostModel
+from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.recorder import Recorder
+from simserve.engine.seats import Seats
+from simserve.schedulers.base import Scheduler
+from simserve.state.kv_pool import KvPool
+
+
+@dataclass(frozen=True)
+class ReplicaSetup:
+    """What makes a replica: its policy, its costs and its memory."""
+
+    scheduler: Scheduler
+    cost: CostModel
+    n_blocks: int
+    block_size: int
+    max_model_len: int
+    async_scheduling: bool = False
+    """A step is planned while the one before it runs, so who comes meanwhile waits for one step more."""
+    n_stages: int = 1
+    """Of its pipeline, in which as many batches are at once: lanes, each with a policy and blocks like these."""
+    n_in_step: int = 1
+    """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
+    role: Literal["both", "prefill", "decode"] = "both"
+    """Prefill replicas hand over to decode replicas."""
+    block_tokens: int | None = None
+    """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
+
+    def seats(self, index: int, recorder: Recorder) -> Seats:
+        """With nobody on them."""
+        if self.block_tokens is None:
+            pool = KvPool(self.n_blocks, self.block_size)
+            return Seats(index, self.scheduler, recorder, pool, self.max_model_len)
+        caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+        return CachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+
+    @property
+    def n_ranks(self) -> int:
+        """Schedulers with KV blocks of their own."""
+        return self.n_stages * self.n_in_step
