@@ -16,6 +16,7 @@ NEIGHBOURS = MappingProxyType(
         "tp": f"{POOL}.parallel.tensor",
         "no_enable_prefix_caching": f"{POOL}.enable_prefix_caching",
         "disable_radix_cache": f"{POOL}.enable_prefix_caching",
+        "async_scheduling": "engine.async_scheduling",
         "enable_block_reuse": f"{POOL}.enable_prefix_caching",
         "pipeline_parallel_size": f"{POOL}.parallel.pipeline",
         "pp_size": f"{POOL}.parallel.pipeline",
@@ -121,7 +122,6 @@ NEIGHBOURS = MappingProxyType(
 SENTENCES = MappingProxyType(
     {
         "enable_chunked_prefill": f"with it the {POOL}.scheduler is chunked, without it prefill_first",
-        "async_scheduling": "it is part of the engine's step_host_s",
         "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
         "speculative_config": "speculative decoding is not simulated yet",
     }

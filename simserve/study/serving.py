@@ -138,7 +138,8 @@ def read_rows(path: Path) -> list[ServingRow]:
     except FileNotFoundError:
         raise CalibrationError(f"{path}: no such file; give a CSV of serving runs") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CalibrationError(f"{path}: must be a CSV of serving runs ({error})") from None
+        remedy = "a log of single requests needs --scenario"
+        raise CalibrationError(f"{path}: must be a CSV of serving runs ({error}); {remedy}") from None
     if not table:
         raise CalibrationError(f"{path}: must hold serving runs, got none")
     missing = [name for name in NEEDED if name not in table[0]]
