@@ -18,7 +18,7 @@ from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Lane, Pipeline
 from simserve.engine.recorder import Recorder
-from simserve.engine.replica import Replica
+from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.routers.base import Router
@@ -110,7 +110,7 @@ class Cluster:
         self._explain_unfinished()
         check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
 
-    def _ranks(self, setup: ReplicaSetup, on_answer: Callable[[int], None] | None, is_alone: bool) -> list[Replica]:
+    def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool) -> list[Replica]:
         """The ranks of a replica, each with a policy of its own, for it may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
         numbered = enumerate(setups, len(self.replicas))
@@ -159,7 +159,7 @@ class Cluster:
         else:
             self.recorder.reject(row, reason)
             if self._closed_loop:
-                self._closed_loop.on_refusal(reason, now_ps)
+                self._closed_loop.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(row, now_ps)
 

@@ -14,6 +14,9 @@ from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
 
+OnAnswer = Callable[[int, int], None]
+"""Called with the row of a request, and the instant at which its last token is computed."""
+
 
 class Replica:
     """One copy of a model, on one or more GPUs; or a rank of it that has a scheduler of its own.
@@ -31,7 +34,7 @@ class Replica:
         clock: Clock,
         rows: Rows,
         recorder: Recorder,
-        on_answer: Callable[[int], None] | None = None,
+        on_answer: OnAnswer | None = None,
         *,
         is_alone: bool = False,
     ) -> None:
@@ -286,7 +289,7 @@ class Replica:
         self._recorder.finish_ps[request.row] = now_ps
         self._recorder.status[request.row] = FINISHED
         if self._on_answer is not None:
-            self._on_answer(now_ps)
+            self._on_answer(request.row, now_ps)
 
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 

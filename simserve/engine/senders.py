@@ -89,12 +89,12 @@ class ClosedLoopSender:
         for _ in range(self._offered.concurrency or 0):
             self._ask(0)
 
-    def on_answer(self, now_ps: int) -> None:
+    def on_answer(self, row: int, now_ps: int) -> None:
         """The last token of an answer is computed; its client has it soon after, and asks again."""
         self._n_refused_at_once = 0
         self._ask(now_ps + self._respond_ps)
 
-    def on_refusal(self, reason: str, now_ps: int) -> None:
+    def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
         """A client was refused; it asks again at once."""
         self._n_refused_at_once += 1
         if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:

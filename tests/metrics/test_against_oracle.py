@@ -12,8 +12,9 @@ from simserve.tables.run_tables import RunTables
 from simserve.units import PS_PER_S
 from simserve.workload.trace import Trace
 from tests import oracle
+from tests.agreement import run_both
 from tests.metrics.stories import pool_facts, run_facts
-from tests.test_oracle_agrees import run_both, setups, traces
+from tests.worlds import setups, traces
 
 
 def reduced(run: RunTables, setup: ReplicaSetup, n_replicas: int) -> Results:

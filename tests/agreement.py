@@ -1,0 +1,132 @@
+"""Agreement: the engine and the oracle are asked the same question, and what each of them says is put side by side."""
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.offered import Offered
+from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.base import Router
+from simserve.workload.trace import Trace
+from tests import oracle
+
+
+def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
+    """Policies may keep state, so that each replica has a copy."""
+    return [replace(setup, scheduler=deepcopy(setup.scheduler)) for setup in setups]
+
+
+def run_both(
+    setups: list[ReplicaSetup],
+    router: type[Router],
+    load: Trace,
+    concurrency: int | None,
+    front_end: FrontEnd | None = None,
+    link: LinkSpec | None = None,
+) -> tuple[Cluster, oracle.OracleRun]:
+    """The same question to both, each with policies of its own."""
+
+    def how() -> Disaggregation | None:
+        return None if link is None else Disaggregation(router(), link)
+
+    cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how())
+    cluster.run()
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how())
+
+
+def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
+    """What the engine recorded of each request that was not refused."""
+    columns = cluster.recorder.columns
+    names = (
+        "replica",
+        "cached_tokens",
+        "prefill_replica",
+        "transfer_ps",
+        "scheduled_ps",
+        "first_token_ps",
+        "finish_ps",
+        "preempted_ps",
+        "n_preemptions",
+    )
+    table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
+    return {row: tuple(values) for row, values in enumerate(table) if columns["status"][row] != 2}
+
+
+def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
+    """The same of the oracle."""
+    return {
+        row: (
+            life.replica,
+            life.cached_tokens,
+            life.prefill_replica,
+            life.transfer_ps,
+            life.scheduled_ps,
+            life.token_ps[0],
+            life.finish_ps,
+            life.preempted_ps,
+            life.n_preemptions,
+            life.n_recomputed_tokens,
+        )
+        for row, life in run.lives.items()
+    }
+
+
+def engine_steps(cluster: Cluster, replica: int) -> list[dict[str, int]]:
+    """The stretches of a replica, one row a step."""
+    steps = []
+    for values in cluster.recorder.stretches(replica).tolist():
+        row = dict(zip(STRETCH_ROW.names or (), values, strict=True))
+        at_ps = row["start_ps"]
+        for i in range(row["n_steps"]):
+            end_ps = at_ps + row["first_ps"] + i * row["growth_ps"]
+            steps.append(
+                row
+                | {
+                    "start_ps": at_ps,
+                    "end_ps": end_ps,
+                    "kv_tokens": row["kv_tokens"] + i * row["decode_requests"],
+                    "is_first": i == 0,
+                }
+            )
+            at_ps = end_ps
+    return steps
+
+
+def token_times(cluster: Cluster) -> dict[int, list[int]]:
+    """Every token's time, from spans and stretches alone, as a reader of the files would find it."""
+    times: dict[int, list[int]] = {}
+    for replica in range(len(cluster.replicas)):
+        ends = [step["end_ps"] for step in engine_steps(cluster, replica) if step["decode_requests"]]
+        for values in cluster.recorder.spans(replica).tolist():
+            span = dict(zip(SPAN_ROW.names or (), values, strict=True))
+            mine = times.setdefault(span["request_id"], [])
+            mine += [span["join_ps"], *ends[span["first_step"] : span["last_step"] + 1]]
+    return times
+
+
+def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle.OracleRun) -> None:
+    """On every request, step and token."""
+    assert request_rows(cluster) == oracle_rows(truth)
+    assert cluster.rows.arrivals.tolist() == truth.sent_ps
+    assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected
+    for index, replica in enumerate(truth.replicas):
+        steps = engine_steps(cluster, index)
+        assert [
+            (s["start_ps"], s["end_ps"], s["prefill_tokens"], s["decode_requests"], s["kv_tokens"]) for s in steps
+        ] == [(s.start_ps, s.end_ps, s.prefill_tokens, s.decode_requests, s.kv_tokens) for s in replica.steps]
+        at_starts = [
+            (mine["kv_blocks_used"], mine["queue_len"], true.used_blocks, true.queue_len)
+            for mine, true in zip(steps, replica.steps, strict=True)
+            if mine["is_first"]
+        ]
+        assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
+    if all(setup.scheduler.stream for setup in setups):
+        assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
+            row: life.token_ps for row, life in truth.lives.items()
+        }

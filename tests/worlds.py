@@ -1,0 +1,156 @@
+"""Random worlds: small clusters and loads in which every limit binds now and then, for the oracle's tests."""
+
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from hypothesis import strategies as st
+
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.least_kv import LeastKv
+from simserve.routers.least_outstanding import LeastOutstanding
+from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.random import Random
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.base import Scheduler
+from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.continuous import Continuous
+from simserve.schedulers.dynamic import Dynamic
+from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.sglang import SgLang
+from simserve.schedulers.static import Static
+from simserve.schedulers.trtllm import TrtLlm
+from simserve.workload.trace import Prefixes, Trace
+from tests.doubles import LineCost, trace
+
+ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
+
+
+@st.composite
+def schedulers(draw: st.DrawFn) -> Scheduler:
+    """Any policy, with small knobs so that every limit binds now and then."""
+    seats = draw(st.integers(1, 6))
+    kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "sglang", "static", "dynamic"]))
+    if kind == "chunked":
+        return Chunked(
+            max_num_batched_tokens=seats + draw(st.integers(0, 40)),
+            max_num_seqs=seats,
+            long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3, 11])),
+            scheduler_reserve_full_isl=draw(st.booleans()),
+        )
+    if kind == "prefill_first":
+        return PrefillFirst(max_num_batched_tokens=draw(st.sampled_from([None, 25])), max_num_seqs=seats)
+    if kind == "continuous":
+        return Continuous(max_num_seqs=seats)
+    if kind == "trtllm":
+        return TrtLlm(
+            max_num_tokens=seats + draw(st.integers(0, 60)),
+            max_batch_size=seats,
+            capacity_scheduler_policy=draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"])),
+            enable_chunked_context=draw(st.booleans()),
+        )
+    if kind == "sglang":
+        return SgLang(
+            chunked_prefill_size=draw(st.sampled_from([None, 7, 16, 48])),
+            max_prefill_tokens=draw(st.sampled_from([20, 64])),
+            max_running_requests=draw(st.sampled_from([None, seats])),
+            enable_mixed_chunk=draw(st.booleans()),
+            schedule_conservativeness=draw(st.sampled_from([0.0, 0.1, 1.0])),
+            new_token_ratio_decay_steps=draw(st.sampled_from([7, 600])),
+            retract_decode_steps=draw(st.integers(0, 20)),
+            clip_max_new_tokens_estimation=draw(st.sampled_from([9, 4096])),
+        )
+    if kind == "static":
+        return Static(batch_size=seats, stream=draw(st.booleans()))
+    return Dynamic(batch_size=seats, window_s=draw(st.sampled_from([0.0, 0.011, 0.2])), stream=draw(st.booleans()))
+
+
+@st.composite
+def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """One to three replicas of one kind, with few enough blocks that they run out."""
+    scheduler = draw(schedulers())
+    cost = draw(st.sampled_from([
+        LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009, shared=50_021),
+        LineCost(step=1_000_000),
+        LineCost(token=1_000_000),
+        LineCost(step=10, key=1_000_000, pair=13),
+    ]))  # fmt: skip
+    block_size = draw(st.sampled_from([1, 3, 4, 16]))
+    n_blocks = -(-draw(st.integers(60, 160)) // block_size)
+    limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
+    n_stages, n_in_step = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]))
+    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), n_stages, n_in_step)
+    return [setup] * draw(st.integers(1, 3))
+
+
+@st.composite
+def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """One or two prefill and as many decode replicas, unlike each other; in any order."""
+    pools = []
+    roles: list[Literal["prefill", "decode"]] = ["prefill", "decode"]
+    for role in draw(st.permutations(roles)):
+        setup, *_ = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+        pools += [replace(setup, role=role)] * draw(st.integers(1, 2))
+    return pools
+
+
+@st.composite
+def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas that cache prefixes, perhaps only those that compute prompts for others."""
+    apart, together = disaggregated(), setups().filter(lambda found: can_be_apart(found[0].scheduler))
+    n_blocks_an_id = draw(st.integers(1, 3))
+    return [
+        setup if setup.role == "decode" else replace(setup, block_tokens=n_blocks_an_id * setup.block_size)
+        for setup in draw(st.one_of(together, together, apart))
+    ]
+
+
+@st.composite
+def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
+    """Each prompt begins as an earlier one does, up to some block; its own ids may go on into its answer."""
+    load = draw(traces())
+    chains: list[list[int]] = [[]]
+    n_ids = 0
+    for prompt, output in zip(load.prompt_tokens, load.output_tokens, strict=True):
+        most = int(prompt + output) // block_tokens
+        parent = chains[draw(st.integers(0, len(chains) - 1))]
+        chain = parent[: draw(st.integers(0, most))]
+        n_new = draw(st.integers(0, most - len(chain)))
+        chains.append(chain + list(range(n_ids, n_ids + n_new)))
+        n_ids += n_new
+    ids = np.array([block for chain in chains[1:] for block in chain], np.int64)
+    offsets = np.cumsum([0, *map(len, chains[1:])])
+    return replace(load, prefixes=Prefixes.from_ids(block_tokens, ids, offsets))
+
+
+def can_be_apart(scheduler: Scheduler) -> bool:
+    """Prompts and answers of one request need not be at one replica."""
+    return not scheduler.reserves and not scheduler.runs_to_completion
+
+
+@st.composite
+def links(draw: st.DrawFn) -> LinkSpec:
+    """Far quicker than a step, or as slow as several."""
+    return LinkSpec(draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9])))
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
+    n = draw(st.integers(1, 25))
+    unit_s = draw(st.sampled_from([1e-6, 1e-5, 1e-3, 0.0137]))
+    gaps = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
+    prompts = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 40), min_size=n, max_size=n))
+    most = draw(st.none() | st.lists(st.integers(1, 45), min_size=n, max_size=n))
+    return trace(list(np.cumsum(gaps) * unit_s), prompts, outputs, most)
+
+
+@st.composite
+def front_ends(draw: st.DrawFn) -> FrontEnd:
+    """None, or one whose work takes about as long as a step."""
+    unit_ps = draw(st.sampled_from([0, 0, 1_000_003, 10**9]))
+    receive_ps, token_ps, respond_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(3))
+    return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
