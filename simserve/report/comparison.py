@@ -1,0 +1,74 @@
+"""A comparison in words: one sentence that says which side is better, and a row a measure."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.formats import NONE, listed, number, rate, seconds, share
+
+MOST_NAMED = 3
+"""Measures of one kind that the sentence names; the table has all."""
+
+TOLD_FIRST = ("slo_attainment.frac", "goodput.per_s", "ttft_s.p99", "tpot_s.p99", "e2e_s.p99")
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """Which side is better at what, and by how much; from what `simserve compare --json` prints."""
+    a, b, measures = found["a"], found["b"], found["measures"]
+    head = f"{b} against {a} ({found['how']})"
+    if not any(number(each["low"]) is not None for each in measures):
+        return f"{head}: whether chance did this cannot be told from one run each; compare scenarios for intervals."
+    kinds = {kind: [each for each in measures if each["verdict"] == kind] for kind in ("better", "worse")}
+    told = [f"{b} is {kind} at {_named(each)}" for kind, each in kinds.items() if each]
+    if not told:
+        is_same = all(each["verdict"] == "same" for each in measures)
+        return f"{head}: {'no difference at all' if is_same else 'no difference that chance could not have made'}."
+    return f"{head}: {' and '.join(told)}."
+
+
+def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    """A row a measure, below the heads of the columns."""
+    head = ("", "A", "B", "change", f"{found['confidence'] * 100:.0f} % interval of B − A", "B is")
+    return [head, *(_row(each) for each in found["measures"])]
+
+
+def _row(each: Mapping[str, Any]) -> Sequence[str]:
+    unit = each["unit"]
+    ends = [number(each[name]) for name in ("low", "high")]
+    interval = NONE if None in ends else f"{_signed(ends[0], unit)} to {_signed(ends[1], unit)}"
+    change = number(each["change_frac"])
+    changed = NONE if change is None else f"{change:+z.1%}"
+    return (each["label"], _amount(each["a"], unit), _amount(each["b"], unit), changed, interval, each["verdict"])
+
+
+def _named(measures: Sequence[Mapping[str, Any]]) -> str:
+    """`p99 TTFT (-12 %) and goodput (+3 %)`, the most telling first."""
+    order = {key: place for place, key in enumerate(TOLD_FIRST)}
+    ranked = sorted(measures, key=lambda each: order.get(each["key"], len(order)))
+    n_more = len(ranked) - MOST_NAMED
+    more = [f"{n_more} more"] if n_more > 0 else []
+    return listed([f"{each['label']} ({_change(each)})" for each in ranked[:MOST_NAMED]] + more)
+
+
+def _change(each: Mapping[str, Any]) -> str:
+    change = number(each["change_frac"])
+    if change is None or each["unit"] == "frac":
+        return _signed(each["difference"], each["unit"])
+    return f"{change:+.2g}".replace("e+", "e") if abs(change) > 10 else f"{change * 100:+.3g} %"
+
+
+def _amount(value: Any, unit: str) -> str:
+    if unit == "frac":
+        return share(value)
+    return seconds(value) if unit == "s" else rate(value)
+
+
+def _signed(value: Any, unit: str) -> str:
+    """A difference with its sign; of shares in points of a per cent."""
+    amount = number(value)
+    if amount is None:
+        return NONE
+    if unit == "frac":
+        return f"{amount * 100:+.3g} points"
+    sign = "-" if math.copysign(1.0, amount) < 0 else "+"
+    return sign + (seconds(abs(amount)) if unit == "s" else rate(abs(amount)))

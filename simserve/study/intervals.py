@@ -1,0 +1,73 @@
+"""Intervals: how far a mean over independent runs, or a figure of one run, may be off by chance."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from simserve.tables.columns import Floats
+
+CONFIDENCE = 0.95
+
+BLOCKS = 20
+"""Of one run, left out one at a time."""
+
+LEAST_PER_BLOCK = 20
+"""Requests; shorter blocks hang together with their neighbours."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure and the interval that holds the true one with CONFIDENCE; NaN ends where chance cannot be told."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def has_interval(self) -> bool:
+        """Its ends are known."""
+        return not math.isnan(self.low)
+
+    @property
+    def is_sure(self) -> bool:
+        """It is above or below zero, whatever chance did."""
+        return self.low > 0 or self.high < 0
+
+
+def mean_of(values: Sequence[float]) -> Estimate:
+    """The mean of independent values: Student's interval (Law & Kelton, section 9.4.1). One value has no interval."""
+    sample = np.array(values, np.float64)
+    mean, n = float(sample.mean()), len(sample)
+    if n < 2 or math.isnan(mean):
+        return Estimate(mean, math.nan, math.nan)
+    return around(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1)
+
+
+def around(value: float, error: float, n_free: int) -> Estimate:
+    """A value whose standard error was estimated with so many degrees of freedom."""
+    half = float(student.ppf((1 + CONFIDENCE) / 2, n_free)) * error
+    return Estimate(value, value - half, value + half)
+
+
+def blocks_of(n: int) -> NDArray[np.int64] | None:
+    """The block of each of n requests in the order of their arrival, `(n,)`; None if they are too few."""
+    return np.arange(n) * BLOCKS // n if n >= BLOCKS * LEAST_PER_BLOCK else None
+
+
+def leave_one_out(figure: Callable[[NDArray[np.bool_]], float], blocks: NDArray[np.int64]) -> Floats:
+    """A figure of all requests but those of each block in turn, `(BLOCKS,)`.
+
+    `figure` takes which requests count, `(n,)`. What neighbours have in common stays within a block but for its ends,
+    so leaving out whole blocks tells how the figure varies though requests hang together (Künsch 1989).
+    """
+    return np.array([figure(blocks != block) for block in range(BLOCKS)])
+
+
+def standard_error(without: Floats) -> float:
+    """Of a figure, from its values without each block, `(n_blocks,)`."""
+    n = len(without)
+    return math.sqrt((n - 1) / n * float(np.square(without - without.mean()).sum()))

@@ -1,0 +1,49 @@
+"""Measures: the numbers of a summary that decisions rest on, what they are called and which way is better."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Unit = Literal["s", "frac", "per_s", "count"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One number of `summary.json`."""
+
+    key: str
+    """Where it stands: `ttft_s.p99`."""
+    label: str
+    unit: Unit
+    is_cost: bool
+    """Less of it is better."""
+
+    def of(self, summary: Mapping[str, Any]) -> float:
+        """Its value; NaN where the run has none."""
+        found: Any = summary
+        for part in self.key.split(".", 1):
+            if not isinstance(found, Mapping):
+                return math.nan
+            found = found.get(part)
+        return math.nan if found is None else float(found)
+
+
+LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}
+LEVELS = ("mean", "p50", "p90", "p99")
+
+ATTAINMENT = Measure("slo_attainment.frac", "SLO attainment", "frac", is_cost=False)
+GOODPUT = Measure("goodput.per_s", "goodput", "per_s", is_cost=False)
+
+MEASURES = (
+    ATTAINMENT,
+    GOODPUT,
+    *(
+        Measure(f"{key}.{level}", f"{level} {name}", "s", is_cost=True)
+        for key, name in LATENCIES.items()
+        for level in LEVELS
+    ),
+    Measure("served_per_s", "requests served", "per_s", is_cost=False),
+    Measure("output_tokens_per_s", "output tokens", "per_s", is_cost=False),
+)
+"""In the order in which they are reported."""

@@ -1,0 +1,58 @@
+"""`simserve compare` says which side is better."""
+
+import json
+from pathlib import Path
+
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
+
+
+def two(folder: Path) -> tuple[Path, Path]:
+    """A scenario, and one whose host is slower."""
+    a, b = folder / "a", folder / "b"
+    a.mkdir()
+    b.mkdir()
+    slower = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
+    return write_scenario(a), write_scenario(b, **slower)
+
+
+def test_it_says_which_side_is_better_and_prints_every_measure(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    outcome = invoke("compare", a, b, "--replications", 3)
+    assert outcome.exit_code == 0
+    assert outcome.out.startswith(
+        "slower against tiny (3 pairs of runs, both of a pair with the same seed): slower is worse at"
+    )
+    assert "p99 TPOT" in outcome.out
+    assert outcome.err == ""
+
+
+def test_json_has_the_interval_of_each_measure(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    found = json.loads(invoke("compare", a, b, "--replications", 3, "--json").out)
+    tpot = next(each for each in found["measures"] if each["key"] == "tpot_s.mean")
+    assert 0 < tpot["low"] <= tpot["difference"] <= tpot["high"]
+    assert tpot["verdict"] == "worse"
+
+
+def test_folders_of_results_are_compared_without_running_anything(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    for scenario, name in ((a, "run-a"), (b, "run-b")):
+        assert invoke("run", scenario, "--out", tmp_path / name, "--no-report", "--quiet").exit_code == 0
+    outcome = invoke("compare", tmp_path / "run-a", tmp_path / "run-b")
+    assert outcome.exit_code == 0
+    assert "one run each" in outcome.out
+
+
+def test_one_replication_is_refused(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    outcome = invoke("compare", a, b, "--replications", 1)
+    assert outcome.exit_code == 2
+    assert "--replications" in outcome.err
+
+
+def test_what_is_not_there_is_said(tmp_path: Path) -> None:
+    a, _ = two(tmp_path)
+    outcome = invoke("compare", a, tmp_path / "gone.yaml")
+    assert outcome.exit_code == 2
+    assert "gone.yaml: there is no such file" in outcome.err

@@ -1,0 +1,70 @@
+"""Intervals hold the truth as often as they say."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simserve.study.intervals import BLOCKS, LEAST_PER_BLOCK, around, blocks_of, leave_one_out, mean_of, standard_error
+from simserve.tables.columns import Floats
+
+
+def test_three_values_have_the_interval_of_the_textbook() -> None:
+    found = mean_of([1.0, 2.0, 3.0])  # t(2) at 97.5 % is 4.3027; the standard error is 1 / sqrt(3)
+    assert found.value == 2.0
+    assert found.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert found.low == pytest.approx(4.0 - found.high)
+
+
+def test_one_value_has_no_interval() -> None:
+    found = mean_of([1.5])
+    assert found.value == 1.5
+    assert not found.has_interval
+    assert not found.is_sure
+
+
+def test_intervals_of_means_hold_the_truth_in_95_of_100_cases() -> None:
+    draws = np.random.default_rng(5).exponential(1.0, (2000, 40)).mean(axis=1).reshape(-1, 10)
+    held = [found.low <= 1.0 <= found.high for found in (mean_of(row.tolist()) for row in draws)]
+    assert 0.90 <= np.mean(held) <= 0.99
+
+
+def test_too_few_requests_make_no_blocks() -> None:
+    assert blocks_of(BLOCKS * LEAST_PER_BLOCK - 1) is None
+    blocks = blocks_of(BLOCKS * LEAST_PER_BLOCK)
+    assert blocks is not None
+    assert np.bincount(blocks).tolist() == [LEAST_PER_BLOCK] * BLOCKS
+
+
+def test_leaving_out_blocks_tells_the_error_of_a_mean_of_independent_values() -> None:
+    values = np.random.default_rng(1).normal(0.0, 1.0, 40_000)
+    blocks = blocks_of(len(values))
+    assert blocks is not None
+    error = standard_error(leave_one_out(lambda counts: float(values[counts].mean()), blocks))
+    assert error == pytest.approx(1 / math.sqrt(len(values)), rel=0.5)
+
+
+def test_it_is_wider_where_neighbours_hang_together() -> None:
+    independent = np.random.default_rng(2).normal(0.0, 1.0, 400)
+    alike = np.repeat(independent, 100)  # runs of a hundred equal outcomes tell no more than one each
+    blocks = blocks_of(len(alike))
+    assert blocks is not None
+    error = standard_error(leave_one_out(lambda counts: float(alike[counts].mean()), blocks))
+    assert error == pytest.approx(1 / math.sqrt(400), rel=0.5)
+
+
+def p99(values: Floats) -> float:
+    return float(np.percentile(values, 99))
+
+
+def test_blocks_hold_the_true_p99_nearly_as_often_as_they_say() -> None:
+    generator = np.random.default_rng(3)
+    truth, held = math.log(100), []
+    blocks = blocks_of(20_000)
+    assert blocks is not None
+    for _ in range(200):
+        values = generator.exponential(1.0, 20_000)
+        error = standard_error(leave_one_out(lambda counts: p99(values[counts]), blocks))  # noqa: B023  # called at once
+        found = around(float(np.percentile(values, 99)), error, BLOCKS - 1)
+        held.append(found.low <= truth <= found.high)
+    assert 0.89 <= np.mean(held) <= 0.99
