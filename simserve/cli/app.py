@@ -4,7 +4,20 @@ from typing import Annotated
 
 import typer
 
-from simserve.cli import calibrate, catalog, compare, explain, init, later, report, run, schema, trace, validate
+from simserve.cli import (
+    calibrate,
+    capacity,
+    catalog,
+    compare,
+    explain,
+    init,
+    later,
+    report,
+    run,
+    schema,
+    trace,
+    validate,
+)
 
 app = typer.Typer(
     help="Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput.",
@@ -44,6 +57,7 @@ app.command("catalog")(catalog.catalog)
 app.command("calibrate")(calibrate.calibrate)
 app.command("validate")(validate.validate)
 app.command("compare")(compare.compare)
+app.command("capacity")(capacity.capacity)
 app.command("schema")(schema.schema)
 for _name in later.COMMANDS:
     app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

@@ -19,11 +19,11 @@ def sentence(found: Mapping[str, Any]) -> str:
     if not any(number(each["low"]) is not None for each in measures):
         return f"{head}: whether chance did this cannot be told from one run each; compare scenarios for intervals."
     kinds = {kind: [each for each in measures if each["verdict"] == kind] for kind in ("better", "worse")}
-    told = [f"{b} is {kind} at {_named(each)}" for kind, each in kinds.items() if each]
+    told = [f"{kind} at {_named(each)}" for kind, each in kinds.items() if each]
     if not told:
         is_same = all(each["verdict"] == "same" for each in measures)
         return f"{head}: {'no difference at all' if is_same else 'no difference that chance could not have made'}."
-    return f"{head}: {' and '.join(told)}."
+    return f"{head}: {b} is {', and '.join(told)}."
 
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:

@@ -1,0 +1,73 @@
+"""Capacity facts: what a search for the capacity found, as plain data, for JSON, tables and pages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.scenario import Scenario
+from simserve.study.capacity import Capacity, Point, Unbounded
+from simserve.study.intervals import CONFIDENCE, Estimate
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+LEVELS = ("p50", "p90", "p99")
+
+
+def capacity_facts(found: Capacity | Unbounded) -> dict[str, Any]:
+    """What `simserve capacity --json` prints; `answer` is null where no load is the highest that holds."""
+    question = found.question
+    scenario = question.scenario
+    points = found.points if isinstance(found, Capacity) else (found.last,)
+    return {
+        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
+        "goal_frac": question.goal_frac,
+        "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
+        "state": "found" if isinstance(found, Capacity) else "every load" if found.is_met else "no load",
+        "answer": _answer(found) if isinstance(found, Capacity) else None,
+        "points": [_point(point) for point in points],
+    }
+
+
+def _answer(found: Capacity) -> Mapping[str, Any]:
+    rate, fleet = found.offered_per_s, _fleet(found.question.scenario)
+    return {
+        "confidence": CONFIDENCE,
+        "n_seeds": len(found.below.runs),
+        "is_precise": found.is_precise,
+        "precision_frac": found.question.precision_frac,
+        "scale": vars(found.scale),
+        "offered_per_s": vars(rate),
+        "per_gpu_s": _over(rate, fleet["n_gpus"]),
+        "per_usd": _over(rate, fleet["usd_per_hour"] / 3600),
+        "per_kwh": _over(rate, fleet["kw"] / 3600),
+        "fleet": fleet,
+        "fails_first": "queue" if found.above.is_saturated else min(found.above.by_slo().items(), key=_share)[0],
+    }
+
+
+def _share(item: tuple[str, float]) -> float:
+    return item[1]
+
+
+def _fleet(scenario: Scenario) -> dict[str, float]:
+    """GPUs, their price by the catalog, and the power that their data sheets allow."""
+    found = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
+    return {
+        "n_gpus": sum(n for n, _ in found),
+        "usd_per_hour": sum(n * gpu.price_per_hour_usd for n, gpu in found),
+        "kw": sum(n * gpu.tdp_w for n, gpu in found) / 1000,
+    }
+
+
+def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
+    return {key: value / amount for key, value in vars(rate).items()} if amount else None
+
+
+def _point(point: Point) -> dict[str, Any]:
+    return {
+        "scale": point.scale,
+        "offered_per_s": point.offered_per_s,
+        "n_runs": len(point.runs),
+        "attained_frac": point.attained_frac,
+        "saturated": point.is_saturated,
+        "by_slo": point.by_slo(),
+        **{key: {level: point.latency_s(key, level) for level in LEVELS} for key in LATENCIES},
+    }

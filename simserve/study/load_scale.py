@@ -1,0 +1,28 @@
+"""Load scale: a scenario whose load comes so many times as fast, from the same randomness."""
+
+from typing import Any
+
+from simserve.errors import Mistake, ScenarioError
+from simserve.scenario import Scenario
+
+RATES = ("rate_per_s", "rates_per_s")
+"""What arrival processes call their rates; lengths, dwells and periods stay as they are."""
+
+
+def at_scale(scenario: Scenario, scale: float) -> Scenario:
+    """The scenario with all its rates times scale. Raises ScenarioError where its load has no rate."""
+    workload = scenario.workload
+    if workload.trace is not None:
+        trace = workload.trace.model_copy(update={"rate_scale": workload.trace.rate_scale * scale})
+        update: dict[str, Any] = {"trace": trace}
+    elif workload.arrivals is not None and any(name in workload.arrivals for name in RATES):
+        arrivals = {key: _scaled(value, scale) if key in RATES else value for key, value in workload.arrivals.items()}
+        update = {"arrivals": arrivals}
+    else:
+        rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
+        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, "search over --replicas instead")])
+    return scenario.model_copy(update={"workload": workload.model_copy(update=update)})
+
+
+def _scaled(value: Any, scale: float) -> Any:
+    return [each * scale for each in value] if isinstance(value, list) else value * scale
