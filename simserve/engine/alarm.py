@@ -10,6 +10,8 @@ from simpy.events import EventPriority
 TRANSFER_PHASE = 1 << 19
 """At one instant step ends commit first, in replica order (their priority is the replica's index, below this), then
 transfers end ..."""
+VIEW_PHASE = (1 << 20) - 2
+"""... then routers have news of their replicas, unless they see what is true at every instant ..."""
 SEND_PHASE = 1 << 20
 """... then those are routed whose prompt is computed, and requests are sent and routed ..."""
 PLAN_PHASE = 1 << 21

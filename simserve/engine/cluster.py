@@ -9,9 +9,9 @@ from random import Random
 from simpy.core import StopSimulation
 
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
-from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.gateway import Delay, Gateway, Refresher
 from simserve.engine.handoff import Disaggregation, Handoff, Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.link import Link
 from simserve.engine.lockstep import Lockstep, Rank
@@ -60,6 +60,7 @@ class Cluster:
         router_seed: int | str,
         front_end: FrontEnd | None = None,
         disaggregation: Disaggregation | None = None,
+        delay: Delay | None = None,
     ) -> None:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
@@ -81,9 +82,10 @@ class Cluster:
         is_alone = len(ranks) == 1 and offered.concurrency is None
         for setup in setups:
             self.replicas += self._ranks(setup, on_answer, is_alone)
-        self._router = router
+        self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
-        self._views = [self.replicas[entry.index] for entry in self._entries]
+        self._gateway = self._open(router, [self.replicas[entry.index] for entry in self._entries])
+        self._keeps_sessions = router.needs_sessions
         if disaggregation is not None:
             self._connect(disaggregation, router_seed)
         self._end = Alarm(self.clock, self._stop, END_PHASE)
@@ -97,6 +99,8 @@ class Cluster:
         """
         self._drain_limit_ps = drain_limit_ps
         self._on_send = on_send
+        if self._refresher is not None:
+            self._refresher.start()
         self.sender.start()
         is_collecting = gc.isenabled()
         gc.disable()  # fast: the engine makes no cycles, and looking for them takes a tenth of the time
@@ -133,9 +137,17 @@ class Cluster:
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""
         how.router.begin(Random(f"{router_seed}/decode"))
-        handoff = Handoff(self.clock, Link(how.link), lambda request, views: self._pick(how.router, request, views))
+        self._keeps_sessions = self._keeps_sessions or how.router.needs_sessions
+        gateway = self._open(how.router, [each for each in self.replicas if isinstance(each, Receiving)])
+        handoff = Handoff(self.clock, Link(how.link), lambda request, _: gateway.pick(request))
         for replica in self.replicas:
             handoff.connect(replica)
+
+    def _open(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
+        """A router that sees these, as they are or as they were."""
+        if self._refresher is None:
+            return Gateway(self.clock, router, replicas)
+        return self._refresher.gateway(router, replicas)
 
     def _send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it."""
@@ -144,7 +156,9 @@ class Cluster:
         request = Request(row, now_ps, prompt_tokens, most_tokens)
         if self._caches:
             request.chain = rows.chain(row)
-        entry = self._entries[0 if len(self._entries) == 1 else self._pick(self._router, request, self._views)]
+        if self._keeps_sessions:
+            request.session = rows.session(row)
+        entry = self._entries[0 if len(self._entries) == 1 else self._gateway.pick(request)]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)
         if prompt_tokens > entry.longest_prompt_tokens:
@@ -162,16 +176,6 @@ class Cluster:
                 self._closed_loop.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(row, now_ps)
-
-    def _pick(self, router: Router, request: Request, views: Sequence[Replica]) -> int:
-        try:
-            index = router.pick(request, views)
-        except Exception as error:
-            raise raised(router, "pick", self.clock.now_ps, error) from error
-        if type(index) is not int or not 0 <= index < len(views):
-            rule = f"must return the index of a replica, a whole number from 0 to {len(views) - 1}"
-            raise broke(router, "pick", self.clock.now_ps, rule, index)
-        return index
 
     def _all_sent(self) -> None:
         """From here on the run drains."""

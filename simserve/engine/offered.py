@@ -41,6 +41,8 @@ class Rows:
         self.most: NDArray[np.int64] = empty
         self._prefixes: list[tuple[int, Prefixes]] = []
         """(first row, prefixes) of each trace that was added."""
+        self._sessions: list[tuple[int, NDArray[np.str_]]] = []
+        """(first row, sessions) likewise."""
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -50,6 +52,8 @@ class Rows:
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
         if trace.prefixes is not None:
             self._prefixes.append((len(self.arrivals), trace.prefixes))
+        if trace.session_id is not None:
+            self._sessions.append((len(self.arrivals), trace.session_id))
         most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
         self.arrivals = np.concatenate([self.arrivals, array_to_ps(trace.arrival_s)])
         self.prompts = np.concatenate([self.prompts, trace.prompt_tokens])
@@ -68,6 +72,14 @@ class Rows:
             return []
         first_row, prefixes = self._prefixes[place]
         return prefixes.of(row - first_row)
+
+    def session(self, row: int) -> str:
+        """Whose request it is; "" without sessions."""
+        place = bisect_right(self._sessions, row, key=itemgetter(0)) - 1
+        if place < 0:
+            return ""
+        first_row, sessions = self._sessions[place]
+        return str(sessions[row - first_row])
 
     def __len__(self) -> int:
         return len(self.arrivals)

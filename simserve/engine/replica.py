@@ -46,7 +46,8 @@ class Replica:
         """Blocks that these have given back in the step in flight."""
         self.n_before_queue = 0
         """Requests from other replicas that have no blocks here yet."""
-        self.total_blocks = setup.n_blocks
+        self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
+        self.block_tokens = setup.block_tokens
         self.seats = setup.seats(index, recorder)
         self._caching = self.seats if isinstance(self.seats, CachingSeats) else None
         self.cohort, self.pool = self.seats.cohort, self.seats.pool

@@ -18,6 +18,11 @@ class Router:
     def begin(self, stream: Random) -> None:
         """A run begins: forget the last one; `stream` is the router's own source of chance."""
 
+    @property
+    def needs_sessions(self) -> bool:
+        """It looks at `request.session`, so a load without sessions is a mistake."""
+        return False
+
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
         """The index of the replica that gets the request."""
         raise NotImplementedError

@@ -1,13 +1,15 @@
 """The replica whose prefix cache has most of the prompt, unless it is much busier than others."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from random import Random
+from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.routers.base import STRICT, Router
 from simserve.state.request import Request
+from simserve.state.sent_prompts import SentPrompts
 from simserve.state.view import LoadView
 
 
@@ -22,17 +24,34 @@ class PrefixAffinity(Router):
     """Share of the prompt from which on a hit decides."""
     max_imbalance: NonNegativeInt = 32
     """Requests that the chosen replica may have more than the least busy one."""
+    index: Literal["exact", "own_sends"] = "exact"
+    """What caches hold, as engines tell of every block at once; or only the prompts that it has sent there itself."""
+    index_tokens: PositiveInt | None = None
+    """Tokens of own_sends that it remembers of each replica; left out: as many as the replica's KV blocks hold."""
+
+    def begin(self, stream: Random) -> None:
+        """Nothing has been sent."""
+        self._sent: list[SentPrompts] = []
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
         """The most tokens found, then the fewest requests, then the first."""
+        if self.index == "exact":
+            return self._best(request, views, views)
+        if not self._sent:
+            self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
+        picked = self._best(request, views, self._sent)
+        self._sent[picked].add(request)
+        return picked
+
+    def _best(self, request: Request, views: Sequence[LoadView], index: Sequence[LoadView | SentPrompts]) -> int:
         loads = [view.n_outstanding for view in views]
         least = min(loads)
         found_tokens = [
-            view.found_tokens(request) if load <= least + self.max_imbalance else 0
-            for view, load in zip(views, loads, strict=True)
+            known.found_tokens(request) if load <= least + self.max_imbalance else 0
+            for known, load in zip(index, loads, strict=True)
         ]
         most_tokens = max(found_tokens)
         if most_tokens < max(self.min_hit_frac * request.prompt_tokens, 1):
             return loads.index(least)
-        best = [index for index, n_tokens in enumerate(found_tokens) if n_tokens == most_tokens]
-        return min(best, key=lambda index: loads[index])
+        best = [place for place, n_tokens in enumerate(found_tokens) if n_tokens == most_tokens]
+        return min(best, key=lambda place: loads[place])

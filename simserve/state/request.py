@@ -46,6 +46,7 @@ class Request:
         "prompt_tokens",
         "reserved_blocks",
         "row",
+        "session",
     )
 
     # From the moment it joins a Cohort: the cohort's step and the instant then, and the tokens it had stored less
@@ -58,6 +59,9 @@ class Request:
     chain: Sequence[int]
     n_held_ids: int
     duplicate_blocks: int
+
+    # Where a router asks for it: whose request it is, "" if nobody's.
+    session: str
 
     def __init__(self, row: int, arrival_ps: int, prompt_tokens: int, max_tokens: int) -> None:
         self.row = row

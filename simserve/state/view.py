@@ -53,7 +53,7 @@ class ReplicaView:
 
 
 class LoadView(Protocol):
-    """A replica as a router sees it, true at this instant, mid-step too."""
+    """A replica as a router sees it: true at this instant, mid-step too, or as it was at the last refresh."""
 
     @property
     def n_outstanding(self) -> int:
@@ -62,6 +62,14 @@ class LoadView(Protocol):
     @property
     def total_blocks(self) -> int:
         """KV blocks it has."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a KV block."""
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Tokens that an id of `request.chain` stands for; None: it keeps no prefixes, and a request may have none."""
 
     def held_blocks(self) -> int:
         """KV blocks that hold tokens or are set aside, those of the step in flight included."""

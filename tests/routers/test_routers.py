@@ -27,6 +27,8 @@ class Load:
     n_held: int = 0
     total_blocks: int = 100
     n_found_tokens: int = 0
+    block_size: int = 1
+    block_tokens: int | None = None
 
     def found_tokens(self, request: Request) -> int:
         return self.n_found_tokens
