@@ -1,5 +1,6 @@
 """Agreement: the engine and the oracle are asked the same question, and what each of them says is put side by side."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import numpy as np
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
@@ -24,20 +26,21 @@ def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
 
 def run_both(
     setups: list[ReplicaSetup],
-    router: type[Router],
+    router: Callable[[], Router],
     load: Trace,
     concurrency: int | None,
     front_end: FrontEnd | None = None,
     link: LinkSpec | None = None,
+    delay: Delay | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link)
 
-    cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how())
+    cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how(), delay)
     cluster.run()
-    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how())
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay)
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:

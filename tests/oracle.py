@@ -13,6 +13,7 @@ from typing import Any
 
 from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
@@ -129,7 +130,8 @@ class OracleReplica:
         self.must_plan = False
         self.steps: list[Step] = []
         self.n_outstanding = 0
-        self.total_blocks = setup.n_blocks
+        self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
+        self.block_tokens = setup.block_tokens
         self.stages_free_ps: list[int] = []
         """When each stage of its pipeline is free; one list for all lanes."""
         self.group: list[OracleReplica] = [self]
@@ -508,6 +510,63 @@ def replicas_of(setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callab
 
 
 @dataclass
+class OldNews:
+    """A replica as it was told of last."""
+
+    replica: OracleReplica
+    n_outstanding: int = 0
+    n_held: int = 0
+    sent_since: list[Request] = field(default_factory=list)
+
+    @property
+    def total_blocks(self) -> int:
+        return self.replica.total_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.replica.block_size
+
+    @property
+    def block_tokens(self) -> int | None:
+        return self.replica.block_tokens
+
+    def held_blocks(self) -> int:
+        return min(self.total_blocks, self.n_held + sum(self.replica.blocks(r.prompt_tokens) for r in self.sent_since))
+
+    def found_tokens(self, request: Request) -> int:
+        return self.replica.found_tokens(request)
+
+
+class OracleGateway:
+    """A router, and the news that it has of its replicas."""
+
+    def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:
+        self.router, self.replicas, self.delay = router, replicas, delay
+        self.news = [OldNews(replica) for replica in replicas]
+        self.as_of_ps = 0
+
+    def pick(self, request: Request) -> OracleReplica:
+        if self.delay is None:
+            return self.replicas[self.router.pick(request, self.replicas)]
+        picked = self.router.pick(request, self.news)
+        if self.delay.counts_own_sends:
+            self.news[picked].n_outstanding += 1
+            self.news[picked].sent_since.append(request)
+        return self.replicas[picked]
+
+    def hear(self, until_ps: int) -> None:
+        """Nothing has happened since the last instant, so all news due by now say how things stand."""
+        if self.delay is None:
+            return
+        is_due = False
+        while self.as_of_ps + self.delay.refresh_ps <= until_ps:
+            self.as_of_ps += self.delay.refresh_ps
+            is_due = True
+        if is_due:
+            self.news = [OldNews(each, each.n_outstanding, each.held_blocks()) for each in self.replicas]
+
+
+@dataclass
 class OracleRun:
     """Everything that happened."""
 
@@ -542,6 +601,7 @@ def run(
     concurrency: int | None = None,
     front_end: FrontEnd | None = None,
     how: Disaggregation | None = None,
+    delay: Delay | None = None,
 ) -> OracleRun:
     """Serve a trace step by step, at its own times or by a closed loop of clients."""
     lives: dict[Request, Life] = {}
@@ -566,8 +626,10 @@ def run(
     router.begin(Random(router_seed))
     senders = [replica for replica in replicas if replica.setup.role != "decode"]
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
+    gateways = [OracleGateway(router, senders, delay)]
     if how is not None:
         how.router.begin(Random(f"{router_seed}/decode"))
+        gateways.append(OracleGateway(how.router, receivers, delay))
 
     def limit(replica: OracleReplica) -> int:
         """Tokens of a prompt and its answer, wherever that is decoded."""
@@ -580,7 +642,8 @@ def run(
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
         request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
-        sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
+        request.session = "" if trace.session_id is None else str(trace.session_id[row])
+        sender = senders[0] if len(senders) == 1 else gateways[0].pick(request)
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
@@ -602,15 +665,19 @@ def run(
         if not instants:
             return OracleRun(by_row, rejected, replicas, asked_ps)
         now_ps = min(instants)
+        for gateway in gateways:
+            gateway.hear(now_ps - 1)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
                 replica.commit(now_ps)
         for replica in receivers:
             replica.end_transfers(now_ps)
+        for gateway in gateways:
+            gateway.hear(now_ps)
         for replica in senders:
             while replica.handed_over and how is not None:
                 request = replica.handed_over.pop(0)
-                receiver = receivers[how.router.pick(request, receivers)]
+                receiver = gateways[1].pick(request)
                 receiver.receive(request, replica, replicas.index(receiver))
         while coming and coming[0][0] == now_ps:
             send(coming.pop(0)[1], now_ps)

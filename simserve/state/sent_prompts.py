@@ -48,8 +48,8 @@ class SentPrompts:
 
     def add(self, request: Request) -> None:
         """Its prompt is sent there. O(blocks of the prompt)."""
-        ids = self._ids
-        for block in reversed(request.chain[: self._n_ids(request)]):
+        ids, n_ids = self._ids, self._n_ids(request)
+        for block in reversed(request.chain[:n_ids]) if n_ids else ():
             ids[block] = None
             ids.move_to_end(block)
         while len(ids) > self._most_ids:

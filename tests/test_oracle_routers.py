@@ -1,0 +1,97 @@
+"""Engine and oracle agree on what routers see: every router, with news as old as may be, on random scenarios."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.gateway import Delay
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.base import Router
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.routers.session_affinity import SessionAffinity
+from simserve.routers.weighted import Weighted
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, run_both
+from tests.worlds import ROUTERS, caching, disaggregated, links, setups, shared_prompts, traces
+
+MakeRouter = Callable[[], Router]
+
+
+@st.composite
+def routers(draw: st.DrawFn) -> MakeRouter:
+    """Any, with thresholds that a few requests reach."""
+    known = {
+        "exact": ("exact", None),
+        "own_sends": ("own_sends", None),
+        "few": ("own_sends", 30),
+        "none": ("own_sends", 1),
+    }
+    index, index_tokens = known[draw(st.sampled_from(list(known)))]
+    most = draw(st.integers(0, 4))
+    least_frac = draw(st.sampled_from([0.0, 0.3]))
+    outstanding, kv, prefix = (draw(st.sampled_from([0.0, 0.5, 2.0])) for _ in range(3))
+    session = draw(st.sampled_from([1.0, 4.0]))
+    made: list[MakeRouter] = [
+        *ROUTERS,
+        lambda: PrefixAffinity(least_frac, most, cast(Any, index), index_tokens),
+        lambda: SessionAffinity(most),
+        lambda: Weighted(outstanding, kv, prefix, session, cast(Any, index), index_tokens),
+    ]
+    return draw(st.sampled_from(made))
+
+
+@st.composite
+def delays(draw: st.DrawFn) -> Delay:
+    """From less than a step to most of a run; on whole milliseconds too, so that news tie with arrivals and steps."""
+    refresh_ps = draw(st.sampled_from([700_001, 1_000_000, 10_000_000, 33_000_003, 10**9, 13_700_000_000]))
+    return Delay(refresh_ps, counts_own_sends=draw(st.booleans()))
+
+
+@st.composite
+def of_sessions(draw: st.DrawFn, load: Trace) -> Trace:
+    """The same load, each request of one of a few sessions or of none."""
+    sessions = draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=len(load), max_size=len(load)))
+    return replace(load, session_id=np.array(sessions, np.str_))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(setups(), routers(), st.data(), st.none() | st.integers(1, 5), st.none() | delays())
+def test_engine_and_oracle_agree_whatever_routers_see(
+    setups: list[ReplicaSetup],
+    router: MakeRouter,
+    data: st.DataObject,
+    concurrency: int | None,
+    delay: Delay | None,
+) -> None:
+    load = data.draw(of_sessions(data.draw(traces())))
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, delay=delay))
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(caching(), links(), routers(), st.data(), st.none() | delays())
+def test_engine_and_oracle_agree_on_old_news_and_prefix_caches(
+    setups: list[ReplicaSetup], link: LinkSpec, router: MakeRouter, data: st.DataObject, delay: Delay | None
+) -> None:
+    prompts = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    load = data.draw(of_sessions(prompts))
+    is_apart = any(setup.role == "decode" for setup in setups)
+    assert_agreement(setups, *run_both(setups, router, load, None, link=link if is_apart else None, delay=delay))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(disaggregated(), links(), routers(), st.data(), st.none() | st.integers(1, 5), delays())
+def test_engine_and_oracle_agree_on_old_news_of_prefill_and_decode_pools(
+    setups: list[ReplicaSetup],
+    link: LinkSpec,
+    router: MakeRouter,
+    data: st.DataObject,
+    concurrency: int | None,
+    delay: Delay,
+) -> None:
+    load = data.draw(of_sessions(data.draw(traces())))
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link, delay=delay))
