@@ -19,8 +19,8 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 class Weighted(Router):
     """Scores between 0 and 1, each by its weight; the highest sum, on a tie the fewest requests, then the first.
 
-    Source: Gateway API inference extension (queue-, kv-cache-utilization- and prefix-cache-scorer, max-score-picker) with
-    the weights of its guides, and llm-d's session-affinity-scorer.
+    Source: Gateway API inference extension (queue-, kv-cache-utilization- and prefix-cache-scorer, max-score-picker),
+    with the weights of its guides, and llm-d's session-affinity-scorer.
     """
 
     outstanding: Weight = 2.0

@@ -24,7 +24,7 @@ class SentPrompts:
 
     @classmethod
     def of(cls, view: LoadView, most_tokens: int | None) -> "SentPrompts":
-        """With nothing in it; as large as the replica's KV cache unless said. Nothing for one that keeps no prefixes."""
+        """With nothing in it; as large as the replica's KV cache unless said. It stays empty without prefix cache."""
         if view.block_tokens is None:
             return cls(1, 0)
         n_tokens = view.total_blocks * view.block_size if most_tokens is None else most_tokens
