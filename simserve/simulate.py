@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
@@ -107,6 +108,7 @@ def _serve(
 ) -> tuple[RunTables, tuple[int, ...]]:
     """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
     setups = priced.setups
+    _check_sessions(scenario, load)
     cluster = Cluster(
         [
             replica
@@ -118,6 +120,7 @@ def _serve(
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced.link),
+        delay=_delay(scenario),
     )
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
@@ -182,6 +185,21 @@ def _disaggregation(scenario: Scenario, link: LinkFacts | None) -> Disaggregatio
         return None
     token_s = link.kv_bytes_per_token / link.bytes_per_s
     return Disaggregation(router, LinkSpec(token_s, to_ps(link.latency_s), link.shared))
+
+
+def _delay(scenario: Scenario) -> Delay | None:
+    views = scenario.cluster.views
+    return None if views is None else Delay(to_ps(views.refresh_s), views.counts_own_sends)
+
+
+def _check_sessions(scenario: Scenario, load: Load) -> None:
+    """A load that is read, or given, may lack them. Raises TraceError."""
+    routers = {"router": scenario.build_router(), "decode_router": scenario.build_decode_router()}
+    for key, router in routers.items():
+        if router is not None and router.needs_sessions and load.trace.session_id is None:
+            kind = (getattr(scenario.cluster, key) or {}).get("kind")
+            rule = "keeps the requests of a session together, and this load has no column session_id"
+            raise TraceError(f"cluster.{key}: {rule}, got {kind!r}; add the column, or use prefix_affinity")
 
 
 def _offered(load: Load) -> Offered:

@@ -29,6 +29,10 @@ class PrefixAffinity(Router):
     index_tokens: PositiveInt | None = None
     """Tokens of own_sends that it remembers of each replica; left out: as many as the replica's KV blocks hold."""
 
+    def __post_init__(self) -> None:
+        if self.index == "exact" and self.index_tokens is not None:
+            raise ValueError(f"index_tokens is for index: own_sends, got {self.index_tokens}; leave it out")
+
     def begin(self, stream: Random) -> None:
         """Nothing has been sent."""
         self._sent: list[SentPrompts] = []

@@ -39,6 +39,8 @@ class Weighted(Router):
     def __post_init__(self) -> None:
         if not any((self.outstanding, self.kv, self.prefix, self.session)):
             raise ValueError("a weight must be more than 0, got none; give outstanding, kv, prefix or session")
+        if self.index == "exact" and self.index_tokens is not None:
+            raise ValueError(f"index_tokens is for index: own_sends, got {self.index_tokens}; leave it out")
 
     @property
     def needs_sessions(self) -> bool:
@@ -49,46 +51,54 @@ class Weighted(Router):
         """Nothing has been sent, and no session seen."""
         self._sent: list[SentPrompts] = []
         self._last: dict[str, int] = {}
+        self._index: Sequence[LoadView | SentPrompts] | None = None
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
         """The highest score."""
         loads = [view.n_outstanding for view in views]
-        scores = self._scores(request, views, loads)
-        highest = max(scores)
-        best = [place for place, score in enumerate(scores) if score == highest]
-        picked = best[0] if len(best) == 1 else min(best, key=lambda place: loads[place])
+        scores = self._scores_of_load(views, loads)
+        if self._index is None:
+            self._index = self._what_knows_prompts(views)
+        by_token = self.prefix / request.prompt_tokens
+        for place, known in enumerate(self._index):
+            scores[place] += by_token * known.found_tokens(request)
+        last = self._last.get(request.session) if self.session else None
+        if last is not None:
+            scores[last] += self.session
+        picked = _highest(scores, loads)
         if self._sent:
             self._sent[picked].add(request)
         if self.session and request.session:
             self._last[request.session] = picked
         return picked
 
-    def _scores(self, request: Request, views: Sequence[LoadView], loads: list[int]) -> list[float]:
-        scores = [0.0] * len(views)
-        if self.outstanding:
-            most = max(loads)
-            spread = most - min(loads)
-            scores = [self.outstanding * ((most - load) / spread if spread else 1.0) for load in loads]
-        if self.kv:
-            scores = [
-                score + self.kv * (1.0 - view.held_blocks() / view.total_blocks)
-                for score, view in zip(scores, views, strict=True)
-            ]
-        if self.prefix:
-            by_token = self.prefix / request.prompt_tokens
-            index = self._index(views)
-            scores = [
-                score + by_token * known.found_tokens(request) for score, known in zip(scores, index, strict=True)
-            ]
-        last = self._last.get(request.session) if self.session else None
-        if last is not None:
-            scores[last] += self.session
-        return scores
+    def _scores_of_load(self, views: Sequence[LoadView], loads: list[int]) -> list[float]:
+        """Few requests and free blocks."""
+        most = max(loads)
+        spread = most - min(loads)
+        each, base = (self.outstanding / spread, 0.0) if spread else (0.0, self.outstanding)
+        if not self.kv:
+            return [base + each * (most - load) for load in loads]
+        return [
+            base + each * (most - load) + self.kv * (1.0 - view.held_blocks() / view.total_blocks)
+            for load, view in zip(loads, views, strict=True)
+        ]
 
-    def _index(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
-        """What knows of prompts."""
+    def _what_knows_prompts(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
+        """Of each replica; nothing where nobody keeps prefixes, or they count for nothing."""
+        if not self.prefix or not any(view.block_tokens for view in views):
+            return ()
         if self.index == "exact":
             return views
-        if not self._sent:
-            self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
+        self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
         return self._sent
+
+
+def _highest(scores: list[float], loads: list[int]) -> int:
+    """On a tie the one with the fewest requests, then the first."""
+    highest = max(scores)
+    best = scores.index(highest)
+    if scores.count(highest) == 1:
+        return best
+    tied = [place for place, score in enumerate(scores) if score == highest]
+    return min(tied, key=lambda place: loads[place])

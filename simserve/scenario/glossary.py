@@ -62,6 +62,8 @@ NEIGHBOURS = MappingProxyType(
         "routing_policy": "cluster.router",
         "routing_logic": "cluster.router",
         "load_balancer": "cluster.router",
+        "refresh_metrics_interval": "cluster.views.refresh_s",
+        "engine_stats_interval": "cluster.views.refresh_s",
         # benchmarks
         "request_rate": "workload.arrivals.rate_per_s",
         "rate_per_s": "workload.arrivals.rate_per_s",

@@ -6,7 +6,19 @@ from functools import cache
 from typing import Any, get_args
 
 from simserve.plugins.flaws import Path
-from simserve.scenario.models import Cluster, Measure, Parallel, Part, Pool, Scenario, Slo, Targets, TraceFile, Workload
+from simserve.scenario.models import (
+    Cluster,
+    Measure,
+    Parallel,
+    Part,
+    Pool,
+    Scenario,
+    Slo,
+    Targets,
+    TraceFile,
+    Views,
+    Workload,
+)
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
@@ -27,6 +39,7 @@ def places_of_keys() -> Mapping[str, str]:
     parts: dict[str, type[Part]] = {
         "": Scenario,
         "cluster.": Cluster,
+        "cluster.views.": Views,
         "cluster.pools[].": Pool,
         "cluster.pools[].parallel.": Parallel,
         "workload.": Workload,

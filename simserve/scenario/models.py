@@ -130,6 +130,15 @@ class KvLink(Part):
     """All replicas share one port."""
 
 
+class Views(Part):
+    """What routers see of replicas, where it is not the truth of every instant."""
+
+    refresh_s: Annotated[float, Field(ge=1e-6, le=3600)]
+    """They see replicas as they were at the last multiple of this; gateways ask every 0.05 s."""
+    counts_own_sends: bool = False
+    """And add what they have sent there since."""
+
+
 class Cluster(Part):
     """Pools behind a router."""
 
@@ -138,6 +147,8 @@ class Cluster(Part):
     kv_link: KvLink | None = None
     decode_router: PluginSpec | None = None
     """Which decode replica a request goes to once its prompt is computed; left out: as `router`."""
+    views: Views | None = None
+    """How old what both routers see is; left out: they see what is true at every instant."""
 
 
 class TraceFile(Part):

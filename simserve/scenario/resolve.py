@@ -10,6 +10,7 @@ from simserve.scenario.mistakes import Mistakes, Source
 from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.routing import check_sessions
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
 
@@ -30,6 +31,7 @@ def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Sce
         "workload": resolve_workload(draft),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
+    check_sessions(draft)
     _refuse_classes(draft)
     mistakes.raise_if_any()
     scenario = draft.scenario.model_copy(update=filled_in)

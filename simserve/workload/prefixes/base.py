@@ -34,6 +34,8 @@ class PrefixStructure:
 
     needs_arrivals: ClassVar[bool] = False
     """It says when requests come, so a closed loop cannot have it."""
+    makes_sessions: ClassVar[bool] = False
+    """Its requests have a session_id."""
 
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream

@@ -57,6 +57,7 @@ class Conversations(PrefixStructure):
     block_tokens: BlockTokens = 16
 
     needs_arrivals: ClassVar[bool] = True
+    makes_sessions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if most_of(self.turns) > MOST_TURNS:
