@@ -139,6 +139,7 @@ class Answers:
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
             *self._found(),
+            *self._routed(),
             *self._handing_over(),
         ]
 
@@ -146,6 +147,14 @@ class Answers:
         """What prefix caches had."""
         hit_frac = self.number("prefix_cache", "hit_frac")
         return [("Prompt tokens found in the cache", share(hit_frac))] if hit_frac else []
+
+    def _routed(self) -> list[tuple[str, str]]:
+        """How far apart the router let its replicas come."""
+        if not self.summary.get("routing"):
+            return []
+        spread, kept_frac = self.number("routing", "outstanding_std"), self.number("routing", "session_kept_frac")
+        kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
+        return [("Requests at a replica, standard deviation", rate(spread)), *kept]
 
     def _handing_over(self) -> list[tuple[str, str]]:
         """From prefill to decode replicas: each side, and the link between them."""

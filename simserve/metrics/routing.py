@@ -1,0 +1,74 @@
+"""Routing: how evenly the router spread what there was, and which sessions it kept together."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.tables.facts import RunFacts
+
+
+def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+    """Of the replicas that requests are sent to; None where there is no choice."""
+    entries = np.array([facts.pools[pool].role != "decode" for pool in facts.replica_pool])
+    n = int(np.count_nonzero(entries))
+    if n < 2:
+        return None
+    prefilled: Ints = requests["prefill_replica"]
+    served: Ints = requests["replica"]
+    replica = np.where(prefilled >= 0, prefilled, served)
+    counts = np.bincount(replica[window.has & (replica >= 0)], minlength=len(entries))[entries]
+    n_routed = int(counts.sum())
+    return {
+        "busiest_frac": float(counts.max() / n_routed) if n_routed else None,
+        "outstanding_std": _outstanding_std(requests, replica, window, n),
+        "session_kept_frac": _kept_frac(requests["session_id"], replica, window.has),
+    }
+
+
+def _outstanding_std(requests: Columns, replica: Ints, window: Window, n_replicas: int) -> float:
+    """How far apart the replicas are, at an instant of the window: the root of the mean, over time, of the variance of
+    requests there; one leaves when it is answered, or handed over to a decode replica."""
+    handed_over: Flags = requests["prefill_replica"] >= 0
+    first_token_s: Floats = requests["first_token_s"]
+    finish_s: Floats = requests["finish_s"]
+    leave_s = np.where(handed_over, first_token_s, finish_s)
+    leave_s = np.clip(np.where(np.isnan(leave_s), math.inf, leave_s), window.start_s, window.end_s)
+    come_s = np.clip(requests["arrival_s"], window.start_s, window.end_s)
+    was_there = (replica >= 0) & (come_s < leave_s)
+    length_s = window.end_s - window.start_s
+    if not length_s > 0:
+        return math.nan
+    times_s = np.concatenate([come_s[was_there], leave_s[was_there]])
+    changes = np.repeat([1, -1], np.count_nonzero(was_there))
+    where = np.tile(replica[was_there], 2)
+    each = _squares(times_s, changes, where)
+    together = _squares(times_s, changes, np.zeros_like(where))
+    return math.sqrt(max(each / n_replicas - together / n_replicas**2, 0.0) / length_s)
+
+
+def _squares(times_s: Floats, changes: Ints, where: Ints) -> float:
+    """The integral over time of the squared number that is there, added up over places; all leave in the end."""
+    order = np.lexsort((times_s, where))
+    at_s, n_there = times_s[order], np.cumsum(changes[order])
+    # Between the last change of one place and the first of the next, nobody is there.
+    return float((n_there[:-1].astype(np.float64) ** 2 * np.diff(at_s)).sum())
+
+
+def _kept_frac(sessions: Any, replica: Ints, has: Flags) -> float | None:
+    """Of the window's requests that follow another of their session: those that went where that one went."""
+    if sessions is None:
+        return None
+    last: dict[str, int] = {}
+    n_kept = n_following = 0
+    for session, place, counts in zip(sessions.tolist(), replica.tolist(), has.tolist(), strict=True):
+        if not session or place < 0:
+            continue
+        before = last.get(session)
+        if before is not None and counts:
+            n_following += 1
+            n_kept += place == before
+        last[session] = place
+    return n_kept / n_following if n_following else None
