@@ -52,3 +52,20 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     cached, plain = found["with the cache"], found["without"]
     assert 0.65 < cached["prefix_cache"]["hit_frac"] < 0.8
     assert 1.4 < plain["ttft_s"]["mean"] / cached["ttft_s"]["mean"] < 2.0  # SGLang: 1.7 at 74 %
+
+
+def test_old_news_make_the_shortest_queue_the_worst_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "stale_views")
+
+    def mean_s(router: str, refresh_s: float | None, **how: bool) -> float:
+        found: float = module.run(router, refresh_s, n_requests=6000, **how)["ttft_s"]["mean"]
+        return found
+
+    by_chance = mean_s("random", None)
+    shortest, two = mean_s("least_outstanding", None), mean_s("power_of_two", None)
+    assert shortest < by_chance / 3 and two < by_chance / 3
+    assert mean_s("least_outstanding", 0.05) > 2 * shortest  # at the age that gateways have
+    assert mean_s("power_of_two", 0.05) < 1.2 * two
+    assert mean_s("least_outstanding", 0.5) > 2 * by_chance
+    assert mean_s("power_of_two", 0.5) < by_chance / 2
+    assert mean_s("least_outstanding", 0.5, counts_own_sends=True) < 1.2 * shortest
