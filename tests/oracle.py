@@ -148,6 +148,10 @@ class OracleReplica:
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
 
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting) + len(self.coming) + len(self.coming_in)
+
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
 
@@ -516,6 +520,7 @@ class OldNews:
     replica: OracleReplica
     n_outstanding: int = 0
     n_held: int = 0
+    n_waiting: int = 0
     sent_since: list[Request] = field(default_factory=list)
 
     @property
@@ -551,6 +556,7 @@ class OracleGateway:
         picked = self.router.pick(request, self.news)
         if self.delay.counts_own_sends:
             self.news[picked].n_outstanding += 1
+            self.news[picked].n_waiting += 1
             self.news[picked].sent_since.append(request)
         return self.replicas[picked]
 
@@ -563,7 +569,9 @@ class OracleGateway:
             self.as_of_ps += self.delay.refresh_ps
             is_due = True
         if is_due:
-            self.news = [OldNews(each, each.n_outstanding, each.held_blocks()) for each in self.replicas]
+            self.news = [
+                OldNews(each, each.n_outstanding, each.held_blocks(), each.n_waiting) for each in self.replicas
+            ]
 
 
 @dataclass

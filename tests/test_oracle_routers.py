@@ -34,13 +34,13 @@ def routers(draw: st.DrawFn) -> MakeRouter:
     index, index_tokens = known[draw(st.sampled_from(list(known)))]
     most = draw(st.integers(0, 4))
     least_frac = draw(st.sampled_from([0.0, 0.3]))
-    outstanding, kv, prefix = (draw(st.sampled_from([0.0, 0.5, 2.0])) for _ in range(3))
+    queue, outstanding, kv, prefix = (draw(st.sampled_from([0.0, 0.5, 2.0])) for _ in range(4))
     session = draw(st.sampled_from([1.0, 4.0]))
     made: list[MakeRouter] = [
         *ROUTERS,
         lambda: PrefixAffinity(least_frac, most, cast(Any, index), index_tokens),
         lambda: SessionAffinity(most),
-        lambda: Weighted(outstanding, kv, prefix, session, cast(Any, index), index_tokens),
+        lambda: Weighted(queue, outstanding, kv, prefix, session, cast(Any, index), index_tokens),
     ]
     return draw(st.sampled_from(made))
 

@@ -48,7 +48,7 @@ class Snapshot:
     What its prefix cache holds is no part of it: engines tell of every block at once, to whoever listens.
     """
 
-    __slots__ = ("_held_blocks", "_replica", "block_size", "block_tokens", "n_outstanding", "total_blocks")
+    __slots__ = ("_held_blocks", "_replica", "block_size", "block_tokens", "n_outstanding", "n_waiting", "total_blocks")
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -59,11 +59,13 @@ class Snapshot:
     def take(self) -> None:
         """It is as it is now."""
         self.n_outstanding = self._replica.n_outstanding
+        self.n_waiting = self._replica.n_waiting
         self._held_blocks = self._replica.held_blocks()
 
     def count(self, request: Request) -> None:
-        """The request was sent there, and its prompt will fill blocks, as far as there are any."""
+        """The request was sent there and waits, and its prompt will fill blocks, as far as there are any."""
         self.n_outstanding += 1
+        self.n_waiting += 1
         n_blocks = self._held_blocks - (-request.prompt_tokens // self.block_size)
         self._held_blocks = min(n_blocks, self.total_blocks)
 

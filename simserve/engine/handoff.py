@@ -92,6 +92,11 @@ class Receiving(Replica):
         fetched = [request for _, _, request, _ in self._in_transfer]
         return [*self._here, *fetched, *(request for request, _ in self.coming_in)]
 
+    @property
+    def n_waiting(self) -> int:
+        """Those who have no blocks here yet, and whom it has preempted."""
+        return super().n_waiting + len(self.coming_in)
+
     def receive(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Take in a request whose prompt another replica has computed."""
         self.n_outstanding += 1

@@ -86,6 +86,11 @@ class Replica:
             self.ring(now_ps, self._n_ahead)
 
     @property
+    def n_waiting(self) -> int:
+        """Requests that hold neither seat nor blocks."""
+        return len(self.seats.waiting) + len(self._coming)
+
+    @property
     def on_their_way(self) -> list[Request]:
         """Requests that come from other replicas and do not run here yet."""
         return []

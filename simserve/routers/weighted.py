@@ -1,6 +1,7 @@
-"""The replica with the highest sum of weighted scores: few requests, free blocks, a known prompt, a known session."""
+"""The replica with the highest sum of weighted scores: few requests, free blocks, its prompt, its session."""
 
 from collections.abc import Sequence
+from operator import add
 from random import Random
 from typing import Annotated, Literal
 
@@ -20,11 +21,13 @@ class Weighted(Router):
     """Scores between 0 and 1, each by its weight; the highest sum, on a tie the fewest requests, then the first.
 
     Source: Gateway API inference extension (queue-, kv-cache-utilization- and prefix-cache-scorer, max-score-picker),
-    with the weights of its guides, and llm-d's session-affinity-scorer.
+    with the weights of its guides; llm-d's active-request- and session-affinity-scorer.
     """
 
-    outstanding: Weight = 2.0
-    """1 for the fewest requests outstanding, 0 for the most, in between by their number; 1 where all have as many."""
+    queue: Weight = 2.0
+    """1 for the fewest requests that wait, 0 for the most, in between by their number; 1 where all have as many."""
+    outstanding: Weight = 0.0
+    """The same of requests that wait or run."""
     kv: Weight = 2.0
     """The share of KV blocks that are free."""
     prefix: Weight = 3.0
@@ -37,8 +40,8 @@ class Weighted(Router):
     """Tokens of own_sends that it remembers of each replica; left out: as many as the replica's KV blocks hold."""
 
     def __post_init__(self) -> None:
-        if not any((self.outstanding, self.kv, self.prefix, self.session)):
-            raise ValueError("a weight must be more than 0, got none; give outstanding, kv, prefix or session")
+        if not any((self.queue, self.outstanding, self.kv, self.prefix, self.session)):
+            raise ValueError("a weight must be more than 0, got none; give queue, outstanding, kv, prefix or session")
         if self.index == "exact" and self.index_tokens is not None:
             raise ValueError(f"index_tokens is for index: own_sends, got {self.index_tokens}; leave it out")
 
@@ -74,15 +77,13 @@ class Weighted(Router):
 
     def _scores_of_load(self, views: Sequence[LoadView], loads: list[int]) -> list[float]:
         """Few requests and free blocks."""
-        most = max(loads)
-        spread = most - min(loads)
-        each, base = (self.outstanding / spread, 0.0) if spread else (0.0, self.outstanding)
-        if not self.kv:
-            return [base + each * (most - load) for load in loads]
-        return [
-            base + each * (most - load) + self.kv * (1.0 - view.held_blocks() / view.total_blocks)
-            for load, view in zip(loads, views, strict=True)
-        ]
+        scores = _fewest(loads, self.outstanding)
+        if self.queue:
+            scores = list(map(add, scores, _fewest([view.n_waiting for view in views], self.queue)))
+        if self.kv:
+            for place, view in enumerate(views):
+                scores[place] += self.kv * (1.0 - view.held_blocks() / view.total_blocks)
+        return scores
 
     def _what_knows_prompts(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
         """Of each replica; nothing where nobody keeps prefixes, or they count for nothing."""
@@ -92,6 +93,14 @@ class Weighted(Router):
             return views
         self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
         return self._sent
+
+
+def _fewest(numbers: list[int], weight: float) -> list[float]:
+    """All of the weight for the least number, nothing for the most."""
+    most = max(numbers)
+    spread = most - min(numbers)
+    each, base = (weight / spread, 0.0) if spread else (0.0, weight)
+    return [base + each * (most - number) for number in numbers]
 
 
 def _highest(scores: list[float], loads: list[int]) -> int:

@@ -60,6 +60,10 @@ class LoadView(Protocol):
         """Requests sent there that have not ended."""
 
     @property
+    def n_waiting(self) -> int:
+        """Of these, those that no step has begun with, or that were preempted."""
+
+    @property
     def total_blocks(self) -> int:
         """KV blocks it has."""
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from random import Random as Stream
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from simserve.routers.power_of_two import PowerOfTwo
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
+from simserve.routers.weighted import Weighted
 from simserve.state.request import Request
+from simserve.state.view import LoadView
 from tests.doubles import replica_setup, serve, trace
 
 REQUEST = Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10)
@@ -27,6 +30,7 @@ class Load:
     n_held: int = 0
     total_blocks: int = 100
     n_found_tokens: int = 0
+    n_waiting: int = 0
     block_size: int = 1
     block_tokens: int | None = None
 
@@ -96,3 +100,38 @@ def test_every_replica_reports_its_own_requests(router: Router) -> None:
 )
 def test_prefix_affinity_goes_to_the_best_hit_that_is_not_too_busy(loads: list[Load], picked: int) -> None:
     assert picks(PrefixAffinity(min_hit_frac=0.3, max_imbalance=10), loads, 1) == [picked]
+
+
+@pytest.mark.parametrize(
+    ("weights", "loads", "picked"),
+    [
+        ({"queue": 1.0}, [Load(0, n_waiting=4), Load(9, n_waiting=2), Load(9, n_waiting=3)], 1),
+        ({"outstanding": 1.0}, [Load(5), Load(3), Load(4)], 1),
+        ({"kv": 1.0}, [Load(0, n_held=60), Load(9, n_held=100, total_blocks=400)], 1),
+        # 4 is halfway between 2 and 6, so that scores are 1, 0.5 and 0; free shares are 0.1, 0.7 and 1.
+        ({"outstanding": 1.0, "kv": 1.0}, [Load(2, n_held=90), Load(4, n_held=30), Load(6, n_held=0)], 1),
+        ({"outstanding": 1.0, "kv": 0.5}, [Load(2, n_held=90), Load(4, n_held=30), Load(6, n_held=0)], 0),
+        ({"outstanding": 1.0, "prefix": 1.9}, [Load(1, block_tokens=5), Load(2, n_found_tokens=5, block_tokens=5)], 0),
+        ({"outstanding": 1.0, "prefix": 2.1}, [Load(1, block_tokens=5), Load(2, n_found_tokens=5, block_tokens=5)], 1),
+        ({"queue": 1.0}, [Load(3, n_waiting=2), Load(1, n_waiting=2), Load(1, n_waiting=2)], 1),  # a tie
+        ({"kv": 1.0}, [Load(3), Load(1), Load(1)], 1),
+    ],
+)
+def test_weighted_adds_up_scores_between_0_and_1(weights: dict[str, float], loads: list[Load], picked: int) -> None:
+    arguments: dict[str, Any] = {"queue": 0.0, "outstanding": 0.0, "kv": 0.0, "prefix": 0.0, "index": "exact"} | weights
+    assert picks(Weighted(**arguments), loads, 1) == [picked]
+
+
+def test_weighted_likes_the_replica_that_had_the_session_before() -> None:
+    router = Weighted(queue=0.0, outstanding=1.0, kv=0.0, prefix=0.0, session=1.5)
+    router.begin(Stream("a test"))
+    mine, other = (Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10) for _ in range(2))
+    mine.session, other.session = "mine", "other"
+    assert router.pick(mine, [Load(3), Load(0)]) == 1
+    assert router.pick(mine, [Load(0), Load(9)]) == 1  # 1.5 against 1
+    assert router.pick(other, [Load(0), Load(9)]) == 0
+
+
+def test_no_view_nor_request_tells_a_router_how_long_an_answer_will_be() -> None:
+    names = {name for name in dir(LoadView) if not name.startswith("_")} | set(Request.__slots__)
+    assert not {name for name in names if "output" in name or "answer" in name or "finish" in name}

@@ -43,7 +43,7 @@ def test_what_routers_see_changes_a_run_and_its_digest(load: Load, small: str) -
 def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str) -> None:
     weighted = load(small, "cluster.router={kind: weighted, kv: 0.5, index: exact}").build_router()
     assert isinstance(weighted, Weighted)
-    assert (weighted.outstanding, weighted.kv, weighted.prefix, weighted.session) == (2.0, 0.5, 3.0, 0.0)
+    assert (weighted.queue, weighted.kv, weighted.prefix, weighted.session) == (2.0, 0.5, 3.0, 0.0)
     affine = load(small, "cluster.router={kind: prefix_affinity, index: own_sends, index_tokens: 1000}").build_router()
     assert isinstance(affine, PrefixAffinity)
     assert affine.index_tokens == 1000
@@ -59,11 +59,11 @@ def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str)
         ("cluster.refresh-metrics-interval=0.05", "unknown key; here it is cluster.views.refresh_s"),
         ("cluster.refresh_s=0.05", "unknown key; it belongs to cluster.views.refresh_s"),
         (
-            "cluster.router={kind: weighted, outstanding: 0, kv: 0, prefix: 0}",
-            "a weight must be more than 0, got none; give outstanding, kv, prefix or session",
+            "cluster.router={kind: weighted, queue: 0, kv: 0, prefix: 0}",
+            "a weight must be more than 0, got none; give queue, outstanding, kv, prefix or session",
         ),
         ("cluster.router={kind: weighted, kv: -1}", "kv: must be at least 0, got -1"),
-        ("cluster.router={kind: weighted, queue: 1}", "queue: unknown argument"),
+        ("cluster.router={kind: weighted, queues: 1}", "queues: unknown argument; did you mean queue?"),
         ("cluster.router={kind: weighted, index: guess}", "index: must be one of exact or own_sends, got 'guess'"),
         (
             "cluster.router={kind: prefix_affinity, index_tokens: 9}",
