@@ -20,6 +20,8 @@ LOADS = {
     "Azure chat": (*SPLITWISE, "workload.lengths={kind: profile, name: azure-conv-2023}"),
     "Azure code": (*SPLITWISE, "workload.lengths={kind: profile, name: azure-code-2023}"),
 }
+TOGETHER = {"together": "chunked", "together, chunks of 512": "{kind: chunked, max_num_batched_tokens: 512}"}
+"""As vLLM comes, with 8192 tokens a step on this card, and with small chunks."""
 MOST_PER_S = 256.0
 Rates = dict[str, dict[str, float]]
 """Requests a second, by load and split."""
@@ -27,21 +29,26 @@ Rates = dict[str, dict[str, float]]
 
 def found(*changes: str) -> Rates:
     """The highest rate of each load with each split, and with replicas that do both."""
-    return {load: of_load(load, changes, range(1, N_REPLICAS)) for load in LOADS}
+    splits = [f"{n}:{N_REPLICAS - n}" for n in range(1, N_REPLICAS)]
+    return {load: of_load(load, changes, [*splits, *TOGETHER]) for load in LOADS}
 
 
-def of_load(load: str, changes: Sequence[str], splits: Sequence[int]) -> dict[str, float]:
-    """Requests a second by split, and together."""
+def of_load(load: str, changes: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Requests a second of some splits, and of replicas that do both."""
+    n_gpus = 8 if load.startswith("Azure") else 1
     chosen = [*LOADS[load], *changes]
-    rates = {f"{n}:{N_REPLICAS - n}": rate_per_s([*chosen, *of_split(n)]) for n in splits}
-    together = [f"cluster.pools=[{{replicas: {N_REPLICAS}}}]"]
-    if load.startswith("Azure"):
-        together.append("cluster.pools.0.parallel.tensor=8")
-    return rates | {"together": rate_per_s([*chosen, *together])}
+    return {
+        name: rate_per_s([*chosen, *(together(name, n_gpus) if name in TOGETHER else apart(name))]) for name in names
+    }
 
 
-def of_split(n_prefill: int) -> list[str]:
-    return [f"cluster.pools.0.replicas={n_prefill}", f"cluster.pools.1.replicas={N_REPLICAS - n_prefill}"]
+def apart(split: str) -> list[str]:
+    return [f"cluster.pools.{i}.replicas={n}" for i, n in enumerate(split.split(":"))]
+
+
+def together(name: str, n_gpus: int) -> list[str]:
+    pool = f"{{replicas: {N_REPLICAS}, parallel: {{tensor: {n_gpus}}}, scheduler: {TOGETHER[name]}}}"
+    return [f"cluster.pools=[{pool}]"]
 
 
 def rate_per_s(chosen: Sequence[str]) -> float:
@@ -55,7 +62,7 @@ def meets(found: Results) -> bool:
 
 def best(rates: dict[str, float]) -> str:
     """The split of the highest rate."""
-    return max((name for name in rates if name != "together"), key=lambda name: rates[name])
+    return max((name for name in rates if name not in TOGETHER), key=lambda name: rates[name])
 
 
 def printed(found: Rates) -> str:
