@@ -1,9 +1,10 @@
 """A scenario beside this file, and the highest rate that a question holds at: what the studies share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from simserve import Results, load_scenario, simulate
+from simserve import Results, Scenario, load_scenario, simulate
 
 HERE = Path(__file__).parent
 SPAN = 64
@@ -11,6 +12,7 @@ SPAN = 64
 STEPS = 8
 """Bisections of that, in ratios: the rate is known to 64 ** (1 / 2 ** 8), which is 1.6 %."""
 
+Summary = Mapping[str, Any]
 Served = Callable[[Sequence[str]], Results]
 """What a run finds with some keys changed."""
 
@@ -36,3 +38,11 @@ def highest_rate_per_s(
         else:
             high = rate_per_s
     return best
+
+
+def summary_at(rate_per_s: float, given: Mapping[str, Any]) -> Summary:
+    """What a scenario that a script holds finds under Poisson arrivals; n_requests and lengths stand under workload."""
+    workload = {"arrivals": {"kind": "poisson", "rate_per_s": rate_per_s}, **given["workload"]}
+    warmup = {"warmup_requests": given["workload"]["n_requests"] // 10, "replays": 0}
+    data = {"schema": "simserve/1", **given, "workload": workload, "measure": warmup}
+    return simulate(Scenario.from_dict(data)).summary
