@@ -1,41 +1,65 @@
-"""Static, dynamic and continuous batching, and blocks set aside against blocks as they are needed.
+"""Batches that wait to be full, batches with a window, batches of whoever waits, and no batches: what each can serve.
 
-    python docs/studies/batching.py
-
-The highest rate at which half of the requests take at most so long per output token.
+python docs/studies/batching.py
 """
 
-from highest_rate import Summary, highest_rate_per_s
+from collections.abc import Sequence
+from functools import partial
 
-SECONDS_PER_TOKEN = 0.1
-POLICIES: dict[str, dict[str, object]] = {
-    "static": {"kind": "static", "batch_size": 32},
-    "dynamic": {"kind": "dynamic", "batch_size": 32, "window_s": 0.5},
-    "continuous, blocks set aside": {"kind": "continuous"},
-    "continuous, paged blocks": {"kind": "prefill_first", "max_num_batched_tokens": 4096},
+import numpy as np
+from highest_rate import Results, highest_rate_per_s, run
+from table import Rows, markdown
+
+POLICIES = {
+    "full batches only": "{kind: dynamic, batch_size: 32, window_s: 3600}",
+    "dynamic, window of 0.2 s": "{kind: dynamic, batch_size: 32, window_s: 0.2}",
+    "static, whoever waits": "{kind: static, batch_size: 32}",
+    "continuous": "{kind: continuous, max_num_seqs: 32}",
+}
+BURSTS = "workload.arrivals={kind: mmpp, rates_per_s: [0.01, 100], mean_dwell_s: [8, 0.08]}"
+"""Some eight requests within a tenth of a second, then nothing for eight seconds."""
+COLUMNS = {
+    "req/s at 2x": "{:.2f}",
+    "req/s at 20x": "{:.2f}",
+    "bursts: s/token": "{:.3f}",
+    "bursts: card busy": "{:.0%}",
 }
 
 
-def rates(n_requests: int = 1500) -> dict[str, float]:
-    """Llama-2-13B on an A100 of 40 GB; prompts and answers of all lengths, as chats have them; max_tokens 2048."""
-    lengths = {
-        "kind": "lognormal",
-        "prompt_tokens": {"median": 100, "sigma": 1.0, "max": 1024},
-        "output_tokens": {"median": 250, "sigma": 0.8, "max": 1024},
-    }
-    workload = {"lengths": lengths, "n_requests": n_requests, "max_tokens": 2048}
-    base = {"model": "llama-2-13b", "gpu": "a100-sxm-40gb", "workload": workload}
+def found(*changes: str) -> Rows:
+    """Rates at which the median answer takes at most 2 and 20 times as long a token as one alone; what bursts do."""
+    alone_s = seconds_a_token(run("batching", [*changes, scheduler("continuous"), "workload.arrivals.rate_per_s=0.01"]))
+    return {policy: of_policy(policy, alone_s, changes) for policy in POLICIES}
+
+
+def of_policy(policy: str, alone_s: float, changes: Sequence[str]) -> dict[str, float]:
+    chosen = [*changes, scheduler(policy)]
+    bursts = run("batching", [*chosen, BURSTS])
     return {
-        name: highest_rate_per_s({**base, "cluster": {"pools": [{"scheduler": policy}]}}, 4.0, is_quick)
-        for name, policy in POLICIES.items()
+        "req/s at 2x": rate_per_s(chosen, 2 * alone_s),
+        "req/s at 20x": rate_per_s(chosen, 20 * alone_s),
+        "bursts: s/token": seconds_a_token(bursts),
+        "bursts: card busy": bursts.summary["busy_frac"],
     }
 
 
-def is_quick(found: Summary) -> bool:
-    """The median answer, of 250 tokens."""
-    return bool(found["e2e_s"]["p50"] <= 250 * SECONDS_PER_TOKEN)
+def rate_per_s(chosen: Sequence[str], most_s: float) -> float:
+    return highest_rate_per_s(partial(run, "batching"), chosen, 20.0, lambda found: seconds_a_token(found) <= most_s)
+
+
+def scheduler(policy: str) -> str:
+    return f"cluster.pools.0.scheduler={POLICIES[policy]}"
+
+
+def seconds_a_token(found: Results) -> float:
+    """The median of latency over length of the answer: Orca's normalised latency."""
+    requests = found.requests[found.requests.in_window]
+    return float(np.median(requests.e2e_s / requests.output_tokens))
+
+
+def printed(rows: Rows) -> str:
+    return markdown("policy", rows, COLUMNS)
 
 
 if __name__ == "__main__":
-    for name, rate_per_s in rates().items():
-        print(f"{name:30} {rate_per_s:5.2f} requests/s")
+    print(printed(found()))

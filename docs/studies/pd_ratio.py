@@ -1,57 +1,81 @@
-"""How many of eight GPUs should compute prompts, and how many answers? The best split for three workloads.
+"""How many of eight replicas should compute prompts, and how many answers? The best split for five loads.
 
-    python docs/studies/pd_ratio.py
-
-For every split: the highest rate at which 99 % of requests meet the SLO.
+python docs/studies/pd_ratio.py
 """
 
-from highest_rate import Summary, highest_rate_per_s
+from collections.abc import Sequence
+from functools import partial
 
-N_GPUS = 8
-MOST_PER_S = 400.0
-WORKLOADS = {"chat": (512, 200), "long prompts": (4096, 128), "long outputs": (256, 1024)}
-"""Medians of prompt and output tokens; both lognormal with sigma 0.5."""
+from highest_rate import Results, highest_rate_per_s, run
+from table import markdown
+
+N_REPLICAS = 8
+LENGTHS = "workload.lengths.{}_tokens.median={}"
+SPLITWISE = ("model=llama-3.1-70b", "cluster.pools.0.parallel.tensor=8", "cluster.pools.1.parallel.tensor=8")
+"""A replica is a machine of eight H100s."""
+LOADS = {
+    "chat": (),
+    "long prompts": (LENGTHS.format("prompt", 4096), LENGTHS.format("output", 128)),
+    "long answers": (LENGTHS.format("prompt", 256), LENGTHS.format("output", 1024)),
+    "Azure chat": (*SPLITWISE, "workload.lengths={kind: profile, name: azure-conv-2023}"),
+    "Azure code": (*SPLITWISE, "workload.lengths={kind: profile, name: azure-code-2023}"),
+}
+TOGETHER = {"together": "chunked", "together, chunks of 512": "{kind: chunked, max_num_batched_tokens: 512}"}
+"""As vLLM comes, with 8192 tokens a step on this card, and with small chunks."""
+MOST_PER_S = 256.0
+Rates = dict[str, dict[str, float]]
+"""Requests a second, by load and split."""
 
 
-def best_rates(workload: str, n_requests: int = 3000) -> dict[str, float]:
-    """The highest rate of each split, and of GPUs that do both."""
-    splits = {f"{n}:{N_GPUS - n}": apart(n) for n in range(1, N_GPUS)} | {"together": [{"replicas": N_GPUS}]}
+def found(*changes: str) -> Rates:
+    """The highest rate of each load with each split, and with replicas that do both."""
+    splits = [f"{n}:{N_REPLICAS - n}" for n in range(1, N_REPLICAS)]
+    return {load: of_load(load, changes, [*splits, *TOGETHER]) for load in LOADS}
+
+
+def of_load(load: str, changes: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Requests a second of some splits, and of replicas that do both."""
+    n_gpus = 8 if load.startswith("Azure") else 1
+    chosen = [*LOADS[load], *changes]
     return {
-        name: highest_rate_per_s(scenario(pools, workload, n_requests), MOST_PER_S, meets)
-        for name, pools in splits.items()
+        name: rate_per_s([*chosen, *(together(name, n_gpus) if name in TOGETHER else apart(name))]) for name in names
     }
 
 
-def apart(n_prefill: int) -> list[dict[str, object]]:
-    """So many of the GPUs for prompts, and the rest for answers."""
-    sizes = {"prefill": n_prefill, "decode": N_GPUS - n_prefill}
-    return [{"name": role, "role": role, "replicas": n} for role, n in sizes.items()]
+def apart(split: str) -> list[str]:
+    return [f"cluster.pools.{i}.replicas={n}" for i, n in enumerate(split.split(":"))]
 
 
-def scenario(pools: list[dict[str, object]], workload: str, n_requests: int) -> dict[str, object]:
-    """Llama-3.1-8B on H100s, one a replica."""
-    prompt, output = WORKLOADS[workload]
-    lengths = {
-        "kind": "lognormal",
-        "prompt_tokens": {"median": prompt, "sigma": 0.5, "max": 16384},
-        "output_tokens": {"median": output, "sigma": 0.5, "max": 8192},
-    }
-    return {
-        "model": "llama-3.1-8b",
-        "gpu": "h100-sxm",
-        "cluster": {"router": "least_outstanding", "pools": pools},
-        "workload": {"lengths": lengths, "n_requests": n_requests},
-        "slo": {"ttft_s": 1.0, "tpot_s": 0.03},
-    }
+def together(name: str, n_gpus: int) -> list[str]:
+    pool = f"{{replicas: {N_REPLICAS}, parallel: {{tensor: {n_gpus}}}, scheduler: {TOGETHER[name]}}}"
+    return [f"cluster.pools=[{pool}]"]
 
 
-def meets(found: Summary) -> bool:
+def rate_per_s(chosen: Sequence[str]) -> float:
+    return highest_rate_per_s(partial(run, "pd_ratio"), chosen, MOST_PER_S, meets)
+
+
+def meets(found: Results) -> bool:
     """99 of 100 do."""
-    return bool(found["slo_attainment"]["frac"] >= 0.99)
+    return bool(found.summary["slo_attainment"]["frac"] >= 0.99)
+
+
+def best(rates: dict[str, float]) -> str:
+    """The split of the highest rate."""
+    return max((name for name in rates if name not in TOGETHER), key=lambda name: rates[name])
+
+
+def printed(found: Rates) -> str:
+    """A line a split; the best of each load in bold."""
+    rows = {
+        split: {
+            load: f"**{rates[split]:.1f}**" if split == best(rates) else f"{rates[split]:.1f}"
+            for load, rates in found.items()
+        }
+        for split in found["chat"]
+    }
+    return markdown("prompts : answers", rows, dict.fromkeys(LOADS, "{}"))
 
 
 if __name__ == "__main__":
-    for each in WORKLOADS:
-        rates = best_rates(each)
-        best = max((name for name in rates if name != "together"), key=lambda name: rates[name])
-        print(f"{each}: best {best}; requests/s: " + ", ".join(f"{name} {rate:.1f}" for name, rate in rates.items()))
+    print(printed(found()))

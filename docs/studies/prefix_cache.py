@@ -1,37 +1,50 @@
-"""What a prefix cache takes off the time to first token of chats that hit it three times in four.
+"""What a prefix cache takes off the time to first token: of chats, and of questions about long documents.
 
 python docs/studies/prefix_cache.py
 """
 
-from highest_rate import Summary, summary_at
+from highest_rate import run
+from table import Rows, markdown
+
+QUESTIONS = (
+    "workload.prefixes={kind: documents, n_documents: 20, document_tokens: 5000}",
+    "workload.lengths.prompt_tokens={median: 100, sigma: 0.5, max: 1000}",
+)
+LOADS = {
+    "chats of a few turns": (),
+    "documents, 0.2 req/s": (*QUESTIONS, "workload.arrivals.rate_per_s=0.2"),
+    "documents, 2 req/s": (*QUESTIONS, "workload.arrivals.rate_per_s=2"),
+}
+COLUMNS = {
+    "prompt tokens found": "{:.0%}",
+    "mean TTFT without": "{:.0f} ms",
+    "with the cache": "{:.0f} ms",
+    "times as early": "{:.1f}",
+}
 
 
-def runs(n_requests: int = 4000) -> dict[str, Summary]:
-    """Qwen3-32B on two H100s under SGLang; conversations behind a system prompt; with the cache and without."""
-    workload = {
-        "lengths": {
-            "kind": "lognormal",
-            "prompt_tokens": {"median": 150, "sigma": 1.0, "max": 4096},
-            "output_tokens": {"median": 200, "sigma": 0.6, "max": 2048},
-        },
-        "prefixes": {
-            "kind": "conversations",
-            "turns": [1, 5],
-            "think_s": {"mean": 20},
-            "system_tokens": 100,
-            "max_prompt_tokens": 8192,
-        },
-        "n_requests": n_requests,
+def found(*changes: str) -> Rows:
+    """The share of prompt tokens that were in the cache, and the mean TTFT with it and without."""
+    return {load: of_load([*chosen, *changes]) for load, chosen in LOADS.items()}
+
+
+def of_load(chosen: list[str]) -> dict[str, float]:
+    cached, plain = (
+        run("prefix_cache", [*chosen, f"cluster.pools.0.enable_prefix_caching={caches}"]).summary
+        for caches in ("true", "false")
+    )
+    cached_s, plain_s = cached["ttft_s"]["mean"], plain["ttft_s"]["mean"]
+    return {
+        "prompt tokens found": cached["prefix_cache"]["hit_frac"],
+        "mean TTFT without": plain_s * 1e3,
+        "with the cache": cached_s * 1e3,
+        "times as early": plain_s / cached_s,
     }
-    base = {"model": "qwen3-32b", "gpu": "h100-sxm", "engine": "sglang", "workload": workload}
-    pools = {
-        "with the cache": {"parallel": {"tensor": 2}, "enable_prefix_caching": True},
-        "without": {"parallel": {"tensor": 2}, "enable_prefix_caching": False},
-    }
-    return {name: summary_at(0.5, {**base, "cluster": {"pools": [pool]}}) for name, pool in pools.items()}
+
+
+def printed(rows: Rows) -> str:
+    return markdown("load", rows, COLUMNS)
 
 
 if __name__ == "__main__":
-    for name, found in runs().items():
-        hits, ttft_s = found["prefix_cache"]["hit_frac"], found["ttft_s"]["mean"]
-        print(f"{name:15} hits {hits:.0%}, mean TTFT {ttft_s * 1e3:.0f} ms")
+    print(printed(found()))
