@@ -1,0 +1,112 @@
+"""HostTier: the host memory and the disk of a replica, and the copies between them and its GPUs."""
+
+from dataclasses import dataclass
+
+from simserve.engine.link import Port
+from simserve.state.host_memory import HostMemory
+from simserve.state.prefix_cache import Chain
+from simserve.units import to_ps
+
+
+@dataclass(frozen=True)
+class HostTierSpec:
+    """How much a replica keeps beside its GPUs, and how fast it gets there and back. Sizes are in blocks of its own."""
+
+    n_blocks: int
+    block_s: float
+    """A block over the link between GPU and host, which carries one thing after another, whichever way."""
+    swaps: bool = False
+    """Who is preempted while it decodes goes there."""
+    offloads: bool = False
+    """Prefixes are kept there."""
+    disk_blocks: int = 0
+    disk_block_s: float = 0.0
+    """A block to the disk, or from it; one after another."""
+
+
+@dataclass
+class HostCounts:
+    """Blocks that have gone from one place to another, and what that took."""
+
+    swapped_out: int = 0
+    swapped_in: int = 0
+    dropped: int = 0
+    """Of requests that came back and found them on the GPU."""
+    written: int = 0
+    """Of prefixes, from GPU to host."""
+    read: int = 0
+    """Of prefixes, to the GPU from host and disk."""
+    disk_written: int = 0
+    disk_read: int = 0
+    wait_ps: int = 0
+    """How long steps waited for copies."""
+
+
+class HostTier:
+    """What lies beside the GPUs of one replica.
+
+    What a boundary between two steps asks for goes over the link as one copy, after those asked for before; likewise
+    to or from the disk. The step that begins waits for the link if a request is swapped or reads a prefix, and for the
+    disk if some of that lies there; when all that is asked for is to keep prefixes, copies run beside the step.
+    """
+
+    def __init__(self, spec: HostTierSpec, blocks_per_id: int = 1) -> None:
+        self.memory = HostMemory(spec.n_blocks, blocks_per_id, spec.disk_blocks)
+        self.counts = HostCounts()
+        self._spec = spec
+        self._link, self._disk = Port(), Port()
+        self._link_blocks = self._disk_blocks = 0
+        self._waits_for_link = self._waits_for_disk = False
+
+    def swap_out(self, n_blocks: int) -> None:
+        """The blocks of a request go to the host."""
+        self._down(self.memory.swap_out(n_blocks))
+        self.counts.swapped_out += n_blocks
+        self._link_blocks += n_blocks
+        self._waits_for_link = True
+
+    def swap_in(self, n_blocks: int, n_found: int = 0) -> None:
+        """The blocks of a request come back, but for those that it finds on the GPU."""
+        self.memory.swap_in(n_blocks)
+        self.counts.swapped_in += n_blocks - n_found
+        self.counts.dropped += n_found
+        self._link_blocks += n_blocks - n_found
+        self._waits_for_link = True
+
+    def read(self, n_blocks: int, n_from_disk: int) -> None:
+        """Blocks of a prefix come to the GPU, some of them from the disk, through the host."""
+        self.counts.read += n_blocks
+        self.counts.disk_read += n_from_disk
+        self._link_blocks += n_blocks
+        self._disk_blocks += n_from_disk
+        self._waits_for_link = True
+        self._waits_for_disk |= n_from_disk > 0
+
+    def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> None:
+        """The first n ids of a chain are used, of which the last n_from_disk have just been read from the disk."""
+        n_written, n_down = self.memory.keep(chain, n, n_from_disk)
+        n_blocks = n_written * self.memory.blocks_per_id
+        self.counts.written += n_blocks
+        self._link_blocks += n_blocks
+        self._down(n_down)
+
+    def _down(self, n_ids: int) -> None:
+        n_blocks = n_ids * self.memory.blocks_per_id
+        self.counts.disk_written += n_blocks
+        self._disk_blocks += n_blocks
+
+    def copy(self, now_ps: int) -> int:
+        """Begin what has been asked for since the last time; returns how long the step that begins now must wait."""
+        wait_ps = 0
+        if self._link_blocks:
+            end_ps = self._link.through_ps(to_ps(self._link_blocks * self._spec.block_s), now_ps)
+            if self._waits_for_link:
+                wait_ps = end_ps - now_ps
+        if self._disk_blocks:
+            end_ps = self._disk.through_ps(to_ps(self._disk_blocks * self._spec.disk_block_s), now_ps)
+            if self._waits_for_disk:
+                wait_ps = max(wait_ps, end_ps - now_ps)
+        self.counts.wait_ps += wait_ps
+        self._link_blocks = self._disk_blocks = 0
+        self._waits_for_link = self._waits_for_disk = False
+        return wait_ps

@@ -1,0 +1,93 @@
+"""Engine and oracle agree on replicas that swap to host memory, and keep prefixes there and on disk."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.host_tier import HostTierSpec
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tiered import Tiered
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.workload.trace import Trace
+from tests import oracle
+from tests.agreement import assert_agreement, run_both
+from tests.worlds import ROUTERS, can_be_apart, disaggregated, links, setups, shared_prompts, traces
+
+
+@st.composite
+def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
+    """From room for nothing to room for all, from far quicker than a step to as slow as several."""
+    seconds = st.sampled_from([1e-9, 1.37e-7, 1.1e-6, 3e-5])
+    return HostTierSpec(
+        draw(st.sampled_from([0, 3, 10, 40, 10_000])),
+        draw(seconds),
+        swaps,
+        offloads,
+        draw(st.sampled_from([0, 0, 5, 30])),
+        draw(seconds),
+    )
+
+
+@st.composite
+def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas by themselves whose policy preempts."""
+    found = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+    tier = draw(tiers(swaps=True, offloads=False))
+    return [replace(setup, n_stages=1, n_in_step=1, host_tier=tier) for setup in found]
+
+
+@st.composite
+def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
+    apart, together = disaggregated(), setups().filter(lambda found: can_be_apart(found[0].scheduler))
+    n_blocks_an_id = draw(st.integers(1, 3))
+    found = draw(st.one_of(together, together, together, apart))
+    is_apart = any(setup.role == "decode" for setup in found)
+    swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
+    tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
+    return [
+        setup
+        if setup.role == "decode"
+        else replace(setup, n_stages=1, n_in_step=1, block_tokens=n_blocks_an_id * setup.block_size, host_tier=tier)
+        for setup in found
+    ]
+
+
+def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
+    """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU."""
+    for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
+        if not isinstance(replica, Tiered):
+            continue
+        assert true.host is not None
+        memory, counts = replica.tier.memory, replica.tier.counts
+        memory.check()
+        assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
+        assert memory.swapped_blocks == 0
+        assert counts.swapped_out == counts.swapped_in + counts.dropped == true.host.has_been_out
+        assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.total_blocks, 0)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(swapping(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_swapping(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    cluster, truth = run_both(setups, router, load, concurrency)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(offloading(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
+) -> None:
+    load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    is_apart = any(setup.role == "decode" for setup in setups)
+    cluster, truth = run_both(setups, router, load, concurrency, link=link if is_apart else None)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth)
