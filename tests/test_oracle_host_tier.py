@@ -23,7 +23,7 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
     """From room for nothing to room for all, from far quicker than a step to as slow as several."""
     seconds = st.sampled_from([1e-9, 1.37e-7, 1.1e-6, 3e-5])
     return HostTierSpec(
-        draw(st.sampled_from([0, 3, 10, 40, 10_000])),
+        draw(st.sampled_from([0, 3, 10, 25, 40, 10_000])),
         draw(seconds),
         swaps,
         offloads,
@@ -33,19 +33,26 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 
 
 @st.composite
-def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Replicas by themselves whose policy preempts."""
+def tight(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas by themselves, with seats for more requests than their blocks hold, so that somebody has to go."""
     found = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+    n_blocks = -(-draw(st.integers(40, 90)) // found[0].block_size)
+    limit = min(found[0].max_model_len, n_blocks * found[0].block_size)
+    return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in found[:2]]
+
+
+@st.composite
+def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Those that swap, and nothing else."""
     tier = draw(tiers(swaps=True, offloads=False))
-    return [replace(setup, n_stages=1, n_in_step=1, host_tier=tier) for setup in found]
+    return [replace(setup, host_tier=tier) for setup in draw(tight())]
 
 
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
-    apart, together = disaggregated(), setups().filter(lambda found: can_be_apart(found[0].scheduler))
     n_blocks_an_id = draw(st.integers(1, 3))
-    found = draw(st.one_of(together, together, together, apart))
+    found = draw(st.one_of(tight(), tight(), tight(), disaggregated()))
     is_apart = any(setup.role == "decode" for setup in found)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
