@@ -152,6 +152,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> li
             n_in_step=setup.n_sharing,
             role=setup.role,
             block_tokens=block_tokens,
+            host_tier=setup.host_tier,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from simserve.engine.host_tier import HostTierSpec
+from simserve.cost.host_tier import HostTierSpec
 from simserve.state.request import Phase, Request
 from simserve.units import to_ps
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
-from simserve.engine.host_tier import HostTierSpec
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tiered import Tiered

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
-from simserve.engine.host_tier import HostTier, HostTierSpec
+from simserve.engine.host_tier import HostTier
 from simserve.engine.offloading import OffloadingSeats, SwappingOffloadingSeats
 from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import Recorder

@@ -19,15 +19,15 @@ class SwappingSeats(Seats):
     """
 
     tier: HostTier
-    last_decode_ps: int
-    """The end of the last step that decoded: when all who decode had their last token, but who has joined since."""
     swapped: deque[Request]
+    returned: list[Request]
+    """Who has come back and had no token since."""
 
     def begin(self, tier: HostTier) -> None:
         """With nobody swapped out."""
         self.tier = tier
-        self.last_decode_ps = 0
         self.swapped = deque()
+        self.returned = []
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """The scheduler's plan; it sees nobody new as long as anybody is swapped out."""
@@ -36,20 +36,16 @@ class SwappingSeats(Seats):
         return super().ask(now_ps, just_preempted)
 
     def put_aside(self, request: Request, now_ps: int) -> None:
-        """Swap a request out, if the host has room for it.
-
-        Its last token begins the span that it goes on with, so that the gap after it is a gap like any other.
-        """
-        step = self.cohort.step
-        kv_tokens = request.kv_offset + step
+        """Swap a request out, if the host has room for it."""
+        if request in self.returned:
+            self.returned.remove(request)
+        else:
+            self._recorder.span(self._index, request, self.cohort.step)
+        kv_tokens = self.stop_decoding(request)
         n_blocks = self.view.blocks_for(kv_tokens)
         if not self.tier.memory.has_room(n_blocks):
-            super().put_aside(request, now_ps)
+            self.requeue(request, kv_tokens, now_ps)
             return
-        if step > request.join_step:
-            self._recorder.span(self._index, request, step - 1)
-            request.joined_ps = self.last_decode_ps
-        self.stop_decoding(request)
         self.leave(request, kv_tokens)
         self.tier.swap_out(n_blocks)
         self._recorder.swap(request.row)
@@ -75,9 +71,17 @@ class SwappingSeats(Seats):
     def bring_back(self, request: Request, now_ps: int) -> None:
         """The first of those swapped out has a seat and its blocks again."""
         self.swapped.popleft()
+        self.returned.append(request)
         self.running[request] = None
         self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
         self.tier.swap_in(self.view.blocks_for(request.prefilled_tokens), self.take_back(request))
+
+    def give_tokens(self, now_ps: int) -> None:
+        """A step that decoded is over, and about to be committed: those who have come back go on with a token."""
+        for request in self.returned:
+            request.joined_ps, request.join_step = now_ps, self.cohort.step + 1
+            request.emitted_tokens += 1
+        self.returned.clear()
 
     def take_back(self, request: Request) -> int:
         """Take its blocks; returns how many of them were still on the GPU."""

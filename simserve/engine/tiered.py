@@ -23,7 +23,6 @@ class Tiered(Replica):
         self.tier = seats.tier
         self._swapping = seats if isinstance(seats, SwappingSeats) else None
         self._offloading = seats if isinstance(seats, OffloadingSeats) else None
-        self._has_come_back = False
 
     @property
     def on_their_way(self) -> list[Request]:
@@ -32,8 +31,8 @@ class Tiered(Replica):
 
     def commit(self, stretch: Stretch, now_ps: int) -> None:
         """As any replica; copies of the prefixes that it has computed go to the host."""
-        if self._swapping is not None and stretch.n_decoding:
-            self._swapping.last_decode_ps = now_ps
+        if self._swapping is not None and self._swapping.returned and stretch.n_decoding:
+            self._swapping.give_tokens(now_ps)
         super().commit(stretch, now_ps)
         self.tier.copy(now_ps)
 
@@ -62,20 +61,18 @@ class Tiered(Replica):
             self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
             if self._follows:
                 self._scheduler.on_join(request)
-            self._has_come_back = True
 
     def _go_on(self, swapping: SwappingSeats, stretch: Stretch) -> None:
-        """Those swapped out count as waiting; who waits behind them may start a step after the last came back."""
-        if self._has_come_back and stretch.n_steps > 1:
+        """Those swapped out count as waiting. Who waits behind them may start a step after the last came back, and the
+        spans of those who have go on with the token of that step."""
+        if swapping.returned and stretch.n_steps > 1:
             stretch.cut(1)
-        self._has_come_back = False
         stretch.queue_len = len(swapping.waiting) + len(swapping.swapped)
         if swapping.swapped and self._blocked_by is None:
             is_full = len(swapping.running) >= self._scheduler.seats
             self._blocked_code = BLOCKED_BY["seats" if is_full else "blocks"]
 
-    def stop(self, now_ps: int) -> None:
-        """As any replica; those swapped out keep their tokens."""
-        super().stop(now_ps)
-        for request in self.on_their_way:
-            self._recorder.span(self.index, request, request.join_step)
+    def _still_decoding(self) -> list[Request]:
+        """Who has come back and had no token since has told all that it has to tell."""
+        returned = [] if self._swapping is None else self._swapping.returned
+        return [request for request in super()._still_decoding() if request not in returned]
