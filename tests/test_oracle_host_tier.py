@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,9 @@ from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import tabulate
 from simserve.engine.tiered import Tiered
+from simserve.metrics.decode_rows import decode_rows
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.workload.trace import Trace
 from tests import oracle
@@ -64,8 +67,12 @@ def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     ]
 
 
-def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
-    """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU."""
+def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -> None:
+    """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU. The
+    tables of steps and spans fit together."""
+    n_replicas = len(cluster.replicas)
+    tables = tabulate(cluster, load, np.zeros(n_replicas, np.int32), ("serve",))
+    decode_rows(tables.steps, tables.spans)
     for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
         if not isinstance(replica, Tiered):
             continue
@@ -85,7 +92,7 @@ def test_engine_and_oracle_agree_on_swapping(
 ) -> None:
     cluster, truth = run_both(setups, router, load, concurrency)
     assert_agreement(setups, cluster, truth)
-    assert_tiers_agree(cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -97,4 +104,4 @@ def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     is_apart = any(setup.role == "decode" for setup in setups)
     cluster, truth = run_both(setups, router, load, concurrency, link=link if is_apart else None)
     assert_agreement(setups, cluster, truth)
-    assert_tiers_agree(cluster, truth)
+    assert_tiers_agree(cluster, truth, load)

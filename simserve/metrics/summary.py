@@ -7,6 +7,7 @@ import numpy as np
 
 from simserve import __version__
 from simserve.metrics.goodput import attainment, goodput
+from simserve.metrics.host_tier import host_tier
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.prefix_cache import prefix_cache
 from simserve.metrics.saturation import is_saturated
@@ -59,6 +60,7 @@ def summary(
         "preemptions": preemptions(requests, window),
         "prefix_cache": prefix_cache(requests, window),
         "transfer": transfer(requests, window, facts, use),
+        "host_tier": host_tier(requests, window, facts),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(use.whole),

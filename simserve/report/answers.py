@@ -140,12 +140,28 @@ class Answers:
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
             *self._found(),
             *self._handing_over(),
+            *self._beside_the_gpus(),
         ]
 
     def _found(self) -> list[tuple[str, str]]:
         """What prefix caches had."""
         hit_frac = self.number("prefix_cache", "hit_frac")
         return [("Prompt tokens found in the cache", share(hit_frac))] if hit_frac else []
+
+    def _beside_the_gpus(self) -> list[tuple[str, str]]:
+        """What went to host memory and disk, and came from there."""
+        if not self.summary.get("host_tier"):
+            return []
+        at = self.number
+        copied = {name: at("host_tier", f"{name}_bytes") or 0 for name in ("swapped_out", "swapped_in", "read")}
+        hits = {where: at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")}
+        return [
+            ("Requests swapped out", count(at("host_tier", "n_swaps"))),
+            ("Copied by swaps, out / in", " / ".join(f"{copied[name] / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in"))),
+            ("Prefixes read from host and disk", f"{copied['read'] / 1e9:.3g} GB"),
+            ("Tokens found on GPU / host / disk", " / ".join(map(count, hits.values()))),
+            ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
+        ]
 
     def _handing_over(self) -> list[tuple[str, str]]:
         """From prefill to decode replicas: each side, and the link between them."""
