@@ -20,12 +20,11 @@ class OracleHost:
         self.host: list[int] = []
         self.disk: list[int] = []
         """Ids, the one used longest ago first."""
-        self.link_free_ps = self.disk_free_ps = 0
-        self.link_blocks = self.disk_blocks = 0
-        self.waits_for_link = self.waits_for_disk = False
+        self.free_ps = {"link": 0, "disk": 0}
+        self.copies: list[tuple[str, int, bool]] = []
+        """(over what, blocks, whether the next step waits for it), as asked for since the last boundary."""
         self.hides_waiting = False
         self.has_been_out = 0
-        self.has_come_in = 0
         self.reads: list[tuple[Request, list[int], list[int]]] = []
 
     def ids_that_fit(self) -> int:
@@ -39,7 +38,7 @@ class OracleHost:
             block = self.host.pop(0)
             if self.spec.disk_blocks >= self.cost:
                 self.disk.append(block)
-                self.disk_blocks += self.cost
+                self.copies.append(("disk", self.cost, False))
         while len(self.disk) * self.cost > self.spec.disk_blocks:
             self.disk.pop(0)
 
@@ -52,17 +51,14 @@ class OracleHost:
                 if block in self.disk:
                     self.disk.remove(block)
                 if block not in read_from_disk:
-                    self.link_blocks += self.cost
+                    self.copies.append(("link", self.cost, False))
             self.host.append(block)
         self.overflow()
 
     def read(self, request: Request, chain: list[int], missing: list[int]) -> None:
         """Blocks of a chain that the GPU does not have come from here, before anything here moves."""
         from_disk = [block for block in missing if block not in self.host]
-        self.link_blocks += len(missing) * self.cost
-        self.disk_blocks += len(from_disk) * self.cost
-        self.waits_for_link = self.waits_for_link or bool(missing)
-        self.waits_for_disk = self.waits_for_disk or bool(from_disk)
+        self.copies += [("link", self.cost, True) for _ in missing] + [("disk", self.cost, True) for _ in from_disk]
         self.reads.append((request, chain, from_disk))
 
     def end_reads(self) -> None:
@@ -71,16 +67,15 @@ class OracleHost:
         self.reads.clear()
 
     def copy(self, now_ps: int) -> int:
-        """How long a step that begins now waits."""
+        """How long a step that begins now waits. What it waits for goes first."""
         waits = [0]
-        if self.link_blocks:
-            self.link_free_ps = max(self.link_free_ps, now_ps) + to_ps(self.link_blocks * self.spec.block_s)
-            waits += [self.link_free_ps - now_ps] * self.waits_for_link
-        if self.disk_blocks:
-            self.disk_free_ps = max(self.disk_free_ps, now_ps) + to_ps(self.disk_blocks * self.spec.disk_block_s)
-            waits += [self.disk_free_ps - now_ps] * self.waits_for_disk
-        self.link_blocks = self.disk_blocks = 0
-        self.waits_for_link = self.waits_for_disk = False
+        for over, block_s in (("link", self.spec.block_s), ("disk", self.spec.disk_block_s)):
+            for is_awaited in (True, False):
+                n_blocks = sum(n for where, n, awaited in self.copies if (where, awaited) == (over, is_awaited))
+                if n_blocks:
+                    self.free_ps[over] = max(self.free_ps[over], now_ps) + to_ps(n_blocks * block_s)
+                    waits += [self.free_ps[over] - now_ps] * is_awaited
+        self.copies.clear()
         return max(waits)
 
     # -- swapping
@@ -92,8 +87,7 @@ class OracleHost:
         self.swapped.append(request)
         self.swapped_blocks[request] = n_blocks
         self.has_been_out += n_blocks
-        self.link_blocks += n_blocks
-        self.waits_for_link = True
+        self.copies.append(("link", n_blocks, True))
         self.overflow()
 
     def bring_back(self, replica: "OracleReplica", now_ps: int) -> None:
@@ -111,9 +105,7 @@ class OracleHost:
                 return
             self.swapped.pop(0)
             n_blocks = self.swapped_blocks.pop(request)
-            self.link_blocks += n_blocks - len(here) * self.cost
-            self.has_come_in += n_blocks
-            self.waits_for_link = True
+            self.copies.append(("link", n_blocks - len(here) * self.cost, True))
             self._resume(replica, request, (here, named))
             life.preempted_ps += now_ps - life.preempted_at_ps
             life.preempted_at_ps = -1

@@ -153,12 +153,17 @@ class Answers:
         if not self.summary.get("host_tier"):
             return []
         at = self.number
-        copied = {name: at("host_tier", f"{name}_bytes") or 0 for name in ("swapped_out", "swapped_in", "read")}
+        out, back, read = (
+            f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
+        )
         hits = {where: at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")}
         return [
             ("Requests swapped out", count(at("host_tier", "n_swaps"))),
-            ("Copied by swaps, out / in", " / ".join(f"{copied[name] / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in"))),
-            ("Prefixes read from host and disk", f"{copied['read'] / 1e9:.3g} GB"),
+            (
+                "Copied by swaps, out / in",
+                f"{out} / {back}",
+            ),
+            ("Prefixes read from host and disk", read),
             ("Tokens found on GPU / host / disk", " / ".join(map(count, hits.values()))),
             ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
         ]
