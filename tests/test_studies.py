@@ -52,3 +52,16 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     cached, plain = found["with the cache"], found["without"]
     assert 0.65 < cached["prefix_cache"]["hit_frac"] < 0.8
     assert 1.4 < plain["ttft_s"]["mean"] / cached["ttft_s"]["mean"] < 2.0  # SGLang: 1.7 at 74 %
+
+
+def test_swapping_wins_on_the_side_of_the_break_even_where_two_copies_are_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = study(monkeypatch, "host_tier")
+    for model in ("llama-3.1-8b", "llama-2-7b"):
+        _, even_bytes_per_s = module.break_even(model)[2000]
+        recomputed, *swapped = module.runs(model, "long", n_requests=400).values()
+        rates = [each["output_tokens_per_s"] for each in swapped]
+        assert rates == sorted(rates)
+        for bytes_per_s, rate in zip(module.LINKS.values(), rates, strict=True):
+            assert (rate > recomputed["output_tokens_per_s"]) == (bytes_per_s > even_bytes_per_s)
