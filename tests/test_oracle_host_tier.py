@@ -36,10 +36,10 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 
 
 @st.composite
-def tight(draw: st.DrawFn) -> list[ReplicaSetup]:
+def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
     """Replicas by themselves, with seats for more requests than their blocks hold, so that somebody has to go."""
     found = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
-    n_blocks = -(-draw(st.integers(40, 90)) // found[0].block_size)
+    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // found[0].block_size)
     limit = min(found[0].max_model_len, n_blocks * found[0].block_size)
     return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in found[:2]]
 
@@ -53,17 +53,21 @@ def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
+    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes.
+
+    Requests are at most half as long as the cache, for one that computes what another computes too holds both.
+    """
     n_blocks_an_id = draw(st.integers(1, 3))
-    found = draw(st.one_of(tight(), tight(), tight(), disaggregated()))
+    found = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
     is_apart = any(setup.role == "decode" for setup in found)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
+    limit = min(min(setup.max_model_len, setup.n_blocks // 2 * setup.block_size) for setup in found)
+    found = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in found]
+    id_tokens = [n_blocks_an_id * setup.block_size for setup in found]
     return [
-        setup
-        if setup.role == "decode"
-        else replace(setup, n_stages=1, n_in_step=1, block_tokens=n_blocks_an_id * setup.block_size, host_tier=tier)
-        for setup in found
+        setup if setup.role == "decode" else replace(setup, block_tokens=n, host_tier=tier)
+        for setup, n in zip(found, id_tokens, strict=True)
     ]
 
 
