@@ -77,6 +77,18 @@ def test_swap_and_recompute_break_even_where_two_copies_take_as_long_as_the_pref
     assert swapped_ms - recomputed_ms == pytest.approx(7 * (2 * block_us / 1000 - 1))
 
 
+def test_who_is_still_out_when_the_run_ends_keeps_the_tokens_that_it_had() -> None:
+    cluster = serve(swapping(), TWO, drain_limit_ps=40 * MS)
+    assert {row: [ps / MS for ps in times] for row, times in token_times(cluster).items()} == {
+        0: [10, 20, 30],
+        1: [10, 20, 30],
+    }
+    replica = cluster.replicas[0]
+    assert isinstance(replica, Tiered)
+    assert (replica.tier.memory.swapped_blocks, counts(cluster).swapped_in) == (7, 0)
+    assert "still there at drain_limit_s" in cluster.recorder.reasons[-1]
+
+
 def test_all_that_goes_out_comes_in_when_many_are_swapped_again_and_again() -> None:
     load = trace([0.001 * i for i in range(40)], [3] * 40, [9] * 40)
     cluster = serve(swapping(), load)
