@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.cost.shape import StepShape
 from simserve.cost.step import StepCost
@@ -57,6 +58,11 @@ class PoolAnswer:
     kv_verified: bool
     max_model_len: int
     steps: tuple[TypicalStep, ...]
+    host_tokens: int
+    """Tokens that host memory beside the GPUs holds, and its disk; 0 without."""
+    disk_tokens: int
+    host_token_s: float
+    """A token's keys and values between GPU and host, one way."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,18 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
+        **_beside_the_gpus(setup),
     )
+
+
+def _beside_the_gpus(setup: PoolSetup) -> dict[str, Any]:
+    """What host memory comes to, in tokens."""
+    tier, block_size = setup.host_tier or HostTierSpec(0, 0.0), setup.ledger.block_size
+    return {
+        "host_tokens": tier.n_blocks * block_size,
+        "disk_tokens": tier.disk_blocks * block_size,
+        "host_token_s": tier.block_s / block_size,
+    }
 
 
 def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:

@@ -21,6 +21,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
+from simserve.engine.host_facts import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
@@ -30,7 +31,7 @@ from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
-from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, WorkFacts
+from simserve.tables.facts import HostFacts, LinkFacts, PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -73,7 +74,7 @@ def simulate(
     link = _link(scenario, costs, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    tables, peak_kv_blocks = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    tables, peak_kv_blocks, copied = _serve(scenario, _Priced(setups, costs, link), load, progress)
     last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
@@ -90,6 +91,7 @@ def simulate(
         notes=(*load.trace.notes, *notes(scenario.setups)),
         warnings=warnings(scenario.setups),
         link=link,
+        host_tier=copied,
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 
@@ -105,8 +107,9 @@ class _Priced:
 
 def _serve(
     scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None
-) -> tuple[RunTables, tuple[int, ...]]:
-    """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
+) -> tuple[RunTables, tuple[int, ...], HostFacts | None]:
+    """Run the clock; returns the tables, the most KV blocks that each replica held, and what went to hosts and back.
+    The cluster is gone then."""
     setups = priced.setups
     _check_sessions(scenario, load)
     cluster = Cluster(
@@ -125,7 +128,9 @@ def _serve(
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
-    return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
+    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]
+    copied = host_facts(cluster.replicas, block_bytes)
+    return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas), copied
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
@@ -155,6 +160,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> li
             n_in_step=setup.n_sharing,
             role=setup.role,
             block_tokens=block_tokens,
+            host_tier=setup.host_tier,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

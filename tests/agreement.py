@@ -56,6 +56,9 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "finish_ps",
         "preempted_ps",
         "n_preemptions",
+        "n_swaps",
+        "host_cached_tokens",
+        "disk_cached_tokens",
     )
     table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
     return {row: tuple(values) for row, values in enumerate(table) if columns["status"][row] != 2}
@@ -74,6 +77,9 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
             life.finish_ps,
             life.preempted_ps,
             life.n_preemptions,
+            life.n_swaps,
+            life.host_cached_tokens,
+            life.disk_cached_tokens,
             life.n_recomputed_tokens,
         )
         for row, life in run.lives.items()

@@ -23,6 +23,7 @@ from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
+from tests.oracle_host import OracleHost
 
 
 @dataclass
@@ -46,6 +47,9 @@ class Life:
     n_preemptions: int = 0
     n_recomputed_tokens: int = 0
     cached_tokens: int = 0
+    host_cached_tokens: int = 0
+    disk_cached_tokens: int = 0
+    n_swaps: int = 0
     chain: list[int] = field(default_factory=list)
     n_held_ids: int = 0
     n_duplicates: int = 0
@@ -147,6 +151,9 @@ class OracleReplica:
         self.port_free_ps = 0
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
+        cost = self.cache.cost if self.cache else 1
+        self.host = OracleHost(setup.host_tier, cost) if setup.has_tier and setup.host_tier else None
+        self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
     @property
     def n_waiting(self) -> int:
@@ -172,22 +179,36 @@ class OracleReplica:
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
-        return self.cache.hits(list(request.chain), most) * self.id_tokens if self.cache else 0
+        return self.hits(list(request.chain), most) * self.id_tokens
+
+    def hits(self, chain: list[int], most: int) -> int:
+        """Of the GPU, and of what lies beside it where prefixes are kept there."""
+        if self.cache is None:
+            return 0
+        if not self.offloads or self.host is None:
+            return self.cache.hits(chain, most)
+        n = 0
+        while n < min(most, len(chain)) and (chain[n] in self.cache.holders or self.host.has(chain[n])):
+            n += 1
+        return n
 
     def look_up(self) -> None:
         for request in self.waiting if self.cache else ():
             life = self.lives[request]
             most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
-            n = self.cache.hits(life.chain, most) if self.cache else 0
+            n = self.hits(life.chain, most)
             request.prefilled_tokens = n * self.id_tokens
-            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.holders[block])
+            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.holders.get(block))
             request.idle_hit_blocks = n_idle * (self.cache.cost if self.cache else 0)
 
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
+        n_before = life.n_held_ids
         while self.cache and life.n_held_ids < min(n_tokens // self.id_tokens, len(life.chain)):
             life.n_duplicates += self.cache.add(request, life.chain[life.n_held_ids])
             life.n_held_ids += 1
+        if self.offloads and self.host and life.n_held_ids > n_before:
+            self.host.use(life.chain[: life.n_held_ids], [])
 
     def let_go(self, request: Request) -> None:
         life = self.lives[request]
@@ -275,6 +296,8 @@ class OracleReplica:
             self.end_batch(now_ps)
         while self.coming and self.coming[0][1] == 0:
             self.waiting.append(self.coming.pop(0)[0])
+        if self.host:
+            self.host.copy(now_ps)
 
     def send_away(self, request: Request) -> None:
         self.setup.scheduler.on_leave(request)
@@ -364,6 +387,8 @@ class OracleReplica:
         self.wake_ps = None
         if link is not None:
             self.let_in(link, now_ps)
+        if self.host:
+            self.host.bring_back(self, now_ps)
         just_preempted = False
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
@@ -394,11 +419,14 @@ class OracleReplica:
             self.wake_ps = plan.wake_at_ps
             if not self.running and not self.waiting:
                 self.setup.scheduler.on_idle()
+        if self.host:
+            self.host.copy(now_ps)
 
     def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
         setup = self.setup
+        hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
         return ReplicaView(
-            self.waiting,
+            () if hides_waiting else self.waiting,
             self.prefilling,
             self.running,
             setup.n_blocks,
@@ -416,13 +444,18 @@ class OracleReplica:
         (self.decoding if request.phase is Phase.DECODE else self.prefilling).remove(request)
         if request.phase is Phase.DECODE:
             self.setup.scheduler.on_leave(request)
+        is_swapped = self.host and request.phase is Phase.DECODE and self.host.can_take(self.blocks(life.stored))
         self.let_go(request)
         del self.running[request]
         life.n_preemptions += 1
-        life.n_recomputed_tokens += life.stored
-        life.stored = 0
         life.preempted_at_ps = now_ps
         request.phase = Phase.WAITING
+        if self.host and is_swapped:
+            life.n_swaps += 1
+            self.host.take(request, self.blocks(life.stored))
+            return
+        life.n_recomputed_tokens += life.stored
+        life.stored = 0
         request.prefilled_tokens = 0
         self.waiting.insert(len(self.waiting) if self.setup.scheduler.requeues_last else 0, request)
 
@@ -452,8 +485,12 @@ class OracleReplica:
         self.shrink_cache()
         kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
-        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), len(self.waiting) + len(self.coming_in))
+        queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
+        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
         self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
+        if self.host:
+            self.host.end_reads()
+            self.step_end_ps += self.host.copy(now_ps)
         if self.stages_free_ps:
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
 
@@ -462,9 +499,20 @@ class OracleReplica:
         life.stored = request.prefilled_tokens
         request.idle_hit_blocks = 0
         life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
-        for block in life.chain[: life.n_held_ids]:
+        found = life.chain[: life.n_held_ids]
+        missing = [block for block in found if self.cache and block not in self.cache.holders]
+        if self.offloads and self.host:
+            self.host.read(request, found, missing)
+            if life.scheduled_ps < 0:
+                n_host = sum(block in self.host.host for block in missing)
+                life.host_cached_tokens = n_host * self.id_tokens
+                life.disk_cached_tokens = (len(missing) - n_host) * self.id_tokens
+        for block in found:
             assert self.cache is not None
-            self.cache.hold(request, block)
+            if block in missing:
+                self.cache.add(request, block)
+            else:
+                self.cache.hold(request, block)
         if life.scheduled_ps < 0:
             life.cached_tokens = request.prefilled_tokens
         else:

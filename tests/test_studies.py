@@ -130,3 +130,16 @@ def test_old_news_make_the_shortest_queue_the_worst_choice(monkeypatch: pytest.M
     assert mean_s("least_outstanding", 0.5) > 2 * by_chance
     assert mean_s("power_of_two", 0.5) < by_chance / 2
     assert mean_s("least_outstanding", 0.5, counts_own_sends=True) < 1.2 * shortest
+
+
+def test_swapping_wins_on_the_side_of_the_break_even_where_two_copies_are_quicker(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = study(monkeypatch, "host_tier")
+    for model in ("llama-3.1-8b", "llama-2-7b"):
+        _, even_bytes_per_s = module.break_even(model)[2000]
+        recomputed, *swapped = module.runs(model, "long", n_requests=400).values()
+        rates = [each["output_tokens_per_s"] for each in swapped]
+        assert rates == sorted(rates)
+        for bytes_per_s, rate in zip(module.LINKS.values(), rates, strict=True):
+            assert (rate > recomputed["output_tokens_per_s"]) == (bytes_per_s > even_bytes_per_s)

@@ -142,6 +142,8 @@ class GpuSpec:
     link_latency_s: float
     nic_bytes_per_s: float
     """To GPUs of other nodes, one direction."""
+    pcie_bytes_per_s: float
+    """To the memory of the host, one direction."""
     n_sms: int
     l2_bytes: float
     tdp_w: float

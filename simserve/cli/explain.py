@@ -41,6 +41,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     of = "a replica" if pool.ranks_per_replica == 1 else f"for each of {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
+    if pool.host_tokens:
+        disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
+        yield f"    host: {pool.host_tokens:,} tokens, {pool.host_token_s * 1e6:,.3g} us each from or to the GPU{disk}"
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
     yield f"\n  What typical steps cost{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")

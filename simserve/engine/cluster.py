@@ -21,6 +21,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
@@ -132,7 +133,8 @@ class Cluster:
             return [*ranks]
         if receives:
             return [Receiving(index, each, *shared) for index, each in numbered]
-        return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        replica = Tiered if setup.has_tier else Replica
+        return [replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""

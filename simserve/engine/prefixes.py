@@ -25,6 +25,10 @@ class CachingPool(KvPool):
         super().take(n_blocks, from_reserved)
         self.keep_within(self.free_blocks)
 
+    def take_at_once(self, n_blocks: int) -> None:
+        """Put tokens into free blocks when a step is about to take others: what they held is given up then."""
+        super().take(n_blocks, from_reserved=False)
+
     def keep_within(self, n_blocks: int) -> None:
         """Give up what does not fit so many free blocks."""
         n_lost = self.cache.idle_blocks - n_blocks
@@ -91,9 +95,13 @@ class CachingSeats(Seats):
         is_first = not request.n_preemptions
         super().admit(request, reserve_tokens, now_ps)
         n_ids = request.prefilled_tokens // self._block_tokens
-        self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
+        self._hold(request, n_ids)
         request.n_held_ids, request.duplicate_blocks, request.idle_hit_blocks = n_ids, 0, 0
         self._recorder.find(request.row, request.prefilled_tokens, is_first=is_first)
+
+    def _hold(self, request: Request, n_ids: int) -> None:
+        """What it has found is no longer free."""
+        self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
 
     def computed(self, request: Request) -> None:
         """Whole blocks of its prompt can be found from now on."""

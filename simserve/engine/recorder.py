@@ -57,6 +57,9 @@ _COUNT_COLUMNS = (
     "transfer_ps",
     "transfer_wait_ps",
     "cached_tokens",
+    "n_swaps",
+    "host_cached_tokens",
+    "disk_cached_tokens",
 )
 
 
@@ -89,7 +92,7 @@ class Recorder:
         self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason, *later = (
             views[name] for name in _COUNT_COLUMNS
         )
-        self._transfer, self._transfer_wait, self._cached = later
+        self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
@@ -115,6 +118,15 @@ class Recorder:
             self._cached[row] = n_tokens
         else:
             self._n_recomputed[row] -= n_tokens
+
+    def read(self, row: int, host_tokens: int, disk_tokens: int) -> None:
+        """So many of the tokens that it has found were read from host memory, and from disk."""
+        self._on_host[row], self._on_disk[row] = host_tokens, disk_tokens
+
+    def swap(self, row: int) -> None:
+        """It was preempted, and its keys and values went to host memory."""
+        self._n_preemptions[row] += 1
+        self._n_swaps[row] += 1
 
     def preempt(self, row: int, n_lost_tokens: int) -> None:
         """It lost the keys and values of so many tokens."""

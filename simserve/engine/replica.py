@@ -141,9 +141,13 @@ class Replica:
             if self.stretch.n_steps:
                 self.commit(self.stretch, now_ps)
         self._let_in(2)
-        for request in self.seats.running:
-            if request.phase is DECODE and request not in self.cohort.lingering:
-                self._recorder.span(self.index, request, self.cohort.step)
+        for request in self._still_decoding():
+            self._recorder.span(self.index, request, self.cohort.step)
+
+    def _still_decoding(self) -> list[Request]:
+        """Those whose span is not over."""
+        lingering = self.cohort.lingering
+        return [each for each in self.seats.running if each.phase is DECODE and each not in lingering]
 
     def why_waiting(self) -> str:
         """Who waits for what, for requests that nothing will ever start."""

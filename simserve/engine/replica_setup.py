@@ -3,10 +3,14 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
+from simserve.engine.host_tier import HostTier
+from simserve.engine.offloading import OffloadingSeats, SwappingOffloadingSeats
 from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import Recorder
 from simserve.engine.seats import Seats
+from simserve.engine.swapping import SwappingCachingSeats, SwappingSeats
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 
@@ -31,13 +35,41 @@ class ReplicaSetup:
     block_tokens: int | None = None
     """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
 
+    host_tier: HostTierSpec | None = None
+    """Memory beside its GPUs."""
+
+    @property
+    def has_tier(self) -> bool:
+        """It uses memory beside its GPUs: prefixes are kept there only where they are kept at all."""
+        tier = self.host_tier
+        return tier is not None and (tier.swaps or (tier.offloads and self.block_tokens is not None))
+
     def seats(self, index: int, recorder: Recorder) -> Seats:
         """With nobody on them."""
+        if self.has_tier:
+            return self._tiered_seats(index, recorder)
         if self.block_tokens is None:
             pool = KvPool(self.n_blocks, self.block_size)
             return Seats(index, self.scheduler, recorder, pool, self.max_model_len)
         caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
         return CachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+
+    def _tiered_seats(self, index: int, recorder: Recorder) -> Seats:
+        """Likewise, with memory beside the GPUs."""
+        assert self.host_tier is not None, "asked for where there is one"
+        who = (index, self.scheduler, recorder)
+        if self.block_tokens is None:
+            swapping = SwappingSeats(*who, KvPool(self.n_blocks, self.block_size), self.max_model_len)
+            swapping.begin(HostTier(self.host_tier))
+            return swapping
+        pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+        if not self.host_tier.offloads:
+            kind: type[SwappingCachingSeats | OffloadingSeats] = SwappingCachingSeats
+        else:
+            kind = SwappingOffloadingSeats if self.host_tier.swaps else OffloadingSeats
+        seats = kind(*who, pool, self.max_model_len)
+        seats.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
+        return seats
 
     @property
     def n_ranks(self) -> int:

@@ -67,13 +67,25 @@ class Seats:
         self.view.now_ps = now_ps
         request = ask_for_victim(self._scheduler, self.view)
         if request.phase is DECODE:
-            self._recorder.span(self._index, request, self.cohort.step)
-            kv_tokens = self.cohort.drop(request)
-            if self._scheduler.follows:
-                self._scheduler.on_leave(request)
-        else:
-            kv_tokens = request.prefilled_tokens
-            self.prefilling.remove(request)
+            self.put_aside(request, now_ps)
+            return
+        self.prefilling.remove(request)
+        self.requeue(request, request.prefilled_tokens, now_ps)
+
+    def put_aside(self, request: Request, now_ps: int) -> None:
+        """Preempt a request that decodes."""
+        self._recorder.span(self._index, request, self.cohort.step)
+        self.requeue(request, self.stop_decoding(request), now_ps)
+
+    def stop_decoding(self, request: Request) -> int:
+        """Take it out of the cohort before its end; returns the tokens that it holds."""
+        kv_tokens = self.cohort.drop(request)
+        if self._scheduler.follows:
+            self._scheduler.on_leave(request)
+        return kv_tokens
+
+    def requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
+        """It loses what it has computed, and waits to compute it again."""
         self.leave(request, kv_tokens)
         self._recorder.preempt(request.row, kv_tokens)
         request.phase = WAITING

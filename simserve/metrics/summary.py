@@ -7,6 +7,7 @@ import numpy as np
 
 from simserve import __version__
 from simserve.metrics.goodput import attainment, goodput
+from simserve.metrics.host_tier import host_tier
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.prefix_cache import prefix_cache
 from simserve.metrics.routing import routing
@@ -61,6 +62,7 @@ def summary(
         "prefix_cache": prefix_cache(requests, window),
         "transfer": transfer(requests, window, facts, use),
         "routing": routing(requests, window, facts),
+        "host_tier": host_tier(requests, window, facts),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(use.whole),

@@ -141,6 +141,7 @@ class Answers:
             *self._found(),
             *self._routed(),
             *self._handing_over(),
+            *self._beside_the_gpus(),
         ]
 
     def _found(self) -> list[tuple[str, str]]:
@@ -155,6 +156,26 @@ class Answers:
         spread, kept_frac = self.number("routing", "outstanding_std"), self.number("routing", "session_kept_frac")
         kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
         return [("Requests at a replica, standard deviation", rate(spread)), *kept]
+
+    def _beside_the_gpus(self) -> list[tuple[str, str]]:
+        """What went to host memory and disk, and came from there."""
+        if not self.summary.get("host_tier"):
+            return []
+        at = self.number
+        out, back, read = (
+            f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
+        )
+        hits = {where: at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")}
+        return [
+            ("Requests swapped out", count(at("host_tier", "n_swaps"))),
+            (
+                "Copied by swaps, out / in",
+                f"{out} / {back}",
+            ),
+            ("Prefixes read from host and disk", read),
+            ("Tokens found on GPU / host / disk", " / ".join(map(count, hits.values()))),
+            ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
+        ]
 
     def _handing_over(self) -> list[tuple[str, str]]:
         """From prefill to decode replicas: each side, and the link between them."""

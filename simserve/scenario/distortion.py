@@ -38,4 +38,5 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
     if not ledger.verified:
         least = ledger.n_lanes * -(-setup.max_model_len // ledger.block_size)
         ledger = replace(ledger, n_blocks=max(least, round(ledger.n_blocks * by.kv_blocks)))
-    return replace(setup, gpu=gpu, engine=engine, ledger=ledger)
+    tier = setup.host_tier and replace(setup.host_tier, block_s=setup.host_tier.block_s * by.link)
+    return replace(setup, gpu=gpu, engine=engine, ledger=ledger, host_tier=tier)

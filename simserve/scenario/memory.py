@@ -8,6 +8,7 @@ from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
+from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.models import Pool
 from simserve.scenario.setup import Machine, memory_of, n_sharing
 from simserve.schedulers.base import Scheduler
@@ -78,6 +79,7 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
         most = int((memory.total_bytes - memory.weights_bytes) // memory.block_bytes)
         draft.flaw((*at, "num_gpu_blocks"), rule, pool.num_gpu_blocks, f"at most {most} fit" if most > 0 else None)
         return pool
+    check_host_room(draft, pool, at, memory)
     return _limit_length(draft, pool, at, (machine, memory))
 
 

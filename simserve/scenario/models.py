@@ -98,6 +98,29 @@ class CalibrationFile(Part):
     """Of the file: a resolved scenario costs what it cost before, or says that the file has changed."""
 
 
+class Disk(Part):
+    """What prefixes go on to when host memory is full."""
+
+    bytes: Positive
+    """For each GPU."""
+    bytes_per_s: Annotated[float, Field(ge=1e7)]
+    """For each GPU, to the disk or from it; at least what a hard disk has."""
+
+
+class HostTier(Part):
+    """Host memory beside the GPUs of a pool. What is None, resolving fills in."""
+
+    bytes: Positive
+    """For each GPU."""
+    bytes_per_s: Annotated[float, Field(ge=1e8)] | None = None
+    """Between a GPU and its host, for both directions together; left out: what its PCIe has one way."""
+    preemption: Literal["swap", "recompute"] | None = None
+    """What becomes of a request that must give up its blocks while it decodes; left out: swap, where that can be."""
+    offload_prefixes: bool | None = None
+    """Keep copies of prefixes there; left out: where the pool caches prefixes."""
+    disk: Disk | None = None
+
+
 class Pool(Part):
     """Replicas that are alike. What is None is the scenario's, or the engine's own; resolving fills it in."""
 
@@ -114,6 +137,8 @@ class Pool(Part):
     """How tokens choose experts; uniform where a model has them and this says nothing."""
     enable_prefix_caching: bool | None = None
     """Keep blocks of prompts and answers for those that begin alike; left out: as the engine."""
+    host_tier: HostTier | None = None
+    """Host memory that requests are swapped to, and prefixes kept in."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None

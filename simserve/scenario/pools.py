@@ -8,6 +8,7 @@ from simserve.plugins.flaws import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
+from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
@@ -54,6 +55,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = _resolve_experts(draft, pool, at, machine)
     check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
+    pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
     return fit_memory(draft, pool, at, (machine, scheduler))
 
 

@@ -7,12 +7,13 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
+from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
 from simserve.cost.step import StepCost
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
-    from simserve.scenario.models import Engine, Pool, Scenario
+    from simserve.scenario.models import Engine, HostTier, Pool, Scenario
 
 DEFAULT_ROUTING = "uniform"
 """Each token draws its experts at random; trained routers are not far from it on mixed text."""
@@ -49,6 +50,8 @@ class PoolSetup:
     """None: a plain roofline."""
     asked_version: str | None
     """The engine's version that the scenario names."""
+    host_tier: HostTierSpec | None = None
+    """Host memory beside the GPUs of each replica."""
 
     @property
     def calibrated(self) -> bool:
@@ -136,6 +139,21 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         ledger=memory,
         calibration=calibration,
         asked_version=(pool.engine or scenario.engine).version,
+        host_tier=None if pool.host_tier is None else host_tier_spec(pool.host_tier, memory),
+    )
+
+
+def host_tier_spec(tier: "HostTier", memory: MemoryLedger) -> HostTierSpec:
+    """What a resolved host tier comes to in blocks. The GPUs of a replica copy their parts of a block side by side."""
+    block_bytes, disk = memory.block_bytes, tier.disk
+    assert tier.bytes_per_s is not None, "resolved"
+    return HostTierSpec(
+        n_blocks=int(tier.bytes // block_bytes),
+        block_s=block_bytes / tier.bytes_per_s,
+        swaps=tier.preemption == "swap",
+        offloads=bool(tier.offload_prefixes),
+        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes),
+        disk_block_s=0.0 if disk is None else block_bytes / disk.bytes_per_s,
     )
 
 

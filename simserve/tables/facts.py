@@ -59,6 +59,31 @@ class LinkFacts:
 
 
 @dataclass(frozen=True)
+class HostFacts:
+    """What all replicas copied to and from host memory and disk, over the whole run.
+
+    Invariant: swapped_out = swapped_in + dropped + left.
+    """
+
+    swapped_out_bytes: float
+    """Of requests that were preempted."""
+    swapped_in_bytes: float
+    """Of those that came back."""
+    dropped_bytes: float
+    """Of those that came back and found them on the GPU."""
+    left_bytes: float
+    """Of those still out when the run ended."""
+    written_bytes: float
+    """Of prefixes, from GPU to host."""
+    read_bytes: float
+    """Of prefixes, to the GPU."""
+    disk_written_bytes: float
+    disk_read_bytes: float
+    wait_s: float
+    """How long steps waited for copies, summed over replicas."""
+
+
+@dataclass(frozen=True)
 class RunFacts:
     """One run."""
 
@@ -79,12 +104,14 @@ class RunFacts:
     """What the load's reader or generator wants the user to know."""
     warnings: tuple[str, ...] = ()
     link: LinkFacts | None = None
+    host_tier: HostFacts | None = None
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     """Everything but the wall time, which differs from run to run, as JSON takes it."""
     facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
     facts_by_name["link"] = facts.link and _own_fields(facts.link)
+    facts_by_name["host_tier"] = facts.host_tier and _own_fields(facts.host_tier)
     del facts_by_name["wall_s"]
     return facts_by_name
 
@@ -94,6 +121,7 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     pools = tuple(PoolFacts(**{**pool, "work": WorkFacts(**pool["work"])}) for pool in given["pools"])
     values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}
+    values["host_tier"] = given.get("host_tier") and HostFacts(**given["host_tier"])
     return RunFacts(**values)
 
 

@@ -48,6 +48,8 @@ REQUESTS = _fields("""
     text: slo_class
     flag: in_window slo_met
     float s: transfer_wait_s
+    int32: n_swaps
+    int64 tokens: host_cached_tokens disk_cached_tokens
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

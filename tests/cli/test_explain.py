@@ -76,3 +76,10 @@ def test_explain_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     invoke("explain", write_scenario(tmp_path))
     assert [file.name for file in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_explain_tells_what_host_memory_holds(tmp_path: Path) -> None:
+    # 2 MiB a block of 16 tokens: 10 GB hold 4,768 of them, 1 TB 476,837; a token is 128 KiB at 64 GB/s.
+    tier = "cluster.pools.0.host_tier={bytes: 10e9, disk: {bytes: 1e12, bytes_per_s: 5e9}}"
+    outcome = invoke("explain", write_scenario(tmp_path), "--set", tier)
+    assert "host: 76,288 tokens, 2.05 us each from or to the GPU, and 7,629,392 on disk" in outcome.out

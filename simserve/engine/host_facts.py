@@ -1,0 +1,33 @@
+"""HostFacts of a finished run: what its replicas copied to and from host memory and disk, in bytes."""
+
+from collections.abc import Sequence
+
+from simserve.engine.replica import Replica
+from simserve.engine.tiered import Tiered
+from simserve.tables.facts import HostFacts
+from simserve.units import to_s
+
+
+def host_facts(replicas: Sequence[Replica], block_bytes: Sequence[float]) -> HostFacts | None:
+    """Sums over all replicas; None where no replica has memory beside its GPUs.
+
+    block_bytes: of all GPUs of a replica, `(n_replicas,)`.
+    """
+    tiers = [(each.tier, block_bytes[each.index]) for each in replicas if isinstance(each, Tiered)]
+    if not tiers:
+        return None
+
+    def bytes_of(name: str) -> float:
+        return float(sum(getattr(tier.counts, name) * n_bytes for tier, n_bytes in tiers))
+
+    return HostFacts(
+        swapped_out_bytes=bytes_of("swapped_out"),
+        swapped_in_bytes=bytes_of("swapped_in"),
+        dropped_bytes=bytes_of("dropped"),
+        left_bytes=float(sum(tier.memory.swapped_blocks * n_bytes for tier, n_bytes in tiers)),
+        written_bytes=bytes_of("written"),
+        read_bytes=bytes_of("read"),
+        disk_written_bytes=bytes_of("disk_written"),
+        disk_read_bytes=bytes_of("disk_read"),
+        wait_s=to_s(sum(tier.counts.wait_ps for tier, _ in tiers)),
+    )

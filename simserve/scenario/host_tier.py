@@ -1,0 +1,89 @@
+"""Resolving host memory beside a pool's GPUs: who uses it, how fast it is, and whether the pool can."""
+
+from typing import Any
+
+from simserve.cost.memory import MemoryLedger
+from simserve.plugins.flaws import Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import Pool
+from simserve.scenario.setup import Machine, n_sharing
+from simserve.schedulers.base import Scheduler
+
+
+def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
+    """The pool with its host tier filled in, where it has one."""
+    machine, scheduler = runs
+    tier, here = pool.host_tier, (*at, "host_tier")
+    if tier is None or scheduler is None or draft.mistakes.touch(here):
+        return pool
+    if not _can_have_one(draft, pool, here, machine):
+        return pool
+    update: dict[str, Any] = {
+        "preemption": _preemption(draft, pool, here, scheduler),
+        "offload_prefixes": _offload_prefixes(draft, pool, here),
+    }
+    if tier.bytes_per_s is None:
+        update["bytes_per_s"] = machine.gpu.pcie_bytes_per_s
+        draft.origins[*here, "bytes_per_s"] = f"gpu {machine.gpu.name}"
+    if update["preemption"] == "recompute" and not update["offload_prefixes"]:
+        rule = "nothing would use host memory: nobody is swapped, and no prefixes are kept"
+        draft.flaw(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
+    elif tier.disk is not None and not update["offload_prefixes"]:
+        draft.flaw((*here, "disk"), "is for prefixes, and none are kept in host memory", None, "leave it out")
+    return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
+
+
+def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) -> None:
+    """Host memory and disk hold a block at least."""
+    tier = pool.host_tier
+    sizes: list[tuple[Path, float]] = [] if tier is None else [(("bytes",), tier.bytes)]
+    if tier is not None and tier.disk is not None:
+        sizes.append((("disk", "bytes"), tier.disk.bytes))
+    for key, n_bytes in sizes:
+        if n_bytes < memory.block_bytes:
+            rule = f"must hold a block of {memory.block_size} tokens, {memory.block_bytes:.0f} bytes of each GPU"
+            draft.flaw((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
+
+
+def _can_have_one(draft: Draft, pool: Pool, here: Path, machine: Machine) -> bool:
+    """Not where requests come with their blocks from elsewhere, or schedulers share steps."""
+    if pool.role == "decode":
+        rule = "host memory beside a decode pool is not there yet: its requests come over the link"
+        draft.flaw(here, rule, None, "give it to the prefill pool, or leave it out")
+    elif pool.parallel.pipeline > 1:
+        rule = "host memory beside a pipeline is not there yet"
+        draft.flaw(here, rule, None, "use parallel.pipeline 1, or leave it out")
+    elif n_sharing(machine.model, pool.parallel.data) > 1:
+        rule = "host memory beside ranks that share experts, and so step together, is not there yet"
+        draft.flaw(here, rule, None, "use parallel.data 1, or leave it out")
+    else:
+        return True
+    return False
+
+
+def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> str:
+    """As given, else swap, where requests are preempted while they decode."""
+    given, at = pool.host_tier and pool.host_tier.preemption, (*here, "preemption")
+    why = None
+    if scheduler.reserves or scheduler.runs_to_completion:
+        why = "this policy sets blocks aside whole, so it preempts nobody"
+    elif pool.role == "prefill":
+        why = "nobody decodes on a prefill pool"
+    if why is None:
+        return given or "swap"
+    if given == "swap":
+        draft.flaw(at, why, given, "leave it out")
+    draft.origins[at] = why
+    return "recompute"
+
+
+def _offload_prefixes(draft: Draft, pool: Pool, here: Path) -> bool:
+    """As given, else where the pool caches prefixes."""
+    given = None if pool.host_tier is None else pool.host_tier.offload_prefixes
+    at = (*here, "offload_prefixes")
+    if given is None:
+        draft.origins[at] = "enable_prefix_caching"
+        return bool(pool.enable_prefix_caching)
+    if given and not pool.enable_prefix_caching:
+        draft.flaw(at, "this pool caches no prefixes", given, "set enable_prefix_caching: true, or leave it out")
+    return given

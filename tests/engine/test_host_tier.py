@@ -1,0 +1,157 @@
+"""Swapping to host memory, and prefixes kept there, on cases small enough to work by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simserve.cost.host_tier import HostTierSpec
+from simserve.engine.cluster import Cluster
+from simserve.engine.host_tier import HostCounts
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tiered import Tiered
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.trace import Prefixes, Trace
+from tests.agreement import token_times
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+STEPS_OF_10_MS = LineCost(step=10 * MS)
+TWO = trace([0.0, 0.0], [5, 5], [6, 6])
+
+
+def swapping(n_blocks: int = 100, block_s: float = 1e-3, cost: LineCost = STEPS_OF_10_MS) -> ReplicaSetup:
+    """14 blocks of one token on the GPU; so many on the host, and a millisecond for each on its way."""
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
+    return replace(
+        replica_setup(policy, cost, n_blocks=14, block_size=1), host_tier=HostTierSpec(n_blocks, block_s, swaps=True)
+    )
+
+
+def counts(cluster: Cluster) -> HostCounts:
+    replica = cluster.replicas[0]
+    assert isinstance(replica, Tiered)
+    replica.tier.memory.check()
+    return replica.tier.counts
+
+
+def column(cluster: Cluster, name: str) -> list[int]:
+    return [int(n) for n in cluster.recorder.columns[name]]
+
+
+def test_who_is_swapped_goes_on_where_it_was_and_each_way_is_paid_by_the_step_that_follows() -> None:
+    # Both prompts fill 10 blocks until 10 ms, and two steps the other 4. At 30 the second has 7 tokens on the GPU and
+    # goes: 7 ms, and then the first one's steps end at 47, 57 and 67, when it is done. The second comes back in 7 ms,
+    # and its steps end at 84, 94 and 104.
+    cluster = serve(swapping(), TWO)
+    assert {row: [ps / MS for ps in times] for row, times in token_times(cluster).items()} == {
+        0: [10, 20, 30, 47, 57, 67],
+        1: [10, 20, 30, 84, 94, 104],
+    }
+    assert column(cluster, "n_swaps") == column(cluster, "n_preemptions") == [0, 1]
+    assert column(cluster, "n_recomputed_tokens") == [0, 0]
+    assert instants(cluster, "preempted_ps") == [0, 37]
+    assert (counts(cluster).swapped_out, counts(cluster).swapped_in, counts(cluster).wait_ps) == (7, 7, 14 * MS)
+
+
+def test_without_room_on_the_host_it_computes_again() -> None:
+    # Nothing is copied; the first ends at 60, and then one step computes 5 + 3 tokens and gives the fourth.
+    cluster = serve(swapping(n_blocks=6), TWO)
+    assert instants(cluster, "finish_ps") == [60, 90]
+    assert (column(cluster, "n_swaps"), column(cluster, "n_preemptions")) == ([0, 0], [0, 1])
+    assert column(cluster, "n_recomputed_tokens") == [0, 7]
+
+
+def test_nobody_new_starts_before_the_step_after_the_last_has_come_back() -> None:
+    cluster = serve(swapping(), trace([0.0, 0.0, 0.035], [5, 5, 1], [6, 6, 1]))
+    assert instants(cluster, "scheduled_ps")[2] == 84
+
+
+@pytest.mark.parametrize("block_us", [250, 500, 1000])
+def test_swap_and_recompute_break_even_where_two_copies_take_as_long_as_the_prefill(block_us: int) -> None:
+    # A step takes 1 ms a token. The second request has 7 tokens when it goes. Recomputed, a step of 8 gives its next
+    # token; swapped, that is 2 x 7 copies and a step of 1. So swapping takes 14 copies less 7 ms more.
+    cost = LineCost(token=MS)
+    setup = swapping(block_s=block_us * 1e-6, cost=cost)
+    swapped_ms = instants(serve(setup, TWO), "finish_ps")[1]
+    recomputed_ms = instants(serve(replace(setup, host_tier=None), TWO), "finish_ps")[1]
+    assert swapped_ms - recomputed_ms == pytest.approx(7 * (2 * block_us / 1000 - 1))
+
+
+def test_who_is_still_out_when_the_run_ends_keeps_the_tokens_that_it_had() -> None:
+    cluster = serve(swapping(), TWO, drain_limit_ps=40 * MS)
+    assert {row: [ps / MS for ps in times] for row, times in token_times(cluster).items()} == {
+        0: [10, 20, 30],
+        1: [10, 20, 30],
+    }
+    replica = cluster.replicas[0]
+    assert isinstance(replica, Tiered)
+    assert (replica.tier.memory.swapped_blocks, counts(cluster).swapped_in) == (7, 0)
+    assert "still there at drain_limit_s" in cluster.recorder.reasons[-1]
+
+
+def test_all_that_goes_out_comes_in_when_many_are_swapped_again_and_again() -> None:
+    load = trace([0.001 * i for i in range(40)], [3] * 40, [9] * 40)
+    cluster = serve(swapping(), load)
+    found = counts(cluster)
+    assert found.swapped_out == found.swapped_in > 50
+    assert sum(column(cluster, "n_swaps")) == sum(column(cluster, "n_preemptions")) > 10
+    assert cluster.replicas[0].pool.free_blocks == 14
+
+
+# -- prefixes: blocks of 4 tokens, 5 of them on the GPU ----------------------------------------------------------------
+
+
+def offloading(host_blocks: int = 100, block_s: float = 1e-3, disk_blocks: int = 0) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
+    setup = replica_setup(policy, STEPS_OF_10_MS, n_blocks=5, block_size=4)
+    tier = HostTierSpec(host_blocks, block_s, offloads=True, disk_blocks=disk_blocks, disk_block_s=3e-3)
+    return replace(setup, block_tokens=4, host_tier=tier)
+
+
+def evicted_between(chain: list[int]) -> Trace:
+    """The first and the last begin alike; in between comes one that needs all blocks of the GPU."""
+    chains = [[1, 2], chain, [1, 2]]
+    ids = np.array([block for each in chains for block in each], np.int64)
+    prefixes = Prefixes.from_ids(4, ids, np.cumsum([0, *map(len, chains)]))
+    return replace(trace([0.0, 1.0, 2.0], [10, 18, 10], [1, 1, 1]), prefixes=prefixes)
+
+
+def test_what_the_gpu_gave_up_is_read_from_the_host_before_the_step() -> None:
+    cluster = serve(offloading(), evicted_between([]))
+    assert cluster.recorder.stretches(0)["prefill_tokens"].tolist() == [10, 18, 2]
+    assert instants(cluster, "finish_ps") == [10, 1010, 2012]
+    assert column(cluster, "cached_tokens") == column(cluster, "host_cached_tokens") == [0, 0, 8]
+    assert (counts(cluster).written, counts(cluster).read) == (2, 2)
+
+
+def test_a_read_waits_for_the_writes_before_it_on_the_same_link() -> None:
+    # Two blocks at a second each leave from 10 ms on, so the link is free at 2,010; the read is there at 4,010.
+    assert instants(serve(offloading(block_s=1.0), evicted_between([])), "finish_ps") == [10, 1010, 4020]
+
+
+def test_what_the_host_gave_up_is_read_from_the_disk() -> None:
+    # The host holds two blocks, and those of the second request push the first one's out. At 3 ms each from the disk,
+    # they are there after 6; the link has carried them by then.
+    cluster = serve(offloading(host_blocks=2, disk_blocks=10), evicted_between([7, 8]))
+    assert instants(cluster, "finish_ps") == [10, 1010, 2016]
+    assert (column(cluster, "host_cached_tokens"), column(cluster, "disk_cached_tokens")) == ([0, 0, 0], [0, 0, 8])
+    assert (counts(cluster).disk_written, counts(cluster).disk_read) == (4, 2)
+    assert counts(cluster).written == 4  # what the disk had, the GPU need not write again
+
+
+def test_without_a_disk_what_the_host_gave_up_is_computed() -> None:
+    cluster = serve(offloading(host_blocks=2), evicted_between([7, 8]))
+    assert column(cluster, "cached_tokens") == [0, 0, 0]
+    assert counts(cluster).read == 0
+
+
+def test_what_is_read_once_is_shared_by_all_who_start_with_it() -> None:
+    ids = np.array([1, 2, 1, 2, 1, 2], np.int64)
+    twice = replace(
+        trace([0.0, 1.0, 2.0, 2.0], [10, 18, 9, 9], [1, 1, 1, 1]),
+        prefixes=Prefixes.from_ids(4, ids, np.array([0, 2, 2, 4, 6])),
+    )
+    cluster = serve(offloading(), twice)
+    assert column(cluster, "cached_tokens") == [0, 0, 8, 8]
+    assert column(cluster, "host_cached_tokens") == [0, 0, 8, 0]
+    assert counts(cluster).read == 2

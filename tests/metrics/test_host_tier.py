@@ -1,0 +1,69 @@
+"""What a run with a host tier reports: swaps, hits by tier and bytes, from tables and when read again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve import simulate
+from simserve.metrics.results import Results, load_results
+from simserve.report.page import render
+from simserve.scenario import Scenario
+
+BLOCK_BYTES = 2**21
+"""Llama-3.1-8B, 16 tokens."""
+
+
+@pytest.fixture(scope="module")
+def results() -> Results:
+    """Conversations on a replica with so few blocks that requests are swapped and prefixes read again."""
+    pool = {"num_gpu_blocks": 1500, "host_tier": {"bytes": 4e9, "disk": {"bytes": 100e9, "bytes_per_s": 5e9}}}
+    workload = {
+        "arrivals": {"kind": "poisson", "rate_per_s": 3},
+        "lengths": {"kind": "uniform", "prompt_tokens": [200, 1500], "output_tokens": [100, 900]},
+        "prefixes": {"kind": "conversations", "turns": [1, 5], "think_s": {"mean": 20}, "max_prompt_tokens": 6000},
+        "n_requests": 500,
+    }
+    given = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "cluster": {"pools": [pool]}}
+    return simulate(Scenario.from_dict({**given, "workload": workload}))
+
+
+def test_all_bytes_that_were_swapped_out_have_come_back_or_were_on_the_gpu_still(results: Results) -> None:
+    found, requests = results.summary["host_tier"], results.columns["requests"]
+    assert found["n_swaps"] == requests["n_swaps"].sum() > 20
+    assert found["swapped_out_bytes"] == found["swapped_in_bytes"] + found["dropped_bytes"]
+    assert found["left_bytes"] == 0
+    assert found["swapped_out_bytes"] % BLOCK_BYTES == 0
+
+
+def test_hits_are_counted_once_by_where_they_were(results: Results) -> None:
+    hits, requests = results.summary["host_tier"]["hit_tokens"], results.columns["requests"]
+    assert min(hits.values()) > 0
+    assert sum(hits.values()) == results.summary["prefix_cache"]["hit_tokens"] == requests["cached_tokens"].sum()
+    below = requests["host_cached_tokens"] + requests["disk_cached_tokens"]
+    assert (below <= requests["cached_tokens"]).all()
+    assert (requests["cached_tokens"] < requests["prompt_tokens"]).all()
+    assert results.summary["host_tier"]["read_bytes"] >= below.sum() / 16 * BLOCK_BYTES
+
+
+def test_steps_waited_at_least_as_long_as_the_link_takes_for_what_they_waited_for(results: Results) -> None:
+    found = results.summary["host_tier"]
+    awaited_bytes = found["swapped_out_bytes"] + found["swapped_in_bytes"] + found["read_bytes"]
+    assert found["wait_s"] >= awaited_bytes / 64e9 * (1 - 1e-9)
+    swapped = results.columns["requests"]["n_swaps"] > 0
+    gaps_s, away_s = (results.columns["requests"][name][swapped] for name in ("max_itl_s", "preempted_s"))
+    n_times = results.columns["requests"]["n_preemptions"][swapped]
+    assert (gaps_s >= away_s / np.maximum(n_times, 1)).all()  # the gap holds the wait
+
+
+def test_written_and_read_again_it_says_the_same(results: Results, tmp_path: Path) -> None:
+    results.write(tmp_path / "run")
+    again = load_results(tmp_path / "run")
+    assert again.summary["host_tier"] == results.summary["host_tier"]
+    assert again.facts.host_tier == results.facts.host_tier
+
+
+def test_the_page_tells_what_was_swapped_and_read(results: Results) -> None:
+    page = render(results)
+    for words in ("Requests swapped out", "Copied by swaps, out / in", "Prefixes read from host and disk"):
+        assert words in page

@@ -1,0 +1,126 @@
+"""Host memory and disk of the oracle, in lists: what lies there, and what is copied when."""
+
+from typing import TYPE_CHECKING
+
+from simserve.cost.host_tier import HostTierSpec
+from simserve.state.request import Phase, Request
+from simserve.units import to_ps
+
+if TYPE_CHECKING:
+    from tests.oracle import OracleReplica
+
+
+class OracleHost:
+    """Beside one replica."""
+
+    def __init__(self, spec: HostTierSpec, cost: int) -> None:
+        self.spec, self.cost = spec, cost
+        self.swapped: list[Request] = []
+        self.swapped_blocks: dict[Request, int] = {}
+        self.host: list[int] = []
+        self.disk: list[int] = []
+        """Ids, the one used longest ago first."""
+        self.free_ps = {"link": 0, "disk": 0}
+        self.copies: list[tuple[str, int, bool]] = []
+        """(over what, blocks, whether the next step waits for it), as asked for since the last boundary."""
+        self.hides_waiting = False
+        self.has_been_out = 0
+        self.reads: list[tuple[Request, list[int], list[int]]] = []
+
+    def ids_that_fit(self) -> int:
+        return (self.spec.n_blocks - sum(self.swapped_blocks.values())) // self.cost
+
+    def has(self, block: int) -> bool:
+        return block in self.host or block in self.disk
+
+    def overflow(self) -> None:
+        while len(self.host) > self.ids_that_fit():
+            block = self.host.pop(0)
+            if self.spec.disk_blocks >= self.cost:
+                self.disk.append(block)
+                self.copies.append(("disk", self.cost, False))
+        while len(self.disk) * self.cost > self.spec.disk_blocks:
+            self.disk.pop(0)
+
+    def use(self, chain: list[int], read_from_disk: list[int]) -> None:
+        """All of a chain is used, the last block first, so that the first is the last to go."""
+        for block in reversed(chain[: self.ids_that_fit()]):
+            if block in self.host:
+                self.host.remove(block)
+            else:
+                if block in self.disk:
+                    self.disk.remove(block)
+                if block not in read_from_disk:
+                    self.copies.append(("link", self.cost, False))
+            self.host.append(block)
+        self.overflow()
+
+    def read(self, request: Request, chain: list[int], missing: list[int]) -> None:
+        """Blocks of a chain that the GPU does not have come from here, before anything here moves."""
+        from_disk = [block for block in missing if block not in self.host]
+        self.copies += [("link", self.cost, True) for _ in missing] + [("disk", self.cost, True) for _ in from_disk]
+        self.reads.append((request, chain, from_disk))
+
+    def end_reads(self) -> None:
+        for _, chain, from_disk in self.reads:
+            self.use(chain, from_disk)
+        self.reads.clear()
+
+    def copy(self, now_ps: int) -> int:
+        """How long a step that begins now waits. What it waits for goes first."""
+        waits = [0]
+        for over, block_s in (("link", self.spec.block_s), ("disk", self.spec.disk_block_s)):
+            for is_awaited in (True, False):
+                n_blocks = sum(n for where, n, awaited in self.copies if (where, awaited) == (over, is_awaited))
+                if n_blocks:
+                    self.free_ps[over] = max(self.free_ps[over], now_ps) + to_ps(n_blocks * block_s)
+                    waits += [self.free_ps[over] - now_ps] * is_awaited
+        self.copies.clear()
+        return max(waits)
+
+    # -- swapping
+
+    def can_take(self, n_blocks: int) -> bool:
+        return self.spec.swaps and sum(self.swapped_blocks.values()) + n_blocks <= self.spec.n_blocks
+
+    def take(self, request: Request, n_blocks: int) -> None:
+        self.swapped.append(request)
+        self.swapped_blocks[request] = n_blocks
+        self.has_been_out += n_blocks
+        self.copies.append(("link", n_blocks, True))
+        self.overflow()
+
+    def bring_back(self, replica: "OracleReplica", now_ps: int) -> None:
+        self.hides_waiting = bool(self.swapped)
+        if replica.growth() > replica.free_blocks():
+            return  # somebody will have to go
+        while self.swapped and len(replica.running) < replica.setup.scheduler.seats:
+            request = self.swapped[0]
+            life = replica.lives[request]
+            named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []
+            here = [block for block in named if replica.cache and block in replica.cache.holders]
+            held = [block for block in here if replica.cache and replica.cache.holders[block]]
+            n_needed = replica.blocks(life.stored + 1) - len(held) * self.cost
+            if n_needed > replica.free_blocks() - replica.growth():
+                return
+            self.swapped.pop(0)
+            n_blocks = self.swapped_blocks.pop(request)
+            self.copies.append(("link", n_blocks - len(here) * self.cost, True))
+            self._resume(replica, request, (here, named))
+            life.preempted_ps += now_ps - life.preempted_at_ps
+            life.preempted_at_ps = -1
+
+    def _resume(self, replica: "OracleReplica", request: Request, blocks: tuple[list[int], list[int]]) -> None:
+        here, named = blocks
+        for block in named:
+            assert replica.cache is not None
+            if block in here:
+                replica.cache.hold(request, block)
+            else:
+                replica.cache.add(request, block)
+        replica.lives[request].n_held_ids = len(named)
+        replica.running[request] = None
+        replica.decoding.append(request)
+        request.phase = Phase.DECODE
+        replica.setup.scheduler.on_join(request)
+        replica.shrink_cache()

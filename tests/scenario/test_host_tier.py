@@ -1,0 +1,109 @@
+"""Host memory in a scenario: what it comes to, who uses it, and what does not go together."""
+
+from collections.abc import Callable
+
+import pytest
+
+from simserve.scenario import Scenario
+
+Load = Callable[..., Scenario]
+Said = Callable[..., list[str]]
+
+POOL = """\
+cluster:
+  pools:
+    - name: serve
+      host_tier: {bytes: 20e9}
+"""
+
+
+def test_without_a_speed_it_has_that_of_pcie_and_requests_are_swapped(load: Load, small: str) -> None:
+    scenario = load(small + POOL, "cluster.pools.0.enable_prefix_caching=false")
+    tier = scenario.cluster.pools[0].host_tier
+    assert tier is not None
+    assert (tier.bytes_per_s, tier.preemption, tier.offload_prefixes) == (64e9, "swap", False)
+    assert scenario.origins["cluster.pools.0.host_tier.bytes_per_s"] == "gpu h100-sxm"
+    assert load(scenario.to_yaml()) == scenario
+
+
+def test_bytes_are_blocks_of_one_gpu_and_each_gpu_copies_its_own_part(load: Load, small: str) -> None:
+    # Llama-3.1-8B: 32 layers x K and V x 8 heads x 128 x 2 bytes x 16 tokens = 2 MiB a block, half on each of two GPUs.
+    one, two = (load(small + POOL, f"cluster.pools.0.parallel.tensor={n}").setups[0].host_tier for n in (1, 2))
+    assert one is not None and two is not None
+    assert (one.n_blocks, two.n_blocks) == (int(20e9 // 2**21), int(20e9 // 2**20))
+    assert one.block_s == pytest.approx(2**21 / 64e9) and two.block_s == pytest.approx(2**20 / 64e9)
+
+
+def test_prefixes_are_kept_where_the_pool_caches_them(load: Load, small: str) -> None:
+    scenario = load(small + POOL, "cluster.pools.0.host_tier.disk={bytes: 1e12, bytes_per_s: 5e9}")
+    found = scenario.setups[0].host_tier
+    assert found is not None
+    assert (found.swaps, found.offloads, found.disk_blocks) == (True, True, int(1e12 // 2**21))
+    assert found.disk_block_s == pytest.approx(2**21 / 5e9)
+
+
+def test_policies_that_preempt_nobody_swap_nobody(load: Load, said: Said, small: str) -> None:
+    message = "this policy sets blocks aside whole, so it preempts nobody"
+    for asked in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
+        (none,) = said(small + POOL, "cluster.pools.0.scheduler=continuous", *asked)
+        assert "nothing would use host memory" in none
+    both = said(small + POOL, "cluster.pools.0.scheduler=static", "cluster.pools.0.host_tier.preemption=swap")
+    assert any(message in each and "leave it out" in each for each in both)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["host_tier.bytes=20"],
+            ": must hold a block of 16 tokens, 2097152 bytes of each GPU, got 20; give bytes",
+        ),
+        (["host_tier.bytes=0"], ": must be more than 0, got 0"),
+        (["host_tier.bytes_per_s=50"], ": must be at least"),  # GB/s were meant
+        (["host_tier.preemption=drop"], ": must be one of swap or recompute, got 'drop'"),
+        (["host_tier.size=3"], ": unknown key"),
+        (
+            ["host_tier.offload_prefixes=true", "enable_prefix_caching=false"],
+            ": this pool caches no prefixes, got true; set enable_prefix_caching: true",
+        ),
+        (
+            ["host_tier.preemption=recompute", "host_tier.offload_prefixes=false"],
+            "host_tier: nothing would use host memory: nobody is swapped, and no prefixes are kept",
+        ),
+        (
+            ["host_tier.disk={bytes: 1e12, bytes_per_s: 5e9}", "host_tier.offload_prefixes=false"],
+            ": is for prefixes, and none are kept in host memory; leave it out",
+        ),
+        (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
+        (["parallel.pipeline=2"], "host_tier: host memory beside a pipeline is not there yet"),
+        (["swap_space=4"], ": unknown key; here it is cluster.pools[].host_tier.bytes"),
+    ],
+)
+def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, overrides: list[str], message: str) -> None:
+    told = said(small + POOL, *(f"cluster.pools.0.{each}" for each in overrides))
+    assert any(message in each for each in told), told
+
+
+def test_ranks_that_step_together_have_no_host_memory_yet(said: Said, small: str) -> None:
+    told = said(
+        small + POOL, "model=qwen3-30b-a3b", "cluster.pools.0.parallel.data=2", "cluster.pools.0.parallel.expert=2"
+    )
+    assert any("ranks that share experts, and so step together, is not there yet" in each for each in told), told
+
+
+APART = """\
+cluster:
+  pools:
+    - {name: prefill, role: prefill}
+    - {name: decode, role: decode}
+"""
+
+
+def test_prefill_pools_keep_prefixes_there_and_decode_pools_have_none_yet(load: Load, said: Said, small: str) -> None:
+    tier = load(small + APART, "cluster.pools.0.host_tier={bytes: 20e9}").setups[0].host_tier
+    assert tier is not None
+    assert (tier.swaps, tier.offloads) == (False, True)
+    (message,) = said(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}")
+    assert "host memory beside a decode pool is not there yet" in message
+    (message,) = said(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
+    assert "nobody decodes on a prefill pool, got 'swap'; leave it out" in message

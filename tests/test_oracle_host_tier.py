@@ -1,0 +1,111 @@
+"""Engine and oracle agree on replicas that swap to host memory, and keep prefixes there and on disk."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.cost.host_tier import HostTierSpec
+from simserve.engine.cluster import Cluster
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import tabulate
+from simserve.engine.tiered import Tiered
+from simserve.metrics.decode_rows import decode_rows
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.workload.trace import Trace
+from tests import oracle
+from tests.agreement import assert_agreement, run_both
+from tests.worlds import ROUTERS, can_be_apart, disaggregated, links, setups, shared_prompts, traces
+
+
+@st.composite
+def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
+    """From room for nothing to room for all, from far quicker than a step to as slow as several."""
+    seconds = st.sampled_from([1e-9, 1.37e-7, 1.1e-6, 3e-5])
+    return HostTierSpec(
+        draw(st.sampled_from([0, 3, 10, 25, 40, 10_000])),
+        draw(seconds),
+        swaps,
+        offloads,
+        draw(st.sampled_from([0, 0, 5, 30])),
+        draw(seconds),
+    )
+
+
+@st.composite
+def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
+    """Replicas by themselves, with seats for more requests than their blocks hold, so that somebody has to go."""
+    found = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // found[0].block_size)
+    limit = min(found[0].max_model_len, n_blocks * found[0].block_size)
+    return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in found[:2]]
+
+
+@st.composite
+def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Those that swap, and nothing else."""
+    tier = draw(tiers(swaps=True, offloads=False))
+    return [replace(setup, host_tier=tier) for setup in draw(tight())]
+
+
+@st.composite
+def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes.
+
+    Requests are at most half as long as the cache, for one that computes what another computes too holds both.
+    """
+    n_blocks_an_id = draw(st.integers(1, 3))
+    found = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
+    is_apart = any(setup.role == "decode" for setup in found)
+    swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
+    tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
+    limit = min(min(setup.max_model_len, setup.n_blocks // 2 * setup.block_size) for setup in found)
+    found = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in found]
+    id_tokens = [n_blocks_an_id * setup.block_size for setup in found]
+    return [
+        setup if setup.role == "decode" else replace(setup, block_tokens=n, host_tier=tier)
+        for setup, n in zip(found, id_tokens, strict=True)
+    ]
+
+
+def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -> None:
+    """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU. The
+    tables of steps and spans fit together."""
+    n_replicas = len(cluster.replicas)
+    tables = tabulate(cluster, load, np.zeros(n_replicas, np.int32), ("serve",))
+    decode_rows(tables.steps, tables.spans)
+    for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
+        if not isinstance(replica, Tiered):
+            continue
+        assert true.host is not None
+        memory, counts = replica.tier.memory, replica.tier.counts
+        memory.check()
+        assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
+        assert memory.swapped_blocks == 0
+        assert counts.swapped_out == counts.swapped_in + counts.dropped == true.host.has_been_out
+        assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.total_blocks, 0)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(swapping(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_swapping(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    cluster, truth = run_both(setups, router, load, concurrency)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(offloading(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
+) -> None:
+    load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    is_apart = any(setup.role == "decode" for setup in setups)
+    cluster, truth = run_both(setups, router, load, concurrency, link=link if is_apart else None)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
