@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +42,7 @@ class Rows:
         self.most: NDArray[np.int64] = empty
         self._prefixes: list[tuple[int, Prefixes]] = []
         """(first row, prefixes) of each trace that was added."""
+        self._traces: list[Trace] = []
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -48,6 +50,7 @@ class Rows:
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
+        self._traces.append(trace)
         if trace.prefixes is not None:
             self._prefixes.append((len(self.arrivals), trace.prefixes))
         most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
@@ -68,6 +71,11 @@ class Rows:
             return []
         first_row, prefixes = self._prefixes[place]
         return prefixes.of(row - first_row)
+
+    def given(self, name: str) -> NDArray[Any] | None:
+        """A column of the load that the engine has no use for, `(n_rows,)`; None where the load has none."""
+        columns = [getattr(trace, name) for trace in self._traces]
+        return None if columns[0] is None else np.concatenate(columns)
 
     def __len__(self) -> int:
         return len(self.arrivals)
