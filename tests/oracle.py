@@ -494,7 +494,9 @@ def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | Non
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
 
 
-def replicas_of(setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> list[OracleReplica]:
+def replicas_of(
+    setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]
+) -> list[OracleReplica]:
     """The ranks of a replica, tied together as its setup says."""
     ranks = [
         OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)

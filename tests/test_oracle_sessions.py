@@ -1,4 +1,4 @@
-"""The engine and the oracle agree on requests that wait for the answers of others, exactly, on random graphs of them."""
+"""Engine and oracle agree exactly on requests that wait for the answers of others, on random graphs of them."""
 
 from dataclasses import replace
 from typing import Any

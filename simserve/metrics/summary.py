@@ -10,6 +10,7 @@ from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.prefix_cache import prefix_cache
 from simserve.metrics.saturation import is_saturated
+from simserve.metrics.sessions import sessions
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
 from simserve.metrics.transfer import transfer
@@ -59,6 +60,7 @@ def summary(
         "preemptions": preemptions(requests, window),
         "prefix_cache": prefix_cache(requests, window),
         "transfer": transfer(requests, window, facts, use),
+        "sessions": sessions(requests, window),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(use.whole),
