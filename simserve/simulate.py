@@ -119,7 +119,7 @@ def _serve(
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced.link),
     )
-    on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
+    on_send = _reporter(progress, None if load.stop_sending_s is not None else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
     return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)

@@ -14,7 +14,7 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
 
     requests: rows in the order of arrival. A session is finished when all requests that it was to have are.
     """
-    if requests["session_requests"] is None or requests["session_id"] is None:
+    if requests["session_requests"] is None or requests["session_id"] is None or not len(requests["arrival_s"]):
         return None
     rows = np.flatnonzero(requests["session_id"] != "")  # a recorded request without is no session
     names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)

@@ -116,8 +116,8 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[s
     draft.mistakes.extend(flaws, (*AT, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
         rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
-        turns = " or next_turn: after_answer," if spec["kind"] == "conversations" else ""
-        draft.flaw((*AT, key), rule, spec["kind"], f"give{turns} workload.arrivals in place of workload.client")
+        turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
+        draft.flaw((*AT, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 

@@ -74,6 +74,9 @@ def _hold_dependencies(structure: PrefixStructure, found: Any, n: int) -> None:
     if found is None:
         return
     _hold(structure, "draw", isinstance(found, Dependencies), "dependencies must be Dependencies", found)
+    for name in ("parents", "starts"):
+        is_whole = _numbers(structure, "draw", name, getattr(found, name)).dtype.kind in "iu"
+        _hold(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(found, name))
     _hold(structure, "draw", len(found) == n, f"must give dependencies of the {n} requests", len(found))
     think_s, starts = found.think_s, found.starts
     is_time = np.isfinite(think_s) & (think_s >= 0)

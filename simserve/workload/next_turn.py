@@ -34,7 +34,8 @@ def after_answers(trace: Trace, path: Path) -> Trace:
     unknown = found.parents[np.isnan(answer_s)]
     if len(unknown):
         rule = f"{AT} needs to know how long the answer took that the next turn waits for"
-        of = f"a request of session '{trace.session_id[unknown[0]]}' that came {trace.arrival_s[unknown[0]]:g} s after the first"
+        row = unknown[0]
+        of = f"the request of session '{trace.session_id[row]}' that came after {trace.arrival_s[row]:g} s"
         raise TraceError(f"{path}: {rule}, got nothing for {of}; {len(unknown)} in all: remove those sessions")
     think_s = np.zeros(len(trace))
     think_s[found.children] = trace.arrival_s[found.children] - trace.arrival_s[found.parents] - answer_s
