@@ -94,4 +94,19 @@ def test_a_session_whose_prompt_outgrows_the_model_ends_there(load: Load, small:
     # Each turn adds 704 tokens: the fourth has 3 * 704 + 512 = 2624, the fifth's 3328 do not fit; four never come.
     assert requests["turn"].max() == 5
     assert requests["status"].is_("rejected").tolist() == (requests["turn"] == 5).tolist()
-    assert (found["n"], found["refused"], found["finished"], found["cut"]) == (12, 11, 1, 0)  # the last has one turn, the 100th request
+    assert (found["n"], found["refused"], found["finished"], found["cut"]) == (
+        12,
+        11,
+        1,
+        0,
+    )  # the last has one turn, the 100th request
+
+
+def test_the_requests_of_a_run_can_be_replayed_with_turns_after_their_answers(
+    load: Load, small: str, tmp_path: Path
+) -> None:
+    first = simulate(load(small, TALKS, "cluster.pools.0.enable_prefix_caching=false"))
+    first.write(tmp_path / "out")
+    again = "workload={trace: {path: out/requests.parquet, next_turn: after_answer}}"
+    second = simulate(load(small, again))
+    assert second.summary["sessions"]["e2e_s"] == pytest.approx(first.summary["sessions"]["e2e_s"])

@@ -88,8 +88,14 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
         columns = read_columns(path)
     except OutputError as error:
         raise TraceError(str(error)) from None
+    columns = {name: column for name, column in columns.items() if WANTED.get(name) or _is_given(column)}
     found = columns_of(path, list(columns), WANTED)
     return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in found}, list(columns)
+
+
+def _is_given(column: NDArray[Any]) -> bool:
+    """Something stands in it: tables of ours have columns of nulls for what nobody gave."""
+    return not len(column) or any(value is not None and value == value for value in column.tolist())
 
 
 def _csv(path: Path) -> tuple[Place, Columns, list[str]]:
