@@ -16,7 +16,7 @@ def told(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, .
     """Of requests (session, sent, answered, requests of the session); the window is from 0 to 10 s."""
     names, sent, answered, planned = zip(*rows, strict=True)
     codes = [2 if i in refused else int(each is not None) for i, each in enumerate(answered)]
-    requests = {
+    requests: dict[str, Any] = {
         "session_id": np.array(names),
         "session_requests": np.array(planned, np.int64),
         "arrival_s": np.array(sent, np.float64),
@@ -24,7 +24,7 @@ def told(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, .
         "status": Categorical(np.array(codes, np.int32), STATUS),
     }
     arrival_s = requests["arrival_s"]
-    return sessions(requests | columns, Window(0.0, 10.0, 10.0, "last arrival", arrival_s <= 10))  # type: ignore[operator]
+    return sessions(requests | columns, Window(0.0, 10.0, 10.0, "last arrival", arrival_s <= 10))
 
 
 def test_a_session_lasts_from_its_first_request_to_its_last_answer_and_thinks_in_between() -> None:
