@@ -25,7 +25,8 @@ class Dependencies:
     starts: Ints
     """Parents [starts[i], starts[i + 1]) are those of row i, `(n_requests + 1,)`."""
     think_s: Floats
-    """Between an answer and the request that it leads to, `(n_requests,)`: a user thinks, or a tool works."""
+    """Between an answer and the request that it leads to, `(n_requests,)`: a user thinks, or a tool works. Of rows that
+    begin a session only users of a closed loop heed it, and the load's `client` says it."""
 
     @classmethod
     def none(cls, n: int) -> "Dependencies":

@@ -68,7 +68,9 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
 
     def drawn(n: int) -> Trace:
         trace = _limited(prompts.draw(np.zeros(n), None, stream), workload.max_tokens)
-        return trace if think_s is None else _with_thinking(trace, think_s, stream)
+        if think_s is None and trace.dependencies is None:
+            return trace
+        return _with_thinking(trace, think_s or 0.0, stream)
 
     def rows(start: int, end: int) -> Trace:
         trace = drawn(end)
@@ -85,7 +87,7 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
 
 
 def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
-    """The trace whose users think before they begin another session."""
+    """The trace whose users think so long before they begin another session."""
     time: Time = TypeAdapter(Time).validate_python(think_s)
     found = trace.dependencies or Dependencies.none(len(trace))
     begins = found.n_parents == 0

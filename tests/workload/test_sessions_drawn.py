@@ -167,10 +167,11 @@ def test_users_of_single_requests_think_between_them() -> None:
 
 def test_users_think_between_sessions_and_within_them() -> None:
     spec = SPECS["conversations"] | {"think_s": 1.0}
-    found = users(200, prefixes=spec, think_s=7.0).trace.dependencies
-    assert found is not None
-    assert set(found.think_s[found.n_parents == 0]) == {7.0}
-    assert set(found.think_s[found.n_parents > 0]) == {1.0}
+    for client, between_s in (({"think_s": 7.0}, 7.0), ({}, 0.0)):
+        found = users(200, prefixes=spec, **client).trace.dependencies
+        assert found is not None
+        assert set(found.think_s[found.n_parents == 0]) == {between_s}
+        assert set(found.think_s[found.n_parents > 0]) == {1.0}
 
 
 @pytest.mark.parametrize("kind", SPECS)

@@ -95,7 +95,9 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
 
 def _is_given(column: NDArray[Any]) -> bool:
     """Something stands in it: tables of ours have columns of nulls for what nobody gave."""
-    return not len(column) or any(value is not None and value == value for value in column.tolist())
+    if column.dtype.kind == "f":
+        return not len(column) or not np.isnan(column).all()
+    return not len(column) or any(value is not None for value in column)
 
 
 def _csv(path: Path) -> tuple[Place, Columns, list[str]]:
