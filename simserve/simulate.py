@@ -125,7 +125,7 @@ def _serve(
         disaggregation=_disaggregation(scenario, priced.link),
         delay=_delay(scenario),
     )
-    on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
+    on_send = _reporter(progress, None if load.stop_sending_s is not None else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]

@@ -32,19 +32,21 @@ def run_both(
     front_end: FrontEnd | None = None,
     link: LinkSpec | None = None,
     delay: Delay | None = None,
+    stop_ps: int | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link)
 
-    cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how(), delay)
+    offered = Offered(load, concurrency, None, stop_ps)
+    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay)
     cluster.run()
-    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay)
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps)
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """What the engine recorded of each request that was not refused."""
+    """What the engine recorded of each request that was sent and not refused."""
     columns = cluster.recorder.columns
     names = (
         "replica",
@@ -61,7 +63,8 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "disk_cached_tokens",
     )
     table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
-    return {row: tuple(values) for row, values in enumerate(table) if columns["status"][row] != 2}
+    sent = np.arange(len(table))[cluster.sender.rows_sent].tolist()
+    return {row: tuple(table[row]) for row in sent if columns["status"][row] != 2}
 
 
 def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:

@@ -24,6 +24,7 @@ from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_host import OracleHost
+from tests.oracle_sessions import OracleSessions
 
 
 @dataclass
@@ -121,7 +122,7 @@ class Step:
 class OracleReplica:
     """A replica with a list for everything."""
 
-    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> None:
+    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
         self.waiting: deque[Request] = deque()
         self.coming: list[list[Any]] = []
@@ -372,7 +373,7 @@ class OracleReplica:
     def answer(self, life: Life, now_ps: int) -> None:
         life.finish_ps = now_ps
         self.n_outstanding -= 1
-        self.on_done(now_ps)
+        self.on_done(life.request.row, now_ps)
 
     def leave(self, request: Request) -> None:
         self.let_go(request)
@@ -547,7 +548,9 @@ def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | Non
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
 
 
-def replicas_of(setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> list[OracleReplica]:
+def replicas_of(
+    setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]
+) -> list[OracleReplica]:
     """The ranks of a replica, tied together as its setup says."""
     ranks = [
         OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
@@ -658,8 +661,9 @@ def run(
     front_end: FrontEnd | None = None,
     how: Disaggregation | None = None,
     delay: Delay | None = None,
+    stop_ps: int | None = None,
 ) -> OracleRun:
-    """Serve a trace step by step, at its own times or by a closed loop of clients."""
+    """Serve a trace step by step, at its own times, by a closed loop of clients, or as answers allow."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
@@ -674,8 +678,15 @@ def run(
             coming.append((door.enter(sent_ps, int(trace.prompt_tokens[row])), row))
             asked_ps.append(sent_ps)
 
-    def done(now_ps: int) -> None:
-        if concurrency is not None:
+    sessions: OracleSessions | None = None
+    if trace.dependencies is not None:
+        sessions = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
+        asked_ps += [to_ps(float(sent_s)) for sent_s in trace.arrival_s]
+
+    def done(row: int, now_ps: int) -> None:
+        if sessions is not None:
+            sessions.answer(row, now_ps)
+        elif concurrency is not None:
             ask(now_ps + front_end.respond_ps)
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
@@ -703,7 +714,9 @@ def run(
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
-            if concurrency is not None:
+            if sessions is not None:
+                sessions.refuse(row, now_ps)
+            elif concurrency is not None:
                 ask(now_ps)
             return
         request.max_tokens = min(most, longest - prompt)
@@ -716,7 +729,7 @@ def run(
         ask(to_ps(float(sent_s)))
     while True:
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
-        instants += [at_ps for at_ps, _ in coming[:1]]
+        instants += [at_ps for at_ps, _ in coming[:1]] + (sessions.instants() if sessions is not None else [])
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
         if not instants:
             return OracleRun(by_row, rejected, replicas, asked_ps)
@@ -735,7 +748,12 @@ def run(
                 request = replica.handed_over.pop(0)
                 receiver = gateways[1].pick(request)
                 receiver.receive(request, replica, replicas.index(receiver))
-        while coming and coming[0][0] == now_ps:
+        while True:
+            for row in sessions.send(now_ps) if sessions is not None else []:
+                asked_ps[row] = now_ps
+                coming.append((door.enter(now_ps, int(trace.prompt_tokens[row])), row))
+            if not coming or coming[0][0] > now_ps:
+                break
             send(coming.pop(0)[1], now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:

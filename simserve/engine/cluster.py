@@ -21,6 +21,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
@@ -70,17 +71,11 @@ class Cluster:
         self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self.recorder = Recorder(len(self.rows), len(ranks))
-        self._closed_loop: ClosedLoopSender | None = None
-        if offered.concurrency is not None:
-            self._closed_loop = ClosedLoopSender(
-                self.clock, self.rows, self.recorder, offered, self.front_end, self._send, self._all_sent
-            )
-        self.sender = self._closed_loop or TraceSender(
-            self.clock, self.rows, self.front_end, self._send, self._all_sent
-        )
-        on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        self._asker = self._asking_sender(offered)
+        self.sender = self._asker or TraceSender(self.clock, self.rows, self.front_end, self._send, self._all_sent)
+        on_answer = self._asker.on_answer if self._asker else None
         self.replicas: list[Replica] = []
-        is_alone = len(ranks) == 1 and offered.concurrency is None
+        is_alone = len(ranks) == 1 and self._asker is None
         for setup in setups:
             self.replicas += self._ranks(setup, on_answer, is_alone)
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
@@ -114,6 +109,17 @@ class Cluster:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
         check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
+
+    def _asking_sender(self, offered: Offered) -> ClosedLoopSender | SessionSender | None:
+        """Who sends because of answers; None: all is sent at times that are known before."""
+        kind: type[ClosedLoopSender | SessionSender]
+        if offered.trace.dependencies is not None:
+            kind = SessionSender if offered.concurrency is None else UserSender
+        elif offered.concurrency is not None:
+            kind = ClosedLoopSender
+        else:
+            return None
+        return kind(self.clock, self.rows, self.recorder, offered, self.front_end, self._send, self._all_sent)
 
     def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool) -> list[Replica]:
         """The ranks of a replica, each with a policy of its own, for it may keep state."""
@@ -174,10 +180,10 @@ class Cluster:
             self.replicas[entry.index].enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
-            if self._closed_loop:
-                self._closed_loop.on_refusal(row, reason, now_ps)
+            if self._asker:
+                self._asker.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
-            self._on_send(row, now_ps)
+            self._on_send(self.sender.n_sent, now_ps)
 
     def _all_sent(self) -> None:
         """From here on the run drains."""

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +44,7 @@ class Rows:
         """(first row, prefixes) of each trace that was added."""
         self._sessions: list[tuple[int, NDArray[np.str_]]] = []
         """(first row, sessions) likewise."""
+        self._traces: list[Trace] = []
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -50,6 +52,7 @@ class Rows:
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
+        self._traces.append(trace)
         if trace.prefixes is not None:
             self._prefixes.append((len(self.arrivals), trace.prefixes))
         if trace.session_id is not None:
@@ -80,6 +83,11 @@ class Rows:
             return ""
         first_row, sessions = self._sessions[place]
         return str(sessions[row - first_row])
+
+    def given(self, name: str) -> NDArray[Any] | None:
+        """A column of the load that the engine has no use for, `(n_rows,)`; None where the load has none."""
+        columns = [getattr(trace, name) for trace in self._traces]
+        return None if columns[0] is None else np.concatenate(columns)
 
     def __len__(self) -> int:
         return len(self.arrivals)

@@ -30,6 +30,11 @@ class TraceSender:
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
+    @property
+    def rows_sent(self) -> slice:
+        """Those that were sent, in the order of sending."""
+        return slice(self.n_sent)
+
     def start(self) -> None:
         """Wait for the first arrival."""
         if len(self._out_ps):
@@ -83,6 +88,11 @@ class ClosedLoopSender:
         """(instant at which it is through the door, row) of requests on their way, in order."""
         self._n_refused_at_once = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
+
+    @property
+    def rows_sent(self) -> slice:
+        """Those that were sent, in the order of sending."""
+        return slice(self.n_sent)
 
     def start(self) -> None:
         """All clients send at time zero."""

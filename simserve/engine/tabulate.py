@@ -5,6 +5,8 @@ from numpy.typing import NDArray
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
+from simserve.engine.sending_order import in_order_of_sending
+from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.run_tables import RunTables
 from simserve.units import array_to_s
@@ -16,7 +18,8 @@ def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], po
 
     replica_pool: `(n_replicas,)`, the pool of each replica.
     """
-    n_sent = cluster.sender.n_sent
+    sender = cluster.sender
+    n_sent = len(cluster.rows) if isinstance(sender, SessionSender) else sender.n_sent
     replica = cluster.recorder.columns["replica"][:n_sent].astype(np.int32)
     pool = np.where(replica == NEVER, NEVER, replica_pool[replica]).astype(np.int32)
     requests = _requests(cluster, trace, n_sent) | {
@@ -24,7 +27,8 @@ def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], po
         "prefill_replica": cluster.recorder.columns["prefill_replica"][:n_sent].astype(np.int32),
         "pool": Categorical(pool, pool_names),
     }
-    return RunTables(requests, _steps(cluster), _spans(cluster))
+    tables = RunTables(requests, _steps(cluster), _spans(cluster))
+    return in_order_of_sending(tables, sender, cluster.rows) if isinstance(sender, SessionSender) else tables
 
 
 def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
@@ -52,6 +56,7 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
         "disk_cached_tokens": recorded["disk_cached_tokens"][:n],
         "session_id": None if trace.session_id is None else trace.session_id[:n],
         "turn": None if trace.turn is None else trace.turn[:n],
+        "session_requests": None,
         "attempt": zeros + 1,
         "priority": zeros if trace.priority is None else trace.priority[:n],
         "slo_class": None if trace.slo_class is None else trace.slo_class[:n],

@@ -12,6 +12,7 @@ from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.prefix_cache import prefix_cache
 from simserve.metrics.routing import routing
 from simserve.metrics.saturation import is_saturated
+from simserve.metrics.sessions import sessions
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
 from simserve.metrics.transfer import transfer
@@ -63,6 +64,7 @@ def summary(
         "transfer": transfer(requests, window, facts, use),
         "routing": routing(requests, window, facts),
         "host_tier": host_tier(requests, window, facts),
+        "sessions": sessions(requests, window),
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(use.whole),

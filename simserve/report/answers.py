@@ -142,6 +142,7 @@ class Answers:
             *self._routed(),
             *self._handing_over(),
             *self._beside_the_gpus(),
+            *self._in_sessions(),
         ]
 
     def _found(self) -> list[tuple[str, str]]:
@@ -193,6 +194,21 @@ class Answers:
             ("Handed over, p99", seconds(at("transfer", "p99"))),
             *waits,
             ("Held up most by", self.binds or "nothing"),
+        ]
+
+    def _in_sessions(self) -> list[tuple[str, str]]:
+        """Conversations and tasks whose requests wait for the answers of others."""
+        found = self.summary.get("sessions")
+        if not found:
+            return []
+        at = self.number
+        ends = " / ".join(count(found[end]) for end in ("finished", "refused", "cut"))
+        return [
+            ("Sessions finished, refused, cut off", ends),
+            ("Session, p50", seconds(at("sessions", "e2e_s", "p50"))),
+            ("Session, p99", seconds(at("sessions", "e2e_s", "p99"))),
+            ("Session, mean", seconds(at("sessions", "e2e_s", "mean"))),
+            ("Of it with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
         ]
 
     def trusts(self, key: str) -> bool:

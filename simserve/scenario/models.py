@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from simserve import plugins
 from simserve.routers.base import Router
 from simserve.scenario import setup, written
+from simserve.workload.amounts import Time
 
 LONGEST_S = 90 * 86_400
 """90 days: time in whole ticks must fit 63 bits, which hold 106 days."""
@@ -183,6 +184,8 @@ class TraceFile(Part):
     format: Literal["auto", "azure", "mooncake", "burstgpt", "vllm", "simserve"] = "auto"
     rate_scale: Positive = 1.0
     spread: Literal["none", "uniform"] = "none"
+    next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
+    """When a session's next request is sent: as recorded, or after the answer and the recorded time to think."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
     """Of the file: a resolved scenario replays what it replayed before, or says that the file has changed."""
 
@@ -209,6 +212,8 @@ class ClosedLoop(Part):
 
     kind: Literal["closed_loop"] = "closed_loop"
     concurrency: Count
+    think_s: Time | None = None
+    """From an answer, or the last of a session, to the client's next request or session; left out: none."""
 
 
 class Measure(Part):

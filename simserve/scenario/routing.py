@@ -24,7 +24,7 @@ def check_sessions(draft: Draft) -> None:
         router, _ = plugins.check("routers", spec)
         if isinstance(router, Router) and router.needs_sessions:
             rule = "keeps the requests of a session together, and this workload has no sessions"
-            remedy = "give workload.prefixes: {kind: conversations, ...}, or a trace with a session_id"
+            remedy = "give workload.prefixes: {kind: conversations, ...} or agents, or a trace with a session_id"
             by_weight = spec.get("session")
             what, got = ("kind", spec["kind"]) if by_weight is None else ("session", by_weight)
             draft.flaw((*at, what), rule, got, remedy)

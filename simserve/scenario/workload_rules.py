@@ -116,7 +116,8 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[s
     draft.mistakes.extend(flaws, (*AT, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
         rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
-        draft.flaw((*AT, key), rule, spec["kind"], "give workload.arrivals in place of workload.client")
+        turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
+        draft.flaw((*AT, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 
@@ -131,7 +132,7 @@ def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | 
     if client is None:
         return None
     try:
-        return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump()
+        return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
         draft.mistakes.extend(flaws_of(error, client), (*AT, "client"))
         return dict(client)

@@ -50,6 +50,7 @@ REQUESTS = _fields("""
     float s: transfer_wait_s
     int32: n_swaps
     int64 tokens: host_cached_tokens disk_cached_tokens
+    int64: session_requests
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

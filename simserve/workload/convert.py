@@ -22,6 +22,7 @@ COLUMNS = (
     "turn",
     "priority",
     "slo_class",
+    "e2e_s",
 )
 
 DECIMALS = 9
@@ -30,6 +31,9 @@ DECIMALS = 9
 
 def write_trace(trace: Trace, path: Path) -> None:
     """Write a trace as CSV or parquet, by the ending of the name. Raises TraceError, OutputError."""
+    if trace.dependencies is not None:
+        rule = "a trace says when requests come, so none of it can wait for answers"
+        raise TraceError(f"{path}: {rule}; give next_turn: after_arrival, or keep the structure in a scenario")
     columns: dict[str, Any] = {name: getattr(trace, name) for name in COLUMNS}
     columns = {name: column for name, column in columns.items() if column is not None} | _prefix_columns(trace)
     if path.suffix == ".parquet":

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import PolicyError, SimserveError
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Lengths
 from simserve.workload.prefixes.base import PrefixStructure
 from simserve.workload.streams import Stream
@@ -64,7 +65,34 @@ def draw_prefixes(
     too_many = prefixes.n_ids_of_rows() * prefixes.block_tokens > trace.prompt_tokens + trace.output_tokens
     rule = "a request must not have more ids than its prompt and answer have whole blocks"
     _hold(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
+    _hold_dependencies(structure, trace.dependencies, n)
     return cast(Trace, trace)
+
+
+def _hold_dependencies(structure: PrefixStructure, found: Any, n: int) -> None:
+    """Each request waits for earlier ones of its own session alone, so no two wait for each other."""
+    if found is None:
+        return
+    _hold(structure, "draw", isinstance(found, Dependencies), "dependencies must be Dependencies", found)
+    for name in ("parents", "starts"):
+        is_whole = _numbers(structure, "draw", name, getattr(found, name)).dtype.kind in "iu"
+        _hold(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(found, name))
+    _hold(structure, "draw", len(found) == n, f"must give dependencies of the {n} requests", len(found))
+    think_s, starts = found.think_s, found.starts
+    is_time = np.isfinite(think_s) & (think_s >= 0)
+    rule = "think_s must be finite and not negative"
+    _hold(structure, "draw", is_time.all(), rule, _first(think_s, ~is_time))
+    counted = (
+        len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(found.parents) and (np.diff(starts) >= 0).all()
+    )
+    _hold(structure, "draw", counted, f"starts must rise from 0 to the {len(found.parents)} parents", list(starts[:9]))
+    is_earlier = (found.parents >= 0) & (found.parents < found.children)
+    rule = "a request must wait for earlier ones alone"
+    _hold(structure, "draw", is_earlier.all(), rule, _first(found.parents, ~is_earlier))
+    first = found.first_rows()
+    is_own = first[found.parents] == first[found.children]
+    rule = "a request must not wait for two that begin sessions of their own"
+    _hold(structure, "draw", is_own.all(), rule, _first(found.parents, ~is_own))
 
 
 def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:

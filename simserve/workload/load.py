@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from simserve import plugins
 from simserve.errors import TraceError
+from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw, prefix_structure
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
@@ -28,7 +31,7 @@ class Load:
     draw_more: Callable[[int], Trace] | None = None
     """The next so many rows, for a closed loop that ends at a time."""
     stop_sending_s: float | None = None
-    """A closed loop sends nothing from then on."""
+    """Where requests are sent because others are answered, none is from then on."""
     drain_limit_s: float | None = None
     """How long after the last arrival the run may go on; None: until all is done."""
 
@@ -36,7 +39,8 @@ class Load:
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
     """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
     load = _offered(workload, seed, base_dir)
-    stop_s = workload.duration_s if load.concurrency is not None else None
+    is_answered = load.concurrency is not None or load.trace.dependencies is not None
+    stop_s = workload.duration_s if is_answered else None
     load = replace(load, stop_sending_s=stop_s, drain_limit_s=workload.drain_limit_s)
     return load
 
@@ -59,17 +63,37 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
-    """Rows in the order in which clients will send them."""
+    """Rows in the order in which clients will send them, or in which users will begin their sessions."""
+    think_s = workload.client.get("think_s")
+
+    def drawn(n: int) -> Trace:
+        trace = _limited(prompts.draw(np.zeros(n), None, stream), workload.max_tokens)
+        if think_s is None and trace.dependencies is None:
+            return trace
+        return _with_thinking(trace, think_s or 0.0, stream)
 
     def rows(start: int, end: int) -> Trace:
-        drawn = prompts.draw(np.zeros(end), None, stream)
-        return _limited(drawn.take(slice(start, end)), workload.max_tokens)
+        trace = drawn(end)
+        if trace.dependencies is None:
+            return trace.take(slice(start, end))
+        last = int(np.flatnonzero(trace.dependencies.n_parents == 0)[-1])  # its session may be cut short
+        return rows(start, 2 * end) if last <= start else trace.take(slice(start, last))
 
     concurrency: int = workload.client["concurrency"]
     if workload.n_requests is not None:
-        return Load(rows(0, workload.n_requests), concurrency)
+        return Load(drawn(workload.n_requests), concurrency)
     first = max(CLOSED_LOOP_ROWS, concurrency)
     return Load(rows(0, first), concurrency, lambda n_sent: rows(n_sent, 2 * n_sent))
+
+
+def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
+    """The trace whose users think so long before they begin another session."""
+    time: Time = TypeAdapter(Time).validate_python(think_s)
+    found = trace.dependencies or Dependencies.none(len(trace))
+    begins = found.n_parents == 0
+    all_s = found.think_s.copy()
+    all_s[begins] = seconds(time, int(begins.sum()), stream("client/think"))
+    return replace(trace, dependencies=replace(found, think_s=all_s))
 
 
 def _limited(trace: Trace, max_tokens: int | None) -> Trace:

@@ -8,6 +8,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.workload.info import stamp_s
+from simserve.workload.next_turn import after_answers
 from simserve.workload.readers import read_trace
 from simserve.workload.streams import Stream
 from simserve.workload.trace import Trace
@@ -17,6 +18,8 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
     """The trace of a scenario's `workload.trace`. Raises TraceError."""
     path = Path(spec.path) if Path(spec.path).is_absolute() else base_dir / spec.path
     trace = read_trace(path, spec.format)
+    if spec.next_turn == "after_answer":
+        trace = after_answers(trace, path)
     if spec.spread == "uniform":
         trace = spread(trace, stream)
     elif coarse_s := stamp_s(trace):
@@ -24,7 +27,7 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
         trace = replace(trace, notes=(*trace.notes, note + " spreads them"))
     trace = replace(trace, arrival_s=trace.arrival_s / spec.rate_scale)
     n = len(trace) if workload.n_requests is None else min(workload.n_requests, len(trace))
-    if workload.duration_s is not None:
+    if workload.duration_s is not None and trace.dependencies is None:
         n = min(n, int(np.searchsorted(trace.arrival_s, workload.duration_s)))
     if not n:
         raise TraceError(f"{path}: no request arrives before workload.duration_s {workload.duration_s:g}; lengthen it")

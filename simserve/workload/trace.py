@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.workload.dependencies import Dependencies
+
 MOST_TOKENS = 10_000_000
 """More than any model takes: a length above it is a mistake, and may not fit 64 bits."""
 
@@ -88,7 +90,8 @@ class Trace:
     """
 
     arrival_s: NDArray[np.float64]
-    """Seconds from the start of the run; the first request need not be at 0."""
+    """Seconds from the start of the run; the first request need not be at 0. Of a request that is sent after others
+    have been answered: when it was sent in the recording, or when its session begins."""
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     max_tokens: NDArray[np.int64] | None = None
@@ -98,6 +101,10 @@ class Trace:
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
     prefixes: Prefixes | None = None
+    e2e_s: NDArray[np.float64] | None = None
+    """How long each answer took where the load was recorded; NaN where nobody knows."""
+    dependencies: Dependencies | None = None
+    """Which requests are sent after others have been answered; None: all at their arrival_s."""
     notes: tuple[str, ...] = ()
     """What a reader or generator wants the user to know: sorted rows, clipped shares, coarse stamps."""
 
@@ -113,4 +120,4 @@ class Trace:
 def _taken(column: Any, rows: Rows) -> Any:
     if isinstance(column, tuple):  # notes are of the whole trace
         return column
-    return column.take(rows) if isinstance(column, Prefixes) else column[rows]
+    return column.take(rows) if isinstance(column, Prefixes | Dependencies) else column[rows]

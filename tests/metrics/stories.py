@@ -277,6 +277,7 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "disk_cached_tokens": np.zeros(n, np.int64),
         "session_id": None,
         "turn": None,
+        "session_requests": None,
         "attempt": np.ones(n, np.int32),
         "priority": np.zeros(n, np.int32),
         "slo_class": None,

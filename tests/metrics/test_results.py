@@ -125,6 +125,7 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "n_swaps",
         "host_cached_tokens",
         "disk_cached_tokens",
+        "session_requests",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",

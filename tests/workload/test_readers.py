@@ -210,7 +210,7 @@ def test_whole_columns_are_integers_and_a_trace_with_all_of_them_can_be_served(t
 
 
 def replayed(path: Path, n_requests: int | None = None, duration_s: float | None = None, **spec: object) -> Trace:
-    given = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none"} | spec
+    given = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": ""} | spec
     workload = SimpleNamespace(n_requests=n_requests, duration_s=duration_s)
     return replay(SimpleNamespace(**given), Path(), streams(0), workload)
 

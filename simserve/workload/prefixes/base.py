@@ -33,7 +33,7 @@ class PrefixStructure:
     """
 
     needs_arrivals: ClassVar[bool] = False
-    """It says when requests come, so a closed loop cannot have it."""
+    """It says when requests come, so a closed loop cannot have it; said by the class, or by an object in `__init__`."""
     makes_sessions: ClassVar[bool] = False
     """Its requests have a session_id."""
 

@@ -1,12 +1,14 @@
 """Conversations: each turn's prompt is all that was said before, and what is new."""
 
-from typing import ClassVar, NamedTuple
+from dataclasses import replace
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Tokens
 from simserve.workload.prefixes.base import (
     STRICT,
@@ -42,37 +44,59 @@ class Turns(NamedTuple):
 class Conversations(PrefixStructure):
     """A prompt is all earlier prompts and answers of its conversation, and the new part after them.
 
-    The arrival process says when conversations begin, so requests come turns times as often. Each next turn comes
-    think_s after the one before it came, answered or not: an open loop.
+    The arrival process says when conversations begin, so requests come turns times as often. With next_turn:
+    after_arrival each turn comes think_s after the one before it came, answered or not: an open loop; with after_answer
+    think_s after the one before it was answered, and users of a closed loop may begin them.
     """
 
     turns: Whole
     """Requests of a conversation: a number, [least, most], or lognormal {median, sigma, max}."""
     think_s: Time
-    """From the arrival of a turn to the next: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
+    """From a turn to the next: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
+    next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
+    """What think_s counts from."""
     system_tokens: SomeTokens = 0
     """Length of a system prompt with which all conversations begin."""
     max_prompt_tokens: Tokens | None = None
     """A turn whose prompt would be longer begins anew, with the system prompt and its new part; left out: none does."""
     block_tokens: BlockTokens = 16
 
-    needs_arrivals: ClassVar[bool] = True
     makes_sessions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        self.needs_arrivals = self.next_turn == "after_arrival"  # type: ignore[misc]  # this object's own answer
         if most_of(self.turns) > MOST_TURNS:
             raise ValueError(f"turns must be at most {MOST_TURNS}, got {most_of(self.turns)}")
 
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """The first requests of all conversations; request i has the i-th lengths, whichever conversation it is of."""
+        """The first requests of all conversations; request i has the i-th lengths, whichever conversation it is of.
+
+        After answers nobody knows which comes first, so they are those of one conversation after the other.
+        """
+        if self.next_turn == "after_answer":
+            return self._after_answers(arrival_s, duration_s, lengths, stream)
         turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
-        drawn = lengths(len(turns.arrival_s))
+        return self._said(turns, lengths(len(turns.arrival_s)))
+
+    def _after_answers(
+        self, start_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
+    ) -> Trace:
+        n_turns = whole_numbers(self.turns, len(start_s), stream("prefixes/turns"))
+        n = int(n_turns.sum()) if duration_s is not None else len(start_s)
+        n_turns = n_turns[: int(np.searchsorted(np.cumsum(n_turns), n)) + 1]
+        conversation = np.repeat(np.arange(len(n_turns)), n_turns)[:n]
+        turn = np.arange(n) - np.searchsorted(conversation, conversation) + 1
+        think_s = seconds(self.think_s, n, stream("prefixes/think"))
+        trace = self._said(Turns(start_s[conversation], conversation, turn), lengths(n))
+        return replace(trace, dependencies=Dependencies.chains(conversation, think_s))
+
+    def _said(self, turns: Turns, drawn: Drawn) -> Trace:
+        """Requests of these turns, with all that was said before."""
         before, prefixes = self._history(turns, drawn)
         trace = prepended(turns.arrival_s, drawn, before, prefixes)
-        columns = {"session_id": turns.conversation.astype(np.str_), "turn": turns.turn}
-        return Trace(**(vars(trace) | columns))
+        return replace(trace, session_id=turns.conversation.astype(np.str_), turn=turns.turn)
 
     def _first(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
         """As many requests as there are instants: no conversation after those needed is drawn."""
@@ -119,6 +143,10 @@ class Conversations(PrefixStructure):
             n_chains += int(too_long.sum())
             before[rows], of_chain[rows] = so_far[who], chain[who]
             so_far[who] += drawn.prompt_tokens[rows] + drawn.output_tokens[rows]
+        if self.next_turn == "after_answer":  # in the order of rows, so that further conversations change no id
+            of_chain = np.unique(of_chain, return_inverse=True)[1]
+            _, first = np.unique(of_chain, return_index=True)
+            of_chain = np.argsort(np.argsort(first))[of_chain]
         return before, self._prefixes(before, of_chain, n_chains, drawn)
 
     def _is_too_long(self, prompt_tokens: Ints) -> NDArray[np.bool_]:

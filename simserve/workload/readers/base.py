@@ -71,6 +71,13 @@ def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> ND
     return column
 
 
+def spans_s(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
+    """A column of seconds, `(n,)`, NaN where there is nothing that could be some: they are wanted by few."""
+    found_s = np.array([_number(value) for value in values])
+    found_s[~((found_s >= 0) & (found_s <= MOST_S))] = np.nan
+    return found_s
+
+
 def _number(value: Any) -> float:
     try:
         return float(value)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError, TraceError
-from simserve.workload.readers.base import Place, checked, items, numbers, refuse_rows
+from simserve.workload.readers.base import Place, checked, items, numbers, refuse_rows, spans_s
 from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
 from simserve.workload.readers.prefix_ids import HashIds, PrefixNames, same_in_all
 from simserve.workload.trace import Trace
@@ -21,6 +21,7 @@ WANTED = {
     "max_tokens": False,
     "session_id": False,
     "turn": False,
+    "e2e_s": False,
     "priority": False,
     "slo_class": False,
     "hash_ids": False,
@@ -40,7 +41,10 @@ def read(path: Path) -> Trace:
     texts = {name: _texts(columns[name]) for name in TEXTS if name in columns}
     if "request_id" in texts:
         _refuse_duplicates(place, texts["request_id"])
-    known = {name: numbers(place, name, columns[name]) for name in columns if name not in (*TEXTS, *PREFIXES)}
+    others = (*TEXTS, *PREFIXES, "e2e_s")
+    known = {name: numbers(place, name, columns[name]) for name in columns if name not in others}
+    if "e2e_s" in columns:
+        known["e2e_s"] = spans_s(columns["e2e_s"])
     read_columns: dict[str, Any] = known | texts
     return checked(place, Trace(**read_columns, notes=unused(header, WANTED)), _prefixes(place, columns))
 
@@ -84,8 +88,16 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
         columns = read_columns(path)
     except OutputError as error:
         raise TraceError(str(error)) from None
+    columns = {name: column for name, column in columns.items() if WANTED.get(name) or _is_given(column)}
     found = columns_of(path, list(columns), WANTED)
     return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in found}, list(columns)
+
+
+def _is_given(column: NDArray[Any]) -> bool:
+    """Something stands in it: tables of ours have columns of nulls for what nobody gave."""
+    if column.dtype.kind == "f":
+        return not len(column) or not np.isnan(column).all()
+    return not len(column) or any(value is not None for value in column)
 
 
 def _csv(path: Path) -> tuple[Place, Columns, list[str]]:

@@ -1,0 +1,67 @@
+"""Sessions: how long conversations and tasks took whose requests wait for the answers of others."""
+
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.stats import distribution, level_name
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Floats, Ints
+
+
+def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
+    """Of the sessions whose first request is in the window; None where no request waits for another's answer.
+
+    requests: rows in the order of arrival. A session is finished when all requests that it was to have are.
+    """
+    if requests["session_requests"] is None or requests["session_id"] is None or not len(requests["arrival_s"]):
+        return None
+    rows = np.flatnonzero(requests["session_id"] != "")  # a recorded request without is no session
+    names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)
+    status = requests["status"]
+    is_finished = status.is_("finished")[rows]
+    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows]
+    n_finished = np.bincount(session[is_finished], minlength=len(names))
+    began = window.has[rows][first]
+    n_requests = requests["session_requests"][rows][first]
+    finished = began & (n_finished == n_requests)
+    refused = began & (np.bincount(session[is_refused], minlength=len(names)) > 0)
+    arrival_s, finish_s = requests["arrival_s"][rows], requests["finish_s"][rows]
+    of_finished = finished[session]
+    e2e_s, in_flight_s = _times(session[of_finished], arrival_s[of_finished], finish_s[of_finished])
+    n = int(finished.sum())
+    return {
+        "n": int(began.sum()),
+        "finished": n,
+        "refused": int(refused.sum()),
+        "cut": int((began & ~finished & ~refused).sum()),
+        "requests_mean": float(n_requests[finished].mean()) if n else None,
+        "per_s": n / window.duration_s,
+        "e2e_s": _said(e2e_s),
+        "in_flight_s": _said(in_flight_s),
+    }
+
+
+def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, Floats]:
+    """Of each session, the time from its first arrival to its last answer, and in how much of it a request was in
+    flight, `(n_sessions,)` each; rows in the order of arrival."""
+    n = len(session)
+    order = np.argsort(session, kind="stable")
+    session, arrival_s, finish_s = session[order], arrival_s[order], finish_s[order]
+    by_finish = np.argsort(finish_s, kind="stable")
+    rank = np.empty(n, np.int64)
+    rank[by_finish] = np.arange(n)
+    # The latest finish of a session so far: of whole numbers that grow from session to session a running maximum.
+    latest_s = finish_s[by_finish[np.maximum.accumulate(session * n + rank) % n]] if n else finish_s
+    is_first = np.append(True, np.diff(session) > 0)[:n]
+    is_last = np.append(np.diff(session) > 0, True)[-n:] if n else is_first
+    idle_s = np.zeros(n)
+    idle_s[1:] = np.where(is_first[1:], 0.0, np.maximum(arrival_s[1:] - latest_s[:-1], 0.0))
+    e2e_s = latest_s[is_last] - arrival_s[is_first]
+    return e2e_s, e2e_s - np.bincount(np.cumsum(is_first) - 1, idle_s, len(e2e_s))
+
+
+def _said(values: Floats) -> dict[str, float]:
+    found = distribution(values)
+    levels = {level_name(level): value for level, value in found.percentiles.items()}
+    return {"mean": found.mean, **levels, "max": found.highest}

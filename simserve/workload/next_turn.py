@@ -1,0 +1,56 @@
+"""Next turn: the requests of a recorded session follow the answers that they get, after the time that passed then."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from simserve.errors import TraceError
+from simserve.workload.dependencies import Dependencies
+from simserve.workload.trace import Trace
+
+AT = "workload.trace.next_turn: after_answer"
+
+
+def after_answers(trace: Trace, path: Path) -> Trace:
+    """The trace whose turns are sent as long after the answer before them as they were in the recording.
+
+    That time is the gap between the two requests less what the first one's answer took; where a turn came before that
+    answer was there, it is none, and a note says how often. Raises TraceError for a file that does not tell.
+    """
+    if trace.session_id is None:
+        raise TraceError(
+            f"{path}: {AT} needs to know which requests are of one session, and it does not say; leave it out"
+        )
+    if trace.e2e_s is None:
+        rule = f"{AT} needs to know how long answers took ('Elapsed time' of BurstGPT, e2e_s of our own format)"
+        raise TraceError(f"{path}: {rule}, and it does not say; add that column, or leave next_turn out")
+    names, session = np.unique(trace.session_id, return_inverse=True)
+    alone = np.flatnonzero(names[session] == "")
+    session[alone] = len(names) + np.arange(len(alone))  # no session, so one of its own
+    found = Dependencies.chains(session, np.zeros(len(trace)))
+    _refuse_turns_out_of_order(trace, found, path)
+    answer_s = trace.e2e_s[found.parents]
+    unknown = found.parents[np.isnan(answer_s)]
+    if len(unknown):
+        rule = f"{AT} needs to know how long the answer took that the next turn waits for"
+        row = unknown[0]
+        of = f"the request of session '{trace.session_id[row]}' that came after {trace.arrival_s[row]:g} s"
+        raise TraceError(f"{path}: {rule}, got nothing for {of}; {len(unknown)} in all: remove those sessions")
+    think_s = np.zeros(len(trace))
+    think_s[found.children] = trace.arrival_s[found.children] - trace.arrival_s[found.parents] - answer_s
+    n_early = int((think_s < 0).sum())
+    said = f"{n_early} of {len(answer_s)} turns came before the answer to the one before; they follow it at once"
+    notes = (*trace.notes, said) if n_early else trace.notes
+    return replace(trace, dependencies=replace(found, think_s=np.maximum(think_s, 0.0)), notes=notes)
+
+
+def _refuse_turns_out_of_order(trace: Trace, found: Dependencies, path: Path) -> None:
+    if trace.turn is None or trace.session_id is None:
+        return
+    goes_back = found.children[trace.turn[found.children] <= trace.turn[found.parents]]
+    if len(goes_back):
+        row = goes_back[0]
+        rule = f"{AT} needs turns that rise in the order of their arrival"
+        got = f"turn {trace.turn[row]} of session '{trace.session_id[row]}' after a later one or its like"
+        raise TraceError(f"{path}: {rule}, got {got}; correct turn or arrival_s, or leave next_turn out")

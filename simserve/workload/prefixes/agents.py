@@ -1,0 +1,106 @@
+"""Agents: tasks of several model calls with tools between them, some of which branch out and join again."""
+
+from itertools import count
+from typing import Annotated, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
+from simserve.workload.lengths.base import Drawn
+from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, SomeTokens
+from simserve.workload.streams import Stream
+from simserve.workload.threads import Threads
+from simserve.workload.trace import Trace
+
+MOST_CALLS = 10_000
+"""Of a task, those of its branches included."""
+
+
+@dataclass(config=STRICT)
+class Agents(PrefixStructure):
+    """A task is so many steps, a model call each, with a tool at work between them; its context grows with each call.
+
+    A task may also fan out between two steps: so many branches, of so many calls each, go on from the same context side
+    by side, and the next step waits for the last answer of each and has those answers in its prompt. What is new in a
+    call (what a tool has found, what a branch is told to do) is what `lengths` draws. Tasks begin as the arrival
+    process says, or as users begin them.
+    """
+
+    steps: Whole
+    """Calls of a task outside of branches: a number, [least, most], or lognormal {median, sigma, max}."""
+    tool_s: Time
+    """From the answers that a call waits for until it is sent: seconds, exponential {mean}, or lognormal."""
+    fan_out_frac: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the gaps between steps in which the task fans out."""
+    branches: Whole = 2
+    """Of a fan-out."""
+    branch_calls: Whole = 1
+    """Calls of a branch, one after the other."""
+    system_tokens: SomeTokens = 0
+    """Length of a system prompt, descriptions of tools included, with which all tasks begin."""
+    block_tokens: BlockTokens = 16
+
+    makes_sessions: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        in_branches = most_of(self.branches) * most_of(self.branch_calls) if self.fan_out_frac else 0
+        n_calls = most_of(self.steps) * (1 + in_branches)
+        if n_calls > MOST_CALLS:
+            raise ValueError(f"steps, branches and branch_calls must make at most {MOST_CALLS} calls, got {n_calls}")
+
+    def draw(
+        self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
+    ) -> Trace:
+        """The first calls, task after task; or all calls of the tasks that begin before duration_s."""
+        threads, tasks = self._calls(len(arrival_s), None if duration_s is not None else len(arrival_s), stream)
+        task = np.array(tasks, np.int64)
+        n = len(task)
+        drawn: Drawn = lengths(n)
+        prompts, prefixes = threads.grown(drawn, self.system_tokens, self.block_tokens)
+        return Trace(
+            arrival_s[task],
+            prompts,
+            drawn.output_tokens,
+            session_id=task.astype(np.str_),
+            turn=np.arange(n) - np.searchsorted(task, task) + 1,
+            prefixes=prefixes,
+            dependencies=threads.dependencies(seconds(self.tool_s, n, stream("prefixes/tools"))),
+            notes=drawn.notes,
+        )
+
+    def _calls(self, n_tasks: int, n_calls: int | None, stream: Stream) -> tuple[Threads, list[int]]:
+        """So many calls, or all of so many tasks; and the task of each."""
+        n_steps = whole_numbers(self.steps, n_tasks, stream("prefixes/steps"))
+        if n_calls is not None:  # each step is a call at least
+            n_steps = n_steps[: int(np.searchsorted(np.cumsum(n_steps), n_calls)) + 1]
+        n_gaps = int(n_steps.sum())
+        fans_out = (stream("prefixes/fan_out").random(n_gaps) < self.fan_out_frac).tolist()
+        n_branches = whole_numbers(self.branches, n_gaps, stream("prefixes/branches"))
+        n_most = int(n_branches[fans_out].sum())
+        n_in_branch = iter(whole_numbers(self.branch_calls, n_most, stream("prefixes/branch_calls")).tolist())
+        threads, tasks = Threads(), list[int]()
+        gap = count()
+        for task, n_steps_here in enumerate(n_steps.tolist()):
+            main = threads.begin()
+            awaited: list[int] = []
+            for step in range(n_steps_here):
+                call = threads.call(main, awaited)
+                awaited, i = [call], next(gap)
+                if fans_out[i] and step + 1 < n_steps_here:
+                    awaited = [self._branch(threads, call, next(n_in_branch)) for _ in range(int(n_branches[i]))]
+            tasks += [task] * (len(threads) - len(tasks))
+            if n_calls is not None and len(tasks) >= n_calls:
+                threads.cut(n_calls)
+                return threads, tasks[:n_calls]
+        return threads, tasks
+
+    def _branch(self, threads: Threads, fork: int, n_calls: int) -> int:
+        """A branch that goes on from a call; returns its last call."""
+        branch = threads.begin(fork)
+        call = fork
+        for _ in range(n_calls):
+            call = threads.call(branch, [call])
+        return call

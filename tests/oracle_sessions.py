@@ -1,0 +1,91 @@
+"""The plain truth of sessions: every row is asked again and again whether it may be sent yet."""
+
+from dataclasses import dataclass, field
+
+from simserve.units import to_ps
+from simserve.workload.trace import Trace
+
+
+@dataclass
+class OracleSessions:
+    """Lists of who waits for whom, and when each client had its answer."""
+
+    trace: Trace
+    n_users: int | None
+    """None: sessions begin at their arrivals."""
+    respond_ps: int
+    stop_ps: int | None
+    sent: list[int] = field(default_factory=list)
+    has_ps: dict[int, int] = field(default_factory=dict)
+    """When the client of each answered row had its answer."""
+    refused: set[int] = field(default_factory=set)
+    begin_ps: dict[int, int] = field(default_factory=dict)
+    """When the sessions begin that users have chosen, by their first rows."""
+    over: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        found = self.trace.dependencies
+        assert found is not None
+        starts = found.starts.tolist()
+        self.parents = [found.parents[starts[i] : starts[i + 1]].tolist() for i in range(len(found))]
+        self.think_ps = [to_ps(think_s) for think_s in found.think_s.tolist()]
+        for _ in range(self.n_users or 0):
+            self.begin_next(0)
+
+    def session(self, row: int) -> int:
+        """The row that it all began with."""
+        return self.session(self.parents[row][0]) if self.parents[row] else row
+
+    def rows(self, session: int) -> list[int]:
+        return [row for row in range(len(self.parents)) if self.session(row) == session]
+
+    def begin_next(self, at_ps: int, *, after_thinking: bool = False) -> None:
+        """A user begins the first session that nobody has begun."""
+        rest = [row for row in range(len(self.parents)) if not self.parents[row] and row not in self.begin_ps]
+        if rest:
+            self.begin_ps[rest[0]] = at_ps + (self.think_ps[rest[0]] if after_thinking else 0)
+
+    def due_ps(self, row: int) -> int | None:
+        """When it is sent, if that is known and has not happened; None otherwise."""
+        if row in self.sent or any(other in self.refused for other in self.rows(self.session(row))):
+            return None
+        if self.parents[row]:
+            if any(parent not in self.has_ps for parent in self.parents[row]):
+                return None
+            at_ps = max(self.has_ps[parent] for parent in self.parents[row]) + self.think_ps[row]
+        elif self.n_users is None:
+            at_ps = to_ps(float(self.trace.arrival_s[row]))
+        elif row in self.begin_ps:
+            at_ps = self.begin_ps[row]
+        else:
+            return None
+        return None if self.stop_ps is not None and at_ps >= self.stop_ps else at_ps
+
+    def instants(self) -> list[int]:
+        return [at_ps for row in range(len(self.parents)) if (at_ps := self.due_ps(row)) is not None]
+
+    def send(self, now_ps: int) -> list[int]:
+        """The rows of this instant, in their order."""
+        due = [row for row in range(len(self.parents)) if self.due_ps(row) == now_ps]
+        self.sent += due
+        return due
+
+    def answer(self, row: int, now_ps: int) -> None:
+        self.has_ps[row] = now_ps + self.respond_ps
+        self.end(row, self.has_ps[row])
+
+    def refuse(self, row: int, now_ps: int) -> None:
+        self.refused.add(row)
+        self.end(row, now_ps)
+
+    def end(self, row: int, at_ps: int) -> None:
+        """The last request of a session that had been sent, if no other will be, sets its user free."""
+        session = self.session(row)
+        rows = self.rows(session)
+        is_refused = any(other in self.refused for other in rows)
+        waits = [other for other in rows if other in self.sent and other not in {*self.has_ps, *self.refused}]
+        more = [other for other in rows if other not in self.sent] if not is_refused else []
+        if not waits and not more and session not in self.over:
+            self.over.add(session)
+            if self.n_users is not None:
+                self.begin_next(at_ps, after_thinking=True)
