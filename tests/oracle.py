@@ -11,10 +11,12 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from simserve.admission.base import Admission
 from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
+from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
@@ -22,6 +24,7 @@ from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
+from tests.oracle_clients import OracleClients, Server
 
 
 @dataclass
@@ -49,6 +52,12 @@ class Life:
     n_held_ids: int = 0
     n_duplicates: int = 0
     """Ids of which it has blocks of its own, though others have them too."""
+    n_computed: int = 0
+    """Tokens of it that steps have computed, those of a padded batch after its end included."""
+    n_computed_for_nobody: int = 0
+    """These, when it was let go of because its client had gone."""
+    first_ps: int | None = None
+    """When its client had a first token, or -1, once it has given up; None: it has not."""
 
 
 class OracleCache:
@@ -116,7 +125,7 @@ class Step:
 class OracleReplica:
     """A replica with a list for everything."""
 
-    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> None:
+    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
         self.waiting: deque[Request] = deque()
         self.coming: list[list[Any]] = []
@@ -241,6 +250,7 @@ class OracleReplica:
         for request in decoded:
             life = self.lives[request]
             life.stored += 1
+            life.n_computed += 1
             if not life.finished:
                 self.token(request, now_ps)
         self.shrink_cache()
@@ -249,6 +259,7 @@ class OracleReplica:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
             request.prefilled_tokens += n_tokens
+            self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
             self.note_computed(request, request.prefilled_tokens)
             if left <= 0:
@@ -341,15 +352,61 @@ class OracleReplica:
                 self.answer(life, now_ps)
 
     def answer(self, life: Life, now_ps: int) -> None:
-        life.finish_ps = now_ps
         self.n_outstanding -= 1
-        self.on_done(now_ps)
+        if life.first_ps is None:
+            life.finish_ps = now_ps
+        self.on_done(life.request.row, now_ps)
 
     def leave(self, request: Request) -> None:
         self.let_go(request)
         request.phase = Phase.DONE
         self.decoding.remove(request)
         del self.running[request]
+
+    # -- clients that have gone
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting) + len(self.coming)
+
+    def uncomputed_tokens(self) -> int:
+        unseated = [*self.waiting, *(request for request, _ in self.coming)]
+        whole = sum(r.prompt_tokens + r.emitted_tokens for r in unseated)
+        return whole + sum(r.prefill_left_tokens for r in self.prefilling)
+
+    def let_leave(self, request: Request, now_ps: int) -> bool:
+        """Its client has gone; False: a step is in flight here, or its keys and values are on their way."""
+        if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
+            return False
+        life, scheduler = self.lives[request], self.setup.scheduler
+        life.n_computed_for_nobody = life.n_computed
+        self.must_plan = True
+        if request in self.decoding and scheduler.runs_to_completion:
+            if not life.finished:
+                life.finished = True
+                self.n_outstanding -= scheduler.stream
+            if all(self.lives[r].finished for r in self.running):
+                self.end_batch(now_ps)
+            return True
+        if request.phase is Phase.DONE:
+            return True
+        self.n_outstanding -= 1
+        self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
+        self.here = [each for each in self.here if each is not request]
+        for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
+            sender.let_go(request)
+            sender.away.remove(request)
+            sender.must_plan = sender.must_plan or sender.step is None
+        self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if request in self.running:
+            scheduler.on_leave(request)
+            self.let_go(request)
+            (self.decoding if request in self.decoding else self.prefilling).remove(request)
+            del self.running[request]
+        request.phase = Phase.DONE
+        return True
 
     # -- plan
 
@@ -493,7 +550,9 @@ def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | Non
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
 
 
-def replicas_of(setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int], None]) -> list[OracleReplica]:
+def replicas_of(
+    setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]
+) -> list[OracleReplica]:
     """The ranks of a replica, tied together as its setup says."""
     ranks = [
         OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
@@ -516,6 +575,7 @@ class OracleRun:
     replicas: list[OracleReplica]
     sent_ps: list[int]
     """When each client sent its request, by row."""
+    clients: OracleClients | None = None
 
 
 class OracleDoor:
@@ -542,6 +602,8 @@ def run(
     concurrency: int | None = None,
     front_end: FrontEnd | None = None,
     how: Disaggregation | None = None,
+    patience: Patience | None = None,
+    admission: Admission | None = None,
 ) -> OracleRun:
     """Serve a trace step by step, at its own times or by a closed loop of clients."""
     lives: dict[Request, Life] = {}
@@ -558,8 +620,12 @@ def run(
             coming.append((door.enter(sent_ps, int(trace.prompt_tokens[row])), row))
             asked_ps.append(sent_ps)
 
-    def done(now_ps: int) -> None:
-        if concurrency is not None:
+    clients: OracleClients | None = None
+
+    def done(row: int, now_ps: int) -> None:
+        if clients is not None:
+            clients.answered(row, now_ps)
+        elif concurrency is not None:
             ask(now_ps + front_end.respond_ps)
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
@@ -574,33 +640,66 @@ def run(
         decodes = receivers if replica.setup.role == "prefill" else [replica]
         return min(each.setup.max_model_len for each in decodes)
 
-    def send(row: int, now_ps: int) -> None:
-        prompt = int(trace.prompt_tokens[row])
+    def send(row: int, original: int, now_ps: int) -> str | None:
+        prompt = int(trace.prompt_tokens[original])
         longest = max(map(limit, senders))
-        most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
+        most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
+        if admission is not None and admission.decide(Request(row, now_ps, prompt, most), senders, now_ps):
+            rejected.add(row)
+            return "turned away"
         request = Request(row, now_ps, prompt, most)
-        request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
+        request.chain = [] if trace.prefixes is None else trace.prefixes.of(original)
         sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
-            if concurrency is not None:
-                ask(now_ps)
-            return
+            return "impossible"
         request.max_tokens = min(most, longest - prompt)
-        life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), replicas.index(sender))
+        life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
         life.chain = list(request.chain)
         lives[request] = by_row[row] = life
         sender.arrive(request)
+        return None
 
-    for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
-        ask(to_ps(float(sent_s)))
+    def leave(row: int, now_ps: int) -> bool:
+        """The client of a request that was routed has gone."""
+        life = by_row[row]
+        if life.first_ps is None:
+            first_ps = life.token_ps[0] + front_end.respond_ps if life.token_ps else now_ps + 1
+            has_first = first_ps <= now_ps and replicas[life.replica].setup.scheduler.stream
+            life.first_ps = life.token_ps[0] if has_first else -1
+            life.finish_ps = -1
+        return replicas[life.replica].let_leave(life.request, now_ps)
+
+    def client_tokens_ps(row: int) -> list[int]:
+        """Whole answers come when they are finished."""
+        life = by_row.get(row)
+        if life is None:
+            return []
+        return life.token_ps if replicas[life.replica].setup.scheduler.stream or life.finish_ps >= 0 else []
+
+    if admission is not None:
+        admission.begin()
+    if patience is not None:
+        server = Server(send, client_tokens_ps, leave)
+        clients = OracleClients(trace, concurrency, patience, door.enter, front_end.respond_ps, server)
+        clients.start([to_ps(float(sent_s)) for sent_s in trace.arrival_s])
+    else:
+        for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
+            ask(to_ps(float(sent_s)))
+    now_ps = -1
     while True:
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
         instants += [at_ps for at_ps, _ in coming[:1]]
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
+        if clients is not None:
+            instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
-            return OracleRun(by_row, rejected, replicas, asked_ps)
+            if clients is not None:
+                asked_ps = [each.sent_ps for each in sorted(clients.attempts, key=lambda each: each.row)]
+                for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
+                    by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # gone before it came to a replica
+            return OracleRun(by_row, rejected, replicas, asked_ps, clients)
         now_ps = min(instants)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
@@ -613,7 +712,11 @@ def run(
                 receiver = receivers[how.router.pick(request, receivers)]
                 receiver.receive(request, replica, replicas.index(receiver))
         while coming and coming[0][0] == now_ps:
-            send(coming.pop(0)[1], now_ps)
+            row = coming.pop(0)[1]
+            if send(row, row, now_ps) and concurrency is not None:
+                ask(now_ps)
+        if clients is not None:
+            clients.act(now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
                 begin_together(replica.group, now_ps, how.link if how else None)

@@ -1,13 +1,14 @@
 """Offered: the load to serve, as columns that the engine reads a cell at a time."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.patience import Patience
 from simserve.errors import TraceError
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Prefixes, Trace
@@ -24,6 +25,8 @@ class Offered:
     """The next rows, so many, for a closed loop that runs for a time rather than for a number of requests."""
     stop_sending_ps: int | None = None
     """A closed loop sends nothing from this instant on."""
+    patience: Patience | None = None
+    """Clients give up, or ask again; None: they wait as long as it takes."""
 
 
 class Rows:
@@ -41,6 +44,9 @@ class Rows:
         self.most: NDArray[np.int64] = empty
         self._prefixes: list[tuple[int, Prefixes]] = []
         """(first row, prefixes) of each trace that was added."""
+        self._n = 0
+        self._original: dict[int, int] = {}
+        """The row of the load that a copy is of."""
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -49,20 +55,48 @@ class Rows:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
         if trace.prefixes is not None:
-            self._prefixes.append((len(self.arrivals), trace.prefixes))
+            self._prefixes.append((self._n, trace.prefixes))
         most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
-        self.arrivals = np.concatenate([self.arrivals, array_to_ps(trace.arrival_s)])
-        self.prompts = np.concatenate([self.prompts, trace.prompt_tokens])
-        self.outputs = np.concatenate([self.outputs, trace.output_tokens])
-        self.most = np.concatenate([self.most, most])
+        self._extend([array_to_ps(trace.arrival_s), trace.prompt_tokens, trace.output_tokens, most])
+        self._n += len(trace)
+
+    def _extend(self, columns: Sequence[NDArray[np.int64]]) -> None:
+        """Put them behind the rows there are."""
+        have = (self.arrivals, self.prompts, self.outputs, self.most)
+        self.arrivals, self.prompts, self.outputs, self.most = (
+            np.concatenate([old[: self._n], new]) for old, new in zip(have, columns, strict=True)
+        )
         self.arrival_ps = self.arrivals.data
         self.prompt_tokens = self.prompts.data
         self.output_tokens = self.outputs.data
         """Tokens each request will really produce; the engine shortens those that would run past a limit."""
         self.max_tokens = self.most.data
 
+    def again(self, row: int, output_tokens: int | None = None) -> int:
+        """Add a copy of a row, which may have another answer; returns its number. O(1), but for now and then."""
+        new = self._n
+        if new == self.capacity:
+            self._extend([np.zeros(max(new, 1024), np.int64)] * 4)
+        for column in (self.arrival_ps, self.prompt_tokens, self.output_tokens, self.max_tokens):
+            column[new] = column[row]
+        if output_tokens is not None:
+            self.output_tokens[new] = output_tokens
+        self._original[new] = self.original(row)
+        self._n = new + 1
+        return new
+
+    def original(self, row: int) -> int:
+        """The row of the load that this one is, or is a copy of."""
+        return self._original.get(row, row)
+
+    @property
+    def capacity(self) -> int:
+        """Cells of each column, those of rows to come included."""
+        return len(self.arrivals)
+
     def chain(self, row: int) -> list[int]:
         """The ids of a request's leading blocks; none without prefixes."""
+        row = self._original.get(row, row)
         place = bisect_right(self._prefixes, row, key=itemgetter(0)) - 1
         if place < 0:
             return []
@@ -70,4 +104,4 @@ class Rows:
         return prefixes.of(row - first_row)
 
     def __len__(self) -> int:
-        return len(self.arrivals)
+        return self._n

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.errors import SimserveError
@@ -21,7 +22,7 @@ class TraceSender:
         clock: Clock,
         rows: Rows,
         front_end: FrontEnd,
-        send: Callable[[int, int], None],
+        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
@@ -29,6 +30,11 @@ class TraceSender:
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
+
+    @property
+    def rows_sent(self) -> slice:
+        """Those that were sent, in the order of sending."""
+        return slice(self.n_sent)
 
     def start(self) -> None:
         """Wait for the first arrival."""
@@ -67,7 +73,7 @@ class ClosedLoopSender:
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
-        send: Callable[[int, int], None],
+        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
@@ -83,6 +89,11 @@ class ClosedLoopSender:
         """(instant at which it is through the door, row) of requests on their way, in order."""
         self._n_refused_at_once = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
+
+    @property
+    def rows_sent(self) -> slice:
+        """Those that were sent, in the order of sending."""
+        return slice(self.n_sent)
 
     def start(self) -> None:
         """All clients send at time zero."""
@@ -100,6 +111,9 @@ class ClosedLoopSender:
         if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
             raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
         self._ask(now_ps)
+
+    on_turning_away = on_refusal
+    """Not admitted, it asks again at once too."""
 
     def _ask(self, sent_ps: int) -> None:
         """A client sends the next row, if there is one."""
