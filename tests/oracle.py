@@ -371,7 +371,7 @@ class OracleReplica:
 
     def uncomputed_tokens(self) -> int:
         unseated = [*self.waiting, *(request for request, _ in self.coming)]
-        whole = sum(r.prompt_tokens + r.emitted_tokens for r in unseated)
+        whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
         return whole + sum(r.prefill_left_tokens for r in self.prefilling)
 
     def let_leave(self, request: Request, now_ps: int) -> bool:

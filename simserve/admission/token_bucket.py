@@ -1,5 +1,6 @@
 """Admission by rate: each request takes a token from a bucket that fills at a steady rate."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from pydantic import Field
@@ -23,7 +24,7 @@ class TokenBucket(Admission):
         """A full bucket."""
         self._tokens, self._at_ps = self.burst, 0
 
-    def decide(self, request: Request, views: list[QueueView], now_ps: int) -> str | None:
+    def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
         """A token, if there is one."""
         self._tokens = min(self.burst, self._tokens + self.rate_per_s * to_s(now_ps - self._at_ps))
         self._at_ps = now_ps

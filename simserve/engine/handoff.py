@@ -102,8 +102,11 @@ class Receiving(Replica):
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """As usual; what is on the link arrives first, as engines wait for transfers before they free blocks."""
-        if request.phase is not TRANSFER or self.stretch is not None:
+        if request.phase is not TRANSFER:
             return super().abandon(request, now_ps)
+        step_end_ps = self.step_end_ps(now_ps)
+        if step_end_ps is not None:
+            return step_end_ps
         for at_ps, _, each, _ in self._in_transfer:
             if each is request:
                 return at_ps

@@ -89,6 +89,14 @@ class Rows:
         """The row of the load that this one is, or is a copy of."""
         return self._original.get(row, row)
 
+    def originals(self, rows: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """The same of several."""
+        if not self._original or isinstance(rows, slice):
+            return rows
+        found = np.arange(self._n)
+        found[list(self._original)] = list(self._original.values())
+        return found[rows]
+
     @property
     def capacity(self) -> int:
         """Cells of each column, those of rows to come included."""

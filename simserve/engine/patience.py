@@ -11,8 +11,8 @@ class Backoff:
     max_attempts: int
     """In all, the first included."""
     first_ps: int
-    multiplier: float = 1.0
-    longest_ps: int | None = None
+    multiplier: float
+    longest_ps: int
     jitter: float = 0.0
     """Up to so much of a wait is left out, by chance, so that those refused together do not come back together."""
     seed: int | str = 0
@@ -22,9 +22,7 @@ class Backoff:
 
         Chance depends on the two alone, so runs with other policies share it.
         """
-        wait_ps = self.first_ps * self.multiplier ** (attempt - 1)
-        if self.longest_ps is not None:
-            wait_ps = min(wait_ps, self.longest_ps)
+        wait_ps = min(self.first_ps * self.multiplier ** min(attempt - 1, 100), self.longest_ps)
         if self.jitter:
             wait_ps *= 1 - self.jitter * Random(f"retries/{self.seed}/{row}/{attempt}").random()
         return round(wait_ps)

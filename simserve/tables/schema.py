@@ -47,7 +47,8 @@ REQUESTS = _fields("""
     int64: turn attempt priority
     text: slo_class
     flag: in_window slo_met
-    float s: transfer_wait_s
+    float s: transfer_wait_s first_sent_s gave_up_s
+    int64 tokens: wasted_tokens
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
