@@ -53,7 +53,7 @@ class Life:
     n_duplicates: int = 0
     """Ids of which it has blocks of its own, though others have them too."""
     n_computed: int = 0
-    """Tokens of it that steps have computed, those of a padded batch after its end included."""
+    """Tokens of it that steps have computed, without those after its end in a padded batch."""
     n_computed_for_nobody: int = 0
     """These, when it was let go of because its client had gone."""
     first_ps: int | None = None
@@ -250,7 +250,7 @@ class OracleReplica:
         for request in decoded:
             life = self.lives[request]
             life.stored += 1
-            life.n_computed += 1
+            life.n_computed += not life.finished
             if not life.finished:
                 self.token(request, now_ps)
         self.shrink_cache()
@@ -370,7 +370,7 @@ class OracleReplica:
         return len(self.waiting) + len(self.coming)
 
     def uncomputed_tokens(self) -> int:
-        unseated = [*self.waiting, *(request for request, _ in self.coming)]
+        unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
         whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
         return whole + sum(r.prefill_left_tokens for r in self.prefilling)
 

@@ -52,3 +52,18 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     cached, plain = found["with the cache"], found["without"]
     assert 0.65 < cached["prefix_cache"]["hit_frac"] < 0.8
     assert 1.4 < plain["ttft_s"]["mean"] / cached["ttft_s"]["mean"] < 2.0  # SGLang: 1.7 at 74 %
+
+
+def test_retries_keep_a_cluster_overloaded_after_a_burst_and_admission_ends_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = study(monkeypatch, "overload")
+    calm, burst, after = module.SPANS_S.values()
+    alone, again, admitted = (module.run(case) for case in module.CASES)
+    for results in (alone, again, admitted):
+        assert module.answered_frac(results, calm) > 0.9
+        assert module.answered_frac(results, burst) < 0.5
+    assert module.answered_frac(alone, after) > 0.9
+    assert module.answered_frac(again, after) < 0.1  # the burst has been over for a minute
+    assert module.answered_frac(admitted, after) > 0.85
+    assert again.summary["wasted"]["frac"] > 0.8 > 0.3 > admitted.summary["wasted"]["frac"]

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.admission.base import STRICT, Admission, QueueView
 from simserve.state.request import Request
-from simserve.units import to_s
+from simserve.units import PS_PER_S
 
 
 @dataclass(config=STRICT)
@@ -22,13 +22,13 @@ class TokenBucket(Admission):
 
     def begin(self) -> None:
         """A full bucket."""
-        self._tokens, self._at_ps = self.burst, 0
+        self._gap_ps = max(1, round(PS_PER_S / self.rate_per_s))
+        self._full_at_ps = 0
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
-        """A token, if there is one."""
-        self._tokens = min(self.burst, self._tokens + self.rate_per_s * to_s(now_ps - self._at_ps))
-        self._at_ps = now_ps
-        if self._tokens < 1:
+        """A token, if there is one: told, without rounding, by when the bucket will be full again."""
+        full_at_ps = max(self._full_at_ps, now_ps) + self._gap_ps
+        if full_at_ps - now_ps > self.burst * self._gap_ps:
             return "refused: above the admitted rate"
-        self._tokens -= 1
+        self._full_at_ps = full_at_ps
         return None

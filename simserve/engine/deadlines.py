@@ -151,8 +151,10 @@ class Deadlines:
         row = request.row
         moved_to = self._recorder.replica[row]
         replica = self._replicas[index if moved_to == NEVER else moved_to]
-        n_stored = self._stored_tokens(request, replica)
-        again_ps = None if request.phase is DONE else replica.abandon(request, now_ps)
+        again_ps = replica.step_end_ps(now_ps)
+        if again_ps is None:
+            n_stored = self._stored_tokens(request, replica)
+            again_ps = None if request.phase is DONE else replica.abandon(request, now_ps)
         if again_ps is None:
             self.stored_tokens[row] = n_stored
             self._undo(row)
@@ -172,8 +174,8 @@ class Deadlines:
         """Keys and values that it has, or had when it was done; padding included."""
         if request.phase is WAITING:
             return 0
+        if request.phase is DONE or request in replica.cohort.lingering:
+            return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
         if request.phase is DECODE:
             return request.kv_offset + replica.cohort.step
-        if request.phase is DONE:
-            return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
         return request.prefilled_tokens

@@ -104,9 +104,6 @@ class Receiving(Replica):
         """As usual; what is on the link arrives first, as engines wait for transfers before they free blocks."""
         if request.phase is not TRANSFER:
             return super().abandon(request, now_ps)
-        step_end_ps = self.step_end_ps(now_ps)
-        if step_end_ps is not None:
-            return step_end_ps
         for at_ps, _, each, _ in self._in_transfer:
             if each is request:
                 return at_ps

@@ -105,23 +105,6 @@ class Replica:
         n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
         return n_waiting + sum(request.prefill_left_tokens for request in self.seats.prefilling)
 
-    def abandon(self, request: Request, now_ps: int) -> int | None:
-        """Its client has gone, which engines notice between steps; returns when the step in flight is over, to be told
-        again then, or None: it has left. In a padded batch it stays to the end, as one that has finished."""
-        step_end_ps = self.step_end_ps(now_ps)
-        if step_end_ps is not None:
-            return step_end_ps
-        if any(request is newcomer for newcomer, _ in self._coming):
-            self._coming = [(each, n) for each, n in self._coming if each is not request]
-        elif request.phase is DECODE and self._runs_to_completion:
-            self._linger(request, now_ps)
-            return None
-        else:
-            self.seats.abandon(request)
-        self.n_outstanding -= 1
-        self.ring(now_ps)
-        return None
-
     def step_end_ps(self, now_ps: int) -> int | None:
         """When the step in flight is over, and with it the stretch; None: no step is in flight."""
         stretch = self.stretch
@@ -132,6 +115,20 @@ class Replica:
             return stretch.end_ps
         self._step_end.due_ps = None  # a step of the stretch ends at this very instant, so the bell ends it now
         self.commit(stretch, now_ps)
+        return None
+
+    def abandon(self, request: Request, now_ps: int) -> int | None:
+        """Its client has gone, and no step is in flight: it leaves. In a padded batch it stays to the end, as one that
+        has finished. Returns None, or when to say so again."""
+        if any(request is newcomer for newcomer, _ in self._coming):
+            self._coming = [(each, n) for each, n in self._coming if each is not request]
+        elif request.phase is DECODE and self._runs_to_completion:
+            self._linger(request, now_ps)
+            return None
+        else:
+            self.seats.abandon(request)
+        self.n_outstanding -= 1
+        self.ring(now_ps)
         return None
 
     def _linger(self, request: Request, now_ps: int) -> None:

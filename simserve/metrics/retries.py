@@ -17,6 +17,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
     first_sent_s = requests["first_sent_s"]
     is_first = window.has & (requests["attempt"] == 1)
     mine = is_first | ((requests["attempt"] > 1) & (first_sent_s >= window.start_s) & (first_sent_s <= window.end_s))
+    met = requests["slo_met"]
     finished = mine & requests["status"].is_("finished")
     n, n_attempts, n_finished = (int(np.count_nonzero(which)) for which in (is_first, mine, finished))
     found = distribution((requests["finish_s"] - first_sent_s)[finished])
@@ -26,6 +27,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
         "attempts_per_request": n_attempts / n if n else None,
         "succeeded": n_finished,
         "succeeded_frac": n_finished / n if n else None,
+        "slo_met_frac": float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
         "e2e_s": {"n": found.n, "mean": found.mean, **{level_name(p): v for p, v in found.percentiles.items()}},
     }
 

@@ -122,6 +122,9 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "in_window",
         "slo_met",
         "transfer_wait_s",
+        "first_sent_s",
+        "gave_up_s",
+        "wasted_tokens",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",
