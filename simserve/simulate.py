@@ -10,7 +10,7 @@ Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (pl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_facts import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
+from simserve.engine.patience import Backoff, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
@@ -75,7 +76,8 @@ def simulate(
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     tables, peak_kv_blocks, copied = _serve(scenario, _Priced(setups, costs, link), load, progress)
-    last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
+    is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with those who ask again
+    last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
         seed=scenario.seed,
@@ -86,7 +88,7 @@ def simulate(
         slo={key: value for key, value in scenario.slo.default if value is not None},
         measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
         last_arrival_s=last_arrival_s,
-        end_s=float(tables.steps["end_s"].max(initial=last_arrival_s)),
+        end_s=float(tables.steps["end_s"].max(initial=tables.requests["arrival_s"].max(initial=0.0))),
         wall_s=time.perf_counter() - started_s,
         notes=(*load.trace.notes, *notes(scenario.setups)),
         warnings=warnings(scenario.setups),
@@ -119,15 +121,16 @@ def _serve(
             for replica in _replicas(setup, cost, load.trace.prefixes)
         ],
         scenario.build_router(),
-        _offered(load),
+        replace(_offered(load), patience=_patience(scenario)),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced.link),
         delay=_delay(scenario),
+        admission=scenario.build_admission(),
     )
     on_send = _reporter(progress, None if load.stop_sending_s is not None else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
-    tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
+    tables = tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups))
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]
     copied = host_facts(cluster.replicas, block_bytes)
     return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas), copied
@@ -211,6 +214,21 @@ def _check_sessions(scenario: Scenario, load: Load) -> None:
 def _offered(load: Load) -> Offered:
     stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
     return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
+
+
+def _patience(scenario: Scenario) -> Patience | None:
+    """What clients do when an answer does not come; None: they wait."""
+    timeout, retries = scenario.workload.timeout, scenario.workload.retries
+    if timeout is None and retries is None:
+        return None
+    backoff = None
+    if retries is not None:
+        waits_ps = to_ps(retries.backoff_s), retries.multiplier, to_ps(retries.max_backoff_s)
+        backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed)
+    ttft_s, e2e_s = (timeout.ttft_s, timeout.e2e_s) if timeout is not None else (None, None)
+    return Patience(
+        None if ttft_s is None else max(1, to_ps(ttft_s)), None if e2e_s is None else max(1, to_ps(e2e_s)), backoff
+    )
 
 
 def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from simserve.admission.base import Admission
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
+from simserve.engine.patience import Patience
 from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
@@ -33,16 +35,19 @@ def run_both(
     link: LinkSpec | None = None,
     delay: Delay | None = None,
     stop_ps: int | None = None,
+    patience: Patience | None = None,
+    admission: Admission | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link)
 
-    offered = Offered(load, concurrency, None, stop_ps)
-    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay)
+    offered = Offered(load, concurrency, None, stop_ps, patience)
+    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
     cluster.run()
-    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps)
+    clients = (patience, deepcopy(admission))
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps, *clients)
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
@@ -71,12 +76,12 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
     """The same of the oracle."""
     return {
         row: (
-            life.replica,
+            life.replica if life.scheduled_ps >= 0 else -1,
             life.cached_tokens,
             life.prefill_replica,
             life.transfer_ps,
             life.scheduled_ps,
-            life.token_ps[0],
+            life.token_ps[0] if life.first_ps is None else life.first_ps,
             life.finish_ps,
             life.preempted_ps,
             life.n_preemptions,
@@ -125,7 +130,7 @@ def token_times(cluster: Cluster) -> dict[int, list[int]]:
 def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle.OracleRun) -> None:
     """On every request, step and token."""
     assert request_rows(cluster) == oracle_rows(truth)
-    assert cluster.rows.arrivals.tolist() == truth.sent_ps
+    assert cluster.rows.arrivals[: len(cluster.rows)].tolist() == truth.sent_ps
     assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected
     for index, replica in enumerate(truth.replicas):
         steps = engine_steps(cluster, index)
@@ -140,5 +145,5 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
     if all(setup.scheduler.stream for setup in setups):
         assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
-            row: life.token_ps for row, life in truth.lives.items()
+            row: life.token_ps for row, life in truth.lives.items() if life.token_ps
         }

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from simserve.admission.base import Admission
 from simserve.cost.shape import StepShape
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
+from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
@@ -23,6 +25,7 @@ from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
+from tests.oracle_clients import OracleClients, Server
 from tests.oracle_host import OracleHost
 from tests.oracle_sessions import OracleSessions
 
@@ -55,6 +58,12 @@ class Life:
     n_held_ids: int = 0
     n_duplicates: int = 0
     """Ids of which it has blocks of its own, though others have them too."""
+    n_computed: int = 0
+    """Tokens of it that steps have computed, without those after its end in a padded batch."""
+    n_computed_for_nobody: int = 0
+    """These, when it was let go of because its client had gone."""
+    first_ps: int | None = None
+    """When its client had a first token, or -1, once it has given up; None: it has not."""
 
 
 class OracleCache:
@@ -269,6 +278,7 @@ class OracleReplica:
         for request in decoded:
             life = self.lives[request]
             life.stored += 1
+            life.n_computed += not life.finished
             if not life.finished:
                 self.token(request, now_ps)
         self.shrink_cache()
@@ -277,6 +287,7 @@ class OracleReplica:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
             request.prefilled_tokens += n_tokens
+            self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
             self.note_computed(request, request.prefilled_tokens)
             if left <= 0:
@@ -371,8 +382,9 @@ class OracleReplica:
                 self.answer(life, now_ps)
 
     def answer(self, life: Life, now_ps: int) -> None:
-        life.finish_ps = now_ps
         self.n_outstanding -= 1
+        if life.first_ps is None:
+            life.finish_ps = now_ps
         self.on_done(life.request.row, now_ps)
 
     def leave(self, request: Request) -> None:
@@ -380,6 +392,47 @@ class OracleReplica:
         request.phase = Phase.DONE
         self.decoding.remove(request)
         del self.running[request]
+
+    # -- clients that have gone
+
+    def uncomputed_tokens(self) -> int:
+        unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
+        whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
+        return whole + sum(r.prefill_left_tokens for r in self.prefilling)
+
+    def let_leave(self, request: Request, now_ps: int) -> bool:
+        """Its client has gone; False: a step is in flight here, or its keys and values are on their way."""
+        if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
+            return False
+        life, scheduler = self.lives[request], self.setup.scheduler
+        life.n_computed_for_nobody = life.n_computed
+        self.must_plan = True
+        if request in self.decoding and scheduler.runs_to_completion:
+            if not life.finished:
+                life.finished = True
+                self.n_outstanding -= scheduler.stream
+            if all(self.lives[r].finished for r in self.running):
+                self.end_batch(now_ps)
+            return True
+        if request.phase is Phase.DONE:
+            return True
+        self.n_outstanding -= 1
+        self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
+        self.here = [each for each in self.here if each is not request]
+        for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
+            sender.let_go(request)
+            sender.away.remove(request)
+            sender.must_plan = sender.must_plan or sender.step is None
+        self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
+        if request in self.waiting:
+            self.waiting.remove(request)
+        if request in self.running:
+            scheduler.on_leave(request)
+            self.let_go(request)
+            (self.decoding if request in self.decoding else self.prefilling).remove(request)
+            del self.running[request]
+        request.phase = Phase.DONE
+        return True
 
     # -- plan
 
@@ -634,6 +687,7 @@ class OracleRun:
     replicas: list[OracleReplica]
     sent_ps: list[int]
     """When each client sent its request, by row."""
+    clients: OracleClients | None = None
 
 
 class OracleDoor:
@@ -662,6 +716,8 @@ def run(
     how: Disaggregation | None = None,
     delay: Delay | None = None,
     stop_ps: int | None = None,
+    patience: Patience | None = None,
+    admission: Admission | None = None,
 ) -> OracleRun:
     """Serve a trace step by step, at its own times, by a closed loop of clients, or as answers allow."""
     lives: dict[Request, Life] = {}
@@ -682,9 +738,12 @@ def run(
     if trace.dependencies is not None:
         sessions = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
         asked_ps += [to_ps(float(sent_s)) for sent_s in trace.arrival_s]
+    clients: OracleClients | None = None
 
     def done(row: int, now_ps: int) -> None:
-        if sessions is not None:
+        if clients is not None:
+            clients.answered(row, now_ps)
+        elif sessions is not None:
             sessions.answer(row, now_ps)
         elif concurrency is not None:
             ask(now_ps + front_end.respond_ps)
@@ -703,36 +762,67 @@ def run(
         decodes = receivers if replica.setup.role == "prefill" else [replica]
         return min(each.setup.max_model_len for each in decodes)
 
-    def send(row: int, now_ps: int) -> None:
-        prompt = int(trace.prompt_tokens[row])
+    def send(row: int, original: int, now_ps: int) -> str | None:
+        prompt = int(trace.prompt_tokens[original])
         longest = max(map(limit, senders))
-        most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
+        most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
+        if admission is not None and admission.decide(Request(row, now_ps, prompt, most), senders, now_ps):
+            rejected.add(row)
+            return "turned away"
         request = Request(row, now_ps, prompt, most)
-        request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
-        request.session = "" if trace.session_id is None else str(trace.session_id[row])
+        request.chain = [] if trace.prefixes is None else trace.prefixes.of(original)
+        request.session = "" if trace.session_id is None else str(trace.session_id[original])
         sender = senders[0] if len(senders) == 1 else gateways[0].pick(request)
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
-            if sessions is not None:
-                sessions.refuse(row, now_ps)
-            elif concurrency is not None:
-                ask(now_ps)
-            return
+            return "impossible"
         request.max_tokens = min(most, longest - prompt)
-        life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), replicas.index(sender))
+        life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
         life.chain = list(request.chain)
         lives[request] = by_row[row] = life
         sender.arrive(request)
+        return None
 
-    for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
-        ask(to_ps(float(sent_s)))
+    def leave(row: int, now_ps: int) -> bool:
+        """The client of a request that was routed has gone."""
+        life = by_row[row]
+        if life.first_ps is None:
+            first_ps = life.token_ps[0] + front_end.respond_ps if life.token_ps else now_ps + 1
+            has_first = first_ps <= now_ps and replicas[life.replica].setup.scheduler.stream
+            life.first_ps = life.token_ps[0] if has_first else -1
+            life.finish_ps = -1
+        return replicas[life.replica].let_leave(life.request, now_ps)
+
+    def client_tokens_ps(row: int) -> list[int]:
+        """Whole answers come when they are finished."""
+        life = by_row.get(row)
+        if life is None:
+            return []
+        return life.token_ps if replicas[life.replica].setup.scheduler.stream or life.finish_ps >= 0 else []
+
+    if admission is not None:
+        admission.begin()
+    if patience is not None:
+        server = Server(send, client_tokens_ps, leave)
+        clients = OracleClients(trace, concurrency, patience, door.enter, front_end.respond_ps, server)
+        clients.start([to_ps(float(sent_s)) for sent_s in trace.arrival_s])
+    else:
+        for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
+            ask(to_ps(float(sent_s)))
+    now_ps = -1
     while True:
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
         instants += [at_ps for at_ps, _ in coming[:1]] + (sessions.instants() if sessions is not None else [])
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
+        if clients is not None:
+            instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
-            return OracleRun(by_row, rejected, replicas, asked_ps)
+            if clients is not None:
+                asked_ps = [each.sent_ps for each in sorted(clients.attempts, key=lambda each: each.row)]
+                for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
+                    by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # gone before it came to a replica
+            return OracleRun(by_row, rejected, replicas, asked_ps, clients)
         now_ps = min(instants)
         for gateway in gateways:
             gateway.hear(now_ps - 1)
@@ -754,7 +844,15 @@ def run(
                 coming.append((door.enter(now_ps, int(trace.prompt_tokens[row])), row))
             if not coming or coming[0][0] > now_ps:
                 break
-            send(coming.pop(0)[1], now_ps)
+            row = coming.pop(0)[1]
+            if send(row, row, now_ps) is None:
+                continue
+            if sessions is not None:
+                sessions.refuse(row, now_ps)
+            elif concurrency is not None:
+                ask(now_ps)
+        if clients is not None:
+            clients.act(now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
                 begin_together(replica.group, now_ps, how.link if how else None)

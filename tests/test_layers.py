@@ -38,16 +38,26 @@ ALLOWED: dict[str, set[str]] = {
         "tables",
         "schedulers.base",
         "routers.base",
+        "admission.base",
         "workload.trace",
         "workload.dependencies",
     },
-    "scenario": {"plugins", "catalog", "cost", "schedulers.base", "routers.base", "workload.amounts"},
+    "scenario": {
+        "plugins",
+        "catalog",
+        "cost",
+        "schedulers.base",
+        "routers.base",
+        "admission.base",
+        "workload.amounts",
+    },
     "plugins": set(),
     "cost": {"catalog"},
     "calibrate": {"cost", "catalog", "tables"},
     "catalog": set(),
     "schedulers": {"state"},
     "routers": {"state"},
+    "admission": {"state"},
     "state": set(),
     "workload": {"tables", "plugins"},
     "tables": set(),
@@ -84,7 +94,7 @@ def test_a_library_is_imported_only_by_the_part_that_owns_it(file: Path) -> None
     assert not wrong, f"{_part(file)} must not import {wrong}"
 
 
-@pytest.mark.parametrize("family", ["schedulers", "routers"])
+@pytest.mark.parametrize("family", ["schedulers", "routers", "admission"])
 def test_a_policy_sees_only_the_state_and_its_own_base(family: str) -> None:
     for file in (PACKAGE / family).glob("*.py"):
         siblings = [name for name in _own_imports(file) if name.startswith(f"{family}.") and name != f"{family}.base"]

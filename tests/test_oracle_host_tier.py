@@ -75,7 +75,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
     """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU. The
     tables of steps and spans fit together."""
     n_replicas = len(cluster.replicas)
-    tables = tabulate(cluster, load, np.zeros(n_replicas, np.int32), ("serve",))
+    tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
     decode_rows(tables.steps, tables.spans)
     for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
         if not isinstance(replica, Tiered):

@@ -143,3 +143,18 @@ def test_swapping_wins_on_the_side_of_the_break_even_where_two_copies_are_quicke
         assert rates == sorted(rates)
         for bytes_per_s, rate in zip(module.LINKS.values(), rates, strict=True):
             assert (rate > recomputed["output_tokens_per_s"]) == (bytes_per_s > even_bytes_per_s)
+
+
+def test_retries_keep_a_cluster_overloaded_after_a_burst_and_admission_ends_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = study(monkeypatch, "overload")
+    calm, burst, after = module.SPANS_S.values()
+    alone, again, admitted = (module.run(case) for case in module.CASES)
+    for results in (alone, again, admitted):
+        assert module.answered_frac(results, calm) > 0.9
+        assert module.answered_frac(results, burst) < 0.5
+    assert module.answered_frac(alone, after) > 0.9
+    assert module.answered_frac(again, after) < 0.1  # the burst has been over for a minute
+    assert module.answered_frac(admitted, after) > 0.85
+    assert again.summary["wasted"]["frac"] > 0.8 > 0.3 > admitted.summary["wasted"]["frac"]

@@ -8,16 +8,20 @@ from random import Random
 
 from simpy.core import StopSimulation
 
+from simserve.admission.base import Admission
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
+from simserve.engine.clients import Clients
 from simserve.engine.conservation import check_conservation
+from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
+from simserve.engine.gate import Gate, Placed, Send
 from simserve.engine.gateway import Delay, Gateway, Refresher
 from simserve.engine.handoff import Disaggregation, Handoff, Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.link import Link
 from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Lane, Pipeline
-from simserve.engine.recorder import Recorder
+from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
@@ -63,6 +67,7 @@ class Cluster:
         front_end: FrontEnd | None = None,
         disaggregation: Disaggregation | None = None,
         delay: Delay | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
@@ -71,10 +76,12 @@ class Cluster:
         self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self.recorder = Recorder(len(self.rows), len(ranks))
-        self._asker = self._asking_sender(offered)
-        self.sender = self._asker or TraceSender(self.clock, self.rows, self.front_end, self._send, self._all_sent)
-        on_answer = self._asker.on_answer if self._asker else None
         self.replicas: list[Replica] = []
+        gate = None if admission is None else Gate(admission, self.rows, self.recorder, self._send)
+        send = self._send if gate is None else gate.send
+        self._asker = self._asking_sender(offered, send)
+        self.sender = self._asker or TraceSender(self.clock, self.rows, self.front_end, send, self._all_sent)
+        on_answer = self._asker.on_answer if self._asker else None
         is_alone = len(ranks) == 1 and self._asker is None
         for setup in setups:
             self.replicas += self._ranks(setup, on_answer, is_alone)
@@ -82,6 +89,9 @@ class Cluster:
         router.begin(Random(router_seed))
         self._gateway = self._open(router, [self.replicas[entry.index] for entry in self._entries])
         self._keeps_sessions = router.needs_sessions
+        if gate is not None:
+            gate.views = [self.replicas[entry.index] for entry in self._entries]
+            gate.on_refusal = self._asker.on_turning_away if self._asker else None
         if disaggregation is not None:
             self._connect(disaggregation, router_seed)
         self._end = Alarm(self.clock, self._stop, END_PHASE)
@@ -108,10 +118,19 @@ class Cluster:
         for replica in self.replicas:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
-        check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
+        n_routed = self.sender.n_sent - (self._asker.n_at_door if isinstance(self._asker, Clients) else 0)
+        check_conservation(n_routed, self.replicas, self.recorder, self.clock.now_ps)
 
-    def _asking_sender(self, offered: Offered) -> ClosedLoopSender | SessionSender | None:
+    def _asking_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:
         """Who sends because of answers; None: all is sent at times that are known before."""
+        what = (self.clock, self.rows, self.recorder, offered)
+        if offered.patience is not None:
+            clients = Clients(*what, offered.patience, self.front_end, send, self._all_sent)
+            if offered.patience.is_limited:
+                clients.deadlines = Deadlines(
+                    *what[:3], self.replicas, offered.patience, self.front_end.respond_ps, clients.on_failure
+                )
+            return clients
         kind: type[ClosedLoopSender | SessionSender]
         if offered.trace.dependencies is not None:
             kind = SessionSender if offered.concurrency is None else UserSender
@@ -119,7 +138,7 @@ class Cluster:
             kind = ClosedLoopSender
         else:
             return None
-        return kind(self.clock, self.rows, self.recorder, offered, self.front_end, self._send, self._all_sent)
+        return kind(*what, self.front_end, send, self._all_sent)
 
     def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool) -> list[Replica]:
         """The ranks of a replica, each with a policy of its own, for it may keep state."""
@@ -157,7 +176,7 @@ class Cluster:
             return Gateway(self.clock, router, replicas)
         return self._refresher.gateway(router, replicas)
 
-    def _send(self, row: int, now_ps: int) -> None:
+    def _send(self, row: int, now_ps: int) -> Placed | None:
         """Route one request; refuse it if its replica could never serve it."""
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
@@ -184,6 +203,7 @@ class Cluster:
                 self._asker.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(self.sender.n_sent, now_ps)
+        return (request, entry.index) if reason is None else None
 
     def _all_sent(self) -> None:
         """From here on the run drains."""
@@ -200,4 +220,5 @@ class Cluster:
         for replica in self.replicas:
             for request in (*replica.seats.running, *replica.seats.waiting, *replica.on_their_way):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
-                self.recorder.explain(request.row, reason)
+                if self.recorder.status[request.row] == UNFINISHED:
+                    self.recorder.explain(request.row, reason)

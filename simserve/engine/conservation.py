@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simserve.engine.recorder import FINISHED, REJECTED, Recorder
+from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.errors import InvariantError
 from simserve.units import to_s
@@ -11,8 +11,9 @@ from simserve.units import to_s
 def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
     """Raises InvariantError unless all requests sent have ended or are still there and hold all blocks in use."""
     at_s = to_s(now_ps)
-    still_there = sum(len(each) for r in replicas for each in (r.seats.running, r.seats.waiting, r.on_their_way))
-    ended = recorder.n_with(FINISHED) + recorder.n_with(REJECTED)
+    there = (each for r in replicas for group in (r.seats.running, r.seats.waiting, r.on_their_way) for each in group)
+    still_there = sum(recorder.status[request.row] == UNFINISHED for request in there)
+    ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
     for replica in replicas:

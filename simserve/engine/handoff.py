@@ -13,7 +13,7 @@ from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.routers.base import Router
 from simserve.schedulers.base import Blocked
-from simserve.state.request import Request
+from simserve.state.request import DONE, TRANSFER, Request
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,28 @@ class Receiving(Replica):
         self.coming_in.append((request, sender))
         if self._kept_out_by is None:
             self.ring(now_ps)
+
+    def abandon(self, request: Request, now_ps: int) -> int | None:
+        """As usual; what is on the link arrives first, as engines wait for transfers before they free blocks."""
+        if request.phase is not TRANSFER:
+            return super().abandon(request, now_ps)
+        for at_ps, _, each, _ in self._in_transfer:
+            if each is request:
+                return at_ps
+        if request in self._here:
+            self._here.remove(request)
+            self.n_away -= 1
+            self.seats.give_back(request, request.prefilled_tokens)
+        else:
+            sender = next(sender for each, sender in self.coming_in if each is request)
+            self.coming_in.remove((request, sender))
+            sender.give_back(request, now_ps)
+        request.phase = DONE
+        request.join_step = self.cohort.step
+        self._recorder.span(self.index, request, self.cohort.step)
+        self.n_outstanding -= 1
+        self.ring(now_ps)
+        return None
 
     def decide(self, now_ps: int) -> None:
         """Let those decode whose keys and values are here, let others in, and then as any replica."""

@@ -1,7 +1,7 @@
 """Offered: the load to serve, as columns that the engine reads a cell at a time."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.patience import Patience
 from simserve.errors import TraceError
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
-from simserve.workload.trace import Prefixes, Trace
+from simserve.workload.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class Offered:
     """The next rows, so many, for a closed loop that runs for a time rather than for a number of requests."""
     stop_sending_ps: int | None = None
     """A closed loop sends nothing from this instant on."""
+    patience: Patience | None = None
+    """Clients give up, or ask again; None: they wait as long as it takes."""
 
 
 class Rows:
@@ -40,11 +43,11 @@ class Rows:
         self.prompts: NDArray[np.int64] = empty
         self.outputs: NDArray[np.int64] = empty
         self.most: NDArray[np.int64] = empty
-        self._prefixes: list[tuple[int, Prefixes]] = []
-        """(first row, prefixes) of each trace that was added."""
-        self._sessions: list[tuple[int, NDArray[np.str_]]] = []
-        """(first row, sessions) likewise."""
-        self._traces: list[Trace] = []
+        self._traces: list[tuple[int, Trace]] = []
+        """(first row, trace) of each that was added."""
+        self._n = 0
+        self._original: dict[int, int] = {}
+        """The row of the load that a copy is of."""
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
@@ -52,42 +55,78 @@ class Rows:
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
-        self._traces.append(trace)
-        if trace.prefixes is not None:
-            self._prefixes.append((len(self.arrivals), trace.prefixes))
-        if trace.session_id is not None:
-            self._sessions.append((len(self.arrivals), trace.session_id))
+        self._traces.append((self._n, trace))
         most = np.full(len(trace), self._longest_tokens) if trace.max_tokens is None else trace.max_tokens
-        self.arrivals = np.concatenate([self.arrivals, array_to_ps(trace.arrival_s)])
-        self.prompts = np.concatenate([self.prompts, trace.prompt_tokens])
-        self.outputs = np.concatenate([self.outputs, trace.output_tokens])
-        self.most = np.concatenate([self.most, most])
+        self._extend([array_to_ps(trace.arrival_s), trace.prompt_tokens, trace.output_tokens, most])
+        self._n += len(trace)
+
+    def _extend(self, columns: Sequence[NDArray[np.int64]]) -> None:
+        """Put them behind the rows there are."""
+        have = (self.arrivals, self.prompts, self.outputs, self.most)
+        self.arrivals, self.prompts, self.outputs, self.most = (
+            np.concatenate([old[: self._n], new]) for old, new in zip(have, columns, strict=True)
+        )
         self.arrival_ps = self.arrivals.data
         self.prompt_tokens = self.prompts.data
         self.output_tokens = self.outputs.data
         """Tokens each request will really produce; the engine shortens those that would run past a limit."""
         self.max_tokens = self.most.data
 
+    def again(self, row: int, output_tokens: int | None = None) -> int:
+        """Add a copy of a row, which may have another answer; returns its number. O(1), but for now and then."""
+        new = self._n
+        if new == self.capacity:
+            self._extend([np.zeros(max(new, 1024), np.int64)] * 4)
+        for column in (self.arrival_ps, self.prompt_tokens, self.output_tokens, self.max_tokens):
+            column[new] = column[row]
+        if output_tokens is not None:
+            self.output_tokens[new] = output_tokens
+        self._original[new] = self.original(row)
+        self._n = new + 1
+        return new
+
+    def original(self, row: int) -> int:
+        """The row of the load that this one is, or is a copy of."""
+        return self._original.get(row, row)
+
+    def originals(self, rows: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
+        """The same of several."""
+        if not self._original or isinstance(rows, slice):
+            return rows
+        found = np.arange(self._n)
+        found[list(self._original)] = list(self._original.values())
+        return found[rows]
+
+    @property
+    def capacity(self) -> int:
+        """Cells of each column, those of rows to come included."""
+        return len(self.arrivals)
+
     def chain(self, row: int) -> list[int]:
         """The ids of a request's leading blocks; none without prefixes."""
-        place = bisect_right(self._prefixes, row, key=itemgetter(0)) - 1
-        if place < 0:
-            return []
-        first_row, prefixes = self._prefixes[place]
-        return prefixes.of(row - first_row)
+        trace, place = self._in_load(row)
+        return [] if trace.prefixes is None else trace.prefixes.of(place)
 
     def session(self, row: int) -> str:
         """Whose request it is; "" without sessions."""
-        place = bisect_right(self._sessions, row, key=itemgetter(0)) - 1
-        if place < 0:
-            return ""
-        first_row, sessions = self._sessions[place]
-        return str(sessions[row - first_row])
+        trace, place = self._in_load(row)
+        return "" if trace.session_id is None else str(trace.session_id[place])
 
-    def given(self, name: str) -> NDArray[Any] | None:
-        """A column of the load that the engine has no use for, `(n_rows,)`; None where the load has none."""
-        columns = [getattr(trace, name) for trace in self._traces]
-        return None if columns[0] is None else np.concatenate(columns)
+    def _in_load(self, row: int) -> tuple[Trace, int]:
+        """The trace that a row, or the one it is a copy of, is from, and its row there."""
+        row = self._original.get(row, row)
+        first_row, trace = self._traces[bisect_right(self._traces, row, key=itemgetter(0)) - 1]
+        return trace, row - first_row
+
+    def given(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[Any] | None:
+        """A column of the load that the engine has no use for, of some rows; None where the load has none."""
+        columns = [(first_row, getattr(trace, name)) for first_row, trace in self._traces]
+        if columns[0][1] is None:
+            return None
+        whole = np.empty(self._n, np.result_type(*(column for _, column in columns)))
+        for first_row, column in columns:
+            whole[first_row : first_row + len(column)] = column
+        return whole[self.originals(rows)]
 
     def __len__(self) -> int:
-        return len(self.arrivals)
+        return self._n

@@ -95,6 +95,55 @@ class Replica:
         """Requests that come from other replicas and do not run here yet."""
         return []
 
+    @property
+    def streams(self) -> bool:
+        """Tokens leave as they come; otherwise answers leave whole."""
+        return self._scheduler.stream
+
+    def uncomputed_tokens(self) -> int:
+        """Tokens of prefills that the steps done leave to compute; O(queue)."""
+        waiting = (*self.seats.waiting, *(request for request, _ in self._coming))
+        n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
+        return n_waiting + sum(request.prefill_left_tokens for request in self.seats.prefilling)
+
+    def step_end_ps(self, now_ps: int) -> int | None:
+        """When the step in flight is over, and with it the stretch; None: no step is in flight."""
+        stretch = self.stretch
+        if stretch is None:
+            return None
+        self.ring(now_ps)
+        if stretch.end_ps > now_ps:
+            return stretch.end_ps
+        self._step_end.due_ps = None  # a step of the stretch ends at this very instant, so the bell ends it now
+        self.commit(stretch, now_ps)
+        return None
+
+    def abandon(self, request: Request, now_ps: int) -> int | None:
+        """Its client has gone, and no step is in flight: it leaves. In a padded batch it stays to the end, as one that
+        has finished. Returns None, or when to say so again."""
+        if any(request is newcomer for newcomer, _ in self._coming):
+            self._coming = [(each, n) for each, n in self._coming if each is not request]
+        elif request.phase is DECODE and self._runs_to_completion:
+            self._linger(request, now_ps)
+            return None
+        else:
+            self.seats.abandon(request)
+        self.n_outstanding -= 1
+        self.ring(now_ps)
+        return None
+
+    def _linger(self, request: Request, now_ps: int) -> None:
+        lingering = self.cohort.lingering
+        if request in lingering:
+            return
+        self._recorder.span(self.index, request, self.cohort.step)
+        self.cohort.forget(request)
+        lingering.append(request)
+        self.n_outstanding -= self._scheduler.stream  # whole answers count until they leave
+        if len(lingering) == self.cohort.n:
+            self._end_batch(now_ps)
+        self.ring(now_ps)
+
     def found_tokens(self, request: Request) -> int:
         """Tokens of its prompt that the prefix cache has at this instant."""
         if self._caching is None:

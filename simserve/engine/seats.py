@@ -117,6 +117,22 @@ class Seats:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
 
+    def abandon(self, request: Request) -> None:
+        """Its client has gone: it leaves the queue, or its seat and its blocks."""
+        if request.phase is WAITING:
+            self.waiting.remove(request)  # in order of arrival those who gave up are the first
+            request.phase = DONE
+            return
+        if request.phase is DECODE:
+            self._recorder.span(self._index, request, self.cohort.step)
+            kv_tokens = self.cohort.drop(request)
+        else:
+            self.prefilling.remove(request)
+            kv_tokens = request.prefilled_tokens
+        if self._scheduler.follows:
+            self._scheduler.on_leave(request)
+        self.leave(request, kv_tokens)
+
     def leave(self, request: Request, kv_tokens: int) -> None:
         """Give back its seat and its blocks."""
         del self.running[request]

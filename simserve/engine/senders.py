@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.errors import SimserveError
@@ -21,7 +22,7 @@ class TraceSender:
         clock: Clock,
         rows: Rows,
         front_end: FrontEnd,
-        send: Callable[[int, int], None],
+        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
@@ -72,7 +73,7 @@ class ClosedLoopSender:
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
-        send: Callable[[int, int], None],
+        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
@@ -110,6 +111,9 @@ class ClosedLoopSender:
         if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
             raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
         self._ask(now_ps)
+
+    on_turning_away = on_refusal
+    """Not admitted, it asks again at once too."""
 
     def _ask(self, sent_ps: int) -> None:
         """A client sends the next row, if there is one."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.engine.senders import MOST_REFUSED_AT_ONCE
@@ -34,7 +35,7 @@ class SessionSender:
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
-        send: Callable[[int, int], None],
+        send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.sessions = Sessions(offered.trace.dependencies or Dependencies.none(len(offered.trace)))
@@ -95,6 +96,10 @@ class SessionSender:
         sessions.n_unsent[session] = sessions.n_due[session] = 0
         self._end_one(session, now_ps)
         self._check_end()
+
+    def on_turning_away(self, row: int, reason: str, now_ps: int) -> None:
+        """Not admitted, it is refused."""
+        self.on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:
         """The first session is due at its arrival."""

@@ -3,64 +3,74 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.attempts import attempt_columns
+from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
-from simserve.engine.sending_order import in_order_of_sending
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.run_tables import RunTables
 from simserve.units import array_to_s
-from simserve.workload.trace import Trace
+
+GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "max_tokens")
+"""Columns of the load that the tables hand on as they are, nulls where it has none."""
 
 
-def tabulate(cluster: Cluster, trace: Trace, replica_pool: NDArray[np.int32], pool_names: tuple[str, ...]) -> RunTables:
-    """The tables of a finished run; a closed loop's rows that were never sent are left out.
+def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tuple[str, ...]) -> RunTables:
+    """The tables of a finished run, requests in the order of sending; rows that were never sent are left out.
 
     replica_pool: `(n_replicas,)`, the pool of each replica.
     """
-    sender = cluster.sender
-    n_sent = len(cluster.rows) if isinstance(sender, SessionSender) else sender.n_sent
-    replica = cluster.recorder.columns["replica"][:n_sent].astype(np.int32)
+    sent = cluster.sender.rows_sent
+    replica = cluster.recorder.columns["replica"][sent].astype(np.int32)
     pool = np.where(replica == NEVER, NEVER, replica_pool[replica]).astype(np.int32)
-    requests = _requests(cluster, trace, n_sent) | {
+    requests = _requests(cluster, sent) | {
         "replica": replica,
-        "prefill_replica": cluster.recorder.columns["prefill_replica"][:n_sent].astype(np.int32),
+        "prefill_replica": cluster.recorder.columns["prefill_replica"][sent].astype(np.int32),
         "pool": Categorical(pool, pool_names),
+        **attempt_columns(cluster),
     }
-    tables = RunTables(requests, _steps(cluster), _spans(cluster))
-    return in_order_of_sending(tables, sender, cluster.rows) if isinstance(sender, SessionSender) else tables
+    return RunTables(requests, _steps(cluster), _spans(cluster))
 
 
-def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
+def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
+    sender = cluster.sender
     recorded, rows, respond_ps = cluster.recorder.columns, cluster.rows, cluster.front_end.respond_ps
-    zeros = np.zeros(n, np.int32)
-    return {
-        "request_id": np.arange(n) if trace.request_id is None else trace.request_id[:n],
-        "arrival_s": array_to_s(rows.arrivals[:n]),
-        "prompt_tokens": rows.prompts[:n],
-        "output_tokens": rows.outputs[:n],
-        "max_tokens": None if trace.max_tokens is None else rows.most[:n],
-        "status": Categorical(recorded["status"][:n].astype(np.int32), STATUS),
-        "status_reason": Categorical(recorded["status_reason"][:n].astype(np.int32), tuple(cluster.recorder.reasons)),
-        "scheduled_s": _instants(recorded["scheduled_ps"][:n]),
-        "first_token_s": _instants(recorded["first_token_ps"][:n], respond_ps),
-        "finish_s": _instants(recorded["finish_ps"][:n], respond_ps),
-        "preempted_s": array_to_s(recorded["preempted_ps"][:n]),
-        "transfer_s": array_to_s(recorded["transfer_ps"][:n]),
-        "transfer_wait_s": array_to_s(recorded["transfer_wait_ps"][:n]),
-        "n_preemptions": recorded["n_preemptions"][:n].astype(np.int32),
-        "n_recomputed_tokens": recorded["n_recomputed_tokens"][:n],
-        "cached_tokens": recorded["cached_tokens"][:n],
-        "n_swaps": recorded["n_swaps"][:n].astype(np.int32),
-        "host_cached_tokens": recorded["host_cached_tokens"][:n],
-        "disk_cached_tokens": recorded["disk_cached_tokens"][:n],
-        "session_id": None if trace.session_id is None else trace.session_id[:n],
-        "turn": None if trace.turn is None else trace.turn[:n],
-        "session_requests": None,
-        "attempt": zeros + 1,
-        "priority": zeros if trace.priority is None else trace.priority[:n],
-        "slo_class": None if trace.slo_class is None else trace.slo_class[:n],
+    given = {name: rows.given(name, sent) for name in GIVEN}
+    if given["request_id"] is None:
+        given["request_id"] = _numbers(cluster)
+    if given["priority"] is None:
+        given["priority"] = np.zeros(cluster.sender.n_sent, np.int32)
+    return given | {
+        "arrival_s": array_to_s(rows.arrivals[sent]),
+        "prompt_tokens": rows.prompts[sent],
+        "output_tokens": rows.outputs[sent],
+        "max_tokens": None if given["max_tokens"] is None else rows.most[sent],
+        "status": Categorical(recorded["status"][sent].astype(np.int32), STATUS),
+        "status_reason": Categorical(recorded["status_reason"][sent].astype(np.int32), tuple(cluster.recorder.reasons)),
+        "scheduled_s": _instants(recorded["scheduled_ps"][sent]),
+        "first_token_s": _instants(recorded["first_token_ps"][sent], respond_ps),
+        "finish_s": _instants(recorded["finish_ps"][sent], respond_ps),
+        "preempted_s": array_to_s(recorded["preempted_ps"][sent]),
+        "transfer_s": array_to_s(recorded["transfer_ps"][sent]),
+        "transfer_wait_s": array_to_s(recorded["transfer_wait_ps"][sent]),
+        "n_preemptions": recorded["n_preemptions"][sent].astype(np.int32),
+        "n_recomputed_tokens": recorded["n_recomputed_tokens"][sent],
+        "cached_tokens": recorded["cached_tokens"][sent],
+        "n_swaps": recorded["n_swaps"][sent].astype(np.int32),
+        "host_cached_tokens": recorded["host_cached_tokens"][sent],
+        "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
+        "session_requests": sender.sessions.n_rows_of(sender.rows_sent) if isinstance(sender, SessionSender) else None,
     }
+
+
+def _numbers(cluster: Cluster) -> NDArray[np.int64]:
+    """Ids of requests that the load gives none: their places in the order of sending; those of attempts at one are its
+    first's."""
+    sent, n_sent = cluster.sender.rows_sent, cluster.sender.n_sent
+    if not isinstance(cluster.sender, Clients):
+        return np.arange(n_sent)
+    return np.arange(len(cluster.rows))[cluster.rows.originals(sent)]
 
 
 def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
@@ -107,8 +117,10 @@ def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
 def _spans(cluster: Cluster) -> Columns:
     per_replica = [cluster.recorder.spans(replica.index) for replica in cluster.replicas]
     rows = _columns(per_replica)
+    place = np.empty(cluster.rows.capacity, np.int64)
+    place[cluster.sender.rows_sent] = np.arange(cluster.sender.n_sent)
     return {
-        "request_id": rows["request_id"],
+        "request_id": place[rows["request_id"]],
         "replica": np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica))),
         "first_step": rows["first_step"],
         "last_step": rows["last_step"],

@@ -17,7 +17,7 @@ LEAST_RATIO = 1.5
 
 
 def is_saturated(requests: Columns, window: Window) -> bool:
-    """The backlog (arrived, neither answered nor refused) kept growing through the window.
+    """The backlog (arrived, neither answered nor refused nor given up) kept growing through the window.
 
     A simple test: its means over the three thirds of the window rise, by an amount that matters, and do not level
     off. Bursts that drain, a start-up that levels off, and a closed loop do not pass it; a window that ends inside a
@@ -35,7 +35,7 @@ def is_saturated(requests: Columns, window: Window) -> bool:
 def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, float]:
     """Mean number of requests in the system in each third of the window."""
     refused = requests["status"].is_("rejected")
-    leave_s = requests["finish_s"][~refused]
+    leave_s = np.fmin(requests["finish_s"], requests["gave_up_s"])[~refused]
     arrival_s = requests["arrival_s"][~refused]
     # Who is there when the window opens has arrived at its start, who left before was never there.
     arrival_s = np.where(leave_s < window.start_s, math.nan, np.maximum(arrival_s, window.start_s))

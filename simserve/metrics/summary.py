@@ -10,6 +10,7 @@ from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.host_tier import host_tier
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.prefix_cache import prefix_cache
+from simserve.metrics.retries import retries
 from simserve.metrics.routing import routing
 from simserve.metrics.saturation import is_saturated
 from simserve.metrics.sessions import sessions
@@ -33,6 +34,7 @@ def summary(
     latencies: Mapping[str, Distribution],
     met: Mapping[str, Flags],
     use: Utilisation,
+    computed_for_nobody: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything that is reported of a run in numbers; NaN where a number could not be measured."""
     n = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
@@ -59,6 +61,8 @@ def summary(
         **throughput(requests, window),
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "retries": retries(requests, window),
+        "wasted": dict(computed_for_nobody),
         "preemptions": preemptions(requests, window),
         "prefix_cache": prefix_cache(requests, window),
         "transfer": transfer(requests, window, facts, use),

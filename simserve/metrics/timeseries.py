@@ -102,7 +102,7 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
     each span; a span begins with its first token, so being handed over counts where they decode."""
     requests, spans = tables.requests, tables.spans
     joined_s = _first_joins(tables)
-    joined_s[np.isinf(joined_s)] = np.nan
+    joined_s = np.where(np.isinf(joined_s), requests["gave_up_s"], joined_s)
     known = requests["replica"] >= 0
     enter_s = np.concatenate([requests["scheduled_s"][known], spans["join_s"]])
     leave_s = np.concatenate([joined_s[known], span_ends(rows, spans)])

@@ -130,6 +130,7 @@ class Answers:
                 "Rejected, timed out, unfinished",
                 " / ".join(count(self.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
             ),
+            *self._asking_again(),
             ("Preemptions", count(at("preemptions", "n"))),
             ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
             ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
@@ -144,6 +145,15 @@ class Answers:
             *self._beside_the_gpus(),
             *self._in_sessions(),
         ]
+
+    def _asking_again(self) -> list[tuple[str, str]]:
+        """What clients did that gave up, or asked again."""
+        attempts, wasted = self.number("retries", "attempts_per_request"), self.number("wasted", "frac")
+        told = []
+        if attempts is not None and attempts > 1:
+            told.append(("Attempts a request", rate(attempts)))
+            told.append(("Answered in the end", share(self.number("retries", "succeeded_frac"))))
+        return [*told, ("Tokens computed for nobody", share(wasted))] if wasted else told
 
     def _found(self) -> list[tuple[str, str]]:
         """What prefix caches had."""

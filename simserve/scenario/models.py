@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from simserve import plugins
+from simserve.admission.base import Admission
 from simserve.routers.base import Router
 from simserve.scenario import setup, written
 from simserve.workload.amounts import Time
@@ -171,6 +172,8 @@ class Cluster(Part):
     router: PluginSpec = {"kind": "round_robin"}
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
     kv_link: KvLink | None = None
+    admission: PluginSpec | None = None
+    """Who may enter, asked before the router; left out: everybody."""
     decode_router: PluginSpec | None = None
     """Which decode replica a request goes to once its prompt is computed; left out: as `router`."""
     views: Views | None = None
@@ -190,6 +193,31 @@ class TraceFile(Part):
     """Of the file: a resolved scenario replays what it replayed before, or says that the file has changed."""
 
 
+class Timeout(Part):
+    """How long clients wait before they give up."""
+
+    ttft_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """For the first token."""
+    e2e_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
+    """For the whole answer."""
+
+
+class Retries(Part):
+    """How clients ask again that were not admitted or gave up; left out, as OpenAI's client does (its _constants.py and
+    _base_client.py)."""
+
+    max_attempts: Annotated[int, Field(ge=2, le=1000)] = 3
+    """In all, the first included."""
+    backoff_s: Annotated[NotNegative, Field(le=86_400)] = 0.5
+    """Wait before the second attempt."""
+    multiplier: Annotated[Finite, Field(ge=1, le=1000)] = 2.0
+    """Each further wait is longer by this factor."""
+    max_backoff_s: Annotated[NotNegative, Field(le=86_400)] = 8.0
+    """No wait is longer."""
+    jitter: Annotated[Finite, Field(ge=0, le=1)] = 0.25
+    """Up to this share of each wait is left out, by chance."""
+
+
 class Workload(Part):
     """Who asks for what, when: exactly one of arrivals, trace and client."""
 
@@ -205,6 +233,10 @@ class Workload(Part):
     """Output limit that every request states, where the trace has none; left out: the model's limit."""
     drain_limit_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     """How long after the last arrival the run may go on; left out: until all is done."""
+    timeout: Timeout | None = None
+    """Left out: clients wait as long as it takes."""
+    retries: Retries | None = None
+    """Left out: nobody asks again."""
 
 
 class ClosedLoop(Part):
@@ -299,6 +331,11 @@ class Scenario(Part):
         """A new router, which has seen nothing yet."""
         router: Router = plugins.build("routers", self.cluster.router)
         return router
+
+    def build_admission(self) -> Admission | None:
+        """Likewise, for who may enter; None: everybody."""
+        spec = self.cluster.admission
+        return None if spec is None else plugins.build("admission", spec)
 
     def build_decode_router(self) -> Router | None:
         """Likewise, for requests whose prompt is computed; None without decode pools."""

@@ -22,7 +22,7 @@ MISSING = {
 }
 """What to do about required keys."""
 
-PLUGIN_KEYS = {"router", "scheduler", "arrivals", "lengths", "prefixes"}
+PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
 """What lies inside is checked by the plug-ins, of which some know what to do with infinity."""
 
 MOST_ROUNDS = 8

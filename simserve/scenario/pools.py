@@ -6,6 +6,7 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.plugins.flaws import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
+from simserve.scenario.clients import resolve_admission
 from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
@@ -24,7 +25,8 @@ def resolve_cluster(draft: Draft) -> Cluster:
     _check_names(draft)
     pools = tuple(_resolve_pool(draft, index) for index in range(len(cluster.pools)))
     spec = cluster.router if router is None else {"kind": cluster.router["kind"], **plugins.spelled_out(router)}
-    return cluster.model_copy(update={"router": spec, "pools": pools, **resolve_disaggregation(draft, pools)})
+    update = {"router": spec, "pools": pools, "admission": resolve_admission(draft, cluster)}
+    return cluster.model_copy(update=update | resolve_disaggregation(draft, pools))
 
 
 def _check_names(draft: Draft) -> None:

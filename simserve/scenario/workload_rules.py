@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from simserve import plugins
 from simserve.plugins.flaws import Path, as_json, flaws_of
+from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
 from simserve.scenario.models import ClosedLoop, TraceFile, Workload
 
@@ -22,6 +23,7 @@ def resolve_workload(draft: Draft) -> Workload:
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
+    check_clients(draft, workload)
     update: dict[str, Any] = {
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),

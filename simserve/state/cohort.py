@@ -78,10 +78,14 @@ class Cohort:
     def drop(self, request: Request) -> int:
         """Take out a member that has not finished; like `leave`, and its finish is forgotten."""
         kv_tokens = self.leave(request)
+        self.forget(request)
+        return kv_tokens
+
+    def forget(self, request: Request) -> None:
+        """A member will never finish; it stays until it leaves."""
         self._finishes = [entry for entry in self._finishes if entry[2] is not request]
         heapify(self._finishes)
         self.next_finish_step = self._finishes[0][0] if self._finishes else NOBODY_FINISHES
-        return kv_tokens
 
     def pop_finished(self) -> list[Request]:
         """Members whose last token came with the last step, by the order in which they joined; still members."""

@@ -51,6 +51,8 @@ REQUESTS = _fields("""
     int32: n_swaps
     int64 tokens: host_cached_tokens disk_cached_tokens
     int64: session_requests
+    float s: first_sent_s gave_up_s
+    int64 tokens: wasted_tokens
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

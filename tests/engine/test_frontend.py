@@ -24,7 +24,7 @@ def test_a_request_is_scheduled_when_it_is_through_the_door_and_its_tokens_arriv
     front_end = FrontEnd(receive_ps=4 * MS, token_ps=MS, respond_ps=2 * MS)
     cluster = serve(replica_setup(cost=STEP_OF_10_MS), trace([0.0, 0.0], [1, 2], [1, 2]), front_end=front_end)
     assert instants(cluster, "scheduled_ps") == [5, 15]  # through at 5 and 11; the second waits for the step in flight
-    requests = tabulate(cluster, trace([0.0, 0.0], [1, 2], [1, 2]), np.zeros(1, np.int32), ("serve",)).requests
+    requests = tabulate(cluster, np.zeros(1, np.int32), ("serve",)).requests
     assert requests["first_token_s"].tolist() == [0.017, 0.027]
     assert requests["finish_s"].tolist() == [0.017, 0.037]
     assert requests["arrival_s"].tolist() == [0.0, 0.0]

@@ -6,6 +6,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from simserve.admission.base import Admission
+from simserve.admission.queue_length import QueueLength
+from simserve.engine.cluster import Cluster
+from simserve.engine.offered import Offered
+from simserve.engine.patience import Patience
+from simserve.engine.recorder import REJECTED, TIMED_OUT
+from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.doubles import LineCost, replica_setup, serve
@@ -70,3 +77,43 @@ def test_littles_law_holds_to_the_picosecond_for_decoding_requests() -> None:
     assert columns["n_preemptions"].sum() == 0
     in_decode_ps = columns["finish_ps"] - columns["first_token_ps"]
     assert int((rows["decode_requests"] * lasted_ps).sum()) == int(in_decode_ps.sum())
+
+
+def one_server(load: Trace, patience: Patience, admission: Admission | None = None) -> Cluster:
+    """One seat, a prompt a step."""
+    policy = Chunked(max_num_batched_tokens=10**9, max_num_seqs=1)
+    setup = replica_setup(policy, LineCost(token=PS_A_TOKEN), n_blocks=10**8)
+    cluster = Cluster([setup], RoundRobin(), Offered(load, patience=patience), 0, admission=admission)
+    cluster.run()
+    return cluster
+
+
+def poisson(rate_per_s: float, prompt_tokens: NDArray[np.float64], seed: int) -> Trace:
+    n = len(prompt_tokens)
+    arrival_s = np.cumsum(np.random.default_rng([seed, 1]).exponential(1 / rate_per_s, n))
+    return Trace(arrival_s, np.maximum(1, prompt_tokens).astype(np.int64), np.ones(n, np.int64))
+
+
+@pytest.mark.parametrize(("rate_per_s", "n_places"), [(8.0, 5), (14.0, 3), (5.0, 1)])
+def test_a_queue_with_few_places_refuses_as_many_as_m_m_1_k(rate_per_s: float, n_places: int) -> None:
+    load = poisson(rate_per_s, np.random.default_rng(17).exponential(1000, N_REQUESTS), seed=17)
+    cluster = one_server(load, Patience(), QueueLength(max_outstanding=n_places))
+    rho = rate_per_s / 10
+    theory = (1 - rho) * rho**n_places / (1 - rho ** (n_places + 1))
+    assert cluster.recorder.n_with(REJECTED) / N_REQUESTS == pytest.approx(theory, rel=0.03)
+
+
+@pytest.mark.parametrize("rate_per_s", [8.0, 14.0])
+def test_as_many_give_up_as_in_m_m_1_with_patience(rate_per_s: float) -> None:
+    # The work V before an arrival has an atom c at 0 and, where nobody joins who finds more than D, the density
+    # l c exp(-(m - l) v) up to D and l c exp(l D) exp(-m v) beyond (level crossing; Gnedenko and Kovalenko, 1989). A
+    # first token is in time if V + S <= D. A step is never cut short, so who gives up in service is served to the end.
+    rate, mean_rate, patience_s = rate_per_s, 10.0, 0.3
+    load = poisson(rate, np.random.default_rng(23).exponential(1000, N_REQUESTS), seed=23)
+    cluster = one_server(load, Patience(ttft_ps=int(patience_s * 1e12)))
+    both, gap = mean_rate * patience_s, mean_rate - rate
+    below = (1 - np.exp(-gap * patience_s)) / gap
+    empty = 1 / (1 + rate * below + rate * np.exp(-gap * patience_s) / mean_rate)
+    late_below = np.exp(-both) * (np.exp(rate * patience_s) - 1) / rate
+    in_time = empty * (1 - np.exp(-both) + rate * (below - late_below))
+    assert cluster.recorder.n_with(TIMED_OUT) / N_REQUESTS == pytest.approx(1 - in_time, rel=0.03)

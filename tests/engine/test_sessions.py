@@ -134,14 +134,14 @@ def test_users_who_go_on_draw_further_sessions() -> None:
 def tables(load: Trace) -> Columns:
     """The requests table of a run."""
     cluster = served(load)
-    return tabulate(cluster, load, np.zeros(1, np.int32), ("serve",)).requests
+    return tabulate(cluster, np.zeros(1, np.int32), ("serve",)).requests
 
 
 def test_requests_are_listed_in_the_order_of_sending_and_spans_name_their_places() -> None:
     load = waiting(trace([0.0, 0.0, 0.012], [8, 9, 10], [4, 1, 1]), {1: [0]})
     load = replace(load, session_id=np.array(["a", "a", "b"]), turn=np.array([1, 2, 1]))
     cluster = served(load)
-    found = tabulate(cluster, load, np.zeros(1, np.int32), ("serve",))
+    found = tabulate(cluster, np.zeros(1, np.int32), ("serve",))
     assert found.requests["request_id"].tolist() == [0, 1, 2]
     assert found.requests["prompt_tokens"].tolist() == [8, 10, 9]
     assert found.requests["session_id"].tolist() == ["a", "b", "a"]

@@ -279,6 +279,9 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "turn": None,
         "session_requests": None,
         "attempt": np.ones(n, np.int32),
+        "first_sent_s": np.array([life.arrival_ps / S for life in lives]),
+        "gave_up_s": np.full(n, np.nan),
+        "wasted_tokens": np.zeros(n, np.int64),
         "priority": np.zeros(n, np.int32),
         "slo_class": None,
     }

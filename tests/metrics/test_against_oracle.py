@@ -31,7 +31,7 @@ def gaps_s(life: oracle.Life) -> list[float]:
 def test_gaps_and_first_tokens_are_those_of_the_oracles_tokens(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)
     n_ranks = len(cluster.replicas)
-    run = tabulate(cluster, load, np.zeros(n_ranks, np.int32), ("serve",))
+    run = tabulate(cluster, np.zeros(n_ranks, np.int32), ("serve",))
     results = reduced(run, replicas[0], n_ranks)
     done = {row: life for row, life in truth.lives.items() if life.finish_ps >= 0}
     pooled = [gap for life in done.values() for gap in gaps_s(life)]

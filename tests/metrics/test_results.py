@@ -126,6 +126,9 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "host_cached_tokens",
         "disk_cached_tokens",
         "session_requests",
+        "first_sent_s",
+        "gave_up_s",
+        "wasted_tokens",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",

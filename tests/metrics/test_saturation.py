@@ -15,7 +15,12 @@ def served(arrival_s: "np.ndarray[tuple[int], np.dtype[np.float64]]", service_s:
     for i, at_s in enumerate(arrival_s):
         free_s = finish_s[i] = max(free_s, at_s) + service_s
     status = Categorical(np.ones(len(arrival_s), np.int32), STATUS)
-    return {"arrival_s": arrival_s, "finish_s": finish_s, "status": status}
+    return {
+        "arrival_s": arrival_s,
+        "finish_s": finish_s,
+        "gave_up_s": np.full(len(arrival_s), np.nan),
+        "status": status,
+    }
 
 
 def poisson(rate_per_s: float, n: int, seed: int) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -38,6 +43,14 @@ def test_more_than_can_be_served_is_saturated(load: float, seed: int) -> None:
 def test_less_than_can_be_served_is_not(load: float, seed: int) -> None:
     requests = served(poisson(load, 3000, seed), 1.0)
     assert not is_saturated(requests, window(requests))
+
+
+def test_who_gives_up_is_backlog_no_longer() -> None:
+    requests = served(poisson(1.5, 3000, 0), 1.0)
+    waits = requests["finish_s"] > requests["arrival_s"] + 20
+    requests["gave_up_s"][waits] = requests["arrival_s"][waits] + 20
+    requests["finish_s"][waits] = np.nan
+    assert not is_saturated(requests, window({**requests, "finish_s": np.nan_to_num(requests["finish_s"])}))
 
 
 def test_what_is_never_answered_is_backlog() -> None:
@@ -65,7 +78,8 @@ def test_a_closed_loop_is_not() -> None:
     finish_s = np.arange(1, 641) * 0.1
     arrival_s = np.concatenate([np.zeros(64), finish_s[:-64]])
     status = Categorical(np.ones(640, np.int32), STATUS)
-    requests = {"arrival_s": arrival_s, "finish_s": finish_s, "status": status}
+    gave_up_s = np.full(len(arrival_s), np.nan)
+    requests = {"arrival_s": arrival_s, "finish_s": finish_s, "gave_up_s": gave_up_s, "status": status}
     assert not is_saturated(requests, window(requests))
 
 
@@ -79,6 +93,7 @@ def test_the_backlog_counts_who_was_there_before_the_window() -> None:
     requests = {
         "arrival_s": np.array([0.0, 1.0, 19.0]),
         "finish_s": np.array([5.0, 15.0, 40.0]),
+        "gave_up_s": np.full(3, np.nan),
         "status": status,
     }
     # [10, 19]: the second is there until 15, the third never for any time

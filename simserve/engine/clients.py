@@ -1,0 +1,217 @@
+"""Clients: send the load where they may give up on an answer, or ask again."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
+from simserve.engine.deadlines import Deadlines
+from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.gate import Send
+from simserve.engine.offered import Offered, Rows
+from simserve.engine.patience import Patience
+from simserve.engine.recorder import Recorder
+from simserve.engine.senders import MOST_REFUSED_AT_ONCE
+from simserve.errors import SimserveError
+
+
+class Clients:
+    """Sends the load at its own times, or in a closed loop: each client sends when its last request has ended.
+
+    An attempt is a row of its own: the load's rows, and copies of those that were refused or timed out. A request that
+    could never be served is not tried again.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rows: Rows,
+        recorder: Recorder,
+        offered: Offered,
+        patience: Patience,
+        front_end: FrontEnd,
+        send: Send,
+        on_end: Callable[[], None],
+    ) -> None:
+        self._rows, self._recorder, self._offered = rows, recorder, offered
+        self._backoff = patience.backoff
+        self._door = Door(front_end)
+        self._respond_ps = front_end.respond_ps
+        self._send = send
+        self._on_end = on_end
+        self.deadlines: Deadlines | None = None
+        self._fresh: Iterator[int] = iter(range(len(rows)))
+        """Rows of the load that are not sent yet."""
+        self._n_fresh = 0
+        """How many were."""
+        self._failed: dict[int, int] = {}
+        """Rows that were tried before: which attempt each is."""
+        self._to_send: list[tuple[int, int, int | None]] = []
+        """A heap of (instant, number, the row that failed; None: a row of the load)."""
+        self._n_entries = 0
+        self._at_door: deque[tuple[int, int]] = deque()
+        """(instant at which it is through, row) of requests on their way, in order."""
+        self._sent: list[int] = []
+        self._whole_tokens: dict[int, int] = {}
+        """Answers of rows that were cut at a limit, as they were offered."""
+        self._n_refused_at_once = 0
+        self._due = Alarm(clock, self._send_due, SEND_PHASE)
+
+    # -- what the cluster calls ------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Wait for the first arrival, or send from all clients of a closed loop."""
+        if self._offered.concurrency is None:
+            self._wait_for_arrival()
+        for _ in range(self._offered.concurrency or 0):
+            self._put(0, None)
+
+    @property
+    def n_sent(self) -> int:
+        """Requests sent, each attempt counted."""
+        return len(self._sent)
+
+    @property
+    def n_at_door(self) -> int:
+        """Of these, those that are not through the front end, and whose clients wait."""
+        return sum(not self._has_gone(row) for _, row in self._at_door)
+
+    @property
+    def rows_sent(self) -> NDArray[np.int64]:
+        """Those that were sent, in the order of sending."""
+        return np.array(self._sent, np.int64)
+
+    @property
+    def attempts(self) -> NDArray[np.int32]:
+        """Which attempt each of these was, from 1."""
+        return np.array([self._failed.get(row, 1) for row in self._sent], np.int32)
+
+    def on_answer(self, row: int, now_ps: int) -> None:
+        """The last token of an answer is computed; its client has it soon after, if it still waits for it."""
+        if self.deadlines is None or self.deadlines.answered(row, now_ps):
+            self._n_refused_at_once = 0
+            self._ask_next(now_ps + self._respond_ps)
+
+    def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
+        """A request can never be served."""
+        if self.deadlines is not None:
+            self.deadlines.refused(row)
+        self._n_refused_at_once += 1
+        if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
+            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+        self._ask_next(now_ps)
+
+    def on_turning_away(self, row: int, _: str, now_ps: int) -> None:
+        """A request was not admitted."""
+        if self.deadlines is not None:
+            self.deadlines.refused(row)
+        self.on_failure(row, now_ps)
+
+    def on_failure(self, row: int, now_ps: int) -> None:
+        """A client has no answer: it asks again, or is done with it."""
+        attempt, backoff = self._failed.get(row, 1), self._backoff
+        if backoff is None or attempt >= backoff.max_attempts:
+            self._ask_next(now_ps)
+        else:
+            self._put(now_ps + backoff.wait_ps(self._rows.original(row), attempt), row)
+
+    # -- sending ---------------------------------------------------------------------------------------------------
+
+    def _ask_next(self, at_ps: int) -> None:
+        """A client of a closed loop sends its next request then."""
+        if self._offered.concurrency is not None:
+            self._put(at_ps, None)
+
+    def _wait_for_arrival(self) -> None:
+        """The next row of a load that has its own times."""
+        row = next(self._fresh, None)
+        if row is None:
+            self._on_end()
+            return
+        heappush(self._to_send, (self._rows.arrival_ps[row], -1, row))  # before those who ask again at that instant
+        self._wake(self._rows.arrival_ps[row])
+
+    def _put(self, at_ps: int, failed_row: int | None) -> None:
+        self._n_entries += 1
+        heappush(self._to_send, (at_ps, self._n_entries, failed_row))
+        self._wake(at_ps)
+
+    def _wake(self, at_ps: int) -> None:
+        due_ps = self._due.due_ps
+        if due_ps is None or at_ps < due_ps:
+            self._due.set(at_ps)
+
+    def _send_due(self, now_ps: int) -> None:
+        """All that clients send at this instant, then all that is through the door; what comes of it may send more."""
+        to_send, at_door = self._to_send, self._at_door
+        while True:
+            if to_send and to_send[0][0] <= now_ps:
+                self._go(heappop(to_send), now_ps)
+            elif at_door and at_door[0][0] <= now_ps:
+                self._enter(at_door.popleft()[1], now_ps)
+            else:
+                break
+        for queue in (to_send, at_door):
+            if queue:
+                self._wake(queue[0][0])
+
+    def _go(self, entry: tuple[int, int, int | None], now_ps: int) -> None:
+        """A client sends a row of the load, or one of its own again."""
+        _, number, failed_row = entry
+        row: int | None
+        if number < 0:
+            row = failed_row
+            self._wait_for_arrival()
+        elif self._has_stopped(now_ps):
+            row = None
+        else:
+            row = self._next_fresh() if failed_row is None else self._again(failed_row)
+        if row is None:
+            self._on_end()
+            return
+        self._rows.arrival_ps[row] = now_ps
+        self._sent.append(row)
+        if self.deadlines is not None:
+            self.deadlines.sent(row, now_ps)
+        self._at_door.append((self._door.out_ps(now_ps, self._rows.prompt_tokens[row]), row))
+
+    def _has_stopped(self, now_ps: int) -> bool:
+        stop_ps = self._offered.stop_sending_ps
+        return stop_ps is not None and now_ps >= stop_ps
+
+    def _next_fresh(self) -> int | None:
+        """The next row of a closed loop; draws further ones where it runs for a time."""
+        row = next(self._fresh, None)
+        if row is None and self._offered.draw_more is not None:
+            first = len(self._rows)
+            self._rows.append(self._offered.draw_more(self._n_fresh))
+            self._recorder.grow(self._rows.capacity)
+            self._fresh = iter(range(first, len(self._rows)))
+            row = next(self._fresh)
+        self._n_fresh += row is not None
+        return row
+
+    def _again(self, failed_row: int) -> int:
+        """A row for the next attempt."""
+        row = self._rows.again(failed_row, self._whole_tokens.get(failed_row))
+        if self._rows.capacity > len(self._recorder.status):
+            self._recorder.grow(self._rows.capacity)
+        self._failed[row] = self._failed.get(failed_row, 1) + 1
+        return row
+
+    def _enter(self, row: int, now_ps: int) -> None:
+        """Through the front end: to a replica, unless its client has gone meanwhile."""
+        if self._has_gone(row):
+            return
+        offered_tokens = self._rows.output_tokens[row]
+        placed = self._send(row, now_ps)
+        if self._rows.output_tokens[row] != offered_tokens:
+            self._whole_tokens[row] = offered_tokens
+        if placed is not None and self.deadlines is not None:
+            self.deadlines.placed(row, placed)
+
+    def _has_gone(self, row: int) -> bool:
+        return self.deadlines is not None and self.deadlines.has_gone(row)

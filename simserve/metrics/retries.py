@@ -1,0 +1,40 @@
+"""Retries: how often requests were sent in all, what came of them in the end, and what was computed for nobody."""
+
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.stats import distribution, level_name
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns
+
+
+def retries(requests: Columns, window: Window) -> dict[str, Any]:
+    """Of the requests whose first attempt was sent in the window; latencies are from then on, as users have them.
+
+    A request has one attempt that finished at most, for nobody asks again who has an answer.
+    """
+    first_sent_s = requests["first_sent_s"]
+    is_first = window.has & (requests["attempt"] == 1)
+    mine = is_first | ((requests["attempt"] > 1) & (first_sent_s >= window.start_s) & (first_sent_s <= window.end_s))
+    met = requests["slo_met"]
+    finished = mine & requests["status"].is_("finished")
+    n, n_attempts, n_finished = (int(np.count_nonzero(which)) for which in (is_first, mine, finished))
+    found = distribution((requests["finish_s"] - first_sent_s)[finished])
+    return {
+        "requests": n,
+        "attempts": n_attempts,
+        "attempts_per_request": n_attempts / n if n else None,
+        "succeeded": n_finished,
+        "succeeded_frac": n_finished / n if n else None,
+        "slo_met_frac": float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
+        "e2e_s": {"n": found.n, "mean": found.mean, **{level_name(p): v for p, v in found.percentiles.items()}},
+    }
+
+
+def wasted(requests: Columns, steps: Columns) -> dict[str, Any]:
+    """Tokens computed in the whole run for clients that gave up, and their share of all that steps computed."""
+    n_tokens = int(requests["wasted_tokens"].sum())
+    decoded = steps["decode_requests"].astype(np.int64) * steps["n_steps"]
+    n_all = int(steps["prefill_tokens"].sum() + decoded.sum())
+    return {"tokens": n_tokens, "frac": n_tokens / n_all if n_all else 0.0}

@@ -1,0 +1,48 @@
+"""Resolving who may enter and what clients do: admission, timeouts and retries, and that they make sense together."""
+
+from typing import Any
+
+from simserve import plugins
+from simserve.plugins.flaws import Path
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import Cluster, Workload
+
+ADMISSION: Path = ("cluster", "admission")
+TIMEOUT: Path = ("workload", "timeout")
+RETRIES: Path = ("workload", "retries")
+
+
+def resolve_admission(draft: Draft, cluster: Cluster) -> dict[str, Any] | None:
+    """The policy with all its arguments; None where everybody may enter."""
+    spec = cluster.admission
+    if spec is None:
+        return None
+    policy, flaws = plugins.check("admission", spec)
+    draft.mistakes.extend(flaws, ADMISSION)
+    return spec if policy is None else {"kind": spec["kind"], **plugins.spelled_out(policy)}
+
+
+def check_clients(draft: Draft, workload: Workload) -> None:
+    """What clients are said to do is something that they can do."""
+    _check_timeout(draft, workload)
+    retries, admission = workload.retries, draft.scenario.cluster.admission
+    is_idle = retries is not None and workload.timeout is None and admission is None
+    if is_idle and not draft.mistakes.touch(TIMEOUT, ADMISSION):
+        rule = "requests are tried again that were not admitted or timed out, and here none is"
+        draft.flaw(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
+    if admission is None or workload.client is None or draft.mistakes.touch(RETRIES):
+        return
+    if retries is None or not retries.backoff_s:
+        rule = "a client of a closed loop that is refused asks again at once, for ever"
+        draft.flaw(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
+
+
+def _check_timeout(draft: Draft, workload: Workload) -> None:
+    timeout = workload.timeout
+    if timeout is None or draft.mistakes.touch(TIMEOUT):
+        return
+    if timeout.ttft_s is None and timeout.e2e_s is None:
+        draft.flaw(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
+    elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
+        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never strikes"
+        draft.flaw((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")

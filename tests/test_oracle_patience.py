@@ -1,0 +1,148 @@
+"""The engine and the oracle agree on clients that give up, ask again or are refused, wherever a request stands then."""
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.admission.base import Admission
+from simserve.admission.predicted_ttft import PredictedTtft
+from simserve.admission.queue_length import QueueLength
+from simserve.admission.token_bucket import TokenBucket
+from simserve.engine.clients import Clients
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.link import LinkSpec
+from simserve.engine.patience import Backoff, Patience
+from simserve.engine.recorder import TIMED_OUT
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.workload.trace import Trace
+from tests import oracle
+from tests.agreement import assert_agreement, run_both
+from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
+
+UNITS_PS = (5_000_003, 10**6, 17 * 10**6, 10**9, 137 * 10**8)
+"""From a fraction of a step to many."""
+
+
+@st.composite
+def patiences(draw: st.DrawFn) -> Patience:
+    """Clients that give up after a few steps, or do not, and perhaps ask again."""
+    unit_ps = draw(st.sampled_from(UNITS_PS))
+    ttft, e2e = (draw(st.none() | st.integers(1, 40)) for _ in range(2))
+    backoff = Backoff(
+        draw(st.integers(2, 4)),
+        draw(st.integers(0, 20)) * unit_ps,
+        draw(st.sampled_from([1.0, 2.0])),
+        draw(st.sampled_from([1, 10, 100])) * unit_ps,
+        draw(st.sampled_from([0.0, 0.0, 0.5, 1.0])),
+    )
+    return Patience(
+        None if ttft is None else ttft * unit_ps,
+        None if e2e is None else e2e * unit_ps,
+        draw(st.sampled_from([None, backoff])),
+    )
+
+
+@st.composite
+def admissions(draw: st.DrawFn) -> Admission | None:
+    """Any policy, or none, with limits that bind."""
+    kind = draw(st.sampled_from(["none", "none", "bucket", "waiting", "outstanding", "predicted"]))
+    if kind == "none":
+        return None
+    if kind == "bucket":
+        return TokenBucket(draw(st.sampled_from([20.0, 500.0, 1e5])), draw(st.integers(1, 5)))
+    if kind == "predicted":
+        return PredictedTtft(draw(st.integers(1, 200)), 1.0)
+    most = draw(st.integers(1, 6))
+    return QueueLength(max_waiting=most - 1) if kind == "waiting" else QueueLength(max_outstanding=most)
+
+
+def assert_clients_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
+    """On who sent which attempt when, who gave up when, and what was computed for nobody."""
+    clients, plain = cluster.sender, truth.clients
+    assert isinstance(clients, Clients)
+    assert plain is not None
+    assert clients.rows_sent.tolist() == [each.row for each in plain.attempts]
+    assert clients.attempts.tolist() == [each.number for each in plain.attempts]
+    gave_up_ps = {each.row: each.gave_up_ps for each in plain.attempts if each.gave_up_ps is not None}
+    timed_out = np.flatnonzero(cluster.recorder.columns["status"] == TIMED_OUT)
+    assert set(timed_out.tolist()) == gave_up_ps.keys()
+    if clients.deadlines is None:
+        return
+    assert clients.deadlines.gave_up_ps == gave_up_ps
+    wasted = clients.deadlines.wasted_tokens()
+    assert {row: wasted.get(row, 0) for row in gave_up_ps} == {
+        row: truth.lives[row].n_computed_for_nobody if row in truth.lives else 0 for row in gave_up_ps
+    }
+
+
+def assert_all_is_given_back(cluster: Cluster) -> None:
+    for replica in cluster.replicas:
+        pool, cohort = replica.pool, replica.cohort
+        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.total_blocks, 0, 0)
+        assert (cohort.n, cohort.kv_tokens, sum(cohort.crossings), cohort.lingering) == (0, 0, 0, [])
+        assert (replica.n_outstanding, replica.n_away, replica.on_their_way) == (0, 0, [])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    setups(),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 5),
+    front_ends(),
+    patiences(),
+    admissions(),
+)
+def test_engine_and_oracle_agree_on_clients_that_give_up(
+    setups: list[ReplicaSetup],
+    router: Any,
+    load: Trace,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    patience: Patience,
+    admission: Admission | None,
+) -> None:
+    cluster, truth = run_both(setups, router, load, concurrency, front_end, patience=patience, admission=admission)
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.one_of(disaggregated(), caching()),
+    links(),
+    st.sampled_from((*ROUTERS, PrefixAffinity)),
+    st.data(),
+    st.none() | st.integers(1, 5),
+    patiences(),
+    admissions(),
+)
+def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_pools(
+    setups: list[ReplicaSetup],
+    link: LinkSpec,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    patience: Patience,
+    admission: Admission | None,
+) -> None:
+    block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
+    load = data.draw(traces() if block_tokens is None else shared_prompts(block_tokens))
+    is_apart = any(setup.role == "decode" for setup in setups)
+    cluster, truth = run_both(
+        setups,
+        router,
+        load,
+        concurrency,
+        link=link if is_apart else None,
+        patience=patience,
+        admission=admission,
+    )
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
