@@ -5,7 +5,7 @@ every request's own context, every token's own time, and asks the scheduler at e
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -18,6 +18,8 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
+from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.vtc import Vtc
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
@@ -100,6 +102,56 @@ class OracleCache:
                     del self.holders[block]
 
 
+class OracleCounters:
+    """VTC as written down in the paper: a counter a tenant, changed at every admission and by every token."""
+
+    def __init__(self, scheduler: Vtc) -> None:
+        self.scheduler = scheduler
+        self.counters: dict[str, float] = {}
+        self.known: list[Request] = []
+        """Who waits and was there when the last step was planned."""
+        self.last_left: str | None = None
+
+    def add(self, request: Request, tokens_worth: float) -> None:
+        weight = self.scheduler.tenant_weights.get(request.tenant, 1.0)
+        self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + tokens_worth / weight
+
+    def take_in(self, waiting: Sequence[Request]) -> None:
+        for request in sorted(waiting, key=came):
+            if request in self.known:
+                continue
+            tenants = {other.tenant for other in self.known}
+            if request.tenant not in tenants:
+                others = list(tenants) or ([self.last_left] if self.last_left is not None else [])
+                least = min((self.counters.get(tenant, 0.0) for tenant in others), default=0.0)
+                self.counters[request.tenant] = max(self.counters.get(request.tenant, 0.0), least)
+            self.known.append(request)
+
+    def admit(self, request: Request, is_first: bool) -> None:
+        self.known.remove(request)
+        if is_first:
+            self.add(request, self.scheduler.input_weight * request.prompt_tokens)
+        if all(other.tenant != request.tenant for other in self.known):
+            self.last_left = request.tenant
+
+    def in_order(self, is_first: Callable[[Request], bool]) -> list[Request]:
+        found: list[Request] = []
+        left, before = sorted(self.known, key=came), dict(self.counters)
+        while left:
+            heads = [next(r for r in left if r.tenant == tenant) for tenant in {r.tenant for r in left}]
+            head = min(heads, key=lambda r: (self.counters.get(r.tenant, 0.0), came(r)))
+            left.remove(head)
+            found.append(head)
+            if is_first(head):
+                self.add(head, self.scheduler.input_weight * head.prompt_tokens)
+        self.counters = before
+        return found
+
+
+def came(request: Request) -> tuple[int, int]:
+    return request.arrival_ps, request.row
+
+
 @dataclass(frozen=True)
 class Step:
     """One step as it was."""
@@ -145,6 +197,15 @@ class OracleReplica:
         self.port_free_ps = 0
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
+        self.vtc = OracleCounters(setup.scheduler) if isinstance(setup.scheduler, Vtc) else None
+
+    def in_order(self) -> Collection[Request]:
+        """Those who wait, as the policy goes through them."""
+        if self.vtc is not None:
+            return self.vtc.in_order(lambda request: not self.lives[request].n_preemptions)
+        if isinstance(self.setup.scheduler, Chunked) and self.setup.scheduler.policy == "priority":
+            return sorted(self.waiting, key=lambda request: (request.priority, came(request)))
+        return self.waiting
 
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
@@ -319,6 +380,8 @@ class OracleReplica:
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
+        if self.vtc is not None:
+            self.vtc.add(request, self.vtc.scheduler.output_weight)
         request.emitted_tokens = len(self.lives[request].token_ps)
 
     def end(self, request: Request, now_ps: int) -> None:
@@ -367,6 +430,8 @@ class OracleReplica:
         plan = StepPlan()
         while self.waiting or self.prefilling:
             self.look_up()
+            if self.vtc is not None:
+                self.vtc.take_in(self.waiting)
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
             if plan.prefill or self.decoding:
                 break
@@ -392,7 +457,7 @@ class OracleReplica:
     def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
         setup = self.setup
         return ReplicaView(
-            self.waiting,
+            self.in_order(),
             self.prefilling,
             self.running,
             setup.n_blocks,
@@ -419,6 +484,8 @@ class OracleReplica:
         request.phase = Phase.WAITING
         request.prefilled_tokens = 0
         self.waiting.insert(len(self.waiting) if self.setup.scheduler.requeues_last else 0, request)
+        if self.vtc is not None:
+            self.vtc.known.append(request)
 
     def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
         tokens = pairs = context = complete = 0
@@ -426,6 +493,8 @@ class OracleReplica:
             life = self.lives[request]
             if request.phase is Phase.WAITING:
                 self.waiting.remove(request)
+                if self.vtc is not None:
+                    self.vtc.admit(request, is_first=not life.n_preemptions)
                 self.prefilling.append(request)
                 self.running[request] = None
                 request.phase = Phase.PREFILL
@@ -580,6 +649,8 @@ def run(
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
         request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
+        request.priority = 0 if trace.priority is None else int(trace.priority[row])
+        request.tenant = "" if trace.tenant is None else str(trace.tenant[row])
         sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):

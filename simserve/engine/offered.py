@@ -8,6 +8,7 @@ from operator import itemgetter
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.tags import Tags
 from simserve.errors import TraceError
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Prefixes, Trace
@@ -41,10 +42,15 @@ class Rows:
         self.most: NDArray[np.int64] = empty
         self._prefixes: list[tuple[int, Prefixes]] = []
         """(first row, prefixes) of each trace that was added."""
-        self.append(trace)
+        self.tags = Tags(trace)
+        self._add(trace)
 
     def append(self, trace: Trace) -> None:
         """Add the rows of a trace."""
+        self.tags.append(trace)
+        self._add(trace)
+
+    def _add(self, trace: Trace) -> None:
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")

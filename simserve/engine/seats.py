@@ -1,12 +1,11 @@
 """Seats: who waits, who runs and which KV blocks they hold; and what the scheduler of a replica is asked about them."""
 
-from collections import deque
-
 from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
+from simserve.state.queues import Waiting
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
@@ -25,9 +24,9 @@ class Seats:
         recorder: Recorder,
         pool: KvPool,
         max_model_len: int,
-        waiting: deque[Request] | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
-        self.waiting: deque[Request] = deque() if waiting is None else waiting
+        self.waiting: Waiting = scheduler.queue() if waiting is None else waiting
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
         self.cohort = Cohort(pool.block_size)
@@ -93,6 +92,8 @@ class Seats:
             self.waiting.remove(request)
         else:
             raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
+        if self._scheduler.follows:
+            self._scheduler.on_admit(request)
         self.running[request] = None
         self.prefilling.append(request)
         request.phase = PREFILL

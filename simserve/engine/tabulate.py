@@ -50,8 +50,8 @@ def _requests(cluster: Cluster, trace: Trace, n: int) -> Columns:
         "session_id": None if trace.session_id is None else trace.session_id[:n],
         "turn": None if trace.turn is None else trace.turn[:n],
         "attempt": zeros + 1,
-        "priority": zeros if trace.priority is None else trace.priority[:n],
-        "slo_class": None if trace.slo_class is None else trace.slo_class[:n],
+        **{name: None if column is None else column[:n] for name, column in rows.tags.columns.items()},
+        "priority": zeros if rows.tags.columns["priority"] is None else rows.tags.columns["priority"][:n],
     }
 
 

@@ -1,9 +1,13 @@
-"""Chunked prefill, first come first served: vLLM V1 and Sarathi-Serve. Decode first, prefill fills the budget."""
+"""Chunked prefill: vLLM V1 and Sarathi-Serve. Decode first, prefill fills the budget."""
+
+from collections import deque
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, Blocked, Scheduler, StepPlan
+from simserve.state.queues import ByPriority, Waiting, came_at
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
@@ -23,6 +27,15 @@ class Chunked(Scheduler):
     """Tokens of one prompt in a step at most; 0: no limit but the budget."""
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if the blocks of its whole prompt are free; otherwise those of its first chunk do."""
+    policy: Literal["fcfs", "priority"] = "fcfs"
+    """priority: the lowest value is admitted first, and the highest gives its blocks back when they run out."""
+
+    def __post_init__(self) -> None:
+        self.orders = self.policy == "priority"
+
+    def queue(self) -> Waiting:
+        """In the order of arrival, or of priority and then arrival."""
+        return ByPriority() if self.policy == "priority" else deque()
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until tokens, seats or blocks run out."""
@@ -56,3 +69,9 @@ class Chunked(Scheduler):
             chunks.append((request, n_tokens))
             budget_tokens -= n_tokens
         return StepPlan(prefill=chunks, blocked_by=blocked_by)
+
+    def victim(self, view: ReplicaView) -> Request:
+        """The one admitted last; by priority the one of the worst, and of these the one who came last."""
+        if self.policy == "fcfs":
+            return super().victim(view)
+        return max(view.running, key=lambda request: (request.priority, came_at(request)))

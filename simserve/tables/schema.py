@@ -48,6 +48,7 @@ REQUESTS = _fields("""
     text: slo_class
     flag: in_window slo_met
     float s: transfer_wait_s
+    text: tenant
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

@@ -22,6 +22,7 @@ COLUMNS = (
     "turn",
     "priority",
     "slo_class",
+    "tenant",
 )
 
 DECIMALS = 9

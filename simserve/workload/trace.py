@@ -97,6 +97,7 @@ class Trace:
     turn: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
+    tenant: NDArray[np.str_] | None = None
     prefixes: Prefixes | None = None
     notes: tuple[str, ...] = ()
     """What a reader or generator wants the user to know: sorted rows, clipped shares, coarse stamps."""
