@@ -18,8 +18,7 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
-from simserve.schedulers.chunked import Chunked
-from simserve.schedulers.vtc import Vtc
+from simserve.schedulers.chunked import FairShares
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
@@ -105,15 +104,15 @@ class OracleCache:
 class OracleCounters:
     """VTC as written down in the paper: a counter a tenant, changed at every admission and by every token."""
 
-    def __init__(self, scheduler: Vtc) -> None:
-        self.scheduler = scheduler
+    def __init__(self, scheduler: Any) -> None:
+        self.shares: FairShares = scheduler.vtc or FairShares()
         self.counters: dict[str, float] = {}
         self.known: list[Request] = []
         """Who waits and was there when the last step was planned."""
         self.last_left: str | None = None
 
     def add(self, request: Request, tokens_worth: float) -> None:
-        weight = self.scheduler.tenant_weights.get(request.tenant, 1.0)
+        weight = self.shares.tenant_weights.get(request.tenant, 1.0)
         self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + tokens_worth / weight
 
     def take_in(self, waiting: Sequence[Request]) -> None:
@@ -130,7 +129,7 @@ class OracleCounters:
     def admit(self, request: Request, is_first: bool) -> None:
         self.known.remove(request)
         if is_first:
-            self.add(request, self.scheduler.input_weight * request.prompt_tokens)
+            self.add(request, self.shares.input_weight * request.prompt_tokens)
         if all(other.tenant != request.tenant for other in self.known):
             self.last_left = request.tenant
 
@@ -143,7 +142,7 @@ class OracleCounters:
             left.remove(head)
             found.append(head)
             if is_first(head):
-                self.add(head, self.scheduler.input_weight * head.prompt_tokens)
+                self.add(head, self.shares.input_weight * head.prompt_tokens)
         self.counters = before
         return found
 
@@ -197,13 +196,14 @@ class OracleReplica:
         self.port_free_ps = 0
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
-        self.vtc = OracleCounters(setup.scheduler) if isinstance(setup.scheduler, Vtc) else None
+        self.policy = getattr(setup.scheduler, "policy", "fcfs")
+        self.vtc = OracleCounters(setup.scheduler) if self.policy == "vtc" else None
 
     def in_order(self) -> Collection[Request]:
         """Those who wait, as the policy goes through them."""
         if self.vtc is not None:
             return self.vtc.in_order(lambda request: not self.lives[request].n_preemptions)
-        if isinstance(self.setup.scheduler, Chunked) and self.setup.scheduler.policy == "priority":
+        if self.policy == "priority":
             return sorted(self.waiting, key=lambda request: (request.priority, came(request)))
         return self.waiting
 
@@ -381,7 +381,7 @@ class OracleReplica:
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
         if self.vtc is not None:
-            self.vtc.add(request, self.vtc.scheduler.output_weight)
+            self.vtc.add(request, self.vtc.shares.output_weight)
         request.emitted_tokens = len(self.lives[request].token_ps)
 
     def end(self, request: Request, now_ps: int) -> None:

@@ -10,7 +10,18 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
-from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, ordered, setups, shared_prompts, tagged, traces
+from tests.worlds import (
+    ROUTERS,
+    caching,
+    disaggregated,
+    front_ends,
+    links,
+    ordered,
+    setups,
+    shared_prompts,
+    tagged,
+    traces,
+)
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])

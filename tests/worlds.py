@@ -16,14 +16,13 @@ from simserve.routers.power_of_two import PowerOfTwo
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler
-from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
-from simserve.schedulers.vtc import Vtc
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
 
@@ -169,12 +168,14 @@ def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) ->
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 11])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
     }
-    weights = {"input_weight": draw(st.sampled_from([0.0, 0.5, 1.0])), "output_weight": draw(st.sampled_from([1.0, 2.0]))}
-    vtc = Vtc(**knobs, **weights, tenant_weights=draw(st.sampled_from([{}, {"a": 2.0, "b": 0.5}])))
+    shares = FairShares(
+        input_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        output_weight=draw(st.sampled_from([1.0, 2.0])),
+        tenant_weights=draw(st.sampled_from([{}, {"a": 2.0, "b": 0.5}])),
+    )
+    vtc = Chunked(**knobs, policy="vtc", vtc=shares)
     policy = draw(st.sampled_from([Chunked(**knobs), Chunked(**knobs, policy="priority"), vtc, vtc]))
-    return [
-        setup if setup.role == "decode" else replace(setup, scheduler=deepcopy(policy)) for setup in draw(together)
-    ]
+    return [setup if setup.role == "decode" else replace(setup, scheduler=deepcopy(policy)) for setup in draw(together)]
 
 
 @st.composite

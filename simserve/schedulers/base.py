@@ -56,7 +56,7 @@ class Scheduler:
     """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
     """Who is preempted waits behind all others; otherwise before them."""
-    follows: ClassVar[bool] = False
+    follows: bool = False
     """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
     orders: bool = False
     """Its queue is another than first come, first served: who comes may be before who waits."""

@@ -119,8 +119,8 @@ class ByService(Lines[str]):
         self._newcomers.append(request)
 
     def settle(self) -> None:
-        """Take in who came. A tenant of whom nobody waited is lifted to the lowest counter of those who wait, or to that
-        of the tenant who was the last to wait."""
+        """Take in who came. A tenant of whom nobody waited is lifted to the lowest counter of those who wait, or to
+        that of the tenant who was the last to wait."""
         if not self._newcomers:
             return
         newcomers, self._newcomers = self._newcomers, []

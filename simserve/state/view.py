@@ -13,8 +13,8 @@ class ReplicaView:
     """A replica between two steps, as its scheduler sees it."""
 
     waiting: Collection[Request]
-    """Requests that hold nothing, in the order of their arrival, preempted ones first, or last if the policy says so; or
-    in the order of the policy's own `queue`."""
+    """Requests that hold nothing, in the order of their arrival, preempted ones first, or last if the policy says so;
+    or in the order of the policy's own `queue`."""
     prefilling: Sequence[Request]
     """Requests whose prompt is half done, in the order of their admission."""
     running: Collection[Request]
