@@ -433,6 +433,10 @@ class OracleReplica:
             if self.vtc is not None:
                 self.vtc.take_in(self.waiting)
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
+            if plan.preempt:
+                for request in plan.preempt:
+                    self.preempt(request, now_ps)
+                continue
             if plan.prefill or self.decoding:
                 break
             if just_preempted:  # nobody steps, so the next boundary is at once

@@ -174,7 +174,9 @@ def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) ->
         tenant_weights=draw(st.sampled_from([{}, {"a": 2.0, "b": 0.5}])),
     )
     vtc = Chunked(**knobs, policy="vtc", vtc=shares)
-    policy = draw(st.sampled_from([Chunked(**knobs), Chunked(**knobs, policy="priority"), vtc, vtc]))
+    threshold = draw(st.sampled_from([None, 0, 1]))
+    by_priority = Chunked(**knobs, policy="priority", priority_preemption_threshold=threshold)
+    policy = draw(st.sampled_from([Chunked(**knobs), by_priority, by_priority, vtc, vtc]))
     return [setup if setup.role == "decode" else replace(setup, scheduler=deepcopy(policy)) for setup in draw(together)]
 
 

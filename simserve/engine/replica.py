@@ -307,6 +307,9 @@ class Replica:
         plan = DECODE_ON
         while seats.waiting or seats.prefilling:
             plan = seats.ask(now_ps, just_preempted)
+            if plan.preempt:
+                seats.give_way(plan.preempt, now_ps)
+                continue
             if plan.prefill or cohort.n:
                 break
             if just_preempted:

@@ -1,5 +1,7 @@
 """Seats: who waits, who runs and which KV blocks they hold; and what the scheduler of a replica is asked about them."""
 
+from collections.abc import Sequence
+
 from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler, StepPlan
@@ -62,9 +64,19 @@ class Seats:
         return just_preempted
 
     def preempt_one(self, now_ps: int) -> None:
-        """Take the blocks of the scheduler's victim; it waits again and will compute all again."""
+        """Take the blocks of the scheduler's victim."""
         self.view.now_ps = now_ps
-        request = ask_for_victim(self._scheduler, self.view)
+        self.preempt(ask_for_victim(self._scheduler, self.view), now_ps)
+
+    def give_way(self, requests: Sequence[Request], now_ps: int) -> None:
+        """Preempt those who give way to one who waits. Raises PolicyError unless they run."""
+        for request in requests:
+            if request not in self.running:
+                raise broke(self._scheduler, "plan", now_ps, "must preempt only requests of view.running", request)
+            self.preempt(request, now_ps)
+
+    def preempt(self, request: Request, now_ps: int) -> None:
+        """Take the blocks of a running request; it waits again and will compute all again."""
         if request.phase is DECODE:
             self._recorder.span(self._index, request, self.cohort.step)
             kv_tokens = self.cohort.drop(request)

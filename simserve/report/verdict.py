@@ -82,8 +82,11 @@ def latency_cells(answers: Answers, key: str) -> list[str]:
 
 
 def detail(answers: Answers) -> str:
-    """The rest of the verdict's sentence."""
-    return _SENTENCES[answers.state](answers)
+    """The rest of the verdict's sentence; with classes it is about the one that fares worst."""
+    state, worst = answers.state, answers.judged_class
+    if worst is None or state not in ("met", "edge", "few", "missed"):
+        return _SENTENCES[state](answers)
+    return f"of {len(answers.classes)} classes, {worst} fares worst: {_SENTENCES[state](answers.judged)}"
 
 
 def _met(answers: Answers) -> str:

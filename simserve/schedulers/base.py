@@ -38,6 +38,9 @@ class StepPlan:
     """Ask again after so many steps; None: when members change."""
     wake_at_ps: int | None = None
     """Ask again at the first step boundary from this instant on."""
+    preempt: Sequence[Request] = ()
+    """Running requests that give seats and blocks to one who waits. If there are any, nothing else of the plan counts:
+    they are preempted, and it is asked again at once."""
     blocked_by: Blocked | None = None
     """What keeps the head of the queue out. Saying so is a promise: until a member finishes or is preempted,
     nobody who arrives behind that head would be started either."""

@@ -49,7 +49,14 @@ class Chunked(Scheduler):
     vtc: FairShares | None = None
     """What tokens count for policy vtc; left out: as in the paper, and all tenants alike."""
 
+    priority_preemption_threshold: NonNegativeInt | None = None
+    """With policy priority: who waits takes seats and blocks of running requests whose priority value is higher by more
+    than this, as SGLang's priority_scheduling_preemption_threshold; left out: nobody gives way to who waits, as in
+    vLLM."""
+
     def __post_init__(self) -> None:
+        if self.priority_preemption_threshold is not None and self.policy != "priority":
+            raise ValueError(f"priority_preemption_threshold goes with policy priority, got policy {self.policy}")
         if self.vtc is not None and self.policy != "vtc":
             raise ValueError(f"vtc goes with policy vtc, got policy {self.policy}")
         self.orders = self.policy != "fcfs"
@@ -97,6 +104,10 @@ class Chunked(Scheduler):
             free_blocks -= n_blocks
             chunks.append((request, n_tokens))
             budget_tokens -= n_tokens
+        if blocked_by and self.policy == "priority":
+            in_the_way = self._in_the_way(request, blocked_by, view)
+            if in_the_way is not None:
+                return StepPlan(preempt=[in_the_way])
         valid_steps = self._by_service.steps_in_order() if self.follows and blocked_by == "blocks" else None
         return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
@@ -105,6 +116,18 @@ class Chunked(Scheduler):
         if self.policy != "priority":
             return super().victim(view)
         return max(view.running, key=lambda request: (request.priority, came_at(request)))
+
+    def _in_the_way(self, request: Request, blocked_by: Blocked, view: ReplicaView) -> Request | None:
+        """The worst of those who run, where one whom blocks keep from going on has a right to its blocks; or one whom
+        seats or blocks keep out, to whom it is worse by enough."""
+        if blocked_by == "budget" or not view.running:
+            return None
+        if not request.is_new:
+            return self.victim(view) if len(view.running) > 1 else None
+        if self.priority_preemption_threshold is None or view.just_preempted:
+            return None
+        worst = self.victim(view)
+        return worst if worst.priority > request.priority + self.priority_preemption_threshold else None
 
     # -- what the engine tells, of policy vtc ---------------------------------------------------------------------
 

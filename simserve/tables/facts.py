@@ -1,6 +1,6 @@
 """RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -79,6 +79,8 @@ class RunFacts:
     """What the load's reader or generator wants the user to know."""
     warnings: tuple[str, ...] = ()
     link: LinkFacts | None = None
+    slo_classes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Targets of requests of a named class; all others have those of `slo`."""
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
