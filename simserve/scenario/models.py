@@ -165,13 +165,15 @@ class TrafficClass(Part):
 
 
 class Batch(Part):
-    """Requests that come all at once, beside the others."""
+    """Requests of jobs, beside those that come one by one."""
 
     n_requests: Count
-    """At each instant."""
+    """Of each job."""
     lengths: PluginSpec
     at_s: NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)] = 0.0
-    """The instant, or a list of instants, at which they come."""
+    """When the job comes; a list is a job at each of these instants."""
+    over_s: NotNegative = 0.0
+    """Its requests are sent evenly over so long; 0: all at once."""
     slo_class: Name = "batch"
     priority: Priority = 1
     tenant: Name | None = None

@@ -45,10 +45,10 @@ def _check_batch(draft: Draft, workload: Workload) -> None:
     if workload.client is not None:
         rule = "comes at instants of its own, and the clients of a closed loop ask when they are answered"
         draft.flaw((*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client")
-    last_s = max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s
+    last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
     if workload.duration_s is not None and last_s > workload.duration_s:
-        rule = f"must be at most workload.duration_s, {workload.duration_s:g}"
-        draft.flaw((*AT, "batch", "at_s"), rule, last_s, "the load ends there")
+        rule = f"at_s + over_s must be at most workload.duration_s, {workload.duration_s:g}"
+        draft.flaw((*AT, "batch"), rule, last_s, "the load ends there")
 
 
 def check_slo_classes(draft: Draft) -> None:

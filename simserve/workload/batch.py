@@ -1,4 +1,4 @@
-"""Batch traffic: requests that come all at once, in one trace with those that come one by one."""
+"""Batch traffic: the requests of jobs, in one trace with those that come one by one."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,12 +28,14 @@ def with_batch(trace: Trace, workload: Any, stream: Stream) -> Trace:
     spec = workload.batch
     if spec is None:
         return trace
-    instants_s = np.sort(np.atleast_1d(np.array(spec.at_s, np.float64)))
-    n = spec.n_requests * len(instants_s)
+    jobs_s = np.atleast_1d(np.array(spec.at_s, np.float64))
+    paces_s = np.arange(spec.n_requests) * (spec.over_s / spec.n_requests)
+    arrival_s = np.sort((jobs_s[:, None] + paces_s).ravel())
+    n = len(arrival_s)
     lengths = plugins.build("workload.lengths", spec.lengths)
     drawn = draw_lengths(lengths, n, lambda purpose: stream(f"batch/{purpose}"))
     batch = Trace(
-        np.repeat(instants_s, spec.n_requests),
+        arrival_s,
         drawn.prompt_tokens,
         drawn.output_tokens,
         request_id=None if trace.request_id is None else np.char.add("batch-", np.arange(n).astype(np.str_)),
