@@ -2,14 +2,17 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
+from tests.doubles import LineCost, trace
 from tests.worlds import (
     ROUTERS,
     caching,
@@ -23,7 +26,18 @@ from tests.worlds import (
     traces,
 )
 
+OUT_OF_TURN = ReplicaSetup(
+    Chunked(max_num_batched_tokens=1, max_num_seqs=1, scheduler_reserve_full_isl=False, policy="priority"),
+    LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009),
+    n_blocks=60,
+    block_size=1,
+    max_model_len=60,
+    async_scheduling=True,
+)
+"""Steps are planned ahead, so who comes to an idle replica is seen before one who came during the last step."""
 
+
+@example([OUT_OF_TURN] * 2, RoundRobin, trace([0.0] * 18, [1] * 10 + [2] + [1] * 7, [1] * 18), 4, FrontEnd())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(ordered(setups()), st.sampled_from(ROUTERS), tagged(traces()), st.none() | st.integers(1, 8), front_ends())
 def test_engine_and_oracle_agree_on_who_passes_whom(

@@ -26,7 +26,7 @@ def by_class(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
 ) -> dict[str, Any] | None:
     """A mapping for each class, those with targets of their own first; None if no request has a class."""
-    if requests["slo_class"] is None:
+    if requests["slo_class"] is None or not len(requests["slo_class"]):
         return None
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
     found = {}
@@ -48,7 +48,7 @@ def by_tenant(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
 ) -> dict[str, Any] | None:
     """A mapping for each tenant, by name; None if no request names one."""
-    if requests["tenant"] is None:
+    if requests["tenant"] is None or not len(requests["tenant"]):
         return None
     found = {}
     for name in map(str, np.unique(requests["tenant"])):

@@ -86,7 +86,9 @@ def detail(answers: Answers) -> str:
     state, worst = answers.state, answers.judged_class
     if worst is None or state not in ("met", "edge", "few", "missed"):
         return _SENTENCES[state](answers)
-    return f"of {len(answers.classes)} classes, {worst} fares worst: {_SENTENCES[state](answers.judged)}"
+    n_classes = sum(own.attainment is not None for own in answers.classes.values())
+    which = f"of {n_classes} classes, {worst} fares worst: " if n_classes > 1 else ""
+    return which + _SENTENCES[state](answers.judged)
 
 
 def _met(answers: Answers) -> str:

@@ -124,7 +124,7 @@ class ByService(Lines[str]):
         if not self._newcomers:
             return
         newcomers, self._newcomers = self._newcomers, []
-        for request in newcomers:
+        for request in sorted(newcomers, key=came_at):
             if request.tenant not in self._lines:
                 self._lift(request.tenant)
             super().append(request)

@@ -55,8 +55,8 @@ def came_at(request: Request) -> tuple[int, int]:
 class Lines(ABC, Generic[Key]):
     """Waiting requests in several lines, each in the order of arrival; which line is next, kinds of it decide.
 
-    Who comes is the last of its line, who is preempted came before most who wait in it: both are O(1) but for the few
-    that were preempted too.
+    Who comes is nearly always the last of its line (not if steps are planned ahead and the replica was idle meanwhile),
+    who is preempted came before most who wait in it: both are O(1) but for the few that are out of turn too.
 
     Invariant: no line is empty; n = the sum of their lengths.
     """
@@ -87,8 +87,13 @@ class Lines(ABC, Generic[Key]):
         """A line has lost its last request."""
 
     def append(self, request: Request) -> None:
-        """Somebody came: the last of its line."""
-        self._line(request).append(request)
+        """Somebody came: after all of its line who arrived earlier."""
+        line, n_after = self._line(request), 0
+        for other in reversed(line):
+            if came_at(other) < came_at(request):
+                break
+            n_after += 1
+        line.insert(len(line) - n_after, request)
         self._n += 1
 
     def appendleft(self, request: Request) -> None:

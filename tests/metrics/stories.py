@@ -277,6 +277,7 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "attempt": np.ones(n, np.int32),
         "priority": np.zeros(n, np.int32),
         "slo_class": None,
+        "tenant": None,
     }
 
 

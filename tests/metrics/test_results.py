@@ -122,6 +122,7 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "in_window",
         "slo_met",
         "transfer_wait_s",
+        "tenant",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",
