@@ -44,15 +44,12 @@ class Chunked(Scheduler):
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if the blocks of its whole prompt are free; otherwise those of its first chunk do."""
     policy: Literal["fcfs", "priority", "vtc"] = "fcfs"
-    """priority: the lowest value is admitted first, and the highest gives its blocks back when they run out. vtc: the
-    first of the tenant who was served least."""
+    """priority: the lowest value is first, and the highest preempted first; vtc: the tenant who was served least."""
     vtc: FairShares | None = None
     """What tokens count for policy vtc; left out: as in the paper, and all tenants alike."""
 
     priority_preemption_threshold: NonNegativeInt | None = None
-    """With policy priority: who waits takes seats and blocks of running requests whose priority value is higher by more
-    than this, as SGLang's priority_scheduling_preemption_threshold; left out: nobody gives way to who waits, as in
-    vLLM."""
+    """With policy priority: how much worse a running request is that gives way to who waits; left out: none does."""
 
     def __post_init__(self) -> None:
         if self.priority_preemption_threshold is not None and self.policy != "priority":

@@ -119,6 +119,22 @@ def test_a_tenant_who_comes_back_has_saved_up_nothing() -> None:
     assert instants(run(load, policy="vtc", max_num_seqs=1), "scheduled_ps") == [0, 10, 20, 30, 40, 50, 70, 60, 80, 90]
 
 
+def test_the_head_changes_when_a_tenant_catches_up_though_nobody_comes_or_goes() -> None:
+    # At 10 both tenants stand at 18: b was served 16 + 2 and has left, and a is lifted to that. a, who came first, is
+    # the head, and has no room; but it decodes, stands at 20 at 20, and then b is the head, and has room.
+    load = of(trace([0.0, 0.0, 0.005, 0.005], [5, 16, 28, 3], [20, 1, 1, 1]), tenant="abab")
+    assert instants(run(load, n_blocks=30, policy="vtc"), "scheduled_ps") == [0, 0, 200, 20]
+
+
+def test_who_is_seen_a_step_later_passes_a_head_that_is_kept_out() -> None:
+    # Steps are planned ahead. The batch prompt of 36 of 40 blocks is seen at 20 and kept out; the chat that comes at 25
+    # is seen at 40, though a plan was made at 30, when the second request ends, that said nobody would start.
+    load = of(trace([0.0, 0.0, 0.005, 0.025], [5, 3, 36, 3], [20, 3, 1, 1]), priority=[CHAT, CHAT, BATCH, CHAT])
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10, policy="priority")
+    setup = replace(replica_setup(policy, TEN_MS, n_blocks=40, block_size=1), async_scheduling=True)
+    assert instants(serve(setup, load), "scheduled_ps") == [0, 0, 200, 40]
+
+
 def test_a_policy_may_only_preempt_who_runs() -> None:
     class Wrong(Scheduler):
         def plan(self, view: ReplicaView) -> StepPlan:
