@@ -32,6 +32,8 @@ from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
+from simserve.scenario.models import Targets
+from simserve.scenario.traffic import traffic_notes
 from simserve.tables.facts import HostFacts, LinkFacts, PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
@@ -85,17 +87,28 @@ def simulate(
         pools=tuple(map(_pool_facts, setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
         peak_kv_blocks=peak_kv_blocks,
-        slo={key: value for key, value in scenario.slo.default if value is not None},
+        slo=_goals(scenario.slo.default),
+        slo_classes={name: _goals(targets) for name, targets in scenario.slo.classes.items()},
         measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=tables.requests["arrival_s"].max(initial=0.0))),
         wall_s=time.perf_counter() - started_s,
-        notes=(*load.trace.notes, *notes(scenario.setups)),
+        notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(scenario, _marks(tables))),
         warnings=warnings(scenario.setups),
         link=link,
         host_tier=copied,
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
+
+
+def _goals(targets: Targets) -> dict[str, float]:
+    return {key: value for key, value in targets if value is not None}
+
+
+def _marks(tables: RunTables) -> dict[str, list[Any] | None]:
+    """The values that there are of what requests are marked with."""
+    columns = {name: tables.requests[name] for name in ("slo_class", "priority", "tenant")}
+    return {name: None if column is None else np.unique(column).tolist() for name, column in columns.items()}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ every request's own context, every token's own time, and asks the scheduler at e
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -21,6 +21,7 @@ from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
 from simserve.schedulers.base import StepPlan
+from simserve.schedulers.chunked import FairShares
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
 from simserve.units import to_ps
@@ -115,6 +116,56 @@ class OracleCache:
                     del self.holders[block]
 
 
+class OracleCounters:
+    """VTC as written down in the paper: a counter a tenant, changed at every admission and by every token."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self.shares: FairShares = scheduler.vtc or FairShares()
+        self.counters: dict[str, float] = {}
+        self.known: list[Request] = []
+        """Who waits and was there when the last step was planned."""
+        self.last_left: str | None = None
+
+    def add(self, request: Request, tokens_worth: float) -> None:
+        weight = self.shares.tenant_weights.get(request.tenant, 1.0)
+        self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + tokens_worth / weight
+
+    def take_in(self, waiting: Sequence[Request]) -> None:
+        for request in sorted(waiting, key=came):
+            if request in self.known:
+                continue
+            tenants = {other.tenant for other in self.known}
+            if request.tenant not in tenants:
+                others = list(tenants) or ([self.last_left] if self.last_left is not None else [])
+                least = min((self.counters.get(tenant, 0.0) for tenant in others), default=0.0)
+                self.counters[request.tenant] = max(self.counters.get(request.tenant, 0.0), least)
+            self.known.append(request)
+
+    def admit(self, request: Request, is_first: bool) -> None:
+        self.known.remove(request)
+        if is_first:
+            self.add(request, self.shares.input_weight * request.prompt_tokens)
+        if all(other.tenant != request.tenant for other in self.known):
+            self.last_left = request.tenant
+
+    def in_order(self, is_first: Callable[[Request], bool]) -> list[Request]:
+        found: list[Request] = []
+        left, before = sorted(self.known, key=came), dict(self.counters)
+        while left:
+            heads = [next(r for r in left if r.tenant == tenant) for tenant in {r.tenant for r in left}]
+            head = min(heads, key=lambda r: (self.counters.get(r.tenant, 0.0), came(r)))
+            left.remove(head)
+            found.append(head)
+            if is_first(head):
+                self.add(head, self.shares.input_weight * head.prompt_tokens)
+        self.counters = before
+        return found
+
+
+def came(request: Request) -> tuple[int, int]:
+    return request.arrival_ps, request.row
+
+
 @dataclass(frozen=True)
 class Step:
     """One step as it was."""
@@ -165,9 +216,20 @@ class OracleReplica:
         self.host = OracleHost(setup.host_tier, cost) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
+        self.policy = getattr(setup.scheduler, "policy", "fcfs")
+        self.vtc = OracleCounters(setup.scheduler) if self.policy == "vtc" else None
+
     @property
     def n_waiting(self) -> int:
         return len(self.waiting) + len(self.coming) + len(self.coming_in)
+
+    def in_order(self) -> Collection[Request]:
+        """Those who wait, as the policy goes through them."""
+        if self.vtc is not None:
+            return self.vtc.in_order(lambda request: not self.lives[request].n_preemptions)
+        if self.policy == "priority":
+            return sorted(self.waiting, key=lambda request: (request.priority, came(request)))
+        return self.waiting
 
     def blocks(self, n_tokens: int) -> int:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
@@ -360,6 +422,8 @@ class OracleReplica:
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
+        if self.vtc is not None:
+            self.vtc.add(request, self.vtc.shares.output_weight)
         request.emitted_tokens = len(self.lives[request].token_ps)
 
     def end(self, request: Request, now_ps: int) -> None:
@@ -452,7 +516,13 @@ class OracleReplica:
         plan = StepPlan()
         while self.waiting or self.prefilling:
             self.look_up()
+            if self.vtc is not None:
+                self.vtc.take_in(self.waiting)
             plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
+            if plan.preempt:
+                for request in plan.preempt:
+                    self.preempt(request, now_ps)
+                continue
             if plan.prefill or self.decoding:
                 break
             if just_preempted:  # nobody steps, so the next boundary is at once
@@ -480,7 +550,7 @@ class OracleReplica:
         setup = self.setup
         hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
         return ReplicaView(
-            () if hides_waiting else self.waiting,
+            () if hides_waiting else self.in_order(),
             self.prefilling,
             self.running,
             setup.n_blocks,
@@ -512,6 +582,8 @@ class OracleReplica:
         life.stored = 0
         request.prefilled_tokens = 0
         self.waiting.insert(len(self.waiting) if self.setup.scheduler.requeues_last else 0, request)
+        if self.vtc is not None:
+            self.vtc.known.append(request)
 
     def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
         tokens = pairs = context = complete = 0
@@ -519,6 +591,8 @@ class OracleReplica:
             life = self.lives[request]
             if request.phase is Phase.WAITING:
                 self.waiting.remove(request)
+                if self.vtc is not None:
+                    self.vtc.admit(request, is_first=not life.n_preemptions)
                 self.prefilling.append(request)
                 self.running[request] = None
                 request.phase = Phase.PREFILL
@@ -772,6 +846,8 @@ def run(
         request = Request(row, now_ps, prompt, most)
         request.chain = [] if trace.prefixes is None else trace.prefixes.of(original)
         request.session = "" if trace.session_id is None else str(trace.session_id[original])
+        request.priority = 0 if trace.priority is None else int(trace.priority[original])
+        request.tenant = "" if trace.tenant is None else str(trace.tenant[original])
         sender = senders[0] if len(senders) == 1 else gateways[0].pick(request)
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):

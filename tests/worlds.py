@@ -1,7 +1,8 @@
 """Random worlds: small clusters and loads in which every limit binds now and then, for the oracle's tests."""
 
+from copy import deepcopy
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from simserve.routers.power_of_two import PowerOfTwo
 from simserve.routers.random import Random
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler
-from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
@@ -154,3 +155,36 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
     unit_ps = draw(st.sampled_from([0, 0, 1_000_003, 10**9]))
     receive_ps, token_ps, respond_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(3))
     return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
+
+
+@st.composite
+def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
+    """The same replicas, where requests may pass each other: by priority or by what their tenants were served. Those
+    that decode what others computed are left as they are."""
+    seats = draw(st.integers(1, 6))
+    knobs: dict[str, Any] = {
+        "max_num_batched_tokens": seats + draw(st.integers(0, 40)),
+        "max_num_seqs": seats,
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 11])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+    }
+    shares = FairShares(
+        input_weight=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        output_weight=draw(st.sampled_from([1.0, 2.0])),
+        tenant_weights=draw(st.sampled_from([{}, {"a": 2.0, "b": 0.5}])),
+    )
+    vtc = Chunked(**knobs, policy="vtc", vtc=shares)
+    threshold = draw(st.sampled_from([None, 0, 1]))
+    by_priority = Chunked(**knobs, policy="priority", priority_preemption_threshold=threshold)
+    policy = draw(st.sampled_from([Chunked(**knobs), by_priority, by_priority, vtc, vtc]))
+    return [setup if setup.role == "decode" else replace(setup, scheduler=deepcopy(policy)) for setup in draw(together)]
+
+
+@st.composite
+def tagged(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
+    """Requests of a few priorities and tenants."""
+    load = draw(loads)
+    n = len(load)
+    priorities = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+    tenants = draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n))
+    return replace(load, priority=np.array(priorities, np.int64), tenant=np.array(tenants, np.str_))

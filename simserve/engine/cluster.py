@@ -20,6 +20,7 @@ from simserve.engine.handoff import Disaggregation, Handoff, Receiving, Receivin
 from simserve.engine.link import Link
 from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
+from simserve.engine.ordered import OrderedReplica
 from simserve.engine.pipeline import Lane, Pipeline
 from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
@@ -75,6 +76,7 @@ class Cluster:
         self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role != "decode"]
         self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
+        self._marks = self.rows.have_marks
         self.recorder = Recorder(len(self.rows), len(ranks))
         self.replicas: list[Replica] = []
         gate = None if admission is None else Gate(admission, self.rows, self.recorder, self._send)
@@ -158,8 +160,8 @@ class Cluster:
             return [*ranks]
         if receives:
             return [Receiving(index, each, *shared) for index, each in numbered]
-        replica = Tiered if setup.has_tier else Replica
-        return [replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        kind = OrderedReplica if setup.scheduler.orders else Tiered if setup.has_tier else Replica
+        return [kind(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""
@@ -183,6 +185,8 @@ class Cluster:
         request = Request(row, now_ps, prompt_tokens, most_tokens)
         if self._caches:
             request.chain = rows.chain(row)
+        if self._marks:
+            rows.mark(request)
         if self._keeps_sessions:
             request.session = rows.session(row)
         entry = self._entries[0 if len(self._entries) == 1 else self._gateway.pick(request)]

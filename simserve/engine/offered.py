@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.engine.patience import Patience
 from simserve.errors import TraceError
+from simserve.state.request import Request
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
 
@@ -111,6 +112,19 @@ class Rows:
         """Whose request it is; "" without sessions."""
         trace, place = self._in_load(row)
         return "" if trace.session_id is None else str(trace.session_id[place])
+
+    @property
+    def have_marks(self) -> bool:
+        """Policies can tell requests apart by priority or tenant."""
+        return any(trace.priority is not None or trace.tenant is not None for _, trace in self._traces)
+
+    def mark(self, request: Request) -> None:
+        """Tell a request of its priority and its tenant."""
+        trace, place = self._in_load(request.row)
+        if trace.priority is not None:
+            request.priority = int(trace.priority[place])
+        if trace.tenant is not None:
+            request.tenant = str(trace.tenant[place])
 
     def _in_load(self, row: int) -> tuple[Trace, int]:
         """The trace that a row, or the one it is a copy of, is from, and its row there."""

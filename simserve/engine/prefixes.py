@@ -2,12 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import SupportsIndex, cast
 
 from simserve.engine.recorder import Recorder
 from simserve.engine.seats import Seats
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 from simserve.state.prefix_cache import PrefixCache
+from simserve.state.queues import Ordered
 from simserve.state.request import Request
 
 
@@ -47,6 +49,30 @@ class Queue(deque[Request]):
             yield request
 
 
+class OrderedQueue:
+    """The same of a queue that a policy orders."""
+
+    def __init__(self, waiting: Ordered, look_up: Callable[[Request], None]) -> None:
+        self._waiting = waiting
+        self._look_up = look_up
+        self.append, self.appendleft, self.extend = waiting.append, waiting.appendleft, waiting.extend
+        self.popleft, self.remove, self.may_lead = waiting.popleft, waiting.remove, waiting.may_lead
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._waiting
+
+    def __getitem__(self, place: SupportsIndex) -> Request:
+        return self._waiting[place]
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in self._waiting:
+            self._look_up(request)
+            yield request
+
+
 class CachingSeats(Seats):
     """Seats with a prefix cache.
 
@@ -58,12 +84,17 @@ class CachingSeats(Seats):
     def __init__(
         self, index: int, scheduler: Scheduler, recorder: Recorder, pool: CachingPool, max_model_len: int
     ) -> None:
-        queue = Queue()
-        queue.look_up = self._look_up
+        queue = OrderedQueue(cast(Ordered, scheduler.queue()), self._look_up) if scheduler.orders else self._in_turn()
         super().__init__(index, scheduler, recorder, pool, max_model_len, queue)
         self.pool: CachingPool = pool
         self._cache = pool.cache
         self._block_tokens = pool.cache.blocks_per_id * pool.block_size
+
+    def _in_turn(self) -> Queue:
+        """First come, first served."""
+        queue = Queue()
+        queue.look_up = self._look_up
+        return queue
 
     def _look_up(self, request: Request) -> None:
         """What the cache has for a request that waits."""

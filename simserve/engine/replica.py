@@ -102,7 +102,7 @@ class Replica:
 
     def uncomputed_tokens(self) -> int:
         """Tokens of prefills that the steps done leave to compute; O(queue)."""
-        waiting = (*self.seats.waiting, *(request for request, _ in self._coming))
+        waiting: list[Request] = [*self.seats.waiting, *(request for request, _ in self._coming)]
         n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
         return n_waiting + sum(request.prefill_left_tokens for request in self.seats.prefilling)
 
@@ -366,6 +366,9 @@ class Replica:
         plan = DECODE_ON
         while seats.waiting or seats.prefilling:
             plan = seats.ask(now_ps, just_preempted)
+            if plan.preempt:
+                seats.give_way(plan.preempt, now_ps)
+                continue
             if plan.prefill or cohort.n:
                 break
             if just_preempted:

@@ -1,12 +1,13 @@
 """Seats: who waits, who runs and which KV blocks they hold; and what the scheduler of a replica is asked about them."""
 
-from collections import deque
+from collections.abc import Sequence
 
 from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
+from simserve.state.queues import Waiting
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
@@ -25,9 +26,9 @@ class Seats:
         recorder: Recorder,
         pool: KvPool,
         max_model_len: int,
-        waiting: deque[Request] | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
-        self.waiting: deque[Request] = deque() if waiting is None else waiting
+        self.waiting: Waiting = scheduler.queue() if waiting is None else waiting
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
         self.cohort = Cohort(pool.block_size)
@@ -63,9 +64,19 @@ class Seats:
         return just_preempted
 
     def preempt_one(self, now_ps: int) -> None:
-        """Take the blocks of the scheduler's victim; it waits again and will compute all again."""
+        """Take the blocks of the scheduler's victim."""
         self.view.now_ps = now_ps
-        request = ask_for_victim(self._scheduler, self.view)
+        self.preempt(ask_for_victim(self._scheduler, self.view), now_ps)
+
+    def give_way(self, requests: Sequence[Request], now_ps: int) -> None:
+        """Preempt those who give way to one who waits. Raises PolicyError unless they run."""
+        for request in requests:
+            if request not in self.running:
+                raise broke(self._scheduler, "plan", now_ps, "must preempt only requests of view.running", request)
+            self.preempt(request, now_ps)
+
+    def preempt(self, request: Request, now_ps: int) -> None:
+        """Take the blocks of a running request; it waits again and will compute all again."""
         if request.phase is DECODE:
             self.put_aside(request, now_ps)
             return
@@ -105,6 +116,8 @@ class Seats:
             self.waiting.remove(request)
         else:
             raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
+        if self._scheduler.follows:
+            self._scheduler.on_admit(request)
         self.running[request] = None
         self.prefilling.append(request)
         request.phase = PREFILL

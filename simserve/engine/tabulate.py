@@ -12,7 +12,7 @@ from simserve.tables.columns import Categorical, Columns
 from simserve.tables.run_tables import RunTables
 from simserve.units import array_to_s
 
-GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "max_tokens")
+GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables hand on as they are, nulls where it has none."""
 
 

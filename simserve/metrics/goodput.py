@@ -1,6 +1,7 @@
 """Goodput: who met every SLO, as a share of those who arrived in the window, and per second, GPU and dollar."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,19 +14,34 @@ from simserve.tables.facts import RunFacts
 GOALS = {"ttft_s": "ttft_s", "tpot_s": "tpot_s", "e2e_s": "e2e_s", "itl_s": "max_itl_s"}
 """Each goal of an SLO and the column that must not exceed it: an ITL goal holds when the largest gap does."""
 
+NO_CLASSES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 
-def met_by_goal(requests: Columns, slo: Mapping[str, float]) -> dict[str, Flags]:
+
+def met_by_goal(
+    requests: Columns, slo: Mapping[str, float], slo_classes: Mapping[str, Mapping[str, float]] = NO_CLASSES
+) -> dict[str, Flags]:
     """Which requests met each goal, `(n_requests,)`: finished, and the latency at most the goal.
 
-    A request with one output token has neither TPOT nor gaps and so meets goals for them (vLLM counts 0).
+    A request with one output token has neither TPOT nor gaps and so meets goals for them (vLLM counts 0). Goals of a
+    class are instead of those of `slo`; what a request has no goal for, it has met when it finished.
     """
     finished = requests["status"].is_("finished")
     met = {}
-    for goal, limit_s in slo.items():
+    for goal in dict.fromkeys([*slo, *(goal for targets in slo_classes.values() for goal in targets)]):
         latency_s = requests[GOALS[goal]]
+        limit_s = np.full(len(latency_s), slo.get(goal, np.inf))
+        for name, targets in slo_classes.items():
+            limit_s[_of_class(requests, name)] = targets.get(goal, np.inf)
         has_none = np.isnan(latency_s) & (requests["output_tokens"] < 2)
-        met[goal] = finished & ((latency_s <= limit_s) | (has_none & (goal in ("tpot_s", "itl_s"))))
+        is_free = np.isinf(limit_s)
+        met[goal] = finished & ((latency_s <= limit_s) | is_free | (has_none & (goal in ("tpot_s", "itl_s"))))
     return met
+
+
+def _of_class(requests: Columns, name: str) -> Flags:
+    """Which requests are of a class, `(n_requests,)`."""
+    classes = requests["slo_class"]
+    return np.zeros(len(requests["output_tokens"]), np.bool_) if classes is None else np.equal(classes, name)
 
 
 def all_met(met: Mapping[str, Flags]) -> Flags | None:

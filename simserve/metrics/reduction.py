@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.classes import by_class, by_tenant, class_cautions
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import largest_gaps, pooled_itl
@@ -43,7 +44,7 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     answers_whole = _answers_whole(requests, facts)
     rows = decode_rows(tables.steps, spans)
     requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
-    met = met_by_goal(requests, facts.slo)
+    met = met_by_goal(requests, facts.slo, facts.slo_classes)
     requests |= {"in_window": window.has, "slo_met": all_met(met)}
     counted = finished & window.has
     latencies = _latencies(requests, counted, rows, spans, answers_whole)
@@ -56,11 +57,16 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
         "spans": spans,
         "timeseries": series.columns,
     }
-    return Reduced(
-        columns,
-        summary(requests, facts, window, latencies, met, use, wasted(requests, tables.steps)),
-        vllm_bench(requests, window, latencies, facts.slo, fastest),
-    )
+    said = summary(requests, facts, window, latencies, met, use, wasted(requests, tables.steps))
+
+    def latencies_of(some: Flags) -> dict[str, Distribution]:
+        return _latencies(requests, counted & some, rows, spans, answers_whole)
+
+    said["slo_classes"] = facts.slo_classes
+    said["classes"] = by_class(requests, facts, window, met, latencies_of)
+    said["tenants"] = by_tenant(requests, facts, window, met, latencies_of)
+    said["warnings"] += class_cautions(said["classes"])
+    return Reduced(columns, said, vllm_bench(requests, window, latencies, met, fastest))
 
 
 def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:

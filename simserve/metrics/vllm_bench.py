@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
-from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.goodput import all_met
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
@@ -24,7 +24,7 @@ def vllm_bench(
     requests: Columns,
     window: Window,
     latencies: Mapping[str, Distribution],
-    slo: Mapping[str, float],
+    met_goals: Mapping[str, Flags],
     max_tokens_per_s: float,
 ) -> dict[str, Any]:
     """All scalars of the result; milliseconds where the key says so; rates divide by `duration`.
@@ -38,7 +38,7 @@ def vllm_bench(
     n_output = int(requests["output_tokens"][completed].sum())
     duration_s = float(requests["finish_s"][completed].max() - requests["arrival_s"][window.has].min()) if n else 0.0
     per_s = 1 / duration_s if duration_s > 0 else 0.0
-    met = all_met(met_by_goal(requests, {goal: limit for goal, limit in slo.items() if goal in GOALS}))
+    met = all_met({goal: flags for goal, flags in met_goals.items() if goal in GOALS})
     return {
         "duration": duration_s,
         "completed": n,

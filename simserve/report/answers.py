@@ -33,6 +33,30 @@ class Answers:
         given = self.summary.get("slo") or {}
         return {key: goal for key in LATENCIES if (goal := number(given.get(key))) is not None}
 
+    @property
+    def has_slo(self) -> bool:
+        """There are targets, of all requests or of a class."""
+        return bool(self.slo or self.summary.get("slo_classes"))
+
+    @property
+    def classes(self) -> dict[str, "Answers"]:
+        """The run as each class of requests had it."""
+        found = self.summary.get("classes") or {}
+        return {name: Answers({**self.summary, **own, "classes": None}) for name, own in found.items()}
+
+    @property
+    def judged_class(self) -> str | None:
+        """The class that fares worst, by which a run with classes is judged; None without classes that have targets."""
+        shares = {name: own.attainment for name, own in self.classes.items()}
+        known = {name: met for name, met in shares.items() if met is not None}
+        return min(known, key=lambda name: known[name], default=None)
+
+    @property
+    def judged(self) -> "Answers":
+        """What the verdict is about: the run as that class had it, or as a whole."""
+        worst = self.judged_class
+        return self if worst is None else self.classes[worst]
+
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
         return round(self.number("requests", fate) or 0)
@@ -56,7 +80,7 @@ class Answers:
     @property
     def attainment(self) -> float | None:
         """Share of the window's arrivals that met every SLO; None without an SLO."""
-        return self.number("slo_attainment", "frac") if self.slo else None
+        return self.number("slo_attainment", "frac") if self.has_slo else None
 
     @property
     def attainment_interval(self) -> tuple[float, float] | None:
@@ -108,14 +132,15 @@ class Answers:
             return "nothing"
         if self.is_saturated:
             return "saturated"
-        if self.attainment is None:
+        judged = self.judged
+        if judged.attainment is None:
             return "none"
-        if self.attainment_interval is None:
-            return "few" if self.attainment >= SURELY_MISSED_FRAC else "missed"
-        low, high = self.attainment_interval
+        if judged.attainment_interval is None:
+            return "few" if judged.attainment >= SURELY_MISSED_FRAC else "missed"
+        low, high = judged.attainment_interval
         if low < GOAL_FRAC <= high:
             return "edge"
-        return "met" if self.attainment >= GOAL_FRAC else "missed"
+        return "met" if judged.attainment >= GOAL_FRAC else "missed"
 
     def facts(self) -> list[tuple[str, str]]:
         """Throughput and use, as pairs of words."""

@@ -11,7 +11,8 @@ ASKED = ("ttft_s", "tpot_s")
 
 def sentence(found: Mapping[str, Any]) -> str:
     """The answer; from what `simserve capacity --json` prints."""
-    answer, name, terms = found["answer"], found["scenario"]["name"], slo_terms(found["slo"])
+    answer, name = found["answer"], found["scenario"]["name"]
+    terms = "what the SLO of their class asks" if found.get("slo_classes") else slo_terms(found["slo"])
     wanted = f"{found['goal_frac'] * 100:.4g} %"
     if answer is None:
         return _none(found, f"{wanted} of requests have {terms}")
@@ -47,7 +48,8 @@ def _none(found: Mapping[str, Any], wanted: str) -> str:
     if found["state"] == "every load":
         return f"Every rate of {found['scenario']['name']} up to {at}, where the search stopped, holds: {wanted}."
     key, frac = min(last["by_slo"].items(), key=lambda item: item[1])
-    why = f"there {share(frac)} of requests meet {SHORT[key]} {goal(found['slo'][key])}"
+    limit = goal(found["slo"][key]) if key in found["slo"] and not found.get("slo_classes") else "of their class"
+    why = f"there {share(frac)} of requests meet {SHORT[key]} {limit}"
     if last["saturated"]:
         why = "even there the queue only grows"
     return f"No rate of {found['scenario']['name']} holds, down to {at}, where the search stopped ({why}): {wanted}."

@@ -91,7 +91,7 @@ def _prompt_keys(answers: Answers) -> list[Key]:
 
 
 def _time_keys(answers: Answers, evidence: Evidence) -> list[Key]:
-    met = [("fill k1", "arrived, met the SLO"), ("fill k2", "arrived, missed it")] if answers.slo else []
+    met = [("fill k1", "arrived, met the SLO"), ("fill k2", "arrived, missed it")] if answers.has_slo else []
     pools = list(dict.fromkeys(evidence.replica_pool))
     several = (
         [(colour, pool) for colour, pool in zip(("k1", "k3", "k4", "k2"), pools, strict=False)]

@@ -69,7 +69,7 @@ def gather(results: "Results") -> Evidence:
         prefill_replica=requests["prefill_replica"],
         n_preemptions=requests["n_preemptions"],
         is_in_window=requests["in_window"],
-        has_missed_slo=~requests["slo_met"] if facts.slo else None,
+        has_missed_slo=~requests["slo_met"] if facts.slo or facts.slo_classes else None,
         series=_grids(series, len(facts.replica_pool)),
         interval_s=_interval_s(series),
         replica_pool=tuple(facts.pools[pool].name for pool in facts.replica_pool),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simserve.report import cards, sections
+from simserve.report import cards, groups, sections
 from simserve.report.answers import Answers
 from simserve.report.charts import Figure, by_prompt, cdf
 from simserve.report.document import document
@@ -37,6 +37,8 @@ def render(results: "Results") -> str:
         cards.latency(answers, evidence, figures),
         cards.timeline(answers, evidence, figures),
         sections.percentiles(answers),
+        groups.classes(answers),
+        groups.tenants(answers),
         sections.use(answers),
         sections.replicas(replica_rows(evidence)),
         sections.scenario(results.scenario_yaml),

@@ -99,7 +99,7 @@ def _tile(label: str, value: str, lines: Iterable[str]) -> str:
 
 def _attainment_tile(answers: Answers) -> str:
     of = prose(f"of {plural(answers.n('arrived'), 'request')}")
-    if not answers.slo:
+    if not answers.has_slo:
         n_arrived = answers.n("arrived")
         return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
     ends = answers.attainment_interval
@@ -109,7 +109,7 @@ def _attainment_tile(answers: Answers) -> str:
 
 def _goodput_tile(answers: Answers) -> str:
     offered = prose(f"of {rate(answers.number('offered_per_s'))}/s offered")
-    if not answers.slo:
+    if not answers.has_slo:
         return _tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
     per_gpu = answers.number("goodput", "per_gpu_s")
     more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
@@ -123,7 +123,7 @@ def _latency_tile(answers: Answers, key: str) -> str:
     if ends is not None:
         lines.insert(0, prose(f"{between(ends)}"))
     within = answers.number("slo_attainment", "by_slo", key)
-    if within is not None and key in answers.slo:
+    if within is not None and key in answers.slo and not answers.classes:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
         lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
     return _tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)

@@ -82,8 +82,13 @@ def latency_cells(answers: Answers, key: str) -> list[str]:
 
 
 def detail(answers: Answers) -> str:
-    """The rest of the verdict's sentence."""
-    return _SENTENCES[answers.state](answers)
+    """The rest of the verdict's sentence; with classes it is about the one that fares worst."""
+    state, worst = answers.state, answers.judged_class
+    if worst is None or state not in ("met", "edge", "few", "missed"):
+        return _SENTENCES[state](answers)
+    n_classes = sum(own.attainment is not None for own in answers.classes.values())
+    which = f"of {n_classes} classes, {worst} fares worst: " if n_classes > 1 else ""
+    return which + _SENTENCES[state](answers.judged)
 
 
 def _met(answers: Answers) -> str:

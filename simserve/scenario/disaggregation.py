@@ -50,6 +50,9 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
     if flaws or not isinstance(policy, Scheduler):
         return
     kind = pool.scheduler["kind"]
+    if policy.orders and pool.role == "decode":
+        rule = "a decode pool takes requests in as their prompts are computed, whoever sent them"
+        draft.flaw((*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and an order in the prefill pool")
     if policy.runs_to_completion:
         rule = f"a {pool.role} pool takes requests in and lets them go one at a time, and {kind} runs whole batches"
         draft.flaw((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")

@@ -45,6 +45,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[Finite, Field(gt=0)]
 NotNegative = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(gt=0, le=1)]
+Name = Annotated[str, Field(min_length=1)]
+Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]
 WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int8", "int4"]
 KvDtype = Literal["bf16", "fp8"]
 
@@ -218,6 +220,32 @@ class Retries(Part):
     """Up to this share of each wait is left out, by chance."""
 
 
+class TrafficClass(Part):
+    """Requests of one class."""
+
+    share: Share
+    """Of all requests, or of all conversations."""
+    priority: Priority = 0
+    """The lower, the better, for schedulers that look at it."""
+    lengths: PluginSpec | None = None
+    """Of its own; left out: those of the workload."""
+
+
+class Batch(Part):
+    """Requests of jobs, beside those that come one by one."""
+
+    n_requests: Count
+    """Of each job."""
+    lengths: PluginSpec
+    at_s: NotNegative | Annotated[tuple[NotNegative, ...], Field(min_length=1)] = 0.0
+    """When the job comes; a list is a job at each of these instants."""
+    over_s: NotNegative = 0.0
+    """Its requests are sent evenly over so long; 0: all at once."""
+    slo_class: Name = "batch"
+    priority: Priority = 1
+    tenant: Name | None = None
+
+
 class Workload(Part):
     """Who asks for what, when: exactly one of arrivals, trace and client."""
 
@@ -227,6 +255,11 @@ class Workload(Part):
     lengths: PluginSpec | None = None
     prefixes: PluginSpec | None = None
     """What prompts begin with, before the new part that `lengths` draws; left out: no two begin alike."""
+    classes: dict[Name, TrafficClass] = {}
+    """What kinds of requests there are, and the share of each."""
+    tenants: dict[Name, Share] = {}
+    """Who sends requests, and the share of each."""
+    batch: Batch | None = None
     duration_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     n_requests: Count | None = None
     max_tokens: Count | None = None

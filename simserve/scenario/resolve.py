@@ -11,6 +11,7 @@ from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
 from simserve.scenario.routing import check_sessions
+from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
 
@@ -32,16 +33,11 @@ def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Sce
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,
     }
     check_sessions(draft)
-    _refuse_classes(draft)
+    check_slo_classes(draft)
     mistakes.raise_if_any()
     scenario = draft.scenario.model_copy(update=filled_in)
     scenario.set_origins(_origins(scenario, data, draft), folders[0])
     return scenario
-
-
-def _refuse_classes(draft: Draft) -> None:
-    for name in draft.scenario.slo.classes:
-        draft.flaw(("slo", "classes", name), "SLO classes are not there yet", None, "give slo.default only")
 
 
 def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:

@@ -30,6 +30,8 @@ def scenario_schema() -> dict[str, Any]:
     pool["properties"]["scheduler"] = _plugin("schedulers", parts, needs_kind=False)
     workload["properties"]["arrivals"] = _plugin("workload.arrivals", parts)
     workload["properties"]["lengths"] = _plugin("workload.lengths", parts)
+    for part in ("TrafficClass", "Batch"):
+        parts[part]["properties"]["lengths"] = _plugin("workload.lengths", parts)
     workload["properties"]["prefixes"] = _plugin("workload.prefixes", parts)
     workload["properties"]["client"] = ClosedLoop.model_json_schema()
     workload["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]

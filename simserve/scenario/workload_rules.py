@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -10,10 +10,13 @@ from simserve import plugins
 from simserve.plugins.flaws import Path, as_json, flaws_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import ClosedLoop, TraceFile, Workload
+from simserve.scenario.models import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
+from simserve.scenario.traffic import check_traffic
 
 SOURCES = ("arrivals", "trace", "client")
 AT: Path = ("workload",)
+
+Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
 
 def resolve_workload(draft: Draft) -> Workload:
@@ -28,10 +31,13 @@ def resolve_workload(draft: Draft) -> Workload:
         "arrivals": _plugin(draft, "arrivals", workload.arrivals),
         "lengths": _plugin(draft, "lengths", workload.lengths),
         "prefixes": _plugin(draft, "prefixes", workload.prefixes),
+        "classes": {name: _with_lengths(draft, part, "classes", name) for name, part in workload.classes.items()},
+        "batch": workload.batch and _with_lengths(draft, workload.batch, "batch"),
         "client": _client(draft, workload.client),
         "trace": _trace(draft, workload.trace),
     }
     _check_measure(draft, workload)
+    check_traffic(draft, workload)
     return workload.model_copy(update=update)
 
 
@@ -48,7 +54,8 @@ def _check_sources(draft: Draft, workload: Workload) -> None:
         draft.flaw((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
     if "trace" in given and workload.prefixes is not None and len(given) == 1:
         draft.flaw((*AT, "prefixes"), "a trace brings its own prefixes", None, "leave it out")
-    needs_lengths = "arrivals" in given or "client" in given
+    every_class_has_its_own = workload.classes and all(part.lengths for part in workload.classes.values())
+    needs_lengths = ("arrivals" in given or "client" in given) and not every_class_has_its_own
     if needs_lengths and workload.lengths is None and not draft.mistakes.touch((*AT, "lengths")):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
         draft.flaw((*AT, "lengths"), "is missing", None, remedy)
@@ -102,7 +109,13 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
     return end_s, f"the run: {workload.n_requests} requests at {rate_per_s:g} per second take about {end_s:g} s"
 
 
-def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+def _with_lengths(draft: Draft, part: Traffic, *where: str) -> Traffic:
+    """A class, or batch traffic, whose lengths are spelled out."""
+    lengths = None if draft.mistakes.touch((*AT, *where)) else _plugin(draft, "lengths", part.lengths, (*AT, *where))
+    return part.model_copy(update={"lengths": lengths})
+
+
+def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = AT) -> Mapping[str, Any] | None:
     """An arrival process, a length distribution or a prefix structure with all its arguments."""
     if spec is None:
         return None
@@ -111,15 +124,15 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None) -> Mapping[s
         found = draft.find_file(spec[argument])
         if found is None:
             remedy = f"looked in {draft.looked_in()}"
-            draft.flaw((*AT, key, argument), "there is no such file", spec[argument], remedy)
+            draft.flaw((*at, key, argument), "there is no such file", spec[argument], remedy)
             return spec
         spec[argument] = str(found)
     plugin, flaws = plugins.check(f"workload.{key}", spec)
-    draft.mistakes.extend(flaws, (*AT, key))
+    draft.mistakes.extend(flaws, (*at, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
         rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
-        draft.flaw((*AT, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
+        draft.flaw((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 

@@ -1,5 +1,6 @@
 """Scheduler: plan(view) -> StepPlan. What a policy promises, and what it may return."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -8,6 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass as dataclass_of_policy
 
+from simserve.state.queues import Waiting
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
@@ -36,6 +38,9 @@ class StepPlan:
     """Ask again after so many steps; None: when members change."""
     wake_at_ps: int | None = None
     """Ask again at the first step boundary from this instant on."""
+    preempt: Sequence[Request] = ()
+    """Running requests that give seats and blocks to one who waits. If there are any, nothing else of the plan counts:
+    they are preempted, and it is asked again at once."""
     blocked_by: Blocked | None = None
     """What keeps the head of the queue out. Saying so is a promise: until a member finishes or is preempted,
     nobody who arrives behind that head would be started either."""
@@ -54,8 +59,10 @@ class Scheduler:
     """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
     """Who is preempted waits behind all others; otherwise before them."""
-    follows: ClassVar[bool] = False
+    follows: bool = False
     """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
+    orders: bool = False
+    """Its queue is another than first come, first served: who comes may be before who waits."""
     stream: bool = True
     """Tokens leave as they come; otherwise the answer leaves whole."""
 
@@ -73,6 +80,10 @@ class Scheduler:
         """Who gives its blocks back when they run out: by default the one admitted last."""
         return next(reversed(view.running))  # type: ignore[call-overload, no-any-return]
 
+    def queue(self) -> Waiting:
+        """A new queue of those who wait, in the order in which it takes them; of a policy that orders an `Ordered`."""
+        return deque()
+
     def never_fits(self, prompt_tokens: int) -> str | None:
         """Why this policy can never start a prompt of that length; None when it can."""
         return None
@@ -84,6 +95,9 @@ class Scheduler:
 
         A stretch may be told in one piece or in several: the state after it must be the same.
         """
+
+    def on_admit(self, request: Request) -> None:
+        """A request has got a seat, for the first time or after a preemption."""
 
     def on_join(self, request: Request) -> None:
         """A request has had a token at the end of its prefill, and decodes from the next step on."""

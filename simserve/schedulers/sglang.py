@@ -1,6 +1,6 @@
 """Prefill first with chunks, as SGLang: prompts are let in on a guess of how much running requests will still need."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from math import inf
 from typing import Annotated
 
@@ -153,7 +153,7 @@ class _Batch:
         self._add(request, n_tokens, self._new_tokens(request) if n_tokens == left_tokens else 0)
         return None
 
-    def fill(self, waiting: Sequence[Request]) -> Blocked | None:
+    def fill(self, waiting: Iterable[Request]) -> Blocked | None:
         """Take new requests in order; says what keeps the next one out."""
         for request in waiting:
             blocked_by = self._take(request)

@@ -43,10 +43,12 @@ class Request:
         "phase",
         "preempted_at_ps",
         "prefilled_tokens",
+        "priority",
         "prompt_tokens",
         "reserved_blocks",
         "row",
         "session",
+        "tenant",
     )
 
     # From the moment it joins a Cohort: the cohort's step and the instant then, and the tokens it had stored less
@@ -85,6 +87,9 @@ class Request:
         self.n_preemptions = 0
         self.preempted_at_ps = 0
         """When it last lost its blocks; means something only while n_preemptions > 0."""
+        self.priority = 0
+        """The lower, the better, for policies that look at it."""
+        self.tenant = ""
 
     @property
     def is_new(self) -> bool:

@@ -12,9 +12,9 @@ from simserve.state.request import Request
 class ReplicaView:
     """A replica between two steps, as its scheduler sees it."""
 
-    waiting: Sequence[Request]
-    """Requests that hold nothing, in the order of their arrival; preempted ones come first, or last if the policy
-    says so."""
+    waiting: Collection[Request]
+    """Requests that hold nothing, in the order of their arrival, preempted ones first, or last if the policy says so;
+    or in the order of the policy's own `queue`."""
     prefilling: Sequence[Request]
     """Requests whose prompt is half done, in the order of their admission."""
     running: Collection[Request]

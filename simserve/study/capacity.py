@@ -124,7 +124,8 @@ class Unbounded:
 
 def find_capacity(question: Question, told: Told | None = None) -> Capacity | Unbounded:
     """Search. Raises SimserveError where there is no SLO to hold a load to, or no rate to search over."""
-    if all(limit is None for _, limit in question.scenario.slo.default):
+    slo = question.scenario.slo
+    if not slo.classes and all(limit is None for _, limit in slo.default):
         rule = "needs an slo to be held to, got none"
         raise SimserveError(f"{question.scenario.name}: {rule}; give one, such as slo: {{ttft_s: 0.5, tpot_s: 0.05}}")
     return search(question, lambda scale, seeds: replicate([at_scale(question.scenario, scale)], seeds)[0], told)

@@ -20,6 +20,7 @@ def capacity_facts(found: Capacity | Unbounded) -> dict[str, Any]:
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
         "goal_frac": question.goal_frac,
         "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
+        "slo_classes": list(scenario.slo.classes),
         "state": "found" if isinstance(found, Capacity) else "every load" if found.is_met else "no load",
         "answer": _answer(found) if isinstance(found, Capacity) else None,
         "points": [_point(point) for point in points],

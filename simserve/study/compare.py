@@ -57,7 +57,8 @@ def compare(a: Side, b: Side, n_replications: int = REPLICATIONS, told: Told | N
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         found = compare_results(names, runs[0], runs[1])
-        return replace(found, warnings=_differing("slo", runs[0].facts.slo, runs[1].facts.slo))
+        first, second = ((run.facts.slo, run.facts.slo_classes) for run in (runs[0], runs[1]))
+        return replace(found, warnings=_differing("slo", first, second))
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 

@@ -187,12 +187,17 @@ class _Replay:
 
 def _attainment(results: Results, left_over: Mapping[str, float]) -> float | None:
     """The share of the window's requests that meet every SLO when their latencies are off by the left-over factors."""
-    slo = results.facts.slo
-    if not slo:
+    slo, slo_classes = results.facts.slo, results.facts.slo_classes
+    if not slo and not slo_classes:
         return None
     requests = results.columns["requests"]
     factors = {"itl_s": left_over["itl_s"], **left_over}
-    met = all_met(met_by_goal(requests, {goal: limit / factors[goal] for goal, limit in slo.items()}))
+
+    def nearer(targets: Mapping[str, float]) -> dict[str, float]:
+        return {goal: limit / factors[goal] for goal, limit in targets.items()}
+
+    of_classes = {name: nearer(targets) for name, targets in slo_classes.items()}
+    met = all_met(met_by_goal(requests, nearer(slo), of_classes))
     window = requests["in_window"]
     return None if met is None or not window.any() else float(met[window].mean())
 

@@ -1,6 +1,6 @@
 """RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 
@@ -105,6 +105,8 @@ class RunFacts:
     warnings: tuple[str, ...] = ()
     link: LinkFacts | None = None
     host_tier: HostFacts | None = None
+    slo_classes: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Targets of requests of a named class; all others have those of `slo`."""
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:

@@ -53,6 +53,7 @@ REQUESTS = _fields("""
     int64: session_requests
     float s: first_sent_s gave_up_s
     int64 tokens: wasted_tokens
+    text: tenant
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")

@@ -23,6 +23,7 @@ COLUMNS = (
     "priority",
     "slo_class",
     "e2e_s",
+    "tenant",
 )
 
 DECIMALS = 9

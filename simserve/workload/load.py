@@ -12,8 +12,10 @@ from simserve import plugins
 from simserve.errors import TraceError
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
+from simserve.workload.batch import with_batch
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw, prefix_structure
+from simserve.workload.marks import marked
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -50,8 +52,9 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     if workload.trace is not None:
         from simserve.workload.replay import replay
 
-        return Load(_limited(replay(workload.trace, base_dir, stream, workload), workload.max_tokens))
-    prompts = Prompts(plugins.build("workload.lengths", workload.lengths), prefix_structure(workload.prefixes))
+        return Load(_whole(replay(workload.trace, base_dir, stream, workload), workload, stream))
+    lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # of classes that all have their own
+    prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(workload.prefixes))
     if workload.client is not None:
         return _closed_loop(workload, prompts, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
@@ -59,7 +62,12 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
         raise TraceError(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
-    return Load(_limited(trace, workload.max_tokens))
+    return Load(_whole(trace, workload, stream))
+
+
+def _whole(trace: Trace, workload: Any, stream: Stream) -> Trace:
+    """The trace with all that a scenario says of its requests, and of others beside them."""
+    return _limited(with_batch(marked(trace, workload, stream), workload, stream), workload.max_tokens)
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
@@ -67,7 +75,7 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
     think_s = workload.client.get("think_s")
 
     def drawn(n: int) -> Trace:
-        trace = _limited(prompts.draw(np.zeros(n), None, stream), workload.max_tokens)
+        trace = _limited(marked(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
         if think_s is None and trace.dependencies is None:
             return trace
         return _with_thinking(trace, think_s or 0.0, stream)

@@ -100,6 +100,7 @@ class Trace:
     turn: NDArray[np.int64] | None = None
     priority: NDArray[np.int64] | None = None
     slo_class: NDArray[np.str_] | None = None
+    tenant: NDArray[np.str_] | None = None
     prefixes: Prefixes | None = None
     e2e_s: NDArray[np.float64] | None = None
     """How long each answer took where the load was recorded; NaN where nobody knows."""

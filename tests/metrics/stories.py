@@ -284,6 +284,7 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "wasted_tokens": np.zeros(n, np.int64),
         "priority": np.zeros(n, np.int32),
         "slo_class": None,
+        "tenant": None,
     }
 
 

@@ -129,6 +129,7 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "first_sent_s",
         "gave_up_s",
         "wasted_tokens",
+        "tenant",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",

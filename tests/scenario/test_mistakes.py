@@ -253,7 +253,6 @@ def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
     "override",
     [
         "measure.warmup_s=auto",
-        "slo={default: {ttft_s: 1}, classes: {chat: {ttft_s: 1}}}",
     ],
 )
 def test_what_comes_with_a_later_release_says_not_yet(said: Said, small: str, override: str) -> None:

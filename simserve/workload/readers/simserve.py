@@ -24,12 +24,13 @@ WANTED = {
     "e2e_s": False,
     "priority": False,
     "slo_class": False,
+    "tenant": False,
     "hash_ids": False,
     "hash_block_tokens": False,
     "prefix_id": False,
     "prefix_tokens": False,
 }
-TEXTS = ("request_id", "session_id", "slo_class")
+TEXTS = ("request_id", "session_id", "slo_class", "tenant")
 PREFIXES = ("hash_ids", "hash_block_tokens", "prefix_id", "prefix_tokens")
 
 Columns = dict[str, Sequence[Any] | NDArray[Any]]

@@ -1,0 +1,103 @@
+"""Classes and tenants: what the run was to each of them, in the terms in which it is reported as a whole."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.goodput import attainment, goodput
+from simserve.metrics.kv import preemptions
+from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import RunFacts
+
+UNNAMED = "default"
+"""What requests without a class are reported as: the targets of slo.default are theirs."""
+
+FATES = ("finished", "rejected", "timed_out", "unfinished")
+
+Latencies = Callable[[Flags], Mapping[str, Distribution]]
+"""The latencies of the requests that count and that are marked."""
+
+
+def by_class(
+    requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
+) -> dict[str, Any] | None:
+    """A mapping for each class, those with targets of their own first; None if no request has a class."""
+    if requests["slo_class"] is None or not len(requests["slo_class"]):
+        return None
+    there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
+    found = {}
+    for name in dict.fromkeys([*facts.slo_classes, *sorted(there)]):
+        mine = np.isin(requests["slo_class"], ["", name] if name == UNNAMED else [name])
+        targets = facts.slo_classes.get(name, facts.slo)
+        own_met = {goal: flags for goal, flags in met.items() if goal in targets}
+        found[name] = {
+            **_group(requests, facts, replace(window, has=window.has & mine), own_met),
+            "priorities": np.unique(requests["priority"][mine]).tolist() if mine.any() else [],
+            "slo": dict(targets),
+            **{key: _latency(each) for key, each in latencies(mine).items()},
+            "served_per_s": _served(requests, window, mine) / window.duration_s,
+        }
+    return found
+
+
+def by_tenant(
+    requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
+) -> dict[str, Any] | None:
+    """A mapping for each tenant, by name; None if no request names one."""
+    if requests["tenant"] is None or not len(requests["tenant"]):
+        return None
+    found = {}
+    for name in map(str, np.unique(requests["tenant"])):
+        mine = np.equal(requests["tenant"], name)
+        found[name] = {
+            **_group(requests, facts, replace(window, has=window.has & mine), met),
+            **{key: _latency(each) for key, each in latencies(mine).items()},
+        }
+    return found
+
+
+def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
+    """Some of the requests: how they ended, what they asked for and got. The window's length is that of all."""
+    finished = requests["status"].is_("finished") & window.has
+    attained = attainment(requests, window, met)
+    tokens = {key: int(requests[key][finished].sum()) for key in ("prompt_tokens", "output_tokens")}
+    return {
+        "requests": {"arrived": window.n_requests}
+        | {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES},
+        "offered_per_s": window.n_requests / window.duration_s,
+        "requests_per_s": int(np.count_nonzero(finished)) / window.duration_s,
+        "input_tokens_per_s": tokens["prompt_tokens"] / window.duration_s,
+        "output_tokens_per_s": tokens["output_tokens"] / window.duration_s,
+        "slo_attainment": attained,
+        "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "preemptions": preemptions(requests, window),
+    }
+
+
+def _served(requests: Columns, window: Window, mine: Flags) -> int:
+    """Requests that finished within the window, whenever they came: what batch traffic is about."""
+    finish_s = requests["finish_s"]
+    within = (finish_s >= window.start_s) & (finish_s <= window.start_s + window.duration_s)
+    return int(np.count_nonzero(mine & requests["status"].is_("finished") & within))
+
+
+def _latency(found: Distribution) -> dict[str, Any]:
+    percentiles = {level_name(level): value for level, value in found.percentiles.items()}
+    return {"n": found.n, "mean": found.mean, **percentiles, "max": found.highest}
+
+
+def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
+    """What a reader of the classes must know."""
+    for name in _without(classes or {}):
+        yield (
+            f"no request of class {name} arrived in the measured window, so nothing is reported of it; shorten "
+            "measure.warmup_s, or let its requests come later"
+        )
+
+
+def _without(classes: Mapping[str, Any]) -> Iterable[str]:
+    return (name for name, found in classes.items() if not found["requests"]["arrived"])

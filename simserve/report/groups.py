@@ -1,0 +1,56 @@
+"""Classes and tenants on the page and the terminal: a row each, in the terms in which the run is told as a whole."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.answers import Answers
+from simserve.report.formats import count, rate, seconds, share, slo_terms
+from simserve.report.sections import section, table, text
+
+COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
+
+MOST_TENANTS = 100
+"""A page with more rows is not read; summary.json has all."""
+
+
+def classes(answers: Answers) -> str:
+    """A row a class, with what it must meet; nothing without classes."""
+    if not answers.classes:
+        return ""
+    rows = [
+        (f"{text(name)}<small>{text(slo_terms(own.slo) or 'no targets')}</small>", _cells(own))
+        for name, own in answers.classes.items()
+    ]
+    note = "Requests that arrived in the window, by class; each is held against the targets of its own class."
+    return section("classes", "Classes", note, table(("Class", *COLUMNS), rows))
+
+
+def tenants(answers: Answers) -> str:
+    """A row a tenant; nothing without."""
+    found: Mapping[str, Any] = answers.summary.get("tenants") or {}
+    if not found:
+        return ""
+    rows = [
+        (text(name or "(none)"), _cells(Answers({**answers.summary, **own})))
+        for name, own in list(found.items())[:MOST_TENANTS]
+    ]
+    more = f" The first {MOST_TENANTS} of {len(found)}." if len(found) > MOST_TENANTS else ""
+    return section("tenants", "Tenants", f"By who sent them.{more}", table(("Tenant", *COLUMNS), rows))
+
+
+def class_table(summary: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
+    """The classes as text; the first row names the columns; nothing without classes."""
+    found = Answers(summary).classes
+    return [("Class", *COLUMNS), *((name, *_cells(own)) for name, own in found.items())] if found else []
+
+
+def _cells(own: Answers) -> list[str]:
+    latencies = (("ttft_s", "p50"), ("ttft_s", "p99"), ("tpot_s", "p99"), ("e2e_s", "p99"))
+    return [
+        count(own.n("arrived")),
+        share(own.attainment),
+        f"{rate(own.number('goodput', 'per_s'))}/s",
+        *(seconds(own.percentile(key, level)) for key, level in latencies),
+        f"{rate(own.number('output_tokens_per_s'))}/s",
+        count(own.number("preemptions", "n")),
+    ]

@@ -1,0 +1,101 @@
+"""Classes, tenants and batch traffic of a scenario: shares that sum to one, names that somebody has."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+
+from simserve.plugins.flaws import Path, did_you_mean
+from simserve.scenario.draft import Draft
+from simserve.scenario.models import Scenario, Workload
+
+AT: Path = ("workload",)
+
+
+def check_traffic(draft: Draft, workload: Workload) -> None:
+    """What the workload says of who asks."""
+    _check_shares(draft, "classes", {name: part.share for name, part in workload.classes.items()})
+    _check_shares(draft, "tenants", workload.tenants)
+    _check_own_lengths(draft, workload)
+    _check_batch(draft, workload)
+
+
+def _check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
+    total = math.fsum(shares.values())
+    if shares and not draft.mistakes.touch((*AT, key)) and abs(total - 1) > 1e-9:
+        remedy = f"make the shares of {' and '.join(shares)} come to 1"
+        draft.flaw((*AT, key), "shares must sum to one", round(total, 9), remedy)
+
+
+def _check_own_lengths(draft: Draft, workload: Workload) -> None:
+    """Lengths of a class are drawn for each request, which must be free to have them."""
+    for name, part in workload.classes.items():
+        at = (*AT, "classes", name, "lengths")
+        if part.lengths is None:
+            continue
+        if workload.trace is not None:
+            draft.flaw(at, "a trace brings its own lengths", None, "leave it out")
+        elif workload.prefixes is not None:
+            rule = "the parts of prompts that prefixes leave to lengths are drawn before anybody has a class"
+            draft.flaw(at, rule, None, "leave it out, or leave out workload.prefixes")
+
+
+def _check_batch(draft: Draft, workload: Workload) -> None:
+    batch = workload.batch
+    if batch is None or draft.mistakes.touch((*AT, "batch")):
+        return
+    if workload.client is not None:
+        rule = "comes at instants of its own, and the clients of a closed loop ask when they are answered"
+        draft.flaw((*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client")
+    last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
+    if workload.duration_s is not None and last_s > workload.duration_s:
+        rule = f"at_s + over_s must be at most workload.duration_s, {workload.duration_s:g}"
+        draft.flaw((*AT, "batch"), rule, last_s, "the load ends there")
+
+
+def check_slo_classes(draft: Draft) -> None:
+    """Targets are for classes that some request has, as far as that is known before a trace is read."""
+    workload, classes = draft.scenario.workload, draft.scenario.slo.classes
+    for name, targets in classes.items():
+        at = ("slo", "classes", name)
+        if draft.mistakes.touch(at):
+            continue
+        if not any(value is not None for _, value in targets):
+            remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class that may take its time has a large e2e_s"
+            draft.flaw(at, "needs a target", None, remedy)
+        if workload.trace is None and name not in _named(workload) and not draft.mistakes.touch(AT):
+            remedy = did_you_mean(name, sorted(_named(workload))) if _named(workload) else "give workload.classes"
+            draft.flaw(at, "no request is of this class", None, remedy)
+
+
+def _named(workload: Workload) -> set[str]:
+    """Classes that requests are given."""
+    return {*workload.classes, *([workload.batch.slo_class] if workload.batch else [])}
+
+
+def traffic_notes(scenario: Scenario, marks: Mapping[str, Collection[object] | None]) -> tuple[str, ...]:
+    """What was said of classes, priorities and tenants that nobody heeds. marks: the values of each column of the load
+    that there are; None where it has no such column."""
+    return (*_about_slo(scenario, marks["slo_class"] or ()), *_about_order(scenario, marks))
+
+
+def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
+    slo = scenario.slo
+    for name in slo.classes:
+        if name not in there:
+            yield f"no request is of class {name}, which slo.classes has targets for"
+    has_default = any(value is not None for _, value in slo.default)
+    for name in sorted(map(str, there)) if slo.classes else ():
+        if name and name not in slo.classes:
+            holds = "those of slo.default hold" if has_default else "whoever of it finishes has met its SLO"
+            yield f"class {name} has no targets of its own in slo.classes: {holds}"
+
+
+def _about_order(scenario: Scenario, marks: Mapping[str, Collection[object] | None]) -> Iterator[str]:
+    priorities, tenants = marks["priority"] or (), marks["tenant"]
+    policies = [setup.scheduler for setup in scenario.setups if setup.role != "decode"]
+    by_priority = any(getattr(policy, "policy", None) == "priority" for policy in policies)
+    if len(priorities) > 1 and not by_priority:
+        yield "requests have priorities and no scheduler looks at them: chunked with policy: priority does"
+    if by_priority and len(priorities) < 2:
+        yield "a scheduler goes by priority and all requests have the same"
+    if any(getattr(policy, "policy", None) == "vtc" for policy in policies) and not tenants:
+        yield "policy vtc shares among tenants, and no request names one: give workload.tenants"
