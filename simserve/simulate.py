@@ -134,7 +134,7 @@ def _serve(
             for replica in _replicas(setup, cost, load.trace.prefixes)
         ],
         scenario.build_router(),
-        replace(_offered(load), patience=_patience(scenario)),
+        replace(_offered(load), patience=_patience(scenario, load)),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced.link),
@@ -229,11 +229,15 @@ def _offered(load: Load) -> Offered:
     return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
 
 
-def _patience(scenario: Scenario) -> Patience | None:
-    """What clients do when an answer does not come; None: they wait."""
+def _patience(scenario: Scenario, load: Load) -> Patience | None:
+    """What clients do when an answer does not come; None: they wait. Raises TraceError where others wait for it too."""
     timeout, retries = scenario.workload.timeout, scenario.workload.retries
     if timeout is None and retries is None:
         return None
+    if load.trace.dependencies is not None:
+        key = "timeout" if retries is None else "retries"
+        rule = "what becomes of requests that wait for an answer on which a client gives up is not there yet"
+        raise TraceError(f"workload.{key}: {rule}; leave it out, or send turns by the clock (next_turn: after_arrival)")
     backoff = None
     if retries is not None:
         waits_ps = to_ps(retries.backoff_s), retries.multiplier, to_ps(retries.max_backoff_s)

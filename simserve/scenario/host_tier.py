@@ -16,7 +16,7 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
     tier, here = pool.host_tier, (*at, "host_tier")
     if tier is None or scheduler is None or draft.mistakes.touch(here):
         return pool
-    if not _can_have_one(draft, pool, here, machine):
+    if not _can_have_one(draft, pool, here, runs):
         return pool
     update: dict[str, Any] = {
         "preemption": _preemption(draft, pool, here, scheduler),
@@ -45,8 +45,9 @@ def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) ->
             draft.flaw((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
 
 
-def _can_have_one(draft: Draft, pool: Pool, here: Path, machine: Machine) -> bool:
-    """Not where requests come with their blocks from elsewhere, or schedulers share steps."""
+def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Scheduler | None]) -> bool:
+    """Not where requests come with their blocks from elsewhere, schedulers share steps, or requests pass each other."""
+    machine, scheduler = runs
     if pool.role == "decode":
         rule = "host memory beside a decode pool is not there yet: its requests come over the link"
         draft.flaw(here, rule, None, "give it to the prefill pool, or leave it out")
@@ -56,6 +57,9 @@ def _can_have_one(draft: Draft, pool: Pool, here: Path, machine: Machine) -> boo
     elif n_sharing(machine.model, pool.parallel.data) > 1:
         rule = "host memory beside ranks that share experts, and so step together, is not there yet"
         draft.flaw(here, rule, None, "use parallel.data 1, or leave it out")
+    elif scheduler is not None and scheduler.orders:
+        rule = "host memory where the scheduler lets requests pass each other is not there yet"
+        draft.flaw(here, rule, None, "use policy: fcfs, or leave it out")
     else:
         return True
     return False

@@ -1,0 +1,41 @@
+"""Mechanisms that nobody has put together yet say so, rather than give wrong numbers."""
+
+from typing import Any
+
+import pytest
+
+from simserve import Scenario, simulate
+from simserve.errors import ScenarioError, TraceError
+
+LENGTHS = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
+WORKLOAD: dict[str, Any] = {"arrivals": {"kind": "poisson", "rate_per_s": 8}, "lengths": LENGTHS, "n_requests": 20}
+TURNS = {"kind": "conversations", "turns": 3, "think_s": 1.0, "next_turn": "after_answer"}
+
+
+def scenario(workload: dict[str, Any], **pool: Any) -> Scenario:
+    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD | workload}
+    return Scenario.from_dict(data | {"cluster": {"pools": [pool]}, "measure": {"replays": 0}})
+
+
+def test_host_memory_where_requests_pass_each_other() -> None:
+    with pytest.raises(ScenarioError, match="host_tier: host memory where the scheduler lets requests pass each other"):
+        scenario({}, scheduler={"kind": "chunked", "policy": "priority"}, host_tier={"bytes": 1e9})
+
+
+def test_clients_that_give_up_and_host_memory() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"workload\.timeout: clients that give up on requests which may be in host"
+    ):
+        scenario({"timeout": {"e2e_s": 10}}, host_tier={"bytes": 1e9})
+
+
+@pytest.mark.parametrize("key", ["timeout", "retries"])
+def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: str) -> None:
+    given = {"timeout": {"e2e_s": 10}} | ({"retries": {"max_attempts": 2}} if key == "retries" else {})
+    with pytest.raises(TraceError, match=rf"workload\.{key}: what becomes of requests that wait for an answer"):
+        simulate(scenario({"prefixes": TURNS} | given))
+
+
+def test_jobs_and_turns_that_follow_answers() -> None:
+    with pytest.raises(TraceError, match=r"workload\.batch: comes at instants of its own, and the other requests wait"):
+        simulate(scenario({"prefixes": TURNS, "batch": {"n_requests": 5, "lengths": LENGTHS}}))
