@@ -33,7 +33,9 @@ def scenario_schema() -> dict[str, Any]:
     for part in ("TrafficClass", "Batch"):
         parts[part]["properties"]["lengths"] = _plugin("workload.lengths", parts)
     workload["properties"]["prefixes"] = _plugin("workload.prefixes", parts)
-    workload["properties"]["client"] = ClosedLoop.model_json_schema()
+    client = ClosedLoop.model_json_schema()
+    parts.update(client.pop("$defs", {}))
+    workload["properties"]["client"] = client
     workload["oneOf"] = [{"required": [key]} for key in ("arrivals", "trace", "client")]
     schema["properties"]["slo"] = {"anyOf": [{"$ref": "#/$defs/Targets"}, {"$ref": "#/$defs/Slo"}]}
     return {"$schema": ID, **schema}
