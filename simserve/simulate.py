@@ -122,7 +122,8 @@ def _serve(
         disaggregation=_disaggregation(scenario, priced.link),
         admission=scenario.build_admission(),
     )
-    on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
+    is_open = load.draw_more is not None or scenario.workload.retries is not None
+    on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
     return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
