@@ -141,7 +141,8 @@ def _serve(
         delay=_delay(scenario),
         admission=scenario.build_admission(),
     )
-    on_send = _reporter(progress, None if load.stop_sending_s is not None else len(load.trace)) if progress else None
+    is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
+    on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups))
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]

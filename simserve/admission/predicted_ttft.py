@@ -1,9 +1,8 @@
 """Admission by predicted TTFT: refuse who would wait too long for a first token."""
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from simserve.admission.base import STRICT, Admission, QueueView
@@ -18,10 +17,9 @@ class PredictedTtft(Admission):
     a replica computes prompts; of the replica for which that is least. A gateway knows all of these.
     """
 
-    ttft_s: Annotated[float, Field(gt=0)]
-    prefill_tokens_per_s: Annotated[float, Field(gt=0)]
-    """Prompt tokens that a replica computes a second beside its decoding: `simserve explain` says what a prefill alone
-    reaches, `timeseries.parquet` what a run did."""
+    ttft_s: PositiveFloat
+    prefill_tokens_per_s: PositiveFloat
+    """Prompt tokens that a replica computes beside its decoding; `simserve explain` says what it computes alone."""
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
         """The least loaded replica would answer in time."""

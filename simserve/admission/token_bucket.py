@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from pydantic.dataclasses import dataclass
 
 from simserve.admission.base import STRICT, Admission, QueueView
@@ -15,7 +15,7 @@ from simserve.units import PS_PER_S
 class TokenBucket(Admission):
     """Let in rate_per_s requests a second in the long run, and up to `burst` at once after a pause."""
 
-    rate_per_s: Annotated[float, Field(gt=0)]
+    rate_per_s: PositiveFloat
     """Tokens that fall into the bucket a second."""
     burst: Annotated[float, Field(ge=1)] = 1.0
     """Tokens that it holds; it is full when the run begins."""

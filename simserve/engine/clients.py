@@ -75,11 +75,6 @@ class Clients:
         return len(self._sent)
 
     @property
-    def n_at_door(self) -> int:
-        """Of these, those that are not through the front end, and whose clients wait."""
-        return sum(not self._has_gone(row) for _, row in self._at_door)
-
-    @property
     def rows_sent(self) -> NDArray[np.int64]:
         """Those that were sent, in the order of sending."""
         return np.array(self._sent, np.int64)
@@ -88,6 +83,12 @@ class Clients:
     def attempts(self) -> NDArray[np.int32]:
         """Which attempt each of these was, from 1."""
         return np.array([self._failed.get(row, 1) for row in self._sent], np.int32)
+
+    def stop(self) -> int:
+        """The run ends; returns how many requests were sent and are not still on their way to a router."""
+        if self.deadlines is not None:
+            self.deadlines.stop()
+        return self.n_sent - sum(not self._has_gone(row) for _, row in self._at_door)
 
     def on_answer(self, row: int, now_ps: int) -> None:
         """The last token of an answer is computed; its client has it soon after, if it still waits for it."""

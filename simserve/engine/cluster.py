@@ -120,7 +120,7 @@ class Cluster:
         for replica in self.replicas:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
-        n_routed = self.sender.n_sent - (self._asker.n_at_door if isinstance(self._asker, Clients) else 0)
+        n_routed = self._asker.stop() if isinstance(self._asker, Clients) else self.sender.n_sent
         check_conservation(n_routed, self.replicas, self.recorder, self.clock.now_ps)
 
     def _asking_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:

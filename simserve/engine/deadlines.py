@@ -147,10 +147,8 @@ class Deadlines:
 
     def _let_go(self, number: int, where: Placed, now_ps: int) -> None:
         """Now, if no step that it is in is in flight, nor its keys and values; otherwise when these are over."""
-        request, index = where
+        request, replica = self._found(where)
         row = request.row
-        moved_to = self._recorder.replica[row]
-        replica = self._replicas[index if moved_to == NEVER else moved_to]
         again_ps = replica.step_end_ps(now_ps)
         if again_ps is None:
             n_stored = self._stored_tokens(request, replica)
@@ -163,12 +161,25 @@ class Deadlines:
         if self._abort.due_ps is None or again_ps < self._abort.due_ps:
             self._abort.set(again_ps)
 
+    def _found(self, where: Placed) -> tuple[Request, Replica]:
+        """Where a request is now: where it was placed, or where it was handed over to."""
+        request, index = where
+        moved_to = self._recorder.replica[request.row]
+        return request, self._replicas[index if moved_to == NEVER else moved_to]
+
     def _abort_due(self, now_ps: int) -> None:
         while self._leaving and self._leaving[0][0] <= now_ps:
             _, number, where = heappop(self._leaving)
             self._let_go(number, where, now_ps)
         if self._leaving:
             self._abort.set(self._leaving[0][0])
+
+    def stop(self) -> None:
+        """The run ends: what servers were about to let go of is as it is."""
+        for _, _, where in self._leaving:
+            request, replica = self._found(where)
+            self.stored_tokens[request.row] = self._stored_tokens(request, replica)
+            self._undo(request.row)
 
     def _stored_tokens(self, request: Request, replica: Replica) -> int:
         """Keys and values that it has, or had when it was done; padding included."""

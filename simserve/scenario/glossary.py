@@ -70,6 +70,10 @@ NEIGHBOURS = MappingProxyType(
         "load_balancer": "cluster.router",
         "refresh_metrics_interval": "cluster.views.refresh_s",
         "engine_stats_interval": "cluster.views.refresh_s",
+        # clients and gateways
+        "max_retries": "workload.retries.max_attempts, the first included",
+        "request_timeout": "workload.timeout.e2e_s",
+        "timeout_s": "workload.timeout.e2e_s",
         # benchmarks
         "request_rate": "workload.arrivals.rate_per_s",
         "rate_per_s": "workload.arrivals.rate_per_s",
@@ -130,6 +134,7 @@ NEIGHBOURS = MappingProxyType(
 SENTENCES = MappingProxyType(
     {
         "enable_chunked_prefill": f"with it the {POOL}.scheduler is chunked, without it prefill_first",
+        "max_queued_requests": "give cluster.admission: {kind: queue_length, max_waiting: ...}",
         "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
         "speculative_config": "speculative decoding is not simulated yet",
     }
