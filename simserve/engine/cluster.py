@@ -21,6 +21,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.engine.speculating import Speculating
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
@@ -128,7 +129,8 @@ class Cluster:
             return [*ranks]
         if receives:
             return [Receiving(index, each, *shared) for index, each in numbered]
-        return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        kind = Replica if setup.speculation is None else Speculating
+        return [kind(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""

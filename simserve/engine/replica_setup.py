@@ -7,6 +7,7 @@ from simserve.cost.model import CostModel
 from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import Recorder
 from simserve.engine.seats import Seats
+from simserve.engine.speculation import SpeculatingCachingSeats, SpeculatingSeats, Speculation
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 
@@ -31,13 +32,29 @@ class ReplicaSetup:
     block_tokens: int | None = None
     """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
 
+    speculation: Speculation | None = None
+    """Its steps propose tokens and verify them; None: a token a step."""
+
     def seats(self, index: int, recorder: Recorder) -> Seats:
         """With nobody on them."""
+        if self.speculation is not None:
+            return self._speculating_seats(index, recorder, self.speculation)
         if self.block_tokens is None:
             pool = KvPool(self.n_blocks, self.block_size)
             return Seats(index, self.scheduler, recorder, pool, self.max_model_len)
         caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
         return CachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+
+    def _speculating_seats(self, index: int, recorder: Recorder, how: Speculation) -> SpeculatingSeats:
+        seats: SpeculatingSeats
+        if self.block_tokens is None:
+            pool = KvPool(self.n_blocks, self.block_size)
+            seats = SpeculatingSeats(index, self.scheduler, recorder, pool, self.max_model_len)
+        else:
+            caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+            seats = SpeculatingCachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+        seats.speculate(how)
+        return seats
 
     @property
     def n_ranks(self) -> int:
