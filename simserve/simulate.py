@@ -23,12 +23,14 @@ from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.speculation import Speculation
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
+from simserve.state.acceptance import Acceptance
 from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
@@ -111,7 +113,7 @@ def _serve(
         [
             replica
             for setup, cost in zip(setups, priced.costs, strict=True)
-            for replica in _replicas(setup, cost, load.trace.prefixes)
+            for replica in _replicas(setup, cost, load.trace.prefixes, scenario.seed)
         ],
         scenario.build_router(),
         _offered(load),
@@ -131,7 +133,7 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
     return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
-def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> list[ReplicaSetup]:
+def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed: int) -> list[ReplicaSetup]:
     """Those of a pool; data-parallel ranks that share nothing are replicas of their own."""
     block_tokens = prefixes.block_tokens if prefixes is not None and setup.caches_prefixes else None
     block_size = setup.ledger.block_size
@@ -140,18 +142,20 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> li
             f"pool {setup.name}: block_size must divide the {block_tokens} tokens of a block of the load's prefixes, "
             f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
         )
+    how = setup.speculation
     return [
         ReplicaSetup(
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
-            cost,
+            cost if how is None else how.running_cost(cost),
             setup.ledger.lane_blocks,
             block_size,
             setup.max_model_len,
-            setup.engine.async_scheduling,
+            setup.plans_ahead,
             n_stages=setup.pipeline,
             n_in_step=setup.n_sharing,
             role=setup.role,
             block_tokens=block_tokens,
+            speculation=None if how is None else Speculation(Acceptance(how.rates, seed), how.n_slots),
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

@@ -12,6 +12,7 @@ from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
+from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.schedulers.base import Scheduler
 
 
@@ -54,7 +55,10 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     pool = _resolve_experts(draft, pool, at, machine)
     check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
-    return fit_memory(draft, pool, at, (machine, scheduler))
+    pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
+    pool = fit_memory(draft, pool, at, (machine, scheduler))
+    check_draft_length(draft, pool, at)
+    return pool
 
 
 def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:
