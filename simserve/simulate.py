@@ -31,7 +31,7 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.state.acceptance import Acceptance
-from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, WorkFacts
+from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -74,7 +74,7 @@ def simulate(
     link = _link(scenario, costs, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    tables, peak_kv_blocks = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    tables, peak_kv_blocks, drafting_s = _serve(scenario, _Priced(setups, costs, link), load, progress)
     last_arrival_s = float(tables.requests["arrival_s"].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
@@ -91,6 +91,7 @@ def simulate(
         notes=(*load.trace.notes, *notes(scenario.setups)),
         warnings=warnings(scenario.setups),
         link=link,
+        drafting_s=drafting_s,
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 
@@ -106,8 +107,9 @@ class _Priced:
 
 def _serve(
     scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None
-) -> tuple[RunTables, tuple[int, ...]]:
-    """Run the clock; returns the tables, and the most KV blocks that each replica held. The cluster is gone then."""
+) -> tuple[RunTables, tuple[int, ...], tuple[float, ...]]:
+    """Run the clock; returns the tables, and of each replica the most KV blocks that it held and the time that it spent
+    on proposals. The cluster is gone then."""
     setups = priced.setups
     cluster = Cluster(
         [
@@ -124,7 +126,8 @@ def _serve(
     on_send = _reporter(progress, None if load.draw_more else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
     tables = tabulate(cluster, load.trace, _replica_pool(scenario), tuple(setup.name for setup in setups))
-    return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
+    peak_kv_blocks = tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas)
+    return tables, peak_kv_blocks, tuple(to_s(replica.drafting_ps) for replica in cluster.replicas)
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
@@ -227,4 +230,15 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         price_per_gpu_hour_usd=setup.gpu.price_per_hour_usd,
         tdp_w=setup.gpu.tdp_w,
         work=WorkFacts(**asdict(cost.work)),
+        speculation=_speculation_facts(setup, cost),
     )
+
+
+def _speculation_facts(setup: PoolSetup, cost: StepCost) -> SpeculationFacts | None:
+    how = setup.speculation
+    if how is None:
+        return None
+    work = how.draft_work(cost)
+    draft = None if work is None else WorkFacts(**asdict(work))
+    model = None if how.model is None else how.model.name
+    return SpeculationFacts(how.kind, how.n_proposed, how.rates, model, draft)

@@ -129,6 +129,7 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
     if all(setup.scheduler.stream for setup in setups):
         assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
-            row: sorted(set(life.token_ps)) for row, life in truth.lives.items()  # tokens of one step come together
+            row: sorted(set(life.token_ps))
+            for row, life in truth.lives.items()  # tokens of one step come together
         }
         assert all(len(life.token_ps) == cluster.rows.output_tokens[row] for row, life in truth.lives.items())

@@ -210,7 +210,9 @@ class OracleReplica:
     def held_blocks(self) -> int:
         in_step = set(self.step[1]) if self.step else set()
         if self.cache:
-            return self.used_blocks() + sum(self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step)
+            return self.used_blocks() + sum(
+                self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
+            )
         return sum(
             max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.lives[r].held))
             for r in self.holders()

@@ -36,15 +36,15 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     found = draw(plain.filter(can_speculate))
     rates = tuple(draw(st.lists(RATES, min_size=1, max_size=5)))
     k = len(rates)
-    drafts = st.sampled_from([FreeDrafting(), ModelDrafting(LineCost(step=70_001, token=1_013, row=7, pair=5, key=91), k)])
+    drafts: st.SearchStrategy[Drafting] = st.sampled_from(
+        [FreeDrafting(), ModelDrafting(LineCost(step=70_001, token=1_013, row=7, pair=5, key=91), k)]
+    )
     how = Speculation(Acceptance(rates, draw(st.integers(0, 5))), 1 + k + draw(st.sampled_from([0, k])))
-    drafting: Drafting = draw(drafts)
+    drafting = draw(drafts)
     floor_ps, host_ps = draw(st.sampled_from([0, 0, 2_003])), draw(st.sampled_from([0, 0, 3]))
     propose_ps = draw(st.sampled_from([0, 333]))
     return [
-        replace(
-            setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, propose_ps), speculation=how
-        )
+        replace(setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, propose_ps), speculation=how)
         for setup in found
     ]
 

@@ -56,7 +56,9 @@ class ModelDrafting:
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """They go along with the tokens of the first pass."""
         alone_ps = self.model.tokens_ps(n) if n else 0
-        return self.model.tokens_ps(n + n_tokens) - alone_ps + self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        return (
+            self.model.tokens_ps(n + n_tokens) - alone_ps + self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        )
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ class SpeculativeCost:
     """A CostModel whose decoding requests each put n_proposed + 1 tokens through the target, after these were proposed.
 
     All of them go through the layers and the LM head. Attention reads the keys of a request once for all its tokens,
-    as kernels for several queries do; what it computes may then weigh more than what it reads (`key_floor_ps`). So for a
-    number of requests the step is still a line in the keys that their next tokens attend.
+    as kernels for several queries do; what it computes may then weigh more than what it reads (`key_floor_ps`). So for
+    a number of requests the step is still a line in the keys that their next tokens attend.
     """
 
     target: CostModel
@@ -67,7 +67,9 @@ class SpeculativeCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """A step of prompt chunks and n decoding requests, each of which has one of the n_rows."""
         target, n_more = self.target, n * self.n_proposed
-        total_ps = target.tokens_ps(n_tokens + n + n_more) + target.sampled_ps(n_rows + n_more) - n * self._spare_host_ps
+        total_ps = (
+            target.tokens_ps(n_tokens + n + n_more) + target.sampled_ps(n_rows + n_more) - n * self._spare_host_ps
+        )
         if n_tokens:
             total_ps += target.prefill_ps(n_tokens, n_pairs, n_context_tokens)
         if n:

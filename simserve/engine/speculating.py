@@ -4,8 +4,6 @@ from bisect import bisect_left, bisect_right
 from struct import pack_into
 from typing import Any
 
-import numpy as np
-
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import ACCEPTED_BYTES, pack_step
 from simserve.engine.replica import Replica
@@ -68,8 +66,8 @@ class Speculating(Replica):
         self.most_blocks = -(-setup.speculation.n_slots // setup.block_size)
         self._draft_lines: dict[int, tuple[int, int]] = {}
         self._queued_from: list[int] = []
-        """Of each who came in mid-stretch, the step that begins with them in the queue, counted from the first as 0; where
-        steps are planned ahead, `_coming` knows."""
+        """Of each who came in mid-stretch, the step that begins with them in the queue, from 0; where steps are planned
+        ahead, `_coming` knows."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in, and note for the rows to come when."""
@@ -100,7 +98,8 @@ class Speculating(Replica):
         n_first = stretch.n_steps - 1
         rows, queue_len = self._stretch_rows, stretch.queue_len
         queued_from = [n_steps for _, n_steps in self._coming] if self._n_ahead else self._queued_from
-        for step, (end_ps, n_tokens) in enumerate(zip(stretch.ends_ps, cohort.tokens_ahead(n_first).tolist())):
+        for step, n_tokens in enumerate(cohort.tokens_ahead(n_first).tolist()):
+            end_ps = stretch.ends_ps[step]
             rows += pack_step(
                 start_ps,
                 end_ps - start_ps,

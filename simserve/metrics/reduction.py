@@ -9,6 +9,7 @@ from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
+from simserve.metrics.speculation import speculation
 from simserve.metrics.stats import Distribution, distribution
 from simserve.metrics.summary import summary
 from simserve.metrics.timeseries import time_series
@@ -57,7 +58,8 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     }
     return Reduced(
         columns,
-        summary(requests, facts, window, latencies, met, use),
+        summary(requests, facts, window, latencies, met, use)
+        | {"speculation": speculation(requests, spans, tables.steps, window, facts)},
         vllm_bench(requests, window, latencies, facts.slo, fastest),
     )
 

@@ -47,8 +47,8 @@ class SpeculationSetup:
 
     @property
     def n_slots(self) -> int:
-        """Tokens beyond those stored that a request has blocks for: one and the proposals, and where a draft writes keys
-        of its own as many again (vLLM V1, Scheduler.num_lookahead_tokens)."""
+        """Tokens beyond those stored that a request has blocks for: one and the proposals, and where a draft writes
+        keys of its own as many again (vLLM V1, Scheduler.num_lookahead_tokens)."""
         return 1 + self.n_proposed + (self.n_proposed if self.kind in MODELS else 0)
 
     @property
@@ -112,7 +112,7 @@ class SpeculationSetup:
         draft = self.draft_cost(target)
         if draft is None:
             return None
-        n_joining = 2 * target.shard.model.hidden_size ** 2 if isinstance(draft, LayerCost) else 0
+        n_joining = 2 * target.shard.model.hidden_size**2 if isinstance(draft, LayerCost) else 0
         return replace(
             draft.work,
             flop_per_token=draft.work.flop_per_token + 2 * n_joining,

@@ -86,7 +86,9 @@ def _check_surroundings(draft: Draft, asked: _Asked) -> None:
     if pool.role != "both":
         draft.flaw(here, f"{pool.role} pools that speculate are not there yet", kind, "leave it out, or use role: both")
     if pool.parallel.pipeline > 1:
-        draft.flaw(here, "a pipeline that speculates is not there yet", kind, "leave it out, or use parallel.pipeline 1")
+        draft.flaw(
+            here, "a pipeline that speculates is not there yet", kind, "leave it out, or use parallel.pipeline 1"
+        )
     if n_sharing(asked.machine.model, pool.parallel.data) > 1:
         rule = "ranks that share experts and speculate are not there yet"
         draft.flaw(here, rule, kind, "leave it out, or use parallel.data 1")
@@ -98,7 +100,7 @@ def _check_surroundings(draft: Draft, asked: _Asked) -> None:
 
 
 def _check_scheduler(draft: Draft, asked: _Asked, scheduler: Scheduler) -> Scheduler:
-    """The policy, which must fit into a step what all its seats verify: a default gives way, an explicit value is wrong."""
+    """The policy; what all its seats verify must fit into a step: a default gives way, an explicit value is wrong."""
     at = (*asked.at, "scheduler")
     if scheduler.runs_to_completion or scheduler.follows:
         kind = (asked.pool.scheduler or {}).get("kind")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""SplitMix64 (Steele, Lea and Flood, OOPSLA '14): its step from one state to the next, and what its output mixes with."""
+"""SplitMix64 (Steele, Lea and Flood, OOPSLA '14): its step from one state to the next, and what it mixes with."""
 
 MASK = (1 << 64) - 1
 BITS = 53

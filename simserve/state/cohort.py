@@ -95,10 +95,8 @@ class Cohort:
     def advance(self, n_steps: int) -> int:
         """Make so many steps; returns the blocks that they begin."""
         at = self.step % self.block_size
-        if n_steps < self.block_size:  # fast: as in blocks_to_grow, without the call
-            n_blocks = sum(self.crossings[at : at + n_steps])
-        else:
-            n_blocks = self.blocks_to_grow(n_steps)
+        is_few = n_steps < self.block_size  # fast: as in blocks_to_grow, without the call
+        n_blocks = sum(self.crossings[at : at + n_steps]) if is_few else self.blocks_to_grow(n_steps)
         self.step += n_steps
         self.kv_tokens += n_steps * self.n
         return n_blocks

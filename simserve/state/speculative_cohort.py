@@ -33,14 +33,23 @@ class SpeculativeCohort(Cohort):
     """Requests that produce one token or several a step, as many as `acceptance` says.
 
     Before a step a member has blocks for what is stored and `n_slots` tokens more, but never for more than its prompt
-    and max_tokens, and it keeps them whatever is accepted (vLLM V1, Scheduler.schedule and KVCacheManager.allocate_slots).
+    and max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
 
     Invariant: kv_tokens = sum over members of stored tokens + 1; the calendars hold the sums of what the members will
     do in each step to come.
     """
 
-    __slots__ = ("_acceptance", "_blocks", "_courses", "_ends_at", "_kept_blocks", "_n_slots", "_origin", "_resume_at")
-    __slots__ += ("_tokens",)
+    __slots__ = (
+        "_acceptance",
+        "_blocks",
+        "_courses",
+        "_ends_at",
+        "_kept_blocks",
+        "_n_slots",
+        "_origin",
+        "_resume_at",
+        "_tokens",
+    )
 
     def __init__(self, block_size: int, acceptance: Acceptance, n_slots: int) -> None:
         super().__init__(block_size)
