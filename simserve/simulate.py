@@ -146,6 +146,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed:
             f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
         )
     how = setup.speculation
+    speculation = None if how is None else Speculation(Acceptance(how.rates, seed), how.n_slots)
     return [
         ReplicaSetup(
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
@@ -158,7 +159,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed:
             n_in_step=setup.n_sharing,
             role=setup.role,
             block_tokens=block_tokens,
-            speculation=None if how is None else Speculation(Acceptance(how.rates, seed), how.n_slots),
+            speculation=speculation,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

@@ -77,59 +77,56 @@ class Speculating(Replica):
 
     def commit(self, stretch: Stretch, now_ps: int) -> None:
         """Record a stretch step by step, and apply it."""
-        n, kv_tokens = stretch.n_decoding, self.cohort.kv_tokens
+        cohort, n = self.cohort, stretch.n_decoding
         if stretch.chunks:
             n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in stretch.chunks)
             prompts = stretch.n_prefill_tokens, stretch.n_prefill_pairs, n_context
-            self.drafting_ps += self._cost.draft_ps(*prompts, n, kv_tokens if n else 0)
+            self.drafting_ps += self._cost.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
         elif isinstance(stretch, UnevenStretch):
             self._note_drafting(n, stretch.n_steps)
             if stretch.n_steps > 1:
                 self._commit_but_last(stretch)
-        n_accepted = int(self.cohort.tokens_ahead(1)[0]) - n if n else 0
+        n_accepted = cohort.tokens_of_next() - n if n else 0
         super().commit(stretch, now_ps)
-        rows = self._stretch_rows
-        pack_into("<i", rows, len(rows) - ACCEPTED_BYTES, n_accepted)
+        pack_into("<i", self._stretch_rows, len(self._stretch_rows) - ACCEPTED_BYTES, n_accepted)
         self._queued_from.clear()
 
     def _commit_but_last(self, stretch: UnevenStretch) -> None:
         """All steps but the last, in which nobody finishes."""
-        cohort, pool, n, start_ps = self.cohort, self.pool, stretch.n_decoding, stretch.start_ps
-        n_first = stretch.n_steps - 1
-        rows, queue_len = self._stretch_rows, stretch.queue_len
+        cohort, pool, n, rows = self.cohort, self.pool, stretch.n_decoding, self._stretch_rows
+        n_first, start_ps, queue_len, code = (
+            stretch.n_steps - 1,
+            stretch.start_ps,
+            stretch.queue_len,
+            self._blocked_code,
+        )
         queued_from = [n_steps for _, n_steps in self._coming] if self._n_ahead else self._queued_from
-        for step, n_tokens in enumerate(cohort.tokens_ahead(n_first).tolist()):
-            end_ps = stretch.ends_ps[step]
+        keys, held = cohort.keys_ahead(n_first + 1).tolist(), cohort.held_ahead(n_first).tolist()
+        used, reserved, n_new = pool.used_blocks, pool.reserved_blocks, 0
+        for i, end_ps in enumerate(stretch.ends_ps[:n_first]):
+            n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
+            kept = reserved - n_new if self._reserves else reserved
+            n_accepted = keys[i + 1] - keys[i] - n
+            # fmt: off
             rows += pack_step(
-                start_ps,
-                end_ps - start_ps,
-                0,
-                0,
-                cohort.kv_tokens,
-                1,
-                0,
-                n,
-                pool.used_blocks,
-                pool.reserved_blocks,
-                queue_len + bisect_right(queued_from, step),
-                self._blocked_code,
-                n_tokens - n,
+                start_ps, end_ps - start_ps, 0, 0, keys[i], 1, 0, n, used + n_new, kept, n_queued, code, n_accepted
             )
-            pool.take(cohort.advance(1), self._reserves)
+            # fmt: on
+            n_new = held[i]
             start_ps = end_ps
+        pool.take(cohort.advance(n_first), self._reserves)
+        stretch.keep_last(queue_len + bisect_right(queued_from, n_first))
         if self._coming:
             self._let_in(n_first)
-        stretch.keep_last(queue_len + bisect_right(queued_from, n_first))
 
     def _note_drafting(self, n: int, n_steps: int) -> None:
-        cohort, line = self.cohort, self._draft_lines.get(n)
+        line = self._draft_lines.get(n)
         if line is None:
             line = self._draft_lines[n] = self._cost.draft_line(n)
         intercept_ps, slope_ps = line
-        keys = n_steps * cohort.kv_tokens
-        for later, n_tokens in enumerate(reversed(cohort.tokens_ahead(n_steps - 1).tolist()), 1):
-            keys += later * n_tokens
-        self.drafting_ps += n_steps * intercept_ps + slope_ps * keys
+        self.drafting_ps += n_steps * intercept_ps
+        if slope_ps:
+            self.drafting_ps += slope_ps * int(self.cohort.keys_ahead(n_steps).sum())
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
         """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
@@ -152,18 +149,15 @@ class Speculating(Replica):
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
         """When each of the next n_steps is over."""
         base_ps, slope_ps = line
-        kv_tokens, tokens = self.cohort.kv_tokens, self.cohort.tokens_ahead(n_steps)
+        keys = self.cohort.keys_ahead(n_steps)
         if n_steps > FEW_STEPS:
-            keys = tokens.cumsum()
-            keys += kv_tokens - tokens
-            keys *= slope_ps
-            keys += base_ps
-            keys[0] += now_ps
-            ends_ps: list[int] = keys.cumsum().tolist()
+            steps_ps = keys * slope_ps
+            steps_ps += base_ps
+            steps_ps[0] += now_ps
+            ends_ps: list[int] = steps_ps.cumsum().tolist()
             return ends_ps
         ends_ps = []
-        for n_tokens in tokens.tolist():
+        for kv_tokens in keys.tolist():
             now_ps += base_ps + slope_ps * kv_tokens
             ends_ps.append(now_ps)
-            kv_tokens += n_tokens
         return ends_ps

@@ -56,16 +56,6 @@ class SpeculationSetup:
         """Proposals need tokens on the host, so no step is planned ahead (vLLM, config/vllm.py)."""
         return self.kind not in MODELS
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Expected of a request that goes on: 1 + the sum over positions of the chance to be reached (Leviathan et al.,
-        ICML '23, equation 1, where all rates are alike)."""
-        total = reached = 1.0
-        for rate in self.rates:
-            reached *= rate
-            total += reached
-        return total
-
     def shard(self, target: Shard) -> Shard | None:
         """What a GPU holds of the draft model, or of the layer; None where there is neither."""
         if self.kind == "draft_model":

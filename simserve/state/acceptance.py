@@ -1,6 +1,6 @@
 """Acceptance: how many of the tokens that are proposed for a request each of its steps accepts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
@@ -15,10 +15,10 @@ MASK = (1 << 64) - 1
 BITS = 53
 """Of each draw, as many as a float64 has."""
 
-FEW_STEPS = 4096
-"""Answers of so many tokens need no counters of their own."""
+GROUP_ROWS = 64
+"""fast: requests that come one after the other are drawn at once, for numpy takes as long for one as for ten."""
 
-COUNTERS = np.arange(1, FEW_STEPS + 1, dtype=np.uint64) * np.uint64(GAMMA)
+MOST_GROUPS = 32
 
 
 @dataclass(frozen=True)
@@ -32,32 +32,58 @@ class Acceptance:
     rates: tuple[float, ...]
     """Of each position, given that all before it are accepted; as many as are proposed."""
     seed: int = 0
+    _groups: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_proposed(self) -> int:
         """Tokens proposed for each request in a step."""
         return len(self.rates)
 
-    def accepted(self, row: int, first_step: int, n_steps: int) -> NDArray[np.int64]:
-        """Of the proposals of n_steps steps of a request from its first_step on, `(n_steps,)`."""
-        state = _counters(first_step + n_steps)[first_step:] + self._origin(row)
+    @cached_property
+    def tokens_per_step(self) -> float:
+        """Expected of a request that goes on: one, and for each position the chance that it is reached and accepted."""
+        return 1.0 + sum(accumulate(self.rates, mul))
+
+    def tokens_before(self, row: int, first_step: int, n_tokens: int) -> NDArray[np.int64]:
+        """What a request has produced before each of its steps from first_step on: 0 before that one, then rising, until
+        there are at least n_tokens; not to be changed."""
+        if first_step:
+            return self._tokens_before(np.array([row]), first_step, n_tokens)[0]
+        group = row // GROUP_ROWS
+        table = self._groups.get(group)
+        if table is None or table[row % GROUP_ROWS, -1] < n_tokens:
+            n_steps = min(n_tokens, int(1.2 * n_tokens / self.tokens_per_step) + 32)
+            if table is not None:
+                n_steps = min(n_tokens, max(n_steps, 2 * table.shape[1]))
+            if len(self._groups) >= MOST_GROUPS:
+                del self._groups[next(iter(self._groups))]
+            rows = np.arange(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)
+            table = self._groups[group] = self._tokens_before(rows, 0, n_steps)
+            if table[row % GROUP_ROWS, -1] < n_tokens:
+                return self.tokens_before(row, first_step, n_tokens)
+        return table[row % GROUP_ROWS]
+
+    def _tokens_before(self, rows: NDArray[np.int64], first_step: int, n_steps: int) -> NDArray[np.int64]:
+        """Of several requests, before each of n_steps and after the last, `(n_rows, n_steps + 1)`."""
+        counters = np.arange(first_step + 1, first_step + n_steps + 1, dtype=np.uint64) * np.uint64(GAMMA)
+        origins = np.array([self._origin(row) for row in rows.tolist()], np.uint64)
+        state = counters + origins[:, None]
         state ^= state >> np.uint64(30)
         state *= np.uint64(MIX_1)
         state ^= state >> np.uint64(27)
         state *= np.uint64(MIX_2)
         state ^= state >> np.uint64(31)
         state >>= np.uint64(64 - BITS)
-        return self.n_proposed - self._limits.searchsorted(state, side="right")
+        tokens = np.ones(state.shape, np.int64)
+        for reached in accumulate(self.rates, mul):
+            tokens += state < np.uint64(round(reached * (1 << BITS)))
+        before = np.zeros((len(rows), n_steps + 1), np.int64)
+        np.cumsum(tokens, axis=1, out=before[:, 1:])
+        return before
 
-    @cached_property
-    def _limits(self) -> NDArray[np.uint64]:
-        """A draw below the last of them accepts one proposal, below the last two of them two, ...; rising."""
-        limits = [round(reached * (1 << BITS)) for reached in accumulate(self.rates, mul)]
-        return np.array(limits[::-1], np.uint64)
-
-    def _origin(self, row: int) -> np.uint64:
+    def _origin(self, row: int) -> int:
         """Where the stream of a request begins, far from all others'."""
-        return np.uint64(_mixed(_mixed(self.seed & MASK) + row * GAMMA))
+        return _mixed(_mixed(self.seed & MASK) + row * GAMMA)
 
 
 def _mixed(state: int) -> int:
@@ -66,8 +92,3 @@ def _mixed(state: int) -> int:
     state = (state ^ state >> 30) * MIX_1 & MASK
     state = (state ^ state >> 27) * MIX_2 & MASK
     return state ^ state >> 31
-
-
-def _counters(n: int) -> NDArray[np.uint64]:
-    """GAMMA, 2 GAMMA, ..., n GAMMA, modulo 2**64."""
-    return COUNTERS[:n] if n <= FEW_STEPS else np.arange(1, n + 1, dtype=np.uint64) * np.uint64(GAMMA)

@@ -16,17 +16,19 @@ FIRST_STEPS = 4096
 
 @dataclass(slots=True)
 class Course:
-    """What a member does in each of its steps until it is done, known when it joins; `(n_steps,)` each."""
+    """What a member does until it is done, known when it joins."""
 
-    tokens: NDArray[np.int64]
-    blocks: NDArray[np.int64]
+    tokens_before: NDArray[np.int64]
+    """Produced since it joined, before each of its steps."""
+    n_steps: int
+    n_tokens: int
+    """Of all its steps; the accepted run in which it ends is cut."""
     stored_tokens: int
     """In the cache when it joined."""
+    most_slots: int
+    """Tokens that it ever has blocks for."""
     first_step: int
     """Of its own steps, preemptions passed over."""
-    n_tokens: int
-    n_blocks: int
-    """Of all steps."""
 
 
 class SpeculativeCohort(Cohort):
@@ -35,20 +37,22 @@ class SpeculativeCohort(Cohort):
     Before a step a member has blocks for what is stored and `n_slots` tokens more, but never for more than its prompt
     and max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
 
-    Invariant: kv_tokens = sum over members of stored tokens + 1; the calendars hold the sums of what the members will
-    do in each step to come.
+    Invariant: for each step to come, `_keys` holds the sum of stored tokens + 1 and `_held` that of blocks, over the
+    members that will be in it; kv_tokens and `_held_blocks` are those sums of now.
     """
 
     __slots__ = (
         "_acceptance",
-        "_blocks",
         "_courses",
+        "_ending_keys",
         "_ends_at",
+        "_held",
+        "_held_blocks",
         "_kept_blocks",
+        "_keys",
         "_n_slots",
         "_origin",
         "_resume_at",
-        "_tokens",
     )
 
     def __init__(self, block_size: int, acceptance: Acceptance, n_slots: int) -> None:
@@ -60,8 +64,11 @@ class SpeculativeCohort(Cohort):
         """Of preempted requests, by row: how many steps they have had."""
         self._kept_blocks: dict[Request, int] = {}
         """Of those who have just left: blocks beyond what is stored."""
-        self._tokens = np.zeros(FIRST_STEPS, np.int64)
-        self._blocks = np.zeros(FIRST_STEPS, np.int64)
+        self._keys = np.zeros(FIRST_STEPS, np.int64)
+        self._held = np.zeros(FIRST_STEPS, np.int64)
+        self._held_blocks = 0
+        self._ending_keys: dict[int, int] = {}
+        """By step: stored tokens + 1 of those who have just made their last one."""
         self._origin = 0
         """The step that the calendars begin with."""
         self._ends_at = 0
@@ -70,12 +77,17 @@ class SpeculativeCohort(Cohort):
     def join(self, request: Request, n_left: int) -> None:
         """Add a request that has n_left tokens to produce, at least one, all prefilled."""
         step, stored_tokens = self.step, request.prefilled_tokens
-        course = self._course(request, stored_tokens, n_left)
-        finish_step = step + len(course.tokens)
-        at = self._room_until(finish_step)
-        self._tokens[at : at + len(course.tokens)] += course.tokens
-        self._blocks[at : at + len(course.tokens)] += course.blocks
+        first_step = self._resume_at.pop(request.row, 0)
+        before = self._acceptance.tokens_before(request.row, first_step, n_left)
+        n_steps = int(before.searchsorted(n_left))
+        most_slots = request.prompt_tokens + request.max_tokens
+        course = Course(before, n_steps, n_left, stored_tokens, most_slots, first_step)
+        finish_step = step + n_steps
+        self._reach(finish_step)
+        self._add(course, 0, 1)
+        self._ending_keys[finish_step] = self._ending_keys.get(finish_step, 0) + stored_tokens + n_left + 1
         self._courses[request] = course
+        self._held_blocks += -(-stored_tokens // self.block_size)
         request.phase = DECODE
         request.join_step = step
         self.n += 1
@@ -89,18 +101,25 @@ class SpeculativeCohort(Cohort):
         """Take a member out; returns the tokens it holds in the cache."""
         course = self._courses.pop(request)
         n_steps = self.step - request.join_step
-        n_tokens, n_blocks = course.n_tokens, course.n_blocks
-        if n_steps < len(course.tokens):
-            n_tokens, n_blocks = int(course.tokens[:n_steps].sum()), int(course.blocks[:n_steps].sum())
-            at = self.step - self._origin
-            self._tokens[at : at + len(course.tokens) - n_steps] -= course.tokens[n_steps:]
-            self._blocks[at : at + len(course.tokens) - n_steps] -= course.blocks[n_steps:]
+        n_tokens = course.n_tokens
+        finish_step = request.join_step + course.n_steps
+        if n_steps < course.n_steps:
+            n_tokens = int(course.tokens_before[n_steps])
+            self._add(course, n_steps, -1)
             self._resume_at[request.row] = course.first_step + n_steps
         kv_tokens = course.stored_tokens + n_tokens
+        self._ending_keys[finish_step] -= course.stored_tokens + course.n_tokens + 1
+        if not self._ending_keys[finish_step]:
+            del self._ending_keys[finish_step]
+        slots = course.stored_tokens
+        if n_steps:
+            slots = min(slots + int(course.tokens_before[n_steps - 1]) + self._n_slots, course.most_slots)
+        n_held = -(-slots // self.block_size)
+        self._held_blocks -= n_held
+        self._kept_blocks[request] = n_held - -(-kv_tokens // self.block_size)
         request.emitted_tokens += n_tokens
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
-        self._kept_blocks[request] = self._filled(course.stored_tokens) + n_blocks - self._filled(kv_tokens)
         return kv_tokens
 
     def pop_kept_blocks(self, request: Request) -> int:
@@ -108,67 +127,66 @@ class SpeculativeCohort(Cohort):
         return self._kept_blocks.pop(request, 0)
 
     def advance(self, n_steps: int) -> int:
-        """Make so many steps; returns the blocks that they begin."""
-        at = self.step - self._origin
+        """Make so many steps, at most to the next finish; returns the blocks that they begin."""
+        n_blocks = self.blocks_to_grow(n_steps)
+        self._held_blocks += n_blocks
         self.step += n_steps
-        if n_steps == 1:
-            self.kv_tokens += int(self._tokens[at])
-            return int(self._blocks[at])
-        self.kv_tokens += int(self._tokens[at : at + n_steps].sum())
-        return int(self._blocks[at : at + n_steps].sum())
+        self.kv_tokens = int(self._keys[self.step - self._origin]) + self._ending_keys.get(self.step, 0)
+        return n_blocks
 
-    def tokens_ahead(self, n_steps: int) -> NDArray[np.int64]:
-        """What all members together produce in each of the next n_steps, none of which may be beyond a finish."""
+    def keys_ahead(self, n_steps: int) -> NDArray[np.int64]:
+        """What kv_tokens are in each of the next n_steps, at most to the next finish; not to be changed."""
         at = self.step - self._origin
-        return self._tokens[at : at + n_steps]
+        return self._keys[at : at + n_steps]
+
+    def held_ahead(self, n_steps: int) -> NDArray[np.int64]:
+        """Blocks that each of the next n_steps and those before it begin, at most to the next finish."""
+        at = self.step - self._origin
+        return self._held[at : at + n_steps] - self._held_blocks
+
+    def tokens_of_next(self) -> int:
+        """What all members together produce in the next step."""
+        after = self.step + 1
+        return int(self._keys[after - self._origin]) + self._ending_keys.get(after, 0) - self.kv_tokens
 
     def blocks_to_grow(self, n_steps: int) -> int:
-        """Blocks that the next n_steps begin."""
-        at = self.step - self._origin
-        return int(self._blocks[at]) if n_steps == 1 else int(self._blocks[at : at + n_steps].sum())
+        """Blocks that the next n_steps begin, at most to the next finish."""
+        if not n_steps:
+            return 0
+        return int(self._held[self.step - self._origin + n_steps - 1]) - self._held_blocks
 
     def steps_within(self, free_blocks: int) -> int:
-        """The most steps whose new blocks are at most free_blocks, as far as anybody has a step to make."""
+        """The most steps whose new blocks are at most free_blocks, up to the next finish. Needs a member."""
+        held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
+        return int(held.searchsorted(self._held_blocks + free_blocks, side="right"))
+
+    def _add(self, course: Course, first: int, sign: int) -> None:
+        """Put what a member will do from its step number `first` on, which is the next, into the calendars, or take it
+        out."""
         at = self.step - self._origin
-        begun = np.cumsum(self._blocks[at : self._ends_at - self._origin])
-        return int(begun.searchsorted(free_blocks, side="right"))
+        keys = course.tokens_before[first : course.n_steps] + (course.stored_tokens + 1)
+        slots = keys + (self._n_slots - 1)
+        if course.stored_tokens + course.n_tokens + self._n_slots > course.most_slots:
+            np.minimum(slots, course.most_slots, out=slots)
+        slots += self.block_size - 1
+        slots //= self.block_size
+        if sign > 0:
+            self._keys[at : at + len(keys)] += keys
+            self._held[at : at + len(keys)] += slots
+        else:
+            self._keys[at : at + len(keys)] -= keys
+            self._held[at : at + len(keys)] -= slots
 
-    def _course(self, request: Request, stored_tokens: int, n_left: int) -> Course:
-        """All that a member will do; the accepted run in which it ends is cut."""
-        first_step = self._resume_at.pop(request.row, 0)
-        tokens = self._acceptance.accepted(request.row, first_step, n_left)
-        tokens += 1
-        stored = tokens.cumsum()
-        n_steps = int(stored.searchsorted(n_left)) + 1
-        tokens, stored = tokens[:n_steps], stored[:n_steps]
-        tokens[-1] -= stored[-1] - n_left
-        stored[-1] = n_left
-        stored += stored_tokens - tokens
-        stored += self._n_slots
-        np.minimum(stored, request.prompt_tokens + request.max_tokens, out=stored)
-        stored += self.block_size - 1
-        stored //= self.block_size
-        blocks = stored.copy()
-        blocks[1:] -= stored[:-1]
-        before = self._filled(stored_tokens)
-        blocks[0] -= before
-        return Course(tokens, blocks, stored_tokens, first_step, n_left, int(stored[-1]) - before)
-
-    def _filled(self, n_tokens: int) -> int:
-        return -(-n_tokens // self.block_size)
-
-    def _room_until(self, step: int) -> int:
-        """Make calendars reach to a step; returns the place of the present one."""
-        if step > self._ends_at:
-            self._ends_at = step
+    def _reach(self, step: int) -> None:
+        """Make the calendars reach to a step, that one included."""
+        self._ends_at = max(self._ends_at, step)
+        if self._ends_at - self._origin < len(self._keys):
+            return
         at = self.step - self._origin
-        if self._ends_at - self._origin < len(self._tokens):
-            return at
-        n_steps = max(len(self._tokens), 2 * (self._ends_at - self.step) + 2)
-        for name in ("_tokens", "_blocks"):
+        n_steps = max(len(self._keys), 2 * (self._ends_at - self.step) + 2)
+        for name in ("_keys", "_held"):
             fresh = np.zeros(n_steps, np.int64)
             ahead = getattr(self, name)[at:]
             fresh[: len(ahead)] = ahead
             setattr(self, name, fresh)
         self._origin = self.step
-        return 0
