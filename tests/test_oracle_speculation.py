@@ -17,7 +17,7 @@ from simserve.engine.speculation import Speculation
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.state.acceptance import Acceptance
 from simserve.workload.trace import Trace
-from tests.agreement import assert_agreement, own, run_both
+from tests.agreement import assert_agreement, engine_steps, own, request_rows, run_both, token_times
 from tests.doubles import LineCost
 from tests.worlds import ROUTERS, caching, front_ends, setups, shared_prompts, traces
 
@@ -84,3 +84,21 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
         n_tokens += int((2 + spans["last_step"] - spans["first_step"]).sum() + stretches["accepted_tokens"].sum())
     finished = (row for row in range(len(load)) if recorder.columns["status"][row] == FINISHED)
     assert n_tokens == sum(cluster.rows.output_tokens[row] for row in finished)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(setups().filter(can_speculate), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_a_replica_that_proposes_nothing_is_a_plain_one(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    none = Speculation(Acceptance(()), n_slots=1)
+    proposing = [replace(each, cost=SpeculativeCost(each.cost, FreeDrafting(), 0), speculation=none) for each in setups]
+    runs = [Cluster(own(each), router(), Offered(load, concurrency), router_seed=7) for each in (setups, proposing)]
+    for cluster in runs:
+        cluster.run()
+    plain, other = runs
+    assert request_rows(plain) == request_rows(other)
+    assert token_times(plain) == token_times(other)
+    for replica in range(len(setups)):
+        times = [[(s["start_ps"], s["end_ps"], s["kv_tokens"]) for s in engine_steps(run, replica)] for run in runs]
+        assert times[0] == times[1]

@@ -139,6 +139,7 @@ class Answers:
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
             *self._found(),
+            *self._speculation(),
             *self._handing_over(),
         ]
 
@@ -146,6 +147,17 @@ class Answers:
         """What prefix caches had."""
         hit_frac = self.number("prefix_cache", "hit_frac")
         return [("Prompt tokens found in the cache", share(hit_frac))] if hit_frac else []
+
+    def _speculation(self) -> list[tuple[str, str]]:
+        """What proposing tokens gave and took."""
+        if not self.summary.get("speculation"):
+            return []
+        at = self.number
+        return [
+            ("Tokens a request and step", rate(at("speculation", "tokens_per_step"))),
+            ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
+            ("Time spent drafting", share(at("speculation", "drafting_frac"))),
+        ]
 
     def _handing_over(self) -> list[tuple[str, str]]:
         """From prefill to decode replicas: each side, and the link between them."""

@@ -19,6 +19,8 @@ GROUP_ROWS = 64
 """fast: requests that come one after the other are drawn at once, for numpy takes as long for one as for ten."""
 
 MOST_GROUPS = 32
+FEW_STEPS = 128
+"""A group is drawn for so many steps at least."""
 
 
 @dataclass(frozen=True)
@@ -42,26 +44,25 @@ class Acceptance:
     @cached_property
     def tokens_per_step(self) -> float:
         """Expected of a request that goes on: one, and for each position the chance that it is reached and accepted."""
-        return 1.0 + sum(accumulate(self.rates, mul))
+        return float(sum(accumulate(self.rates, mul), 1.0))
 
     def tokens_before(self, row: int, first_step: int, n_tokens: int) -> NDArray[np.int64]:
-        """What a request has produced before each of its steps from first_step on: 0 before that one, then rising, until
-        there are at least n_tokens; not to be changed."""
+        """What a request has produced before each of its steps from first_step on: 0, then rising, up to n_tokens at
+        least; not to be changed."""
         if first_step:
-            return self._tokens_before(np.array([row]), first_step, n_tokens)[0]
-        group = row // GROUP_ROWS
+            return _first(self._tokens_before(np.array([row]), first_step, n_tokens))
+        group, place = divmod(row, GROUP_ROWS)
         table = self._groups.get(group)
-        if table is None or table[row % GROUP_ROWS, -1] < n_tokens:
-            n_steps = min(n_tokens, int(1.2 * n_tokens / self.tokens_per_step) + 32)
+        if table is None or table[place, -1] < n_tokens:
+            n_steps = max(FEW_STEPS, int(1.2 * n_tokens / self.tokens_per_step) + 16)
             if table is not None:
-                n_steps = min(n_tokens, max(n_steps, 2 * table.shape[1]))
-            if len(self._groups) >= MOST_GROUPS:
+                n_steps = max(n_steps, 2 * table.shape[1])
+            elif len(self._groups) >= MOST_GROUPS:
                 del self._groups[next(iter(self._groups))]
             rows = np.arange(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)
-            table = self._groups[group] = self._tokens_before(rows, 0, n_steps)
-            if table[row % GROUP_ROWS, -1] < n_tokens:
-                return self.tokens_before(row, first_step, n_tokens)
-        return table[row % GROUP_ROWS]
+            self._groups[group] = self._tokens_before(rows, 0, n_steps)
+            return self.tokens_before(row, first_step, n_tokens)
+        return _first(table[place:])
 
     def _tokens_before(self, rows: NDArray[np.int64], first_step: int, n_steps: int) -> NDArray[np.int64]:
         """Of several requests, before each of n_steps and after the last, `(n_rows, n_steps + 1)`."""
@@ -84,6 +85,11 @@ class Acceptance:
     def _origin(self, row: int) -> int:
         """Where the stream of a request begins, far from all others'."""
         return _mixed(_mixed(self.seed & MASK) + row * GAMMA)
+
+
+def _first(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    row: NDArray[np.int64] = table[0]
+    return row
 
 
 def _mixed(state: int) -> int:
