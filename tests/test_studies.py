@@ -52,3 +52,17 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     cached, plain = found["with the cache"], found["without"]
     assert 0.65 < cached["prefix_cache"]["hit_frac"] < 0.8
     assert 1.4 < plain["ttft_s"]["mean"] / cached["ttft_s"]["mean"] < 2.0  # SGLang: 1.7 at 74 %
+
+
+def test_proposing_tokens_pays_at_low_load_and_costs_at_high_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "speculation")
+
+    def gain(clients: int, acceptance: float = 0.7) -> float:
+        plain, proposed = (module.tokens_per_s(clients, k, acceptance, n_each=4) for k in (0, 4))
+        return float(proposed / plain)
+
+    alone, some, many = (gain(clients) for clients in (1, 64, 512))
+    assert 1.8 < alone < 2.8  # 1 + 0.7 + ... + 0.7^4 = 2.77 tokens a step that takes longer by its drafts
+    assert 1.1 < some < 0.8 * alone
+    assert many < 1 < some
+    assert gain(512, acceptance=0.5) < 0.85

@@ -71,9 +71,9 @@ def _check_keys(draft: Draft, asked: _Asked) -> None:
     given, here = asked.speculation, asked.here
     if isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
-        draft.flaw((*here, "acceptance"), rule, f"{len(given.acceptance)} rates")
+        draft.flaw((*here, "acceptance"), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
-        draft.flaw((*here, "model"), "a draft_model is a model", "none", "name a small one of the target's family")
+        draft.flaw((*here, "model"), "a draft_model needs one", None, "name a small one of the target's family")
     if given.kind == "draft_model":
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
@@ -155,8 +155,9 @@ def _check_model(draft: Draft, asked: _Asked, model: ModelSpec, dtype: str) -> N
         rule = f"must be smaller than its target {target.name}; their weights take {sizes}"
         draft.flaw(here, rule, model.name, "a draft pays with a tenth of them or less")
     if model.vocab_size != target.vocab_size:
-        rule = f"must have the {target.vocab_size} words of {target.name}, for these verify its tokens"
-        draft.flaw(here, rule, f"{model.vocab_size} of {model.name}", "use a smaller model of the same family")
+        words = f"the {target.vocab_size} words of {target.name}"
+        rule = f"must have {words}, which verifies its tokens, not {model.vocab_size}"
+        draft.flaw(here, rule, model.name, "use a smaller model of the same family")
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
         rule = f"is divided as its target is, and its {model.n_heads} heads must be divisible by parallel.tensor"
         draft.flaw(here, rule, tensor, "use fewer GPUs or another draft")

@@ -39,7 +39,9 @@ def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
     cluster = serve(speculating((0.0, 0.0), replica_setup(cost=target), draft), trace([0.0], [10], [3]))
     prefill, first, second = engine_steps(cluster, 0)
     prompt_ps = 1_000_000 + 10 * 1_000 + 100 + 10 * 10  # ten tokens, a row, ten keys
-    assert prefill["end_ps"] - prefill["start_ps"] == prompt_ps + 50_000 + 10 * 20 + 10 * 1  # and once through the draft
+    assert (
+        prefill["end_ps"] - prefill["start_ps"] == prompt_ps + 50_000 + 10 * 20 + 10 * 1
+    )  # and once through the draft
     verify_ps = 1_000_000 + 3 * 1_000 + 3 * 100 + 13 * 10  # three tokens, of which the last attends 13 keys
     drafts_ps = 2 * (50_000 + 20 + 3) + 11 + 12  # two passes, over 11 and 12 keys
     assert first["end_ps"] - first["start_ps"] == verify_ps + drafts_ps

@@ -11,7 +11,8 @@ from simserve.state.acceptance import Acceptance
 def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0) -> list[int]:
     """Of each step until there are so many."""
     before = acceptance.tokens_before(row, first_step, n_tokens)
-    return np.diff(before[: int(before.searchsorted(n_tokens)) + 1]).tolist()
+    each: list[int] = np.diff(before[: int(before.searchsorted(n_tokens)) + 1]).tolist()
+    return each
 
 
 @pytest.mark.parametrize(("rate", "k"), [(0.8, 4), (0.5, 2), (0.9, 8), (0.3, 1)])
