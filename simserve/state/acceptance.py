@@ -1,5 +1,6 @@
 """Acceptance: how many of the tokens that are proposed for a request each of its steps accepts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -19,8 +20,8 @@ GROUP_ROWS = 64
 """fast: requests that come one after the other are drawn at once, for numpy takes as long for one as for ten."""
 
 MOST_GROUPS = 32
-FEW_STEPS = 128
-"""A group is drawn for so many steps at least."""
+GROUP_STEPS = 256
+"""Those who may need more are drawn one by one."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Acceptance:
     rates: tuple[float, ...]
     """Of each position, given that all before it are accepted; as many as are proposed."""
     seed: int = 0
-    _groups: dict[int, NDArray[np.int64]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _groups: dict[int, list[NDArray[np.int64]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def n_proposed(self) -> int:
@@ -49,25 +50,31 @@ class Acceptance:
     def tokens_before(self, row: int, first_step: int, n_tokens: int) -> NDArray[np.int64]:
         """What a request has produced before each of its steps from first_step on: 0, then rising, up to n_tokens at
         least; not to be changed."""
-        if first_step:
-            return _first(self._tokens_before(np.array([row]), first_step, n_tokens))
-        group, place = divmod(row, GROUP_ROWS)
-        table = self._groups.get(group)
-        if table is None or table[place, -1] < n_tokens:
-            n_steps = max(FEW_STEPS, int(1.2 * n_tokens / self.tokens_per_step) + 16)
-            if table is not None:
-                n_steps = max(n_steps, 2 * table.shape[1])
-            elif len(self._groups) >= MOST_GROUPS:
-                del self._groups[next(iter(self._groups))]
-            rows = np.arange(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)
-            self._groups[group] = self._tokens_before(rows, 0, n_steps)
-            return self.tokens_before(row, first_step, n_tokens)
-        return _first(table[place:])
+        n_steps = int(1.2 * n_tokens / self.tokens_per_step) + 16
+        if not first_step and n_steps <= GROUP_STEPS:
+            before = self._of_group(row)
+            if before[-1] >= n_tokens:
+                return before
+        alone = self._tokens_before([row], first_step, n_steps)[0]
+        while alone[-1] < n_tokens:
+            n_steps *= 2
+            alone = self._tokens_before([row], first_step, n_steps)[0]
+        return alone
 
-    def _tokens_before(self, rows: NDArray[np.int64], first_step: int, n_steps: int) -> NDArray[np.int64]:
-        """Of several requests, before each of n_steps and after the last, `(n_rows, n_steps + 1)`."""
+    def _of_group(self, row: int) -> NDArray[np.int64]:
+        """The first GROUP_STEPS of a request."""
+        group, place = divmod(row, GROUP_ROWS)
+        if group not in self._groups:
+            if len(self._groups) >= MOST_GROUPS:
+                del self._groups[next(iter(self._groups))]
+            rows = range(group * GROUP_ROWS, (group + 1) * GROUP_ROWS)
+            self._groups[group] = self._tokens_before(rows, 0, GROUP_STEPS)
+        return self._groups[group][place]
+
+    def _tokens_before(self, rows: Sequence[int], first_step: int, n_steps: int) -> list[NDArray[np.int64]]:
+        """Of several requests, before each of n_steps and after the last, `(n_steps + 1,)` each."""
         counters = np.arange(first_step + 1, first_step + n_steps + 1, dtype=np.uint64) * np.uint64(GAMMA)
-        origins = np.array([self._origin(row) for row in rows.tolist()], np.uint64)
+        origins = np.array([self._origin(row) for row in rows], np.uint64)
         state = counters + origins[:, None]
         state ^= state >> np.uint64(30)
         state *= np.uint64(MIX_1)
@@ -75,21 +82,16 @@ class Acceptance:
         state *= np.uint64(MIX_2)
         state ^= state >> np.uint64(31)
         state >>= np.uint64(64 - BITS)
-        tokens = np.ones(state.shape, np.int64)
+        tokens = np.ones(state.shape, np.uint8)
         for reached in accumulate(self.rates, mul):
             tokens += state < np.uint64(round(reached * (1 << BITS)))
         before = np.zeros((len(rows), n_steps + 1), np.int64)
         np.cumsum(tokens, axis=1, out=before[:, 1:])
-        return before
+        return [*before]
 
     def _origin(self, row: int) -> int:
         """Where the stream of a request begins, far from all others'."""
         return _mixed(_mixed(self.seed & MASK) + row * GAMMA)
-
-
-def _first(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    row: NDArray[np.int64] = table[0]
-    return row
 
 
 def _mixed(state: int) -> int:
