@@ -9,7 +9,6 @@ from simserve.cost.shape import StepShape
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
-from simserve.state.acceptance import Acceptance
 from simserve.units import to_s
 
 CONTEXT_TOKENS = 1024
@@ -102,7 +101,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
-        tokens_per_step=1.0 if setup.speculation is None else Acceptance(setup.speculation.rates).tokens_per_step,
+        tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
     )
 
 
@@ -122,7 +121,7 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     computes a prompt."""
     cost, how = setup.step_cost(), setup.speculation
     if how is not None:
-        yield from _speculating_steps(setup, how.running_cost(cost), Acceptance(how.rates).tokens_per_step)
+        yield from _speculating_steps(setup, how.running_cost(cost), how.tokens_per_step)
         return
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for n, shape in _decodes(setup, context_tokens):

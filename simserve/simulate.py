@@ -30,7 +30,6 @@ from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
-from simserve.state.acceptance import Acceptance
 from simserve.tables.facts import LinkFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
@@ -146,7 +145,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed:
             f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
         )
     how = setup.speculation
-    speculation = None if how is None else Speculation(Acceptance(how.rates, seed), how.n_slots)
+    speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
     return [
         ReplicaSetup(
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own

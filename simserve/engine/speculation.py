@@ -18,6 +18,11 @@ class Speculation:
     n_slots: int
     """Tokens beyond those stored that a request has blocks for before a step: the one it gets, and those proposed."""
 
+    @classmethod
+    def drawn(cls, rates: tuple[float, ...], seed: int, n_slots: int) -> "Speculation":
+        """With acceptances of those rates, drawn from a seed."""
+        return cls(Acceptance(rates, seed), n_slots)
+
 
 class SpeculatingSeats(Seats):
     """Seats of requests that get several tokens a step."""

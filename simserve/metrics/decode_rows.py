@@ -30,8 +30,8 @@ class DecodeRows:
     span_first: Ints
     """The row in which each span begins, `(n_spans,)`."""
     span_last: Ints
-    accepted_tokens: Ints | None = None
-    """Tokens beyond one a member that the steps of each row gave; None: none."""
+    accepted_tokens: Any
+    """What the steps of each row gave beyond a token a member."""
 
     def __len__(self) -> int:
         return len(self.n_steps)
@@ -83,7 +83,7 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
         growth_ps,
         span_first,
         span_last,
-        steps["accepted_tokens"][rows] if "accepted_tokens" in steps else None,
+        steps["accepted_tokens"][rows],
     )
 
 

@@ -121,9 +121,7 @@ def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s
     within, _ = rows.members(np.ones(len(join_s), np.bool_))
     of_rows = {"replica": rows.replica, "start_s": rows.start_s}
     in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
-    n_tokens = within * rows.n_steps
-    if rows.accepted_tokens is not None:
-        n_tokens += rows.accepted_tokens
+    n_tokens = within * rows.n_steps + rows.accepted_tokens
     return firsts + np.diff(in_rows.sums(_as_floats(n_tokens)), axis=1)
 
 

@@ -1,6 +1,8 @@
 """SpeculationSetup: how a pool speculates, with its draft looked up: what it holds, takes, and asks for."""
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
 from typing import TYPE_CHECKING
 
 from simserve import catalog
@@ -44,6 +46,12 @@ class SpeculationSetup:
     def n_proposed(self) -> int:
         """Tokens a step and request."""
         return len(self.rates)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Expected of a request that goes on: one, and for each position the chance that it is reached and accepted
+        (Leviathan et al., ICML '23, equation 1, where all rates are alike)."""
+        return float(sum(accumulate(self.rates, mul), 1.0))
 
     @property
     def n_slots(self) -> int:

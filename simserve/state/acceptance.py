@@ -43,14 +43,14 @@ class Acceptance:
         return len(self.rates)
 
     @cached_property
-    def tokens_per_step(self) -> float:
-        """Expected of a request that goes on: one, and for each position the chance that it is reached and accepted."""
+    def _mean_tokens(self) -> float:
+        """Of a step."""
         return float(sum(accumulate(self.rates, mul), 1.0))
 
     def tokens_before(self, row: int, first_step: int, n_tokens: int) -> NDArray[np.int64]:
         """What a request has produced before each of its steps from first_step on: 0, then rising, up to n_tokens at
         least; not to be changed."""
-        n_steps = int(1.2 * n_tokens / self.tokens_per_step) + 16
+        n_steps = int(1.2 * n_tokens / self._mean_tokens) + 16
         if not first_step and n_steps <= GROUP_STEPS:
             before = self._of_group(row)
             if before[-1] >= n_tokens:

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from simserve.scenario.speculating import SpeculationSetup
 from simserve.state.acceptance import Acceptance
 
 
@@ -19,7 +20,7 @@ def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0)
 def test_tokens_a_step_are_those_of_leviathan(rate: float, k: int) -> None:
     acceptance = Acceptance((rate,) * k, seed=3)
     theory = (1 - rate ** (k + 1)) / (1 - rate)  # Leviathan et al., ICML '23, equation 1
-    assert acceptance.tokens_per_step == pytest.approx(theory)
+    assert SpeculationSetup("ngram", (rate,) * k, 0.0).tokens_per_step == pytest.approx(theory)
     each = np.array([n for row in range(200) for n in tokens(acceptance, row, 500)])
     assert each.mean() == pytest.approx(theory, abs=4 * each.std() / math.sqrt(len(each)))
 
