@@ -69,7 +69,7 @@ def check_draft_length(draft: Draft, pool: Pool, at: Path) -> None:
 
 def _check_keys(draft: Draft, asked: _Asked) -> None:
     given, here = asked.speculation, asked.here
-    if isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
+    if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
         draft.flaw((*here, "acceptance"), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:

@@ -53,7 +53,7 @@ def test_a_layer_shares_embeddings_and_heads_and_medusa_has_its_own(load: Load, 
 
 
 def test_no_tokens_are_plain_decoding(load: Load, small: str) -> None:
-    scenario = load(with_it(small, "{kind: ngram, tokens: 0, acceptance: 0.5}"))
+    scenario = load(with_it(small, "{kind: ngram, tokens: 0, acceptance: [0.5, 0.4]}"))
     assert scenario.setups[0].speculation is None
     assert scenario.setups[0].ledger == load(small).setups[0].ledger
 
