@@ -7,6 +7,7 @@ from typing import Any
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.cost.shape import StepShape
+from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost
 from simserve.scenario import PoolSetup, Scenario
 from simserve.units import to_s
@@ -19,7 +20,7 @@ PROMPTS_TOKENS = (512, 2048, 8192)
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """What one step costs; duration_s is the sum of its three parts."""
+    """What one step costs; duration_s is the sum of its parts."""
 
     phase: str
     """decode: a token of each of n_requests; prefill: the n_tokens of one whole prompt."""
@@ -34,6 +35,9 @@ class TypicalStep:
     sampling_s: float
     """The LM head, and the host's time for each request."""
     tokens_per_s: float
+    """Given to requests; where tokens are proposed, as many as are expected to be accepted, and one each."""
+    drafting_s: float = 0.0
+    """Proposing tokens."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class PoolAnswer:
     disk_tokens: int
     host_token_s: float
     """A token's keys and values between GPU and host, one way."""
+    tokens_per_step: float = 1.0
+    """That a decoding request is expected to get."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
         **_beside_the_gpus(setup),
+        tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
     )
 
 
@@ -129,16 +136,52 @@ def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     """Decode steps and prefills, as far as the pool has room for them. Of ranks that step together all decode, or one
     computes a prompt."""
-    cost = setup.step_cost()
+    cost, how = setup.step_cost(), setup.speculation
+    if how is not None:
+        yield from _speculating_steps(setup, how.running_cost(cost), how.tokens_per_step)
+        return
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
+    for n, shape in _decodes(setup, context_tokens):
+        yield _step(cost, "decode", shape, cost.group_ps(setup.n_sharing * n))
+    for n, prompt in _prompts(setup):
+        yield _step(cost, "prefill", prompt, cost.group_ps(n))
+
+
+def _decodes(setup: PoolSetup, context_tokens: int) -> Iterator[tuple[int, StepShape]]:
     for n in DECODE_BATCHES:
         if n * context_tokens <= setup.ledger.lane_tokens:
-            shape = StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n)
-            yield _step(cost, "decode", shape, cost.group_ps(setup.n_sharing * n))
+            yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n)
+
+
+def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
     for n in PROMPTS_TOKENS:
         if n <= setup.max_model_len:
-            prompt = StepShape(n, prefill_pairs=n * (n + 1) // 2, prefill_context_tokens=n, sampled_rows=1)
-            yield _step(cost, "prefill", prompt, cost.group_ps(n))
+            yield n, StepShape(n, prefill_pairs=n * (n + 1) // 2, prefill_context_tokens=n, sampled_rows=1)
+
+
+def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step: float) -> Iterator[TypicalStep]:
+    """Steps that propose and verify tokens for all that decode, and a draft that computes prompts too."""
+    context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
+    for phase, shapes in (("decode", _decodes(setup, context_tokens)), ("prefill", _prompts(setup))):
+        for n, shape in shapes:
+            n_more = shape.decode_requests * cost.n_proposed
+            n_tokens = shape.prefill_tokens + shape.decode_requests
+            total_ps, tokens_ps = cost.step_ps(shape), cost.tokens_ps(n_tokens + n_more)
+            sampling_ps = cost.sampled_ps(shape.sampled_rows + n_more) - n_more * cost.row_host_ps
+            prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
+            drafting_ps = cost.draft_ps(*prompts, shape.decode_requests, shape.kv_tokens)
+            yield TypicalStep(
+                phase=phase,
+                n_requests=shape.decode_requests or 1,
+                n_tokens=n_tokens + n_more,
+                context_tokens=context_tokens if shape.decode_requests else n,
+                duration_s=to_s(total_ps),
+                tokens_s=to_s(tokens_ps),
+                attention_s=to_s(total_ps - tokens_ps - sampling_ps - drafting_ps),
+                sampling_s=to_s(sampling_ps),
+                tokens_per_s=n * (tokens_per_step if shape.decode_requests else 1) / to_s(total_ps),
+                drafting_s=to_s(drafting_ps),
+            )
 
 
 def _step(cost: StepCost, phase: str, shape: StepShape, group_ps: int) -> TypicalStep:

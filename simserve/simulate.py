@@ -26,6 +26,7 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Backoff, Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.speculation import Speculation
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
@@ -34,7 +35,7 @@ from simserve.scenario.caveats import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
-from simserve.tables.facts import HostFacts, LinkFacts, PoolFacts, RunFacts, WorkFacts
+from simserve.tables.facts import HostFacts, LinkFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -77,7 +78,8 @@ def simulate(
     link = _link(scenario, costs, distortion)
     if load is None:
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
-    tables, peak_kv_blocks, copied = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    served = _serve(scenario, _Priced(setups, costs, link), load, progress)
+    tables = served.tables
     is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with those who ask again
     last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
     facts = RunFacts(
@@ -86,7 +88,7 @@ def simulate(
         digest=scenario.digest,
         pools=tuple(map(_pool_facts, setups, costs, (pool.scheduler for pool in scenario.cluster.pools))),
         replica_pool=tuple(_replica_pool(scenario).tolist()),
-        peak_kv_blocks=peak_kv_blocks,
+        peak_kv_blocks=served.peak_kv_blocks,
         slo=_goals(scenario.slo.default),
         slo_classes={name: _goals(targets) for name, targets in scenario.slo.classes.items()},
         measure={key: value for key, value in scenario.measure if value is not None and key != "replays"},
@@ -96,7 +98,8 @@ def simulate(
         notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(scenario, _marks(tables))),
         warnings=warnings(scenario.setups),
         link=link,
-        host_tier=copied,
+        host_tier=served.host_tier,
+        drafting_s=served.drafting_s,
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 
@@ -120,18 +123,28 @@ class _Priced:
     link: LinkFacts | None
 
 
-def _serve(
-    scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None
-) -> tuple[RunTables, tuple[int, ...], HostFacts | None]:
-    """Run the clock; returns the tables, the most KV blocks that each replica held, and what went to hosts and back.
-    The cluster is gone then."""
+@dataclass(frozen=True)
+class _Served:
+    """What is left of a run."""
+
+    tables: RunTables
+    peak_kv_blocks: tuple[int, ...]
+    """The most that each rank held."""
+    drafting_s: tuple[float, ...]
+    """What each rank spent on proposals."""
+    host_tier: HostFacts | None
+    """What went to hosts and back."""
+
+
+def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None) -> _Served:
+    """Run the clock. The cluster is gone then."""
     setups = priced.setups
     _check_sessions(scenario, load)
     cluster = Cluster(
         [
             replica
             for setup, cost in zip(setups, priced.costs, strict=True)
-            for replica in _replicas(setup, cost, load.trace.prefixes)
+            for replica in _replicas(setup, cost, load.trace.prefixes, scenario.seed)
         ],
         scenario.build_router(),
         replace(_offered(load), patience=_patience(scenario, load)),
@@ -144,10 +157,13 @@ def _serve(
     is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
-    tables = tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups))
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]
-    copied = host_facts(cluster.replicas, block_bytes)
-    return tables, tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas), copied
+    return _Served(
+        tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
+        tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
+        tuple(to_s(replica.drafting_ps) for replica in cluster.replicas),
+        host_facts(cluster.replicas, block_bytes),
+    )
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
@@ -156,7 +172,7 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
     return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
-def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> list[ReplicaSetup]:
+def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed: int) -> list[ReplicaSetup]:
     """Those of a pool; data-parallel ranks that share nothing are replicas of their own."""
     block_tokens = prefixes.block_tokens if prefixes is not None and setup.caches_prefixes else None
     block_size = setup.ledger.block_size
@@ -165,19 +181,22 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None) -> li
             f"pool {setup.name}: block_size must divide the {block_tokens} tokens of a block of the load's prefixes, "
             f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
         )
+    how = setup.speculation
+    speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
     return [
         ReplicaSetup(
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
-            cost,
+            cost if how is None else how.running_cost(cost),
             setup.ledger.lane_blocks,
             block_size,
             setup.max_model_len,
-            setup.engine.async_scheduling,
+            setup.plans_ahead,
             n_stages=setup.pipeline,
             n_in_step=setup.n_sharing,
             role=setup.role,
             block_tokens=block_tokens,
             host_tier=setup.host_tier,
+            speculation=speculation,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]
@@ -283,4 +302,15 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         price_per_gpu_hour_usd=setup.gpu.price_per_hour_usd,
         tdp_w=setup.gpu.tdp_w,
         work=WorkFacts(**asdict(cost.work)),
+        speculation=_speculation_facts(setup, cost),
     )
+
+
+def _speculation_facts(setup: PoolSetup, cost: StepCost) -> SpeculationFacts | None:
+    how = setup.speculation
+    if how is None:
+        return None
+    work = how.draft_work(cost)
+    draft = None if work is None else WorkFacts(**asdict(work))
+    model = None if how.model is None else how.model.name
+    return SpeculationFacts(how.kind, how.n_proposed, how.rates, model, draft)

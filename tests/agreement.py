@@ -137,6 +137,7 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         assert [
             (s["start_ps"], s["end_ps"], s["prefill_tokens"], s["decode_requests"], s["kv_tokens"]) for s in steps
         ] == [(s.start_ps, s.end_ps, s.prefill_tokens, s.decode_requests, s.kv_tokens) for s in replica.steps]
+        assert [s["accepted_tokens"] for s in steps] == [s.accepted_tokens for s in replica.steps]
         at_starts = [
             (mine["kv_blocks_used"], mine["queue_len"], true.used_blocks, true.queue_len)
             for mine, true in zip(steps, replica.steps, strict=True)
@@ -145,5 +146,12 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
     if all(setup.scheduler.stream for setup in setups):
         assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
-            row: life.token_ps for row, life in truth.lives.items() if life.token_ps
+            row: sorted(set(life.token_ps))
+            for row, life in truth.lives.items()  # tokens of one step come together
+            if life.token_ps
         }
+        assert all(
+            len(life.token_ps) == cluster.rows.output_tokens[row]
+            for row, life in truth.lives.items()
+            if life.first_ps is None  # whose clients have not gone
+        )

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any
 
 from simserve.admission.base import Admission
+from simserve.cost.drafting import ModelDrafting
 from simserve.cost.shape import StepShape
+from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
@@ -65,6 +67,15 @@ class Life:
     """These, when it was let go of because its client had gone."""
     first_ps: int | None = None
     """When its client had a first token, or -1, once it has given up; None: it has not."""
+    slots: int = 0
+    """Tokens that it had room for in its last step, where tokens are proposed."""
+    n_decoded: int = 0
+    """Decode steps that it was in."""
+
+    @property
+    def held(self) -> int:
+        """Tokens that its blocks are for."""
+        return max(self.stored, self.slots)
 
 
 class OracleCache:
@@ -177,6 +188,7 @@ class Step:
     kv_tokens: int
     used_blocks: int
     queue_len: int
+    accepted_tokens: int = 0
 
 
 class OracleReplica:
@@ -239,7 +251,7 @@ class OracleReplica:
 
     def used_blocks(self) -> int:
         if self.cache is None:
-            return sum(self.blocks(self.lives[r].stored) for r in self.holders())
+            return sum(self.blocks(self.lives[r].held) for r in self.holders())
         n_held = sum(1 for holders in self.cache.holders.values() if holders)
         return sum(self.own_blocks(r) for r in self.holders()) + n_held * self.cache.cost
 
@@ -247,7 +259,7 @@ class OracleReplica:
         """Those that are not counted as blocks of an id."""
         life = self.lives[request]
         shared = life.n_held_ids - life.n_duplicates
-        return self.blocks(life.stored) - shared * (self.cache.cost if self.cache else 0)
+        return self.blocks(life.held) - shared * (self.cache.cost if self.cache else 0)
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
@@ -284,6 +296,7 @@ class OracleReplica:
 
     def let_go(self, request: Request) -> None:
         life = self.lives[request]
+        life.slots = 0
         if self.cache:
             self.note_computed(request, life.stored)
             self.cache.let_go(request, life.chain[: life.n_held_ids], self.own_blocks(request))
@@ -296,23 +309,44 @@ class OracleReplica:
     def held_blocks(self) -> int:
         in_step = set(self.step[1]) if self.step else set()
         if self.cache:
-            stored = [self.lives[r].stored for r in in_step]
-            return self.used_blocks() + sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
+            return self.used_blocks() + sum(
+                self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
+            )
         return sum(
-            max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.holders()
+            max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.lives[r].held))
+            for r in self.holders()
         )
 
     def free_blocks(self) -> int:
         if self.cache:
             return self.total_blocks - self.used_blocks()
         lives = [self.lives[r] for r in self.holders()]
-        return self.total_blocks - sum(max(life.reserved, self.blocks(life.stored)) for life in lives)
+        return self.total_blocks - sum(max(life.reserved, self.blocks(life.held)) for life in lives)
 
     def growth(self) -> int:
         if self.setup.scheduler.reserves:
             return 0
-        stored = [self.lives[r].stored for r in self.decoding]
-        return sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
+        return sum(self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in self.decoding)
+
+    def room(self, request: Request) -> int:
+        """Tokens that it needs blocks for in its next step."""
+        stored = self.lives[request].stored
+        if self.setup.speculation is None:
+            return stored + 1
+        return min(stored + self.setup.speculation.n_slots, request.prompt_tokens + request.max_tokens)
+
+    def tokens_of(self, life: Life) -> int:
+        """What its next step gives it: proposals up to the first that is refused, and one of the target's own."""
+        if self.setup.speculation is None:
+            return 1
+        acceptance = self.setup.speculation.acceptance
+        drawn, reached, n_accepted = draw(acceptance.seed, life.request.row, life.n_decoded), 1.0, 0
+        for rate in acceptance.rates:
+            reached *= rate
+            if drawn >= reached:
+                break
+            n_accepted += 1
+        return min(1 + n_accepted, life.output_tokens - len(life.token_ps))
 
     def arrive(self, request: Request) -> None:
         """Where a step is planned while the one before it runs, who comes is seen a step later."""
@@ -328,9 +362,9 @@ class OracleReplica:
     def commit(self, now_ps: int) -> None:
         assert self.step is not None
         plan, decoded, start_ps, shape, used, queue_len = self.step
-        self.steps.append(
-            Step(start_ps, now_ps, shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, used, queue_len)
-        )
+        n_each = {request: self.tokens_of(self.lives[request]) for request in decoded}
+        counts = (shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, used, queue_len)
+        self.steps.append(Step(start_ps, now_ps, *counts, sum(n - 1 for n in n_each.values())))
         self.step = self.step_end_ps = None
         self.must_plan = True
         scheduler = self.setup.scheduler
@@ -339,9 +373,11 @@ class OracleReplica:
             newcomer[1] -= 1
         for request in decoded:
             life = self.lives[request]
-            life.stored += 1
+            life.slots = self.room(request) if self.setup.speculation else 0
+            life.stored += n_each[request]
+            life.n_decoded += 1
             life.n_computed += not life.finished
-            if not life.finished:
+            for _ in range(0 if life.finished else n_each[request]):
                 self.token(request, now_ps)
         self.shrink_cache()
         for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
@@ -561,6 +597,7 @@ class OracleReplica:
             len(self.running),
             self.free_blocks() - self.growth(),
             just_preempted,
+            1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
         )
 
     def preempt(self, request: Request, now_ps: int) -> None:
@@ -615,12 +652,38 @@ class OracleReplica:
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
         queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
-        self.step_end_ps = now_ps + self.setup.cost.step_ps(shape)
+        self.step_end_ps = now_ps + self.step_ps(shape, [self.lives[r].stored for r in decoded])
         if self.host:
             self.host.end_reads()
             self.step_end_ps += self.host.copy(now_ps)
         if self.stages_free_ps:
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
+
+    def step_ps(self, shape: StepShape, stored: list[int]) -> int:
+        """Where tokens are proposed: the drafts' passes one by one, then all that is verified, query by query."""
+        cost = self.setup.cost
+        if self.setup.speculation is None:
+            return cost.step_ps(shape)
+        assert isinstance(cost, SpeculativeCost), "who speculates has such a cost"
+        n_queries = 1 + len(self.setup.speculation.acceptance.rates)
+        prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
+        total_ps = cost.propose_ps if stored else 0
+        if isinstance(cost.drafting, ModelDrafting):
+            model = cost.drafting.model
+            if stored:
+                for i in range(cost.drafting.n_passes):
+                    keys = sum(n + 1 + i for n in stored)
+                    first = prompts if i == 0 else (0, 0, 0)
+                    total_ps += model.step_ps(StepShape(*first, len(stored), keys, len(stored)))
+            elif prompts[0]:
+                total_ps += model.step_ps(StepShape(*prompts))
+        rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
+        total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
+        total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
+        intercept_ps, slope_ps = cost.target.decode_line(len(stored))
+        for n in stored:  # the last of its queries attends them all
+            total_ps += max(slope_ps, cost.key_floor_ps) * (n + n_queries) - (n_queries - 1) * cost.row_host_ps
+        return total_ps + (intercept_ps if stored else 0)
 
     def hold_hits(self, request: Request) -> None:
         life = self.lives[request]
@@ -689,6 +752,21 @@ def replicas_of(
         if setup.n_in_step > 1:
             rank.group = ranks
     return ranks
+
+
+def draw(seed: int, row: int, n_earlier: int) -> float:
+    """SplitMix64, written out: a stream a request, its state moved on by one odd number a draw."""
+    odd, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def output(state: int) -> int:
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+        return state ^ (state >> 31)
+
+    state = output(((output((seed + odd) & mask) + row * odd) + odd) & mask)
+    for _ in range(n_earlier + 1):
+        state = (state + odd) & mask
+    return (output(state) >> 11) / 2**53
 
 
 @dataclass

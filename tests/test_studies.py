@@ -158,3 +158,17 @@ def test_retries_keep_a_cluster_overloaded_after_a_burst_and_admission_ends_that
     assert module.answered_frac(again, after) < 0.1  # the burst has been over for a minute
     assert module.answered_frac(admitted, after) > 0.85
     assert again.summary["wasted"]["frac"] > 0.8 > 0.3 > admitted.summary["wasted"]["frac"]
+
+
+def test_proposing_tokens_pays_at_low_load_and_costs_at_high_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "speculation")
+
+    def gain(clients: int, acceptance: float = 0.7) -> float:
+        plain, proposed = (module.tokens_per_s(clients, k, acceptance, n_each=4) for k in (0, 4))
+        return float(proposed / plain)
+
+    alone, some, many = (gain(clients) for clients in (1, 64, 512))
+    assert 1.8 < alone < 2.8  # 1 + 0.7 + ... + 0.7^4 = 2.77 tokens a step that takes longer by its drafts
+    assert 1.1 < some < 0.8 * alone
+    assert many < 1 < some
+    assert gain(512, acceptance=0.5) < 0.85

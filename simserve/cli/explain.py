@@ -47,7 +47,12 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
     yield f"\n  What typical steps cost{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
-    yield table([heading, *(_step_row(step) for step in pool.steps)], indent="    ")
+    rows = [heading, *(_step_row(step) for step in pool.steps)]
+    if pool.tokens_per_step > 1:
+        drafting = ["drafting", *(f"{step.drafting_s * 1e3:,.2f} ms" for step in pool.steps)]
+        rows = [(*row, cell) for row, cell in zip(rows, drafting, strict=True)]
+        yield f"    {pool.tokens_per_step:.2f} tokens a step are expected of each decoding request"
+    yield table(rows, indent="    ")
 
 
 def _step_row(step: "TypicalStep") -> tuple[str, ...]:

@@ -184,6 +184,11 @@ class StepCost:
         return (n_rows > 0) * (head_s + n_rows * self.engine.request_host_s)
 
     @property
+    def kernels(self) -> Kernels:
+        """How long their kernels take."""
+        return self._kernels
+
+    @property
     def kv_bytes_per_token(self) -> float:
         """Keys and values of one token, all layers, each head once."""
         return replace(self.shard, tensor=1, expert=1, data=1).kv_bytes_per_token

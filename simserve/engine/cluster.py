@@ -27,6 +27,7 @@ from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
+from simserve.engine.speculating import Speculating
 from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
@@ -160,7 +161,11 @@ class Cluster:
             return [*ranks]
         if receives:
             return [Receiving(index, each, *shared) for index, each in numbered]
-        kind = OrderedReplica if setup.scheduler.orders else Tiered if setup.has_tier else Replica
+        kind: type[Replica] = OrderedReplica if setup.scheduler.orders else Replica
+        if setup.speculation is not None:
+            kind = Speculating
+        elif setup.has_tier:
+            kind = Tiered
         return [kind(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:

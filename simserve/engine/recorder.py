@@ -34,7 +34,7 @@ STRETCH_ROW = np.dtype(
         ("kv_blocks_reserved", "<i4"),
         ("queue_len", "<i4"),
         ("blocked_by", "<i4"),
-        ("_", "<i4"),  # so that every row begins on 8 bytes, which numpy copies faster
+        ("accepted_tokens", "<i4"),
     ]
 )
 """Step i of a stretch lasts first_ps + i * growth_ps; the counters are those at its start."""
@@ -43,7 +43,13 @@ SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step",
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
 pack_stretch = Struct("<qqqqqiiiiiii4x").pack
-"""The fields of a STRETCH_ROW as its bytes."""
+"""The fields of a STRETCH_ROW as its bytes, but for accepted_tokens, which are 0."""
+
+pack_step = Struct("<qqqqqiiiiiiii").pack
+"""All fields of a STRETCH_ROW as its bytes."""
+
+ACCEPTED_BYTES = 4
+"""The last ones of a STRETCH_ROW are its accepted_tokens."""
 
 _PACK_SPAN = Struct("<qqqq").pack
 

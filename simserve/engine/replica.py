@@ -26,6 +26,10 @@ class Replica:
 
     hand_over: "Callable[[Request, Replica, int], None] | None" = None
     """Where requests go whose prompt is computed; None: they decode here."""
+    most_blocks = 1
+    """Blocks that a member of the cohort begins in a step, at most."""
+    drafting_ps = 0
+    """Time of its steps in which it proposed tokens."""
 
     def __init__(
         self,
@@ -258,10 +262,7 @@ class Replica:
             self._blocked_code,
         )
         if n:
-            n_steps = stretch.n_steps
-            pool.take(cohort.blocks_to_grow(n_steps), self._reserves)
-            cohort.step += n_steps
-            cohort.kv_tokens += n_steps * n
+            pool.take(cohort.advance(stretch.n_steps), self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -361,8 +362,8 @@ class Replica:
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
         cohort, seats = self.cohort, self.seats
-        # fast: a step begins at most a block a member
-        just_preempted = self.pool.free_blocks < cohort.n and seats.make_room(now_ps)
+        # fast: room is made only where a step could begin more blocks than are free
+        just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and seats.make_room(now_ps)
         plan = DECODE_ON
         while seats.waiting or seats.prefilling:
             plan = seats.ask(now_ps, just_preempted)

@@ -10,6 +10,7 @@ from simserve.engine.offloading import OffloadingSeats, SwappingOffloadingSeats
 from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import Recorder
 from simserve.engine.seats import Seats
+from simserve.engine.speculation import SpeculatingCachingSeats, SpeculatingSeats, Speculation
 from simserve.engine.swapping import SwappingCachingSeats, SwappingSeats
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
@@ -37,6 +38,8 @@ class ReplicaSetup:
 
     host_tier: HostTierSpec | None = None
     """Memory beside its GPUs."""
+    speculation: Speculation | None = None
+    """Its steps propose tokens and verify them; None: a token a step."""
 
     @property
     def has_tier(self) -> bool:
@@ -48,6 +51,8 @@ class ReplicaSetup:
         """With nobody on them."""
         if self.has_tier:
             return self._tiered_seats(index, recorder)
+        if self.speculation is not None:
+            return self._speculating_seats(index, recorder, self.speculation)
         if self.block_tokens is None:
             pool = KvPool(self.n_blocks, self.block_size)
             return Seats(index, self.scheduler, recorder, pool, self.max_model_len)
@@ -69,6 +74,17 @@ class ReplicaSetup:
             kind = SwappingOffloadingSeats if self.host_tier.swaps else OffloadingSeats
         seats = kind(*who, pool, self.max_model_len)
         seats.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
+        return seats
+
+    def _speculating_seats(self, index: int, recorder: Recorder, how: Speculation) -> SpeculatingSeats:
+        seats: SpeculatingSeats
+        if self.block_tokens is None:
+            pool = KvPool(self.n_blocks, self.block_size)
+            seats = SpeculatingSeats(index, self.scheduler, recorder, pool, self.max_model_len)
+        else:
+            caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+            seats = SpeculatingCachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+        seats.speculate(how)
         return seats
 
     @property

@@ -97,6 +97,7 @@ def _steps(cluster: Cluster) -> Columns:
         "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
         **{name: rows[name] for name in (*counters, "kv_blocks_reserved", "queue_len")},
         "blocked_by": Categorical(rows["blocked_by"].astype(np.int32), tuple(name or "" for name in BLOCKED_BY)),
+        "accepted_tokens": rows["accepted_tokens"],
     }
 
 

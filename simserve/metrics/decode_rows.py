@@ -30,6 +30,8 @@ class DecodeRows:
     span_first: Ints
     """The row in which each span begins, `(n_spans,)`."""
     span_last: Ints
+    accepted_tokens: Any
+    """What the steps of each row gave beyond a token a member."""
 
     def __len__(self) -> int:
         return len(self.n_steps)
@@ -73,7 +75,15 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
     replica = steps["replica"][rows]
     span_first, span_last = _places(steps["decode_step"][rows], n_steps, replica, spans)
     return DecodeRows(
-        replica, n_steps, steps["start_s"][rows], steps["end_s"][rows], first_ps, growth_ps, span_first, span_last
+        replica,
+        n_steps,
+        steps["start_s"][rows],
+        steps["end_s"][rows],
+        first_ps,
+        growth_ps,
+        span_first,
+        span_last,
+        steps["accepted_tokens"][rows],
     )
 
 

@@ -11,6 +11,7 @@ from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
 from simserve.metrics.retries import wasted
+from simserve.metrics.speculation import speculation
 from simserve.metrics.stats import Distribution, distribution
 from simserve.metrics.summary import summary
 from simserve.metrics.timeseries import time_series
@@ -62,6 +63,7 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     def latencies_of(some: Flags) -> dict[str, Distribution]:
         return _latencies(requests, counted & some, rows, spans, answers_whole)
 
+    said["speculation"] = speculation(requests, spans, tables.steps, window, facts)
     said["slo_classes"] = facts.slo_classes
     said["classes"] = by_class(requests, facts, window, met, latencies_of)
     said["tenants"] = by_tenant(requests, facts, window, met, latencies_of)

@@ -85,5 +85,7 @@ def _latency(found: Distribution) -> dict[str, Any]:
 
 
 def _pool(pool: PoolFacts, use: Shares) -> dict[str, Any]:
-    left_out = {"work"}
-    return {name: value for name, value in vars(pool).items() if name not in left_out} | vars(use)
+    left_out = {"work", "speculation"}
+    how = pool.speculation and {name: value for name, value in vars(pool.speculation).items() if name != "draft"}
+    facts = {name: value for name, value in vars(pool).items() if name not in left_out}
+    return facts | {"speculation": how} | vars(use)

@@ -111,7 +111,8 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
 
 
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
-    """Tokens of answers in each interval: one a completed prefill, where it was, and one a member and decode step."""
+    """Tokens of answers in each interval: one a completed prefill, where it was, one a member and decode step, and
+    the proposals that were accepted."""
     spans = tables.spans
     request, join_s = spans["request_id"], spans["join_s"]
     is_first = join_s == _first_joins(tables)[request]
@@ -120,7 +121,8 @@ def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s
     within, _ = rows.members(np.ones(len(join_s), np.bool_))
     of_rows = {"replica": rows.replica, "start_s": rows.start_s}
     in_rows = places(of_rows, rows.end_s, n_replicas, edges_s)
-    return firsts + np.diff(in_rows.sums(_as_floats(within * rows.n_steps)), axis=1)
+    n_tokens = within * rows.n_steps + rows.accepted_tokens
+    return firsts + np.diff(in_rows.sums(_as_floats(n_tokens)), axis=1)
 
 
 def _first_joins(tables: RunTables) -> Floats:

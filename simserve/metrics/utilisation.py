@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.metrics.drafted import Asked, drafted
 from simserve.metrics.integrals import Places
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts, WorkFacts
@@ -46,18 +47,31 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> Work:
     """Sum up the work of steps up to the instants of `places`."""
     n_steps = steps["n_steps"]
     decode = steps["decode_requests"].astype(np.float64)
-    decode_tokens = places.sums(decode * n_steps)
+    n_decoded = places.sums(decode * n_steps)
     prefill_tokens = places.sums(steps["prefill_tokens"].astype(np.float64))
     # contexts of a stretch: kv in the first step, decode_requests more in each next one
     keys_read = places.sums((steps["kv_tokens"] + decode * ((n_steps - 1) / 2)) * n_steps)
-    pairs = places.sums(steps["prefill_pairs"].astype(np.float64)) + keys_read
+    prefill_pairs = places.sums(steps["prefill_pairs"].astype(np.float64))
+    extra = _proposed(facts)  # tokens that each decoding request puts through the model besides its next
+    decode_tokens = n_decoded * (1 + extra)
+    pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
     tokens = prefill_tokens + decode_tokens
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     flop = _each(of, "flop_per_token") * tokens + _each(of, "flop_per_pair") * pairs
     flop += _each(of, "flop_per_sampled") * decode_tokens
-    moved = _each(of, "kv_bytes_per_token") * (keys_read + tokens)
+    moved = _each(of, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
     moved += _each(of, "weight_bytes_per_step") * places.sums(n_steps.astype(np.float64))
+    if extra.any():
+        decodes = places.sums(np.where(decode > 0, n_steps, 0).astype(np.float64))
+        own = drafted(facts, Asked(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
+        flop, moved = flop + own.flop, moved + own.bytes
     return Work(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
+
+
+def _proposed(facts: RunFacts) -> Floats:
+    """Tokens proposed for a request in a step of each replica, `(n_replicas, 1)`."""
+    hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
+    return np.array([0 if how is None else how.tokens for how in hows], np.float64).reshape(-1, 1)
 
 
 def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:

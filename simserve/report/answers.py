@@ -166,6 +166,7 @@ class Answers:
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
             *self._found(),
             *self._routed(),
+            *self._speculation(),
             *self._handing_over(),
             *self._beside_the_gpus(),
             *self._in_sessions(),
@@ -211,6 +212,17 @@ class Answers:
             ("Prefixes read from host and disk", read),
             ("Tokens found on GPU / host / disk", " / ".join(map(count, hits.values()))),
             ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
+        ]
+
+    def _speculation(self) -> list[tuple[str, str]]:
+        """What proposing tokens gave and took."""
+        if not self.summary.get("speculation"):
+            return []
+        at = self.number
+        return [
+            ("Tokens a request and step", rate(at("speculation", "tokens_per_step"))),
+            ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
+            ("Time spent drafting", share(at("speculation", "drafting_frac"))),
         ]
 
     def _handing_over(self) -> list[tuple[str, str]]:

@@ -39,7 +39,8 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """What was asked for that nobody has timed, or held against servers."""
-    found = (note for setup in setups for note in (_of_version(setup), _of_ranks(setup)) if note is not None)
+    each = (_of_version, _of_ranks, _of_speculation)
+    found = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
     return tuple(dict.fromkeys(found))
 
 
@@ -50,6 +51,15 @@ def _of_version(setup: PoolSetup) -> str | None:
     return (
         f"engine {setup.engine.name} {asked}: its kernels cost what those of {found.engine} {found.engine_version} do, "
         "which were timed"
+    )
+
+
+def _of_speculation(setup: PoolSetup) -> str | None:
+    if setup.speculation is None:
+        return None
+    return (
+        f"pool {setup.name}: how many proposals are accepted is the scenario's word, and no server that speculates was "
+        "compared with this"
     )
 
 

@@ -46,6 +46,10 @@ def _check_timeout(draft: Draft, workload: Workload) -> None:
     elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
         rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never strikes"
         draft.flaw((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
-    if any(pool.host_tier is not None for pool in draft.scenario.cluster.pools):
+    pools = draft.scenario.cluster.pools
+    if any(pool.host_tier is not None for pool in pools):
         rule = "clients that give up on requests which may be in host memory are not there yet"
         draft.flaw(TIMEOUT, rule, None, "leave it out, or leave out host_tier")
+    if any(pool.speculation is not None and pool.speculation.tokens for pool in pools):
+        rule = "clients that give up on pools that speculate are not there yet"
+        draft.flaw(TIMEOUT, rule, None, "leave it out, or leave out speculation")

@@ -64,6 +64,19 @@ NEIGHBOURS = MappingProxyType(
         "window_s": f"{POOL}.scheduler.window_s",
         "policy": f"{POOL}.scheduler",
         "scheduling_policy": f"{POOL}.scheduler",
+        # engines: speculation
+        "num_speculative_tokens": f"{POOL}.speculation.tokens",
+        "speculative_num_steps": f"{POOL}.speculation.tokens",
+        "speculative_num_draft_tokens": f"{POOL}.speculation.tokens, one less",
+        "max_draft_len": f"{POOL}.speculation.tokens",
+        "method": f"{POOL}.speculation.kind",
+        "speculative_algorithm": f"{POOL}.speculation.kind",
+        "decoding_type": f"{POOL}.speculation.kind",
+        "speculative_model": f"{POOL}.speculation.model",
+        "draft_model": f"{POOL}.speculation.model",
+        "speculative_draft_model_path": f"{POOL}.speculation.model",
+        "acceptance_rate": f"{POOL}.speculation.acceptance",
+        "speculative_config": f"{POOL}.speculation",
         # routing
         "routing_policy": "cluster.router",
         "routing_logic": "cluster.router",
@@ -136,7 +149,10 @@ SENTENCES = MappingProxyType(
         "enable_chunked_prefill": f"with it the {POOL}.scheduler is chunked, without it prefill_first",
         "max_queued_requests": "give cluster.admission: {kind: queue_length, max_waiting: ...}",
         "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
-        "speculative_config": "speculative decoding is not simulated yet",
+        "prompt_lookup_max": f"what n-grams find is {POOL}.speculation.acceptance",
+        "prompt_lookup_min": f"what n-grams find is {POOL}.speculation.acceptance",
+        "draft_tensor_parallel_size": "a draft model is divided as its target is",
+        "speculative_eagle_topk": "proposals are a chain, as with topk 1",
     }
 )
 """Keys that have no single counterpart."""

@@ -13,7 +13,7 @@ from simserve.scenario.models import Pool
 from simserve.scenario.setup import Machine, memory_of, n_sharing
 from simserve.schedulers.base import Scheduler
 
-MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len")
+MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_size", "max_model_len", "speculation")
 GB = 1e9
 
 MORE_STAGES = (2, 4, 8)

@@ -47,6 +47,7 @@ NotNegative = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(gt=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]
+Chance = Annotated[Finite, Field(ge=0, le=1)]
 WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int8", "int4"]
 KvDtype = Literal["bf16", "fp8"]
 
@@ -125,6 +126,27 @@ class HostTier(Part):
     disk: Disk | None = None
 
 
+class Speculation(Part):
+    """How tokens are proposed for decoding requests, to be verified all at once."""
+
+    kind: Literal["draft_model", "ngram", "eagle", "mtp", "medusa"]
+    tokens: Annotated[int, Field(ge=0, le=32)]
+    """Proposed for each request in a step; 0: plain decoding."""
+    acceptance: Chance | Annotated[tuple[Chance, ...], Field(min_length=1)]
+    """That a proposal is accepted if all before it were: one rate, or one for each position."""
+    model: str | None = None
+    """Of a draft_model: a name in the catalog, or the path of a config.json."""
+    weight_dtype: WeightDtype | None = None
+    """Of a draft_model; left out: as its checkpoint, else as the target."""
+    propose_s: NotNegative = 0.0
+    """Host time of a step for proposals."""
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """Of each position."""
+        return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
+
+
 class Pool(Part):
     """Replicas that are alike. What is None is the scenario's, or the engine's own; resolving fills it in."""
 
@@ -143,6 +165,8 @@ class Pool(Part):
     """Keep blocks of prompts and answers for those that begin alike; left out: as the engine."""
     host_tier: HostTier | None = None
     """Host memory that requests are swapped to, and prefixes kept in."""
+    speculation: Speculation | None = None
+    """Left out: a token a step."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None

@@ -14,6 +14,7 @@ from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
 from simserve.scenario.models import Cluster, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
+from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.schedulers.base import Scheduler
 
 
@@ -58,7 +59,10 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     check_parallel(draft, pool, at, machine)
     check_timed(draft, pool, at, machine)
     pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
-    return fit_memory(draft, pool, at, (machine, scheduler))
+    pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))
+    pool = fit_memory(draft, pool, at, (machine, scheduler))
+    check_draft_length(draft, pool, at)
+    return pool
 
 
 def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:

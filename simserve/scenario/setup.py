@@ -8,8 +8,10 @@ from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import SAMPLED_ROWS, MemoryLedger, ledger
+from simserve.cost.memory import SAMPLED_ROWS, Beside, MemoryLedger, ledger
+from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost
+from simserve.scenario.speculating import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class PoolSetup:
     """The engine's version that the scenario names."""
     host_tier: HostTierSpec | None = None
     """Host memory beside the GPUs of each replica."""
+    speculation: SpeculationSetup | None = None
+    """None: a token a step."""
 
     @property
     def calibrated(self) -> bool:
@@ -73,6 +77,11 @@ class PoolSetup:
     def n_sharing(self) -> int:
         """Data-parallel ranks that share the experts and so step together; those of a dense model do not."""
         return n_sharing(self.model, self.data)
+
+    @property
+    def plans_ahead(self) -> bool:
+        """A step is planned while the one before it runs."""
+        return self.engine.async_scheduling and not (self.speculation and self.speculation.proposes_on_host)
 
     @property
     def borrowed(self) -> list[str]:
@@ -140,6 +149,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         calibration=calibration,
         asked_version=(pool.engine or scenario.engine).version,
         host_tier=None if pool.host_tier is None else host_tier_spec(pool.host_tier, memory),
+        speculation=speculation_of(scenario, pool),
     )
 
 
@@ -190,6 +200,29 @@ def memory_of(
         pipeline=parallel.pipeline,
         data=data,
         expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
+        beside=_beside(scenario, pool, machine, parallel.tensor),
+    )
+
+
+def _beside(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> Beside | None:
+    """What a draft holds."""
+    found = speculation_of(scenario, pool)
+    target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
+    return None if found is None else found.beside(target)
+
+
+def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCost:
+    """What the steps of a pool's target cost, before the pool is resolved. Raises CalibrationError."""
+    calibration = calibration_of(pool)
+    return StepCost(
+        machine.model,
+        machine.gpu,
+        machine.engine,
+        kernels=None if calibration is None else Calibrated(machine.gpu, calibration, machine.engine),
+        weight_dtype=scenario.weight_dtype,
+        kv_dtype=scenario.kv_dtype,
+        tensor=pool.parallel.tensor,
+        expert=min(pool.parallel.tensor, pool.parallel.expert),
     )
 
 

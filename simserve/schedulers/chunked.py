@@ -72,7 +72,7 @@ class Chunked(Scheduler):
         """Walk the queue in order until tokens, seats or blocks run out."""
         if self.follows:
             self._by_service.settle()
-        budget_tokens = self.max_num_batched_tokens - view.n_decoding
+        budget_tokens = self.max_num_batched_tokens - view.n_decoding * view.decode_tokens
         free_seats = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         most_tokens = self.long_prefill_token_threshold or self.max_num_batched_tokens

@@ -34,7 +34,7 @@ class TrtLlm(Scheduler):
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until seats, blocks or tokens run out."""
-        budget_tokens = self.max_num_tokens - view.n_decoding
+        budget_tokens = self.max_num_tokens - view.n_decoding * view.decode_tokens
         free_seats = self.max_batch_size - view.n_running
         free_blocks = view.free_blocks
         chunks: list[tuple[Request, int]] = []

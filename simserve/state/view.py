@@ -30,6 +30,8 @@ class ReplicaView:
     """Blocks left after the decoding requests have taken theirs for the next step."""
     just_preempted: bool = False
     """Blocks ran out at this very boundary and somebody was preempted."""
+    decode_tokens: int = 1
+    """Of a step's tokens, what each decoding request takes: one, and those that are proposed for it."""
 
     @property
     def queue(self) -> Iterable[Request]:

@@ -1,6 +1,6 @@
 """RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 
@@ -15,6 +15,20 @@ class WorkFacts:
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class SpeculationFacts:
+    """How a pool speculates."""
+
+    kind: str
+    tokens: int
+    """Proposed for each request in a step."""
+    acceptance: tuple[float, ...]
+    """Rate of each position."""
+    model: str | None
+    draft: WorkFacts | None
+    """What each pass of the draft asks for, of which there are `tokens` a step; None where nothing is computed."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,7 @@ class PoolFacts:
     price_per_gpu_hour_usd: float
     tdp_w: float
     work: WorkFacts
+    speculation: SpeculationFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -107,6 +122,8 @@ class RunFacts:
     host_tier: HostFacts | None = None
     slo_classes: dict[str, dict[str, float]] = field(default_factory=dict)
     """Targets of requests of a named class; all others have those of `slo`."""
+    drafting_s: tuple[float, ...] = ()
+    """Time that each rank spent on proposals."""
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
@@ -121,7 +138,7 @@ def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
 def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
     """What `facts_to_dict` was given; JSON's lists become tuples again."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    pools = tuple(PoolFacts(**{**pool, "work": WorkFacts(**pool["work"])}) for pool in given["pools"])
+    pools = tuple(_pool_from_dict(pool) for pool in given["pools"])
     values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}
     values["host_tier"] = given.get("host_tier") and HostFacts(**given["host_tier"])
     return RunFacts(**values)
@@ -129,7 +146,16 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
 
 def _pool_to_dict(pool: PoolFacts) -> dict[str, Any]:
     work = {field.name: getattr(pool.work, field.name) for field in fields(WorkFacts)}
-    return _own_fields(pool) | {"work": work}
+    how = pool.speculation and asdict(pool.speculation)
+    return _own_fields(pool) | {"work": work, "speculation": how}
+
+
+def _pool_from_dict(given: dict[str, Any]) -> PoolFacts:
+    how = given.get("speculation")
+    if how is not None:
+        draft = how["draft"] and WorkFacts(**how["draft"])
+        how = SpeculationFacts(**{**how, "acceptance": tuple(how["acceptance"]), "draft": draft})
+    return PoolFacts(**{**given, "work": WorkFacts(**given["work"]), "speculation": how})
 
 
 def _own_fields(value: Any) -> dict[str, Any]:

@@ -70,6 +70,7 @@ STEPS = _fields("""
     int32 requests: queue_len
     category: blocked_by
     int64 query-key pairs: prefill_pairs
+    int32 tokens: accepted_tokens
 """)
 
 SPANS = _fields("""

@@ -21,9 +21,11 @@ PARAMETERS = {
     "llama-2-70b": 68_976_648_192,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.1-70b": 70_553_706_496,
+    "llama-3.2-1b": 1_235_814_400,
     "mistral-7b": 7_248_023_552,
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-72b": 72_706_203_648,
+    "qwen3-0.6b": 596_049_920,
     "qwen3-8b": 8_190_735_360,
     "qwen3-14b": 14_768_307_200,
     "qwen3-32b": 32_762_123_264,
@@ -34,7 +36,7 @@ PARAMETERS = {
     "deepseek-v3": 671_026_419_200,
 }
 """As the model cards on Hugging Face count them (safetensors); DeepSeek-V3 without its layer for multi-token
-prediction."""
+prediction, Qwen3-0.6B without the second copy of its tied embeddings."""
 
 
 def memory(model: ModelSpec = LLAMA, **changes: Any) -> MemoryLedger:

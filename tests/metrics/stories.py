@@ -126,6 +126,7 @@ class Teller:
                 "kv_blocks_reserved": 0,
                 "queue_len": 0,
                 "blocked_by": "",
+                "accepted_tokens": 0,
             }
             | more
         )
@@ -293,9 +294,10 @@ def _instants(values_ps: list[int | None]) -> np.ndarray[Any, np.dtype[np.float6
 
 
 _INT32 = {"replica", "prefill_tokens", "decode_requests", "kv_blocks_used", "kv_blocks_reserved", "queue_len"}
+_INT32 |= {"accepted_tokens"}
 _STEP_COLUMNS = (
     "replica step decode_step n_steps start_s end_s first_step_s last_step_s prefill_tokens prefill_pairs "
-    "decode_requests kv_tokens kv_blocks_used kv_blocks_reserved queue_len blocked_by"
+    "decode_requests kv_tokens kv_blocks_used kv_blocks_reserved queue_len blocked_by accepted_tokens"
 )
 _SPAN_COLUMNS = "request_id replica first_step last_step join_s"
 

@@ -29,6 +29,22 @@ def test_clients_that_give_up_and_host_memory() -> None:
         scenario({"timeout": {"e2e_s": 10}}, host_tier={"bytes": 1e9})
 
 
+NGRAM = {"kind": "ngram", "tokens": 3, "acceptance": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("workload", "pool", "rule"),
+    [
+        ({"timeout": {"e2e_s": 10}}, {}, r"workload\.timeout: clients that give up on pools that speculate"),
+        ({}, {"host_tier": {"bytes": 1e9}}, "speculation: host memory beside a pool that speculates"),
+        ({}, {"scheduler": {"kind": "chunked", "policy": "priority"}}, "policy: requests that pass each other where"),
+    ],
+)
+def test_pools_that_speculate(workload: dict[str, Any], pool: dict[str, Any], rule: str) -> None:
+    with pytest.raises(ScenarioError, match=rule):
+        scenario(workload, speculation=NGRAM, **pool)
+
+
 @pytest.mark.parametrize("key", ["timeout", "retries"])
 def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: str) -> None:
     given = {"timeout": {"e2e_s": 10}} | ({"retries": {"max_attempts": 2}} if key == "retries" else {})

@@ -1,0 +1,54 @@
+"""Speculation: how a replica speculates, and seats whose requests have blocks for what is proposed for them."""
+
+from dataclasses import dataclass
+
+from simserve.engine.prefixes import CachingSeats
+from simserve.engine.seats import Seats
+from simserve.schedulers.base import StepPlan
+from simserve.state.acceptance import Acceptance
+from simserve.state.request import Request
+from simserve.state.speculative_cohort import SpeculativeCohort
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Proposals, and what becomes of them."""
+
+    acceptance: Acceptance
+    n_slots: int
+    """Tokens beyond those stored that a request has blocks for before a step: the one it gets, and those proposed."""
+
+    @classmethod
+    def drawn(cls, rates: tuple[float, ...], seed: int, n_slots: int) -> "Speculation":
+        """With acceptances of those rates, drawn from a seed."""
+        return cls(Acceptance(rates, seed), n_slots)
+
+
+class SpeculatingSeats(Seats):
+    """Seats of requests that get several tokens a step."""
+
+    cohort: SpeculativeCohort
+
+    def speculate(self, how: Speculation) -> None:
+        """From now on; nobody decodes yet."""
+        self.cohort = SpeculativeCohort(self.pool.block_size, how.acceptance, how.n_slots)
+        self.view.decode_tokens = how.acceptance.n_proposed + 1
+
+    def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
+        """The scheduler's plan. Raises PolicyError."""
+        cohort = self.cohort
+        cohort.crossings[cohort.step % cohort.block_size] = cohort.blocks_to_grow(1)  # where seats look for them
+        return super().ask(now_ps, just_preempted)
+
+    def give_back(self, request: Request, kv_tokens: int) -> int:
+        """As usual, and the blocks beyond what is stored, which hold nothing that anybody could find."""
+        n_kept = self.cohort.pop_kept_blocks(request)
+        if request.reserved_blocks:
+            self.pool.take(-n_kept, from_reserved=True)
+        else:
+            self.pool.release(n_kept)
+        return super().give_back(request, kv_tokens) + n_kept
+
+
+class SpeculatingCachingSeats(SpeculatingSeats, CachingSeats):
+    """Those with a prefix cache."""

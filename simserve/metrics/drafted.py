@@ -1,0 +1,59 @@
+"""Drafted: FLOP and bytes of the models that propose tokens, beside those of the models that verify them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.tables.columns import Floats
+from simserve.tables.facts import RunFacts, WorkFacts
+
+NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What replicas were asked for up to some instants, `(n_replicas, n_instants)` each."""
+
+    prefill_tokens: Floats
+    prefill_pairs: Floats
+    n_decoded: Floats
+    """Requests, over all decode steps."""
+    keys: Floats
+    """That these attend in their next token."""
+    decode_steps: Floats
+
+
+@dataclass(frozen=True)
+class Done:
+    """`(n_replicas, n_instants)` each."""
+
+    flop: Floats
+    bytes: Floats
+
+
+def drafted(facts: RunFacts, asked: Asked) -> Done:
+    """A pass for each token proposed, of which pass i, from 0, attends i keys a request more; prompts go along in the
+    first. Weights are read once a pass."""
+    hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
+    works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
+    n_passes = _column([0.0 if how is None else how.tokens for how in hows])
+    keys = n_passes * asked.keys + asked.n_decoded * (n_passes * (n_passes - 1) / 2)
+    sampled = n_passes * asked.n_decoded
+    tokens = asked.prefill_tokens + sampled
+    per_token, per_pair, per_sampled, weights, kv = (
+        _column([getattr(work, name) for work in works])
+        for name in (
+            "flop_per_token",
+            "flop_per_pair",
+            "flop_per_sampled",
+            "weight_bytes_per_step",
+            "kv_bytes_per_token",
+        )
+    )
+    flop = per_token * tokens + per_pair * (asked.prefill_pairs + keys) + per_sampled * sampled
+    return Done(flop, weights * n_passes * asked.decode_steps + kv * (keys + tokens))
+
+
+def _column(values: list[float]) -> Floats:
+    """One number of each replica, `(n_replicas, 1)`."""
+    return np.array(values, np.float64).reshape(-1, 1)

@@ -1,0 +1,44 @@
+"""Speculation: what proposing tokens gave, and what it took."""
+
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns
+from simserve.tables.facts import RunFacts, SpeculationFacts
+
+
+def speculation(
+    requests: Columns, spans: Columns, steps: Columns, window: Window, facts: RunFacts
+) -> dict[str, Any] | None:
+    """Of the window's finished requests whose pool speculates; None where none does.
+
+    A request-step is a decode step of one request. drafting_frac is of the time that those pools computed in the whole
+    run.
+    """
+    how_by_pool = [pool.speculation for pool in facts.pools]
+    if not any(how_by_pool):
+        return None
+    speculates = np.array([how_by_pool[pool] is not None for pool in facts.replica_pool])
+    n_proposed = np.array([_n_proposed(how_by_pool[pool]) for pool in facts.replica_pool])
+    counted = requests["status"].is_("finished") & window.has & speculates[requests["replica"]]
+    own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
+    n_steps = own["last_step"] - own["first_step"] + 1
+    n_request_steps = int(n_steps.sum())
+    n_tokens = int(requests["output_tokens"][counted].sum()) - len(n_steps)  # each span begins with one of a prefill
+    proposed = int((n_steps * n_proposed[own["replica"]]).sum())
+    of_them = speculates[steps["replica"]]
+    busy_s = float((steps["end_s"] - steps["start_s"])[of_them].sum())
+    return {
+        "request_steps": n_request_steps,
+        "tokens_per_step": n_tokens / n_request_steps if n_request_steps else None,
+        "proposed_tokens": proposed,
+        "accepted_tokens": n_tokens - n_request_steps,
+        "accepted_frac": (n_tokens - n_request_steps) / proposed if proposed else None,
+        "drafting_frac": sum(facts.drafting_s) / busy_s if busy_s else None,
+    }
+
+
+def _n_proposed(how: SpeculationFacts | None) -> int:
+    return 0 if how is None else how.tokens

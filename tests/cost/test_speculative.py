@@ -1,0 +1,94 @@
+"""What proposing and verifying cost, on the roofline."""
+
+from dataclasses import replace
+
+import pytest
+
+from simserve.cost.drafting import LayerCost, MedusaDrafting, ModelDrafting, one_layer, without_host
+from simserve.cost.shape import StepShape
+from simserve.scenario.speculating import SpeculationSetup
+from tests.cost.specs import H100, cost_of
+
+LLAMA = cost_of("llama-3.1-8b")
+EAGLE = SpeculationSetup("eagle", (0.8,) * 3, 0.0)
+
+
+def decode(n: int, context_tokens: int) -> StepShape:
+    return StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n)
+
+
+def test_alone_verifying_five_tokens_takes_about_as_long_as_one() -> None:
+    ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
+    plain, verified = LLAMA.step_ps(decode(1, 1000)), ngram.step_ps(decode(1, 1000))
+    assert plain < verified < 1.02 * plain  # both read all weights once
+
+
+def test_many_requests_pay_for_every_token_that_they_verify() -> None:
+    ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
+    plain, verified = LLAMA.step_ps(decode(1024, 1)), ngram.step_ps(decode(1024, 1))
+    assert 4.2 * plain < verified < 5 * plain  # bound by compute: five times the FLOP but for what was not full before
+
+
+def test_a_step_is_a_line_in_the_keys() -> None:
+    cost = EAGLE.running_cost(LLAMA)
+    for n in (1, 7, 300):
+        intercept_ps, slope_ps = cost.decode_line(n)
+        for keys in (0, 1, 1000, 10**6):
+            line_ps = cost.tokens_ps(n) + cost.sampled_ps(n) + intercept_ps + slope_ps * keys
+            assert cost.step_ps(StepShape(decode_requests=n, kv_tokens=keys, sampled_rows=n)) == line_ps
+
+
+def test_proposing_nothing_costs_nothing() -> None:
+    none = SpeculationSetup("ngram", (), 0.0).running_cost(LLAMA)
+    for shape in (decode(1, 1000), decode(64, 300), StepShape(512, 512 * 513 // 2, 512, 8, 8000, 9)):
+        assert none.step_ps(shape) == LLAMA.step_ps(shape)
+
+
+def test_a_draft_model_takes_a_decode_step_of_its_own_for_each_token() -> None:
+    small = cost_of("llama-3.2-1b")
+    how = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small.shard.model)
+    cost = how.running_cost(LLAMA)
+    one_by_one = sum(small.step_ps(decode(8, 1000 + i)) for i in range(4))
+    assert cost.draft_ps(0, 0, 0, 8, 8 * 1000) == pytest.approx(one_by_one, rel=1e-9)
+    ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
+    assert cost.step_ps(decode(8, 1000)) == ngram.step_ps(decode(8, 1000)) + cost.draft_ps(0, 0, 0, 8, 8000)
+
+
+def test_a_layer_reads_itself_its_joining_matrix_and_the_lm_head() -> None:
+    drafting = EAGLE.running_cost(LLAMA).drafting
+    assert isinstance(drafting, ModelDrafting)
+    intercept_ps, _ = drafting.line(1)
+    n_bytes = 3 * 2 * (218_103_808 + 2 * 4096**2 + 4096 * 128256)
+    assert intercept_ps / 1e12 == pytest.approx(n_bytes / H100.hbm_bytes_per_s, rel=0.01)
+
+
+def test_medusa_heads_read_a_square_matrix_and_an_lm_head_each() -> None:
+    drafting = SpeculationSetup("medusa", (0.6,) * 3, 0.0).running_cost(LLAMA).drafting
+    assert isinstance(drafting, MedusaDrafting)
+    assert drafting.line(1)[1] == drafting.prompt_ps(512, 9, 9, 1) == 0
+    n_bytes = 3 * 2 * (4096**2 + 4096 * 128256)
+    assert drafting.line(1)[0] / 1e12 == pytest.approx(n_bytes / H100.hbm_bytes_per_s, rel=0.01)
+
+
+def test_host_time_is_spent_once_a_step_and_request() -> None:
+    slow_host = replace(LLAMA.engine, step_host_s=1e-3, request_host_s=1e-4)
+    target = type(LLAMA)(LLAMA.shard.model, LLAMA.gpu, slow_host)
+    for how in (EAGLE, SpeculationSetup("ngram", (0.7,) * 4, 0.0)):
+        more_ps = how.running_cost(target).step_ps(decode(8, 100)) - how.running_cost(LLAMA).step_ps(decode(8, 100))
+        assert more_ps == pytest.approx(10**9 + 8 * 10**8, abs=10)
+
+
+def test_latent_attention_of_several_queries_is_bound_by_compute() -> None:
+    target = cost_of("deepseek-v3", "h200-sxm", weight_dtype="fp8_block")  # all 128 heads on one GPU
+    slopes = [SpeculationSetup("mtp", (0.8,) * k, 0.0).running_cost(target).key_floor_ps for k in (1, 3)]
+    _, plain_slope = target.decode_line(8)
+    assert slopes[1] == pytest.approx(2 * slopes[0], abs=1)
+    assert slopes[1] > slopes[0] > plain_slope
+
+
+def test_a_layer_is_like_the_models_last() -> None:
+    deepseek = cost_of("deepseek-v3", "h200-sxm", tensor=8, weight_dtype="fp8_block")
+    layer = one_layer(deepseek.shard.model)
+    assert (layer.n_dense_layers, layer.n_moe_layers) == (0, 1)
+    assert isinstance(SpeculationSetup("mtp", (0.8,), 0.0).draft_cost(deepseek), LayerCost)
+    assert without_host(deepseek.engine).request_host_s == 0

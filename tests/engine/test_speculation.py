@@ -1,0 +1,98 @@
+"""A replica that proposes tokens: worked by hand, and held against the formulas of the paper."""
+
+from dataclasses import replace
+
+import pytest
+
+from simserve.cost.drafting import FreeDrafting, ModelDrafting
+from simserve.cost.speculative import SpeculativeCost
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.speculation import Speculation
+from simserve.schedulers.chunked import Chunked
+from simserve.state.acceptance import Acceptance
+from tests.agreement import engine_steps, token_times
+from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
+
+MILLISECOND_A_STEP = LineCost(step=MS)
+
+
+def speculating(rates: tuple[float, ...], setup: ReplicaSetup, draft: LineCost | None = None) -> ReplicaSetup:
+    """That replica, with proposals by a draft of such costs, or free ones."""
+    drafting = FreeDrafting() if draft is None else ModelDrafting(draft, len(rates))
+    how = Speculation(Acceptance(rates), n_slots=len(rates) + 1)
+    return replace(setup, cost=SpeculativeCost(setup.cost, drafting, len(rates)), speculation=how)
+
+
+def test_what_is_sure_to_be_accepted_comes_three_at_a_time() -> None:
+    # 1 token of the prefill, then 3, 3 and the last of a run of 3 that is cut: 8 in all.
+    cluster = serve(speculating((1.0, 1.0), replica_setup(cost=MILLISECOND_A_STEP)), trace([0.0], [10], [8]))
+    assert token_times(cluster) == {0: [1 * MS, 2 * MS, 3 * MS, 4 * MS]}
+    steps = [step for step in engine_steps(cluster, 0) if step["decode_requests"]]
+    assert [step["accepted_tokens"] for step in steps] == [2, 2, 0]
+    assert [step["kv_tokens"] for step in steps] == [11, 14, 17]
+    assert instants(cluster, "finish_ps") == [4]
+
+
+def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
+    target = LineCost(step=1_000_000, token=1_000, row=100, key=10)
+    draft = LineCost(step=50_000, token=20, row=3, key=1)
+    cluster = serve(speculating((0.0, 0.0), replica_setup(cost=target), draft), trace([0.0], [10], [3]))
+    prefill, first, second = engine_steps(cluster, 0)
+    prompt_ps = 1_000_000 + 10 * 1_000 + 100 + 10 * 10  # ten tokens, a row, ten keys
+    assert (
+        prefill["end_ps"] - prefill["start_ps"] == prompt_ps + 50_000 + 10 * 20 + 10 * 1
+    )  # and once through the draft
+    verify_ps = 1_000_000 + 3 * 1_000 + 3 * 100 + 13 * 10  # three tokens, of which the last attends 13 keys
+    drafts_ps = 2 * (50_000 + 20 + 3) + 11 + 12  # two passes, over 11 and 12 keys
+    assert first["end_ps"] - first["start_ps"] == verify_ps + drafts_ps
+    assert second["end_ps"] - second["start_ps"] == verify_ps + 10 + drafts_ps + 2  # a key more, for each
+    assert cluster.replicas[0].drafting_ps == 50_000 + 10 * 20 + 10 + 2 * drafts_ps + 2
+
+
+def test_blocks_are_taken_for_all_proposals_and_kept() -> None:
+    # 4 tokens a block; stored 4, 5, 6, 7 and each time room for 3 more: 2, 2, 3 and 3 blocks.
+    setup = replica_setup(cost=MILLISECOND_A_STEP, block_size=4, n_blocks=9)
+    cluster = serve(speculating((0.0, 0.0), setup), trace([0.0], [4], [5]))
+    assert [step["kv_blocks_used"] for step in engine_steps(cluster, 0)] == [1, 1, 2, 2, 3]
+    pool = cluster.replicas[0].pool
+    assert (pool.free_blocks, pool.least_free_blocks) == (9, 9 - 3)  # never for more than prompt and answer, 9 tokens
+
+
+def test_decoding_requests_take_all_that_they_verify_from_the_budget() -> None:
+    scheduler = Chunked(max_num_batched_tokens=10, max_num_seqs=4)
+    setup = speculating((0.0,) * 4, replica_setup(scheduler, MILLISECOND_A_STEP))
+    cluster = serve(setup, trace([0.0, 0.0015], [5, 20], [9, 1]))
+    chunks = [step["prefill_tokens"] for step in engine_steps(cluster, 0)]
+    assert chunks[:6] == [5, 0, 5, 5, 5, 5]  # 10 less five of the one that decodes
+
+
+@pytest.mark.parametrize(("rate", "k", "cost_ratio"), [(0.8, 5, 0.05), (0.6, 2, 0.1), (0.9, 7, 0.02), (0.5, 3, 0.4)])
+def test_alone_the_speed_up_is_that_of_the_paper(rate: float, k: int, cost_ratio: float) -> None:
+    load = trace([0.0], [1], [40_000])
+    setup = replica_setup(cost=MILLISECOND_A_STEP)
+    plain = serve(setup, load)
+    quick = serve(speculating((rate,) * k, setup, LineCost(step=round(cost_ratio * MS))), load)
+    took = [cluster.recorder.columns["finish_ps"][0] - cluster.recorder.first_token_ps[0] for cluster in (plain, quick)]
+    theory = (1 - rate ** (k + 1)) / ((1 - rate) * (k * cost_ratio + 1))  # Leviathan et al., ICML '23, theorem 3.8
+    assert took[0] / took[1] == pytest.approx(theory, rel=0.02)
+
+
+def test_a_preempted_request_keeps_what_it_has_and_goes_on() -> None:
+    setup = replica_setup(cost=LineCost(step=MS, key=10), block_size=1, n_blocks=40)
+    cluster = serve(speculating((0.7, 0.7), setup), trace([0.0, 0.0], [10, 10], [20, 20]))
+    n_preemptions = cluster.recorder.columns["n_preemptions"].tolist()
+    assert n_preemptions[0] == 0 < n_preemptions[1]
+    n_tokens = [0, 0]
+    for span in cluster.recorder.spans(0).tolist():
+        n_tokens[span[0]] += 1
+    assert n_tokens == [1, 1 + n_preemptions[1]]  # one of each prefill
+    accepted = cluster.recorder.stretches(0)["accepted_tokens"].sum()
+    decoded = cluster.recorder.stretches(0)["decode_requests"].sum()
+    assert accepted + decoded + sum(n_tokens) == 40
+
+
+def test_who_comes_while_a_stretch_is_blocked_is_counted_from_then_on() -> None:
+    scheduler = Chunked(max_num_seqs=1)
+    setup = speculating((0.0,), replica_setup(scheduler, MILLISECOND_A_STEP))
+    cluster = serve(setup, trace([0.0, 0.0001, 0.0025], [1, 1, 1], [6, 1, 1]))
+    assert [step["queue_len"] for step in engine_steps(cluster, 0)][:6] == [0, 1, 1, 2, 2, 2]

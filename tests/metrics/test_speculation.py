@@ -1,0 +1,135 @@
+"""Tokens that come together: what is counted by tokens, what by steps, and what proposing them took."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simserve.metrics.results import Results, load_results
+from simserve.scenario import Scenario
+from simserve.simulate import simulate
+from simserve.tables.facts import facts_from_dict, facts_to_dict
+
+DRAFT = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 3, "acceptance": [0.9, 0.8, 0.7]}
+
+
+def run(speculation: dict[str, object] | None = None, rate_per_s: float = 4, n_requests: int = 150) -> Results:
+    pool = {} if speculation is None else {"speculation": speculation}
+    data = {
+        "schema": "simserve/1",
+        "model": "llama-3.1-8b",
+        "gpu": "h100-sxm",
+        "cluster": {"pools": [pool]},
+        "workload": {
+            "arrivals": {"kind": "poisson", "rate_per_s": rate_per_s},
+            "lengths": {"kind": "uniform", "prompt_tokens": [20, 600], "output_tokens": [1, 300]},
+            "n_requests": n_requests,
+        },
+        "measure": {"replays": 0},
+    }
+    return simulate(Scenario.from_dict(data))
+
+
+@pytest.fixture(scope="module")
+def found() -> Results:
+    return run(DRAFT)
+
+
+def test_every_token_is_in_steps_and_time_series_once(found: Results) -> None:
+    tokens = int(found.requests["output_tokens"].sum())
+    steps, series = found.columns["steps"], found.columns["timeseries"]
+    n_first = len(found.columns["spans"]["request_id"])  # a token of each prefill
+    assert n_first + int((steps["decode_requests"] * steps["n_steps"] + steps["accepted_tokens"]).sum()) == tokens
+    per_interval = series["output_tokens_per_s"] * (series["end_s"] - series["start_s"])
+    assert per_interval.sum() == pytest.approx(tokens)
+
+
+def test_the_summary_says_what_a_step_gave(found: Results) -> None:
+    said = found.summary["speculation"]
+    steps, spans = found.columns["steps"], found.columns["spans"]
+    n_steps = int((spans["last_step"] - spans["first_step"] + 1).sum())
+    assert said["request_steps"] == n_steps
+    assert said["accepted_tokens"] == steps["accepted_tokens"].sum()
+    assert said["proposed_tokens"] == 3 * n_steps
+    assert said["tokens_per_step"] == pytest.approx(1 + 0.9 + 0.72 + 0.504, rel=0.03)  # less where answers are cut
+    assert 0.05 < said["drafting_frac"] < 0.5
+    assert found.summary["pools"][0]["speculation"] == {
+        "kind": "draft_model",
+        "tokens": 3,
+        "acceptance": [0.9, 0.8, 0.7],
+        "model": "llama-3.2-1b",
+    }
+
+
+def test_gaps_are_those_between_steps_and_tpot_is_by_tokens(found: Results) -> None:
+    """As vLLM's client has it: a gap a chunk, whatever the tokens in it; TPOT divides by tokens."""
+    spans, requests = found.columns["spans"], found.requests
+    assert found.summary["itl_s"]["n"] == int((spans["last_step"] - spans["first_step"] + 1).sum())
+    several = requests[requests["output_tokens"] > 1]
+    tpot_s = (several["finish_s"] - several["first_token_s"]) / (several["output_tokens"] - 1)
+    assert np.allclose(several["tpot_s"], tpot_s)
+    assert found.vllm_bench["mean_itl_ms"] > 2 * found.vllm_bench["mean_tpot_ms"]
+    assert found.vllm_bench["total_output_tokens"] == requests["output_tokens"].sum()
+
+
+def test_flop_count_all_that_is_verified_and_drafted() -> None:
+    plain, ngram, draft = (
+        run(),
+        run({"kind": "ngram", "tokens": 3, "acceptance": 0.0}),
+        run({**DRAFT, "acceptance": 0.0}),
+    )
+    work = plain.facts.pools[0].work
+    n_decoded = int(plain.columns["steps"]["decode_requests"] @ plain.columns["steps"]["n_steps"])
+
+    def flop(results: Results) -> float:
+        series = results.columns["timeseries"]
+        return float((series["mfu"] * (series["end_s"] - series["start_s"])).sum() * work.peak_flop_per_s)
+
+    verified = flop(ngram) - flop(plain)  # nothing is accepted, so as many steps, of three tokens more each
+    least = 3 * n_decoded * (work.flop_per_token + work.flop_per_sampled)
+    assert least < verified < 1.1 * least  # and their keys
+    small = draft.facts.pools[0].speculation
+    assert small is not None and small.draft is not None
+    prefilled = int(plain.requests["prompt_tokens"].sum())
+    least = (3 * n_decoded + prefilled) * small.draft.flop_per_token + 3 * n_decoded * small.draft.flop_per_sampled
+    assert least < flop(draft) - flop(ngram) < 1.1 * least
+
+
+def test_drafts_are_a_part_of_the_time(found: Results) -> None:
+    (drafting_s,) = found.facts.drafting_s
+    steps = found.columns["steps"]
+    assert drafting_s == pytest.approx(
+        found.summary["speculation"]["drafting_frac"] * float((steps["end_s"] - steps["start_s"]).sum())
+    )
+    assert run({"kind": "ngram", "tokens": 2, "acceptance": 0.5}).facts.drafting_s == (0.0,)
+
+
+def test_no_tokens_give_the_tables_of_plain_decoding() -> None:
+    plain, none = run(), run({"kind": "ngram", "tokens": 0, "acceptance": 0.9})
+    for name, columns in plain.columns.items():
+        for key, column in columns.items():
+            other = none.columns[name][key]
+            assert (column is None) == (other is None), (name, key)
+            assert column is None or _bytes(column) == _bytes(other), (name, key)
+    assert plain.summary["speculation"] is None
+
+
+def test_results_are_read_back_as_they_were_written(found: Results, tmp_path: Path) -> None:
+    found.write(tmp_path / "out")
+    again = load_results(tmp_path / "out")
+    assert again.summary["speculation"] == found.summary["speculation"]
+    assert facts_from_dict(facts_to_dict(found.facts), found.facts.wall_s) == found.facts
+    assert again.facts == found.facts
+    assert (again.columns["steps"]["accepted_tokens"] == found.columns["steps"]["accepted_tokens"]).all()
+
+
+def test_speculation_pays_at_low_load_and_costs_at_high_load() -> None:
+    how = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 4, "acceptance": 0.6}
+    calm = [run(each, rate_per_s=1).summary["tpot_s"]["p50"] for each in (None, how)]
+    assert calm[1] < 0.75 * calm[0]
+    rushed_s = [run(each, rate_per_s=1000, n_requests=1500).summary["simulated_s"] for each in (None, how)]
+    assert rushed_s[1] > 1.1 * rushed_s[0]
+
+
+def _bytes(column: object) -> bytes:
+    return np.asarray(getattr(column, "codes", column)).tobytes()

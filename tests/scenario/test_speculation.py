@@ -1,0 +1,181 @@
+"""Speculation in a scenario: what it fills in, what it takes of the memory, and what does not go together."""
+
+from collections.abc import Callable
+
+import pytest
+
+from simserve import catalog
+from simserve.cost.memory import weights_bytes
+from simserve.cost.ops import Shard
+from simserve.scenario import Scenario
+
+Load = Callable[..., Scenario]
+Said = Callable[..., list[str]]
+
+HERE = "cluster.pools.0.speculation"
+DRAFT = "{kind: draft_model, model: llama-3.2-1b, tokens: 4, acceptance: 0.7}"
+NGRAM = "{kind: ngram, tokens: 4, acceptance: 0.5}"
+
+
+def with_it(small: str, how: str, more: str = "") -> str:
+    return f"{small}cluster:\n  pools:\n    - speculation: {how}\n{more}"
+
+
+def test_a_draft_model_is_stored_as_its_target_and_resolves_to_the_same(load: Load, small: str) -> None:
+    scenario = load(with_it(small, DRAFT))
+    asked = scenario.cluster.pools[0].speculation
+    assert asked is not None
+    assert (asked.weight_dtype, asked.rates) == ("bf16", (0.7,) * 4)
+    assert scenario.origins[f"{HERE}.weight_dtype"] == "weight_dtype"
+    assert load(scenario.to_yaml()) == scenario
+
+
+def test_the_draft_takes_its_weights_and_its_keys_from_the_blocks(load: Load, small: str) -> None:
+    (plain,), (with_draft,), (ngram,) = (
+        load(text).setups for text in (small, with_it(small, DRAFT), with_it(small, NGRAM))
+    )
+    draft = Shard(catalog.load_model("llama-3.2-1b"))
+    assert weights_bytes(draft) == pytest.approx(1_235_814_400 * 2)  # as the model card counts it
+    assert with_draft.ledger.weights_bytes - plain.ledger.weights_bytes == weights_bytes(draft)
+    assert with_draft.ledger.block_bytes - plain.ledger.block_bytes == 16 * (2 * 16 * 8 * 64 * 2)  # K and V, 16 layers
+    assert with_draft.ledger.n_blocks < plain.ledger.n_blocks == ngram.ledger.n_blocks
+
+
+def test_a_layer_shares_embeddings_and_heads_and_medusa_has_its_own(load: Load, small: str) -> None:
+    layer_weights = 218_103_808 + 2 * 4096  # of Llama-3.1-8B, and its two norms
+    (plain,) = load(small).setups
+    (eagle,) = load(with_it(small, "{kind: eagle, tokens: 3, acceptance: 0.8}")).setups
+    more_bytes = eagle.ledger.weights_bytes - plain.ledger.weights_bytes
+    assert more_bytes == (layer_weights + 2 * 4096 * 4096) * 2
+    assert eagle.ledger.block_bytes == plain.ledger.block_bytes * 33 / 32
+    (medusa,) = load(with_it(small, "{kind: medusa, tokens: 3, acceptance: 0.6}")).setups
+    assert medusa.ledger.weights_bytes - plain.ledger.weights_bytes == 3 * (4096 * 4096 + 4096 * 128256) * 2
+
+
+def test_no_tokens_are_plain_decoding(load: Load, small: str) -> None:
+    scenario = load(with_it(small, "{kind: ngram, tokens: 0, acceptance: [0.5, 0.4]}"))
+    assert scenario.setups[0].speculation is None
+    assert scenario.setups[0].ledger == load(small).setups[0].ledger
+
+
+def test_a_default_number_of_seats_gives_way_to_what_they_verify(load: Load, small: str) -> None:
+    scenario = load(with_it(small, "{kind: ngram, tokens: 15, acceptance: 0.5}"))
+    scheduler = scenario.cluster.pools[0].scheduler
+    assert scheduler is not None
+    assert (scheduler["max_num_batched_tokens"], scheduler["max_num_seqs"]) == (8192, 512)
+    assert scenario.origins["cluster.pools.0.scheduler.max_num_seqs"] == "no more than max_num_batched_tokens by 16"
+    assert load(scenario.to_yaml()) == scenario
+
+
+def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) -> None:
+    ahead = "engine={name: vllm, version: '0.14'}"
+    assert load(with_it(small, DRAFT), ahead).setups[0].plans_ahead
+    assert not load(with_it(small, NGRAM), ahead).setups[0].plans_ahead
+
+
+@pytest.mark.parametrize(
+    ("how", "overrides", "message"),
+    [
+        (
+            "{kind: ngram, tokens: 3, acceptance: [0.7, 0.6]}",
+            [],
+            f"a.yaml:11: {HERE}.acceptance: must be one rate, or one for each of the 3 tokens, got [0.7, 0.6]",
+        ),
+        ("{kind: ngram, tokens: 3, acceptance: 1.2}", [], "acceptance"),
+        ("{kind: ngram, tokens: 3}", [], f"{HERE}.acceptance: is missing"),
+        ("{kind: ngram, tokens: -1, acceptance: 0.7}", [], f"{HERE}.tokens: must be at least 0, got -1"),
+        ("{kind: ngram, tokens: 33, acceptance: 0.7}", [], f"{HERE}.tokens: must be at most 32, got 33"),
+        ("{kind: n-gram, tokens: 3, acceptance: 0.7}", [], f"{HERE}.kind"),
+        (
+            "{kind: draft_model, tokens: 3, acceptance: 0.7}",
+            [],
+            f"{HERE}.model: a draft_model needs one; name a small one",
+        ),
+        (
+            "{kind: eagle, tokens: 3, acceptance: 0.7, model: llama-3.2-1b}",
+            [],
+            f"{HERE}.model: is a draft_model's, not that of eagle, got 'llama-3.2-1b'; leave it out",
+        ),
+        (
+            DRAFT,
+            ["model=llama-3.2-1b", f"{HERE}.model=llama-3.1-8b"],
+            "must be smaller than its target llama-3.2-1b; their weights take 16.1 GB and 2.5 GB, got 'llama-3.1-8b'",
+        ),
+        (
+            DRAFT,
+            [f"{HERE}.model=qwen3-0.6b"],
+            "must have the 128256 words of llama-3.1-8b, which verifies its tokens, not 151936, got 'qwen3-0.6b'; "
+            "use a smaller model of the same family",
+        ),
+        (
+            DRAFT,
+            [f"{HERE}.model=llama-3.2-1"],
+            "no such model in the catalog, or the path of a config.json, got 'llama-3.2-1'",
+        ),
+        (DRAFT, ["cluster.pools.0.role=prefill"], "prefill pools that speculate are not there yet"),
+        (DRAFT, ["cluster.pools.0.parallel.pipeline=2"], "a pipeline that speculates is not there yet"),
+        (
+            "{kind: mtp, tokens: 1, acceptance: 0.8}",
+            ["model=mixtral-8x7b", "cluster.pools.0.parallel.data=2"],
+            "ranks that share experts and speculate are not there yet, got 'mtp'; leave it out, or use parallel.data 1",
+        ),
+        (
+            DRAFT,
+            ["cluster.pools.0.scheduler=static"],
+            "static pads whole batches, so its requests cannot get several tokens a step; use chunked",
+        ),
+        (
+            DRAFT,
+            ["engine=sglang"],
+            "sglang counts tokens out by steps, so its requests cannot get several tokens a step",
+        ),
+        (
+            NGRAM,
+            ["cluster.pools.0.scheduler={kind: chunked, max_num_batched_tokens: 256, max_num_seqs: 100}"],
+            "a step verifies 5 tokens of each of max_num_seqs, 100, and max_num_batched_tokens is 256; use "
+            "max_num_seqs: 51",
+        ),
+        (
+            NGRAM,
+            ["engine={name: vllm, async_scheduling: true}"],
+            "engine.async_scheduling: ngram proposes from tokens on the host, so no step is planned ahead, got true",
+        ),
+        (
+            DRAFT,
+            ["cluster.pools.0.scheduler={kind: chunked, max_num_batched_tokens: 4}"],
+            "a step verifies 5 tokens of each of max_num_seqs, 4, and max_num_batched_tokens is 4; use "
+            "max_num_batched_tokens: 20",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_a_mistake(
+    said: Said, small: str, how: str, overrides: list[str], message: str
+) -> None:
+    found = said(with_it(small, how), *overrides)
+    assert any(message in each for each in found), found
+
+
+def test_requests_may_not_be_longer_than_the_draft_can_read(said: Said, load: Load, small: str) -> None:
+    how = "{kind: draft_model, model: qwen3-0.6b, tokens: 4, acceptance: 0.7}"
+    qwen = small.replace("llama-3.1-8b", "qwen2.5-72b")
+    fits = ["cluster.pools.0.parallel.tensor=8"]
+    found = said(with_it(qwen, how), *fits)
+    assert any("must have the 152064 words" in each for each in found)
+    own = load(with_it(small.replace("llama-3.1-8b", "qwen3-8b"), how))
+    assert own.cluster.pools[0].max_model_len == 40960
+
+
+@pytest.mark.parametrize(
+    ("key", "remedy"),
+    [
+        ("num_speculative_tokens", "it is cluster.pools[].speculation.tokens"),
+        ("speculative_config", "it is cluster.pools[].speculation"),
+        ("method", "it is cluster.pools[].speculation.kind"),
+        ("speculative_draft_model_path", "it is cluster.pools[].speculation.model"),
+        ("prompt_lookup_max", "what n-grams find is cluster.pools[].speculation.acceptance"),
+        ("draft_tensor_parallel_size", "a draft model is divided as its target is"),
+    ],
+)
+def test_names_of_neighbours_are_told(said: Said, small: str, key: str, remedy: str) -> None:
+    how = NGRAM.replace("}", f", {key}: 1}}")
+    assert any(remedy in each for each in said(with_it(small, how)))

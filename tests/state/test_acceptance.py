@@ -1,0 +1,56 @@
+"""How many proposals are accepted: the rates that were asked for, from streams that nothing else can move."""
+
+import math
+
+import numpy as np
+import pytest
+
+from simserve.scenario.speculating import SpeculationSetup
+from simserve.state.acceptance import Acceptance
+
+
+def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0) -> list[int]:
+    """Of each step until there are so many."""
+    before = acceptance.tokens_before(row, first_step, n_tokens)
+    each: list[int] = np.diff(before[: int(before.searchsorted(n_tokens)) + 1]).tolist()
+    return each
+
+
+@pytest.mark.parametrize(("rate", "k"), [(0.8, 4), (0.5, 2), (0.9, 8), (0.3, 1)])
+def test_tokens_a_step_are_those_of_leviathan(rate: float, k: int) -> None:
+    acceptance = Acceptance((rate,) * k, seed=3)
+    theory = (1 - rate ** (k + 1)) / (1 - rate)  # Leviathan et al., ICML '23, equation 1
+    assert SpeculationSetup("ngram", (rate,) * k, 0.0).tokens_per_step == pytest.approx(theory)
+    each = np.array([n for row in range(200) for n in tokens(acceptance, row, 500)])
+    assert each.mean() == pytest.approx(theory, abs=4 * each.std() / math.sqrt(len(each)))
+
+
+def test_each_position_has_its_own_rate_given_those_before_it() -> None:
+    acceptance = Acceptance((0.9, 0.5, 0.2))
+    each = np.array([n for row in range(300) for n in tokens(acceptance, row, 300)])
+    for position, rate in enumerate((0.9, 0.5, 0.2), 1):
+        reached = each >= position
+        share = (each[reached] > position).mean()
+        assert share == pytest.approx(rate, abs=4 * math.sqrt(rate * (1 - rate) / reached.sum()))
+
+
+def test_certainty_gives_all_or_one() -> None:
+    assert tokens(Acceptance((1.0, 1.0)), 5, 9) == [3, 3, 3]
+    assert tokens(Acceptance((0.0, 1.0)), 5, 3) == [1, 1, 1]
+    assert tokens(Acceptance(()), 5, 3) == [1, 1, 1]
+
+
+def test_a_stream_depends_on_seed_and_row_alone() -> None:
+    asked_before = Acceptance((0.7,) * 3, seed=1)
+    for row in (900, 3, 64, 65):
+        asked_before.tokens_before(row, 0, 5000)
+    fresh = Acceptance((0.7,) * 3, seed=1)
+    assert tokens(asked_before, 65, 400) == tokens(fresh, 65, 400)
+    assert tokens(fresh, 65, 400) != tokens(fresh, 66, 400)
+    assert tokens(fresh, 65, 400) != tokens(Acceptance((0.7,) * 3, seed=2), 65, 400)
+
+
+def test_who_was_preempted_goes_on_where_it_was() -> None:
+    acceptance = Acceptance((0.7,) * 3, seed=1)
+    whole = tokens(acceptance, 7, 300)
+    assert tokens(acceptance, 7, 100, first_step=20) == whole[20 : 20 + len(tokens(acceptance, 7, 100, 20))]

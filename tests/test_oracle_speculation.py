@@ -1,0 +1,104 @@
+"""The fast engine and the plain oracle agree exactly where tokens are proposed and verified."""
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.cost.drafting import Drafting, FreeDrafting, ModelDrafting
+from simserve.cost.speculative import SpeculativeCost
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.offered import Offered
+from simserve.engine.recorder import FINISHED, REJECTED
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.speculation import Speculation
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.state.acceptance import Acceptance
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, engine_steps, own, request_rows, run_both, token_times
+from tests.doubles import LineCost
+from tests.worlds import ROUTERS, caching, front_ends, setups, shared_prompts, traces
+
+RATES = st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0])
+
+
+def can_speculate(found: list[ReplicaSetup]) -> bool:
+    setup = found[0]
+    is_plain = setup.n_stages == setup.n_in_step == 1 and setup.role == "both"
+    return is_plain and not setup.scheduler.runs_to_completion and not setup.scheduler.follows
+
+
+@st.composite
+def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
+    """Those replicas, proposing up to five tokens, by a model or for nothing; each pair of rates is one in a while."""
+    found = draw(plain.filter(can_speculate))
+    rates = tuple(draw(st.lists(RATES, min_size=1, max_size=5)))
+    k = len(rates)
+    drafts: st.SearchStrategy[Drafting] = st.sampled_from(
+        [FreeDrafting(), ModelDrafting(LineCost(step=70_001, token=1_013, row=7, pair=5, key=91), k)]
+    )
+    how = Speculation(Acceptance(rates, draw(st.integers(0, 5))), 1 + k + draw(st.sampled_from([0, k])))
+    drafting = draw(drafts)
+    floor_ps, host_ps = draw(st.sampled_from([0, 0, 2_003])), draw(st.sampled_from([0, 0, 3]))
+    propose_ps = draw(st.sampled_from([0, 333]))
+    return [
+        replace(setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, propose_ps), speculation=how)
+        for setup in found
+    ]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(speculating(setups()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
+def test_engine_and_oracle_agree_on_every_request_step_and_token(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(speculating(caching()), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+def test_engine_and_oracle_agree_on_prefix_caches(
+    setups: list[ReplicaSetup], router: Any, data: st.DataObject, concurrency: int | None
+) -> None:
+    load = data.draw(shared_prompts(setups[0].block_tokens or 1))
+    assert_agreement(setups, *run_both(setups, router, load, concurrency))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(speculating(setups()), st.sampled_from(ROUTERS), traces())
+def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
+    cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
+    cluster.run()
+    recorder = cluster.recorder
+    assert recorder.n_with(FINISHED) + recorder.n_with(REJECTED) == len(load)
+    n_tokens = 0
+    for replica in cluster.replicas:
+        pool, cohort = replica.pool, replica.cohort
+        assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.total_blocks, 0, 0)
+        assert (cohort.n, cohort.kv_tokens, cohort.blocks_to_grow(9)) == (0, 0, 0)
+        stretches, spans = recorder.stretches(replica.index), recorder.spans(replica.index)
+        held = stretches["kv_blocks_used"] + stretches["kv_blocks_reserved"]
+        assert ((held >= 0) & (held <= replica.total_blocks)).all()
+        n_tokens += int((2 + spans["last_step"] - spans["first_step"]).sum() + stretches["accepted_tokens"].sum())
+    finished = (row for row in range(len(load)) if recorder.columns["status"][row] == FINISHED)
+    assert n_tokens == sum(cluster.rows.output_tokens[row] for row in finished)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(setups().filter(can_speculate), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_a_replica_that_proposes_nothing_is_a_plain_one(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
+) -> None:
+    none = Speculation(Acceptance(()), n_slots=1)
+    proposing = [replace(each, cost=SpeculativeCost(each.cost, FreeDrafting(), 0), speculation=none) for each in setups]
+    runs = [Cluster(own(each), router(), Offered(load, concurrency), router_seed=7) for each in (setups, proposing)]
+    for cluster in runs:
+        cluster.run()
+    plain, other = runs
+    assert request_rows(plain) == request_rows(other)
+    assert token_times(plain) == token_times(other)
+    for replica in range(len(setups)):
+        times = [[(s["start_ps"], s["end_ps"], s["kv_tokens"]) for s in engine_steps(run, replica)] for run in runs]
+        assert times[0] == times[1]
