@@ -12,11 +12,12 @@ from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.handoff import Disaggregation, Handoff, Receiving, ReceivingLane, ReceivingRank
+from simserve.engine.handoff import Disaggregation, Handoff, Sending
 from simserve.engine.link import Link
 from simserve.engine.lockstep import Lockstep, Rank
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Lane, Pipeline
+from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
@@ -128,12 +129,16 @@ class Cluster:
             return [*ranks]
         if receives:
             return [Receiving(index, each, *shared) for index, each in numbered]
+        if setup.role == "prefill":
+            return [Sending(index, each, *shared) for index, each in numbered]
         return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
 
     def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""
         how.router.begin(Random(f"{router_seed}/decode"))
-        handoff = Handoff(self.clock, Link(how.link), lambda request, views: self._pick(how.router, request, views))
+        handoff = Handoff(
+            self.clock, self.recorder, Link(how.link), lambda request, views: self._pick(how.router, request, views)
+        )
         for replica in self.replicas:
             handoff.connect(replica)
 

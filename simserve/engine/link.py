@@ -54,4 +54,8 @@ class Link:
         So no port stands idle while anything waits for it, as where many transfers share it.
         """
         busy_ps = self.spec.busy_ps(kv_tokens)
-        return max(port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)) + self.spec.latency_ps
+        one, other = ports
+        at_ps = one.through_ps(busy_ps, now_ps)
+        if other is not one:
+            at_ps = max(at_ps, other.through_ps(busy_ps, now_ps))
+        return at_ps + self.spec.latency_ps
