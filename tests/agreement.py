@@ -13,6 +13,7 @@ from simserve.engine.offered import Offered
 from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
+from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests import oracle
 
@@ -29,11 +30,13 @@ def run_both(
     concurrency: int | None,
     front_end: FrontEnd | None = None,
     link: LinkSpec | None = None,
+    is_pushed: bool = False,
+    splitter: Splitter | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
-        return None if link is None else Disaggregation(router(), link)
+        return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
 
     cluster = Cluster(own(setups), router(), Offered(load, concurrency), 7, front_end, how())
     cluster.run()
@@ -48,6 +51,7 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "cached_tokens",
         "prefill_replica",
         "transfer_ps",
+        "transfer_wait_ps",
         "scheduled_ps",
         "first_token_ps",
         "finish_ps",
@@ -66,6 +70,7 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
             life.cached_tokens,
             life.prefill_replica,
             life.transfer_ps,
+            life.transfer_wait_ps,
             life.scheduled_ps,
             life.token_ps[0],
             life.finish_ps,

@@ -33,6 +33,11 @@ class Life:
     replica: int = -1
     prefill_replica: int = -1
     transfer_ps: int = 0
+    transfer_wait_ps: int = 0
+    goes_to: "OracleReplica | None" = None
+    """Where it will decode, if that is known before its prompt is computed."""
+    sent_tokens: int = 0
+    there_ps: int = 0
     stored: int = 0
     reserved: int = 0
     padding: int = 0
@@ -138,7 +143,12 @@ class OracleReplica:
         """Their prompts are computed here, and their blocks not fetched yet."""
         self.handed_over: list[Request] = []
         """Of these, those nobody has been told of yet."""
-        self.coming_in: list[tuple[Request, OracleReplica]] = []
+        self.coming_in: list[tuple[Request, OracleReplica | None]] = []
+        """And who computes their prompts; None: this one."""
+        self.kept: list[Request] = []
+        """They have a seat and blocks for their prompts here, and do not decode yet."""
+        self.words: list[tuple[int, Request, OracleReplica]] = []
+        """(instant, who, to whom): there is room."""
         self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
         self.here: list[Request] = []
         """Their keys and values have come, and they decode from the next step on."""
@@ -150,11 +160,14 @@ class OracleReplica:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
 
     def holders(self) -> list[Request]:
-        return [*self.running, *self.away, *(request for _, request, _ in self.in_transfer), *self.here]
+        return [*self.running, *self.away, *self.kept]
+
+    def stored(self, request: Request) -> int:
+        return request.prompt_tokens if request in self.kept else self.lives[request].stored
 
     def used_blocks(self) -> int:
         if self.cache is None:
-            return sum(self.blocks(self.lives[r].stored) for r in self.holders())
+            return sum(self.blocks(self.stored(r)) for r in self.holders())
         n_held = sum(1 for holders in self.cache.holders.values() if holders)
         return sum(self.own_blocks(r) for r in self.holders()) + n_held * self.cache.cost
 
@@ -199,15 +212,12 @@ class OracleReplica:
         if self.cache:
             stored = [self.lives[r].stored for r in in_step]
             return self.used_blocks() + sum(self.blocks(n + 1) - self.blocks(n) for n in stored)
-        return sum(
-            max(self.lives[r].reserved, self.blocks(self.lives[r].stored + (r in in_step))) for r in self.holders()
-        )
+        return sum(max(self.lives[r].reserved, self.blocks(self.stored(r) + (r in in_step))) for r in self.holders())
 
     def free_blocks(self) -> int:
         if self.cache:
             return self.total_blocks - self.used_blocks()
-        lives = [self.lives[r] for r in self.holders()]
-        return self.total_blocks - sum(max(life.reserved, self.blocks(life.stored)) for life in lives)
+        return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks(self.stored(r))) for r in self.holders())
 
     def growth(self) -> int:
         if self.setup.scheduler.reserves:
@@ -218,7 +228,9 @@ class OracleReplica:
     def arrive(self, request: Request) -> None:
         """Where a step is planned while the one before it runs, who comes is seen a step later."""
         self.n_outstanding += 1
-        if self.setup.async_scheduling and (self.step or self.running):
+        if self.coming_in:
+            self.coming_in.append((request, None))
+        elif self.setup.async_scheduling and (self.step or self.running):
             self.coming.append([request, 2 if self.step else 1])
         else:
             self.waiting.append(request)
@@ -226,7 +238,7 @@ class OracleReplica:
 
     # -- commit
 
-    def commit(self, now_ps: int) -> None:
+    def commit(self, now_ps: int, how: Disaggregation | None = None) -> None:
         assert self.step is not None
         plan, decoded, start_ps, shape, used, queue_len = self.step
         self.steps.append(
@@ -248,6 +260,8 @@ class OracleReplica:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
+            if how is not None and how.is_pushed and how.link.n_layers and self.setup.role == "prefill":
+                self.send_layers(request, request.prefilled_tokens + n_tokens, how.link, (start_ps, now_ps))
             request.prefilled_tokens += n_tokens
             left = request.prefill_left_tokens
             self.note_computed(request, request.prefilled_tokens)
@@ -262,6 +276,10 @@ class OracleReplica:
                     self.send_away(request)
                 elif len(self.lives[request].token_ps) == self.lives[request].output_tokens:
                     self.end(request, now_ps)
+                    receiver = self.lives[request].goes_to
+                    if receiver is not None and how is not None and self.setup.role == "prefill":
+                        at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
+                        receiver.expect(at_ps, request, self)
                 else:
                     scheduler.on_join(request)
         all_finished = all(self.lives[r].finished for r in self.running)
@@ -279,9 +297,32 @@ class OracleReplica:
         self.away.append(request)
         self.handed_over.append(request)
 
-    def receive(self, request: Request, sender: "OracleReplica", index: int) -> None:
+    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int]) -> None:
+        """What is new of so many tokens: layer after layer, each when it is computed and each port is free."""
         life = self.lives[request]
-        life.prefill_replica, life.replica = life.replica, index
+        assert life.goes_to is not None and link.n_layers
+        if n_tokens <= life.sent_tokens:
+            return
+        layer_ps = (link.busy_ps(n_tokens - life.sent_tokens) + link.n_layers - 1) // link.n_layers
+        life.sent_tokens = n_tokens
+        ends = []
+        for replica in (self, life.goes_to):
+            for layer in range(link.n_layers):
+                ready_ps = step[1] - (link.n_layers - 1 - layer) * ((step[1] - step[0]) // link.n_layers)
+                replica.port_free_ps = max(replica.port_free_ps, ready_ps) + layer_ps
+            ends.append(replica.port_free_ps)
+        life.there_ps = max(ends) + link.latency_ps
+
+    def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
+        for replica in (self, sender):
+            replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prompt_tokens)
+        return max(self.port_free_ps, sender.port_free_ps) + link.latency_ps
+
+    def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
+        self.in_transfer.append((at_ps, request, sender))
+        self.in_transfer.sort(key=lambda transfer: transfer[0])
+
+    def receive(self, request: Request, sender: "OracleReplica") -> None:
         self.coming_in.append((request, sender))
         self.n_outstanding += 1
         self.must_plan = self.must_plan or self.step is None
@@ -289,33 +330,47 @@ class OracleReplica:
     def end_transfers(self, now_ps: int) -> None:
         while self.in_transfer and self.in_transfer[0][0] == now_ps:
             _, request, sender = self.in_transfer.pop(0)
+            self.must_plan = self.must_plan or self.step is None
+            if self.lives[request].finished:
+                self.kept.remove(request)
+                self.n_outstanding -= 1
+                continue
             self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
             sender.let_go(request)
             sender.away.remove(request)
             self.here.append(request)
-            for replica in (self, sender):
-                replica.must_plan = replica.must_plan or replica.step is None
+            sender.must_plan = sender.must_plan or sender.step is None
 
-    def let_in(self, link: LinkSpec, now_ps: int) -> None:
+    def let_in(self, how: Disaggregation, now_ps: int) -> None:
         """Who has come decodes; who has not is fetched if there is room for it."""
         for request in self.here:
+            self.kept.remove(request)
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
             self.setup.scheduler.on_join(request)
         self.here = []
-        while self.coming_in and not self.waiting:
+        while self.coming_in:
             request, sender = self.coming_in[0]
-            n_blocks = self.blocks(request.prefilled_tokens + 1)
-            seats = len(self.running) + len(self.in_transfer)
+            if sender is None:
+                self.waiting.append(request)
+                self.coming_in.pop(0)
+                continue
+            if self.waiting:
+                return
+            n_blocks = self.blocks(request.prompt_tokens + 1)
+            seats = len(self.running) + len(self.kept)
             if seats >= self.setup.scheduler.seats or n_blocks > self.free_blocks() - self.growth():
                 return
             self.coming_in.pop(0)
-            for replica in (self, sender):
-                replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prefilled_tokens)
-            end_ps = max(self.port_free_ps, sender.port_free_ps)
-            self.in_transfer.append((end_ps + link.latency_ps, request, sender))
-            self.in_transfer.sort(key=lambda transfer: transfer[0])
+            self.kept.append(request)
+            life = self.lives[request]
+            if how.is_pushed:
+                life.transfer_wait_ps = now_ps - request.arrival_ps
+                self.words.append((now_ps + max(1, how.link.latency_ps), request, sender))
+            else:
+                life.transfer_wait_ps = now_ps - life.token_ps[0]
+                self.expect(self.send_whole(request, sender, how.link, now_ps), request, sender)
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
@@ -353,11 +408,11 @@ class OracleReplica:
 
     # -- plan
 
-    def plan(self, now_ps: int, link: LinkSpec | None) -> None:
+    def plan(self, now_ps: int, how: Disaggregation | None) -> None:
         self.must_plan = False
         self.wake_ps = None
-        if link is not None:
-            self.let_in(link, now_ps)
+        if how is not None:
+            self.let_in(how, now_ps)
         just_preempted = False
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
@@ -373,7 +428,7 @@ class OracleReplica:
             if just_preempted:  # nobody steps, so the next boundary is at once
                 just_preempted = False
                 continue
-            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.in_transfer:
+            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept:
                 break
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
@@ -383,7 +438,7 @@ class OracleReplica:
         elif self.coming:
             self.waiting.extend(request for request, _ in self.coming)
             self.coming.clear()
-            self.plan(now_ps, link)
+            self.plan(now_ps, how)
         else:
             self.wake_ps = plan.wake_at_ps
             if not self.running and not self.waiting:
@@ -400,7 +455,7 @@ class OracleReplica:
             setup.max_model_len,
             now_ps,
             len(self.decoding),
-            len(self.running),
+            len(self.running) + len(self.kept),
             self.free_blocks() - self.growth(),
             just_preempted,
         )
@@ -475,13 +530,13 @@ class OracleReplica:
         return ends[-1] if n_tokens_out else ends[0]
 
 
-def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | None) -> None:
+def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
     """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
     is_stepping = any(rank.step is not None for rank in group)
     for rank in group:
         rank.must_plan, rank.wake_ps = False, None
         if not is_stepping:
-            rank.plan(now_ps, link)
+            rank.plan(now_ps, how)
     if is_stepping:
         return
     stepping = [rank for rank in group if rank.step is not None]
@@ -564,10 +619,23 @@ def run(
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
     router.begin(Random(router_seed))
-    senders = [replica for replica in replicas if replica.setup.role != "decode"]
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
+    both = [replica for replica in replicas if replica.setup.role == "both"]
+    senders = [replica for replica in replicas if replica.setup.role == "prefill"]
+    local_router = deepcopy(router)
+    local_router.begin(Random(f"{router_seed}/local"))
     if how is not None:
         how.router.begin(Random(f"{router_seed}/decode"))
+
+    def entry(request: Request) -> OracleReplica:
+        """Who it is sent to."""
+        sides = (senders or both, router)
+        if how is not None and how.splitter is not None:
+            local = (both, local_router) if both else (receivers, how.router)
+            if not how.splitter.splits(request, senders, local[0]):
+                sides = local
+        some, picks = sides
+        return some[0 if len(some) == 1 and not (how and how.splitter) else picks.pick(request, some)]
 
     def limit(replica: OracleReplica) -> int:
         """Tokens of a prompt and its answer, wherever that is decoded."""
@@ -576,11 +644,11 @@ def run(
 
     def send(row: int, now_ps: int) -> None:
         prompt = int(trace.prompt_tokens[row])
-        longest = max(map(limit, senders))
+        longest = max(map(limit, [*(senders or both), *((both or receivers) if how and how.splitter else [])]))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[row])
         request = Request(row, now_ps, prompt, most)
         request.chain = [] if trace.prefixes is None else trace.prefixes.of(row)
-        sender = senders[0 if len(senders) == 1 else router.pick(request, senders)]
+        sender = entry(request)
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
@@ -591,7 +659,12 @@ def run(
         life = Life(request, min(int(trace.output_tokens[row]), request.max_tokens), replicas.index(sender))
         life.chain = list(request.chain)
         lives[request] = by_row[row] = life
-        sender.arrive(request)
+        if how is not None and how.is_pushed and sender in senders:
+            sender.n_outstanding += 1
+            life.goes_to = receivers[how.router.pick(request, receivers)]
+            life.goes_to.receive(request, sender)
+        else:
+            sender.arrive(request)
 
     for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
         ask(to_ps(float(sent_s)))
@@ -599,21 +672,35 @@ def run(
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
         instants += [at_ps for at_ps, _ in coming[:1]]
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
+        instants += [replica.words[0][0] for replica in receivers if replica.words]
         if not instants:
             return OracleRun(by_row, rejected, replicas, asked_ps)
         now_ps = min(instants)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
-                replica.commit(now_ps)
+                replica.commit(now_ps, how)
         for replica in receivers:
             replica.end_transfers(now_ps)
         for replica in senders:
             while replica.handed_over and how is not None:
                 request = replica.handed_over.pop(0)
-                receiver = receivers[how.router.pick(request, receivers)]
-                receiver.receive(request, replica, replicas.index(receiver))
+                life = lives[request]
+                if life.goes_to is None:
+                    life.goes_to = receivers[how.router.pick(request, receivers)]
+                    life.goes_to.receive(request, replica)
+                else:
+                    at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
+                    life.goes_to.expect(at_ps, request, replica)
+                life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+        words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])
+        for at_ps, request, sender in words:
+            if at_ps == now_ps:
+                sender.n_outstanding -= 1
+                sender.arrive(request)
+        for replica in receivers:
+            replica.words = [word for word in replica.words if word[0] > now_ps]
         while coming and coming[0][0] == now_ps:
             send(coming.pop(0)[1], now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
-                begin_together(replica.group, now_ps, how.link if how else None)
+                begin_together(replica.group, now_ps, how)

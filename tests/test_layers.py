@@ -38,15 +38,17 @@ ALLOWED: dict[str, set[str]] = {
         "tables",
         "schedulers.base",
         "routers.base",
+        "splitters.base",
         "workload.trace",
     },
-    "scenario": {"plugins", "catalog", "cost", "schedulers.base", "routers.base"},
+    "scenario": {"plugins", "catalog", "cost", "schedulers.base", "routers.base", "splitters.base"},
     "plugins": set(),
     "cost": {"catalog"},
     "calibrate": {"cost", "catalog", "tables"},
     "catalog": set(),
     "schedulers": {"state"},
     "routers": {"state"},
+    "splitters": {"state"},
     "state": set(),
     "workload": {"tables", "plugins"},
     "tables": set(),
@@ -83,7 +85,7 @@ def test_a_library_is_imported_only_by_the_part_that_owns_it(file: Path) -> None
     assert not wrong, f"{_part(file)} must not import {wrong}"
 
 
-@pytest.mark.parametrize("family", ["schedulers", "routers"])
+@pytest.mark.parametrize("family", ["schedulers", "routers", "splitters"])
 def test_a_policy_sees_only_the_state_and_its_own_base(family: str) -> None:
     for file in (PACKAGE / family).glob("*.py"):
         siblings = [name for name in _own_imports(file) if name.startswith(f"{family}.") and name != f"{family}.base"]

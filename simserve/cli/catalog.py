@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 FAMILIES = {
     "schedulers": "schedulers",
     "routers": "routers",
+    "splitters": "splitters",
     "arrivals": "workload.arrivals",
     "lengths": "workload.lengths",
     "prefixes": "workload.prefixes",

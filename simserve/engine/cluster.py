@@ -12,16 +12,16 @@ from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.conservation import check_conservation
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.handoff import Disaggregation, Handoff, Sending
-from simserve.engine.link import Link
-from simserve.engine.lockstep import Lockstep, Rank
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, Rows
-from simserve.engine.pipeline import Lane, Pipeline
-from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
+from simserve.engine.pipeline import Pipeline
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.roles import BOTH, Tie, door_roles, kinds
 from simserve.engine.senders import ClosedLoopSender, TraceSender
+from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
@@ -42,7 +42,7 @@ class _Entry:
 
     @classmethod
     def of(cls, index: int, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
-        decodes = [setup] if setup.role == "both" else [each for each in setups if each.role == "decode"]
+        decodes = [each for each in setups if each.role == "decode"] if setup.role == "prefill" else [setup]
         limit_tokens = min(each.max_model_len for each in decodes)
         return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
@@ -65,7 +65,8 @@ class Cluster:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
-        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role != "decode"]
+        roles = door_roles(ranks, disaggregation)
+        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
         self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self.recorder = Recorder(len(self.rows), len(ranks))
@@ -81,12 +82,14 @@ class Cluster:
         self.replicas: list[Replica] = []
         is_alone = len(ranks) == 1 and offered.concurrency is None
         for setup in setups:
-            self.replicas += self._ranks(setup, on_answer, is_alone)
+            self.replicas += self._ranks(setup, on_answer, is_alone, disaggregation)
         self._router = router
         router.begin(Random(router_seed))
         self._views = [self.replicas[entry.index] for entry in self._entries]
         if disaggregation is not None:
-            self._connect(disaggregation, router_seed)
+            tie = Tie(self.clock, disaggregation, self.replicas, self._pick)
+            tie.connect(self.recorder, router_seed)
+            self._router = tie.door(router, self._views, router_seed)
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -111,36 +114,25 @@ class Cluster:
         self._explain_unfinished()
         check_conservation(self.sender.n_sent, self.replicas, self.recorder, self.clock.now_ps)
 
-    def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool) -> list[Replica]:
+    def _ranks(
+        self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool, how: Disaggregation | None
+    ) -> list[Replica]:
         """The ranks of a replica, each with a policy of its own, for it may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
         numbered = enumerate(setups, len(self.replicas))
         shared = (self.clock, self.rows, self.recorder, on_answer)
-        receives = setup.role == "decode"
+        kind = kinds(setup.role, how)
         if setup.n_stages > 1:
-            lane = ReceivingLane if receives else Lane
-            lanes = [lane(index, each, *shared) for index, each in numbered]
+            lanes = [kind.lane(index, each, *shared) for index, each in numbered]
             Pipeline.join(lanes)
             return [*lanes]
         if setup.n_in_step > 1:
-            rank = ReceivingRank if receives else Rank
-            ranks = [rank(index, each, *shared) for index, each in numbered]
+            ranks = [kind.rank(index, each, *shared) for index, each in numbered]
             Lockstep.join(ranks, setup.cost, self.clock)
             return [*ranks]
-        if receives:
-            return [Receiving(index, each, *shared) for index, each in numbered]
-        if setup.role == "prefill":
-            return [Sending(index, each, *shared) for index, each in numbered]
-        return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
-
-    def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
-        """Let prefill replicas hand over to decode replicas."""
-        how.router.begin(Random(f"{router_seed}/decode"))
-        handoff = Handoff(
-            self.clock, self.recorder, Link(how.link), lambda request, views: self._pick(how.router, request, views)
-        )
-        for replica in self.replicas:
-            handoff.connect(replica)
+        if kind is BOTH:
+            return [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        return [kind.alone(index, each, *shared) for index, each in numbered]
 
     def _send(self, row: int, now_ps: int) -> None:
         """Route one request; refuse it if its replica could never serve it."""
@@ -171,6 +163,8 @@ class Cluster:
     def _pick(self, router: Router, request: Request, views: Sequence[Replica]) -> int:
         try:
             index = router.pick(request, views)
+        except PolicyError:
+            raise
         except Exception as error:
             raise raised(router, "pick", self.clock.now_ps, error) from error
         if type(index) is not int or not 0 <= index < len(views):

@@ -10,6 +10,7 @@ from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.stretch import Stretch
 from simserve.routers.base import Router
+from simserve.splitters.base import Splitter
 from simserve.state.request import Request
 
 
@@ -20,6 +21,10 @@ class Disaggregation:
     router: Router
     """Which decode replica a request goes to."""
     link: LinkSpec
+    is_pushed: bool = False
+    """Decode replicas give blocks before a prompt is computed, and are sent its keys and values."""
+    splitter: Splitter | None = None
+    """Which requests are prefilled apart; None: all."""
 
 
 PickReceiver = Callable[[Request, Sequence[Replica]], int]

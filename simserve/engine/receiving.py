@@ -10,14 +10,14 @@ from simserve.engine.pipeline import Lane
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
 from simserve.schedulers.base import Blocked
-from simserve.state.request import Request
+from simserve.state.request import DONE, Request
 
 
 class Receiving(Replica):
     """A decode replica: requests come with a first token, and decode once their keys and values are here.
 
-    At a step boundary it lets in who came, in order, while seats and blocks last and nobody preempted waits; blocks are
-    taken then, and the transfer begins. Who has arrived decodes from the next boundary on.
+    At a step boundary it lets in who came, in order, while seats and blocks last and nobody waits to be computed here,
+    preempted or come before; blocks are taken then. Who has arrived decodes from the next boundary on.
     """
 
     on_room: "Callable[[Request, Replica, Receiving, int], None]"
@@ -25,8 +25,10 @@ class Receiving(Replica):
 
     def __init__(self, index: int, *args: object) -> None:
         super().__init__(index, *args)  # type: ignore[arg-type]  # whatever a replica is made of
-        self.coming_in: deque[tuple[Request, Replica]] = deque()
-        """Who has no blocks here yet, and where their keys and values are."""
+        self.coming_in: deque[tuple[Request, Replica | None]] = deque()
+        """Who has no blocks here yet, and who computes their prompt; None: this one, once it is their turn."""
+        self.told: dict[Request, None] = {}
+        """Those who have blocks, and their prefill replica has not heard of it yet."""
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
         """A heap of (instant of arrival, number of the transfer, who, from where)."""
         self._n_transfers = 0
@@ -38,8 +40,16 @@ class Receiving(Replica):
     @property
     def on_their_way(self) -> list[Request]:
         """All that were handed over and do not decode yet."""
-        fetched = [request for _, _, request, _ in self._in_transfer]
-        return [*self._here, *fetched, *(request for request, _ in self.coming_in)]
+        fetched = [request for _, _, request, _ in self._in_transfer if request.phase is not DONE]
+        return [*self._here, *fetched, *self.told, *(request for request, _ in self.coming_in)]
+
+    def enqueue(self, request: Request, now_ps: int) -> None:
+        """Take in a request whose prompt is computed here; it goes behind those who came before it."""
+        if self.coming_in:
+            self.n_outstanding += 1
+            self.coming_in.append((request, None))
+        else:
+            super().enqueue(request, now_ps)
 
     def receive(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Take in a request whose prompt another replica computes."""
@@ -65,6 +75,7 @@ class Receiving(Replica):
         if self.coming_in:
             self._let_them_in(now_ps)
         self.n_before_queue = len(self.coming_in)
+        self.seats.n_promised = self.n_away
         super().decide(now_ps)
         if self.coming_in and self._kept_out_by and self._blocked_by is None:
             self._blocked_code = BLOCKED_BY[self._kept_out_by]
@@ -86,8 +97,15 @@ class Receiving(Replica):
         coming_in, pool, block_size = self.coming_in, self.pool, self.pool.block_size
         free_blocks = pool.free_blocks - self.cohort.blocks_to_grow(1)
         free_seats = self._most_running - len(self.seats.running) - self.n_away
-        while coming_in and not self.seats.waiting:
+        while coming_in:
             request, sender = coming_in[0]
+            if sender is None:
+                self.seats.waiting.append(request)
+                coming_in.popleft()
+                continue
+            if self.seats.waiting:
+                self._kept_out_by = "blocks"
+                return
             if free_seats <= 0:
                 self._kept_out_by = "seats"
                 return
@@ -107,12 +125,24 @@ class Receiving(Replica):
         in_transfer = self._in_transfer
         while in_transfer and in_transfer[0][0] <= now_ps:
             _, _, request, sender = heappop(in_transfer)
+            if request.phase is DONE:
+                self._let_go(request)
+                continue
             self._recorder.arrive(request.row, now_ps - request.joined_ps)
             sender.give_back(request, now_ps)
             self._here.append(request)
         if in_transfer:
             self._arrival.set(in_transfer[0][0])
         self.ring(now_ps)
+
+    def _let_go(self, request: Request) -> None:
+        """It has ended where its prompt was computed: what was kept for it is free."""
+        n_blocks = self.seats.view.blocks_for(request.prompt_tokens)
+        self.pool.release(n_blocks)
+        if self.stretch is not None:
+            self._n_given_back += n_blocks
+        self.n_away -= 1
+        self.n_outstanding -= 1
 
 
 class ReceivingLane(Receiving, Lane):

@@ -16,6 +16,7 @@ BASES = MappingProxyType(
     {
         "schedulers": "Scheduler",
         "routers": "Router",
+        "splitters": "Splitter",
         "workload.arrivals": "Arrivals",
         "workload.lengths": "Lengths",
         "workload.prefixes": "PrefixStructure",
@@ -27,6 +28,7 @@ NOUNS = MappingProxyType(
     {
         "schedulers": "scheduler",
         "routers": "router",
+        "splitters": "splitter",
         "workload.arrivals": "arrival process",
         "workload.lengths": "length distribution",
         "workload.prefixes": "prefix structure",

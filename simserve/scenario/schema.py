@@ -26,6 +26,7 @@ def scenario_schema() -> dict[str, Any]:
             "description": "a name in the catalog, or the path of a Hugging Face config.json",
         }
     cluster["properties"]["router"] = _plugin("routers", parts)
+    cluster["properties"]["disaggregate"] = _plugin("splitters", parts)
     pool["properties"]["scheduler"] = _plugin("schedulers", parts, needs_kind=False)
     workload["properties"]["arrivals"] = _plugin("workload.arrivals", parts)
     workload["properties"]["lengths"] = _plugin("workload.lengths", parts)
