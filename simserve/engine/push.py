@@ -29,7 +29,7 @@ class PushHandoff(Handoff):
     """Chooses the decode replica when a request comes, has it computed once there is room, and sends what is computed.
 
     Sources: SGLang, disaggregation/decode.py and prefill.py (decode allocates first, a prompt waits for that before
-    its prefill, chunks are sent as they are done); Splitwise, ISCA '24, section 4.3 (layer by layer).
+    its prefill, chunks are sent as they are computed); Splitwise, ISCA '24, and Mooncake, FAST '25 (layer by layer).
     """
 
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
