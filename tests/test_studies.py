@@ -52,3 +52,12 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     cached, plain = found["with the cache"], found["without"]
     assert 0.65 < cached["prefix_cache"]["hit_frac"] < 0.8
     assert 1.4 < plain["ttft_s"]["mean"] / cached["ttft_s"]["mean"] < 2.0  # SGLang: 1.7 at 74 %
+
+
+def test_what_is_sent_while_it_is_computed_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "handing_over")
+    pull, push, by_chunk, by_layer = (half for half, _ in module.transfer_ms(n_requests=1000).values())
+    assert pull > push > by_chunk > 5 * by_layer
+    always, by_length, by_load = module.attainment(n_requests=2000).values()
+    assert always[0] == 1.0 > by_length[0] > by_load[0] > 0.6
+    assert min(by_length[1], by_load[1]) > always[1]
