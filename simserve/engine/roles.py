@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -67,25 +68,25 @@ class Tie:
 
     def connect(self, recorder: Recorder, router_seed: int | str) -> None:
         """Let prefill replicas hand over to decode replicas."""
-        router, pick_by = self._how.router, self._pick_by
+        router = self._how.router
         router.begin(Random(f"{router_seed}/decode"))
         kind = PushHandoff if self._how.is_pushed else Handoff
         link = Link(self._how.link)
-        handoff = kind(self._clock, recorder, link, lambda request, views: pick_by(router, request, views))
+        handoff = kind(self._clock, recorder, link, partial(self._pick_by, router))
         for replica in self._replicas:
             if replica.role != "both":
                 handoff.connect(replica)
 
     def door(self, router: Router, views: Sequence[Replica], router_seed: int | str) -> Router:
         """The router of arrivals: `router`, unless some of them are not prefilled apart."""
-        splitter, pick_by = self._how.splitter, self._pick_by
+        splitter = self._how.splitter
         if splitter is None:
             return router
         local_router = self._how.router
         if any(view.role == "both" for view in views):
             local_router = deepcopy(router)
             local_router.begin(Random(f"{router_seed}/local"))
-        prefill = Side.of(views, "prefill", lambda request, some: pick_by(router, request, some))
+        prefill = Side.of(views, "prefill", partial(self._pick_by, router))
         other = "both" if local_router is not self._how.router else "decode"
-        local = Side.of(views, other, lambda request, some: pick_by(local_router, request, some))
+        local = Side.of(views, other, partial(self._pick_by, local_router))
         return SplitRouter(self._clock, splitter, prefill, local)
