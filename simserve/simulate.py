@@ -150,7 +150,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
         replace(_offered(load), patience=_patience(scenario, load)),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
-        disaggregation=_disaggregation(scenario, priced.link),
+        disaggregation=_disaggregation(scenario, priced.link, setups[0].model.n_layers),
         delay=_delay(scenario),
         admission=scenario.build_admission(),
     )
@@ -218,15 +218,18 @@ def _link(scenario: Scenario, costs: Sequence[StepCost], distortion: Distortion 
     link, by = scenario.cluster.kv_link, distortion.link if distortion else 1.0
     if link is None:
         return None
-    return LinkFacts(link.bytes_per_s / by, link.latency_s * by, link.shared, costs[0].kv_bytes_per_token)
+    speed = (link.bytes_per_s / by, link.latency_s * by, link.shared)
+    return LinkFacts(*speed, costs[0].kv_bytes_per_token, link.how, link.transfer)
 
 
-def _disaggregation(scenario: Scenario, link: LinkFacts | None) -> Disaggregation | None:
+def _disaggregation(scenario: Scenario, link: LinkFacts | None, n_layers: int) -> Disaggregation | None:
     router = scenario.build_decode_router()
     if link is None or router is None:
         return None
     token_s = link.kv_bytes_per_token / link.bytes_per_s
-    return Disaggregation(router, LinkSpec(token_s, to_ps(link.latency_s), link.shared))
+    layers = {"by_chunk": 1, "by_layer": n_layers}.get(link.transfer)
+    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers)
+    return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())
 
 
 def _delay(scenario: Scenario) -> Delay | None:

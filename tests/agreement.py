@@ -17,6 +17,7 @@ from simserve.engine.patience import Patience
 from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.base import Router
+from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests import oracle
 
@@ -37,11 +38,13 @@ def run_both(
     stop_ps: int | None = None,
     patience: Patience | None = None,
     admission: Admission | None = None,
+    is_pushed: bool = False,
+    splitter: Splitter | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """The same question to both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
-        return None if link is None else Disaggregation(router(), link)
+        return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
 
     offered = Offered(load, concurrency, None, stop_ps, patience)
     cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
@@ -58,6 +61,7 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "cached_tokens",
         "prefill_replica",
         "transfer_ps",
+        "transfer_wait_ps",
         "scheduled_ps",
         "first_token_ps",
         "finish_ps",
@@ -80,6 +84,7 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
             life.cached_tokens,
             life.prefill_replica,
             life.transfer_ps,
+            life.transfer_wait_ps,
             life.scheduled_ps,
             life.token_ps[0] if life.first_ps is None else life.first_ps,
             life.finish_ps,

@@ -42,6 +42,11 @@ class Life:
     replica: int = -1
     prefill_replica: int = -1
     transfer_ps: int = 0
+    transfer_wait_ps: int = 0
+    goes_to: "OracleReplica | None" = None
+    """Where it will decode, if that is known before its prompt is computed."""
+    sent_tokens: int = 0
+    there_ps: int = 0
     stored: int = 0
     reserved: int = 0
     padding: int = 0
@@ -217,7 +222,12 @@ class OracleReplica:
         """Their prompts are computed here, and their blocks not fetched yet."""
         self.handed_over: list[Request] = []
         """Of these, those nobody has been told of yet."""
-        self.coming_in: list[tuple[Request, OracleReplica]] = []
+        self.coming_in: list[tuple[Request, OracleReplica | None]] = []
+        """And who computes their prompts; None: this one."""
+        self.kept: list[Request] = []
+        """They have a seat and blocks for their prompts here, and do not decode yet."""
+        self.words: list[tuple[int, Request, OracleReplica]] = []
+        """(instant, who, to whom): there is room."""
         self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
         self.here: list[Request] = []
         """Their keys and values have come, and they decode from the next step on."""
@@ -247,11 +257,15 @@ class OracleReplica:
         return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
 
     def holders(self) -> list[Request]:
-        return [*self.running, *self.away, *(request for _, request, _ in self.in_transfer), *self.here]
+        return [*self.running, *self.away, *self.kept]
+
+    def held(self, request: Request) -> int:
+        """Tokens that it has blocks for here."""
+        return request.prompt_tokens if request in self.kept else self.lives[request].held
 
     def used_blocks(self) -> int:
         if self.cache is None:
-            return sum(self.blocks(self.lives[r].held) for r in self.holders())
+            return sum(self.blocks(self.held(r)) for r in self.holders())
         n_held = sum(1 for holders in self.cache.holders.values() if holders)
         return sum(self.own_blocks(r) for r in self.holders()) + n_held * self.cache.cost
 
@@ -313,15 +327,14 @@ class OracleReplica:
                 self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
             )
         return sum(
-            max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.lives[r].held))
+            max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.held(r)))
             for r in self.holders()
         )
 
     def free_blocks(self) -> int:
         if self.cache:
             return self.total_blocks - self.used_blocks()
-        lives = [self.lives[r] for r in self.holders()]
-        return self.total_blocks - sum(max(life.reserved, self.blocks(life.held)) for life in lives)
+        return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks(self.held(r))) for r in self.holders())
 
     def growth(self) -> int:
         if self.setup.scheduler.reserves:
@@ -351,7 +364,9 @@ class OracleReplica:
     def arrive(self, request: Request) -> None:
         """Where a step is planned while the one before it runs, who comes is seen a step later."""
         self.n_outstanding += 1
-        if self.setup.async_scheduling and (self.step or self.running):
+        if self.coming_in:
+            self.coming_in.append((request, None))
+        elif self.setup.async_scheduling and (self.step or self.running):
             self.coming.append([request, 2 if self.step else 1])
         else:
             self.waiting.append(request)
@@ -359,7 +374,7 @@ class OracleReplica:
 
     # -- commit
 
-    def commit(self, now_ps: int) -> None:
+    def commit(self, now_ps: int, how: Disaggregation | None = None) -> None:
         assert self.step is not None
         plan, decoded, start_ps, shape, used, queue_len = self.step
         n_each = {request: self.tokens_of(self.lives[request]) for request in decoded}
@@ -384,6 +399,8 @@ class OracleReplica:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
+            if how is not None and how.is_pushed and how.link.n_layers and self.setup.role == "prefill":
+                self.send_layers(request, request.prefilled_tokens + n_tokens, how.link, (start_ps, now_ps))
             request.prefilled_tokens += n_tokens
             self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
@@ -399,6 +416,10 @@ class OracleReplica:
                     self.send_away(request)
                 elif len(self.lives[request].token_ps) == self.lives[request].output_tokens:
                     self.end(request, now_ps)
+                    receiver = self.lives[request].goes_to
+                    if receiver is not None and how is not None and self.setup.role == "prefill":
+                        at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
+                        receiver.expect(at_ps, request, self)
                 else:
                     scheduler.on_join(request)
         all_finished = all(self.lives[r].finished for r in self.running)
@@ -418,9 +439,32 @@ class OracleReplica:
         self.away.append(request)
         self.handed_over.append(request)
 
-    def receive(self, request: Request, sender: "OracleReplica", index: int) -> None:
+    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int]) -> None:
+        """What is new of so many tokens: layer after layer, each when it is computed and each port is free."""
         life = self.lives[request]
-        life.prefill_replica, life.replica = life.replica, index
+        assert life.goes_to is not None and link.n_layers
+        if n_tokens <= life.sent_tokens:
+            return
+        layer_ps = (link.busy_ps(n_tokens - life.sent_tokens) + link.n_layers - 1) // link.n_layers
+        life.sent_tokens = n_tokens
+        ends = []
+        for replica in (self, life.goes_to):
+            for layer in range(link.n_layers):
+                ready_ps = step[1] - (link.n_layers - 1 - layer) * ((step[1] - step[0]) // link.n_layers)
+                replica.port_free_ps = max(replica.port_free_ps, ready_ps) + layer_ps
+            ends.append(replica.port_free_ps)
+        life.there_ps = max(ends) + link.latency_ps
+
+    def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
+        for replica in (self, sender):
+            replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prompt_tokens)
+        return max(self.port_free_ps, sender.port_free_ps) + link.latency_ps
+
+    def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
+        self.in_transfer.append((at_ps, request, sender))
+        self.in_transfer.sort(key=lambda transfer: transfer[0])
+
+    def receive(self, request: Request, sender: "OracleReplica") -> None:
         self.coming_in.append((request, sender))
         self.n_outstanding += 1
         self.must_plan = self.must_plan or self.step is None
@@ -428,33 +472,47 @@ class OracleReplica:
     def end_transfers(self, now_ps: int) -> None:
         while self.in_transfer and self.in_transfer[0][0] == now_ps:
             _, request, sender = self.in_transfer.pop(0)
+            self.must_plan = self.must_plan or self.step is None
+            if self.lives[request].finished:
+                self.kept.remove(request)
+                self.n_outstanding -= 1
+                continue
             self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
             sender.let_go(request)
             sender.away.remove(request)
             self.here.append(request)
-            for replica in (self, sender):
-                replica.must_plan = replica.must_plan or replica.step is None
+            sender.must_plan = sender.must_plan or sender.step is None
 
-    def let_in(self, link: LinkSpec, now_ps: int) -> None:
+    def let_in(self, how: Disaggregation, now_ps: int) -> None:
         """Who has come decodes; who has not is fetched if there is room for it."""
         for request in self.here:
+            self.kept.remove(request)
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
             self.setup.scheduler.on_join(request)
         self.here = []
-        while self.coming_in and not self.waiting:
+        while self.coming_in:
             request, sender = self.coming_in[0]
-            n_blocks = self.blocks(request.prefilled_tokens + 1)
-            seats = len(self.running) + len(self.in_transfer)
+            if sender is None:
+                self.waiting.append(request)
+                self.coming_in.pop(0)
+                continue
+            if self.waiting:
+                return
+            n_blocks = self.blocks(request.prompt_tokens + 1)
+            seats = len(self.running) + len(self.kept)
             if seats >= self.setup.scheduler.seats or n_blocks > self.free_blocks() - self.growth():
                 return
             self.coming_in.pop(0)
-            for replica in (self, sender):
-                replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prefilled_tokens)
-            end_ps = max(self.port_free_ps, sender.port_free_ps)
-            self.in_transfer.append((end_ps + link.latency_ps, request, sender))
-            self.in_transfer.sort(key=lambda transfer: transfer[0])
+            self.kept.append(request)
+            life = self.lives[request]
+            if how.is_pushed:
+                life.transfer_wait_ps = now_ps - request.arrival_ps
+                self.words.append((now_ps + max(1, how.link.latency_ps), request, sender))
+            else:
+                life.transfer_wait_ps = now_ps - life.token_ps[0]
+                self.expect(self.send_whole(request, sender, how.link, now_ps), request, sender)
 
     def token(self, request: Request, now_ps: int) -> None:
         self.lives[request].token_ps.append(now_ps)
@@ -519,7 +577,9 @@ class OracleReplica:
         self.n_outstanding -= 1
         self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
         self.here = [each for each in self.here if each is not request]
+        self.kept = [each for each in self.kept if each is not request]
         for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
+            assert sender is not None, "its prompt was computed elsewhere"
             sender.let_go(request)
             sender.away.remove(request)
             sender.must_plan = sender.must_plan or sender.step is None
@@ -536,11 +596,11 @@ class OracleReplica:
 
     # -- plan
 
-    def plan(self, now_ps: int, link: LinkSpec | None) -> None:
+    def plan(self, now_ps: int, how: Disaggregation | None) -> None:
         self.must_plan = False
         self.wake_ps = None
-        if link is not None:
-            self.let_in(link, now_ps)
+        if how is not None:
+            self.let_in(how, now_ps)
         if self.host:
             self.host.bring_back(self, now_ps)
         just_preempted = False
@@ -564,7 +624,7 @@ class OracleReplica:
             if just_preempted:  # nobody steps, so the next boundary is at once
                 just_preempted = False
                 continue
-            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.in_transfer:
+            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept:
                 break
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
@@ -574,7 +634,7 @@ class OracleReplica:
         elif self.coming:
             self.waiting.extend(request for request, _ in self.coming)
             self.coming.clear()
-            self.plan(now_ps, link)
+            self.plan(now_ps, how)
         else:
             self.wake_ps = plan.wake_at_ps
             if not self.running and not self.waiting:
@@ -594,7 +654,7 @@ class OracleReplica:
             setup.max_model_len,
             now_ps,
             len(self.decoding),
-            len(self.running),
+            len(self.running) + len(self.kept),
             self.free_blocks() - self.growth(),
             just_preempted,
             1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
@@ -720,13 +780,13 @@ class OracleReplica:
         return ends[-1] if n_tokens_out else ends[0]
 
 
-def begin_together(group: list[OracleReplica], now_ps: int, link: LinkSpec | None) -> None:
+def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
     """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
     is_stepping = any(rank.step is not None for rank in group)
     for rank in group:
         rank.must_plan, rank.wake_ps = False, None
         if not is_stepping:
-            rank.plan(now_ps, link)
+            rank.plan(now_ps, how)
     if is_stepping:
         return
     stepping = [rank for rank in group if rank.step is not None]
@@ -806,11 +866,13 @@ class OracleGateway:
         self.news = [OldNews(replica) for replica in replicas]
         self.as_of_ps = 0
 
+    @property
+    def views(self) -> "Sequence[OracleReplica] | Sequence[OldNews]":
+        return self.replicas if self.delay is None else self.news
+
     def pick(self, request: Request) -> OracleReplica:
-        if self.delay is None:
-            return self.replicas[self.router.pick(request, self.replicas)]
-        picked = self.router.pick(request, self.news)
-        if self.delay.counts_own_sends:
+        picked = self.router.pick(request, self.views)
+        if self.delay is not None and self.delay.counts_own_sends:
             self.news[picked].n_outstanding += 1
             self.news[picked].n_waiting += 1
             self.news[picked].sent_since.append(request)
@@ -902,12 +964,29 @@ def run(
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
     router.begin(Random(router_seed))
-    senders = [replica for replica in replicas if replica.setup.role != "decode"]
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
-    gateways = [OracleGateway(router, senders, delay)]
+    both = [replica for replica in replicas if replica.setup.role == "both"]
+    senders = [replica for replica in replicas if replica.setup.role == "prefill"]
+    gateways = [OracleGateway(router, senders or both, delay)]
+    local: OracleGateway | None = None
     if how is not None:
         how.router.begin(Random(f"{router_seed}/decode"))
         gateways.append(OracleGateway(how.router, receivers, delay))
+
+    if how is not None and how.splitter is not None:
+        local = gateways[1]
+        if both:
+            local = OracleGateway(deepcopy(router), both, delay)
+            local.router.begin(Random(f"{router_seed}/local"))
+            gateways.append(local)
+    entries = [*gateways[0].replicas, *(local.replicas if local else [])]
+
+    def entry(request: Request) -> OracleReplica:
+        """Who it is sent to."""
+        if local is not None and how is not None and how.splitter is not None:
+            is_split = how.splitter.splits(request, gateways[0].views, local.views)
+            return (gateways[0] if is_split else local).pick(request)
+        return entries[0] if len(entries) == 1 else gateways[0].pick(request)
 
     def limit(replica: OracleReplica) -> int:
         """Tokens of a prompt and its answer, wherever that is decoded."""
@@ -916,9 +995,9 @@ def run(
 
     def send(row: int, original: int, now_ps: int) -> str | None:
         prompt = int(trace.prompt_tokens[original])
-        longest = max(map(limit, senders))
+        longest = max(map(limit, entries))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
-        if admission is not None and admission.decide(Request(row, now_ps, prompt, most), senders, now_ps):
+        if admission is not None and admission.decide(Request(row, now_ps, prompt, most), entries, now_ps):
             rejected.add(row)
             return "turned away"
         request = Request(row, now_ps, prompt, most)
@@ -926,7 +1005,7 @@ def run(
         request.session = "" if trace.session_id is None else str(trace.session_id[original])
         request.priority = 0 if trace.priority is None else int(trace.priority[original])
         request.tenant = "" if trace.tenant is None else str(trace.tenant[original])
-        sender = senders[0] if len(senders) == 1 else gateways[0].pick(request)
+        sender = entry(request)
         longest = limit(sender)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
@@ -935,7 +1014,12 @@ def run(
         life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
         life.chain = list(request.chain)
         lives[request] = by_row[row] = life
-        sender.arrive(request)
+        if how is not None and how.is_pushed and sender in senders:
+            sender.n_outstanding += 1
+            life.goes_to = gateways[1].pick(request)
+            life.goes_to.receive(request, sender)
+        else:
+            sender.arrive(request)
         return None
 
     def leave(row: int, now_ps: int) -> bool:
@@ -969,6 +1053,7 @@ def run(
         instants = [t for r in replicas for t in (r.step_end_ps, r.wake_ps) if t is not None]
         instants += [at_ps for at_ps, _ in coming[:1]] + (sessions.instants() if sessions is not None else [])
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
+        instants += [replica.words[0][0] for replica in receivers if replica.words]
         if clients is not None:
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
@@ -982,7 +1067,7 @@ def run(
             gateway.hear(now_ps - 1)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
-                replica.commit(now_ps)
+                replica.commit(now_ps, how)
         for replica in receivers:
             replica.end_transfers(now_ps)
         for gateway in gateways:
@@ -990,8 +1075,21 @@ def run(
         for replica in senders:
             while replica.handed_over and how is not None:
                 request = replica.handed_over.pop(0)
-                receiver = gateways[1].pick(request)
-                receiver.receive(request, replica, replicas.index(receiver))
+                life = lives[request]
+                if life.goes_to is None:
+                    life.goes_to = gateways[1].pick(request)
+                    life.goes_to.receive(request, replica)
+                else:
+                    at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
+                    life.goes_to.expect(at_ps, request, replica)
+                life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+        words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])
+        for at_ps, request, sender in words:
+            if at_ps == now_ps:
+                sender.n_outstanding -= 1
+                sender.arrive(request)
+        for replica in receivers:
+            replica.words = [word for word in replica.words if word[0] > now_ps]
         while True:
             for row in sessions.send(now_ps) if sessions is not None else []:
                 asked_ps[row] = now_ps
@@ -1009,4 +1107,4 @@ def run(
             clients.act(now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
-                begin_together(replica.group, now_ps, how.link if how else None)
+                begin_together(replica.group, now_ps, how)

@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         "schedulers.base",
         "routers.base",
         "admission.base",
+        "splitters.base",
         "workload.trace",
         "workload.dependencies",
     },
@@ -49,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
         "schedulers.base",
         "routers.base",
         "admission.base",
+        "splitters.base",
         "workload.amounts",
     },
     "plugins": set(),
@@ -58,6 +60,7 @@ ALLOWED: dict[str, set[str]] = {
     "schedulers": {"state"},
     "routers": {"state"},
     "admission": {"state"},
+    "splitters": {"state"},
     "state": set(),
     "workload": {"tables", "plugins"},
     "tables": set(),
@@ -94,7 +97,7 @@ def test_a_library_is_imported_only_by_the_part_that_owns_it(file: Path) -> None
     assert not wrong, f"{_part(file)} must not import {wrong}"
 
 
-@pytest.mark.parametrize("family", ["schedulers", "routers", "admission"])
+@pytest.mark.parametrize("family", ["schedulers", "routers", "admission", "splitters"])
 def test_a_policy_sees_only_the_state_and_its_own_base(family: str) -> None:
     for file in (PACKAGE / family).glob("*.py"):
         siblings = [name for name in _own_imports(file) if name.startswith(f"{family}.") and name != f"{family}.base"]

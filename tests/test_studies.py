@@ -172,3 +172,12 @@ def test_proposing_tokens_pays_at_low_load_and_costs_at_high_load(monkeypatch: p
     assert 1.1 < some < 0.8 * alone
     assert many < 1 < some
     assert gain(512, acceptance=0.5) < 0.85
+
+
+def test_what_is_sent_while_it_is_computed_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = study(monkeypatch, "handing_over")
+    pull, push, by_chunk, by_layer = (half for half, _ in module.transfer_ms(n_requests=1000).values())
+    assert pull > push > by_chunk > 5 * by_layer
+    always, by_length, by_load = module.attainment(n_requests=2000).values()
+    assert always[0] == 1.0 > by_length[0] > by_load[0] > 0.6
+    assert min(by_length[1], by_load[1]) > always[1]

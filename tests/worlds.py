@@ -23,6 +23,9 @@ from simserve.schedulers.prefill_first import PrefillFirst
 from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
+from simserve.splitters.base import Splitter
+from simserve.splitters.load import Load
+from simserve.splitters.prompt_length import PromptLength
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
 
@@ -124,6 +127,23 @@ def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
     ids = np.array([block for chain in chains[1:] for block in chain], np.int64)
     offsets = np.cumsum([0, *map(len, chains[1:])])
     return replace(load, prefixes=Prefixes.from_ids(block_tokens, ids, offsets))
+
+
+@st.composite
+def split(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Prefill and decode replicas, with or without others that do both."""
+    pools = draw(disaggregated())
+    both = draw(st.none() | setups().filter(lambda found: len(found) == 1))
+    return pools if both is None else draw(st.permutations([*pools, *both]))
+
+
+@st.composite
+def splitters(draw: st.DrawFn) -> Splitter:
+    """Which requests are prefilled apart: about half of them."""
+    shortest = draw(st.integers(1, 30))
+    if draw(st.booleans()):
+        return PromptLength(min_prompt_tokens=shortest)
+    return Load(max_outstanding=draw(st.integers(1, 3)), min_prompt_tokens=draw(st.sampled_from([1, shortest])))
 
 
 def can_be_apart(scheduler: Scheduler) -> bool:

@@ -12,6 +12,7 @@ FAMILIES = {
     "schedulers": "schedulers",
     "routers": "routers",
     "admission": "admission",
+    "splitters": "splitters",
     "arrivals": "workload.arrivals",
     "lengths": "workload.lengths",
     "prefixes": "workload.prefixes",

@@ -15,20 +15,17 @@ from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.gate import Gate, Placed, Send
-from simserve.engine.gateway import Delay, Gateway, Refresher
-from simserve.engine.handoff import Disaggregation, Handoff, Receiving, ReceivingLane, ReceivingRank
-from simserve.engine.link import Link
-from simserve.engine.lockstep import Lockstep, Rank
+from simserve.engine.gateway import Delay, Door, Gateway, Refresher
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, Rows
-from simserve.engine.ordered import OrderedReplica
-from simserve.engine.pipeline import Lane, Pipeline
+from simserve.engine.pipeline import Pipeline
 from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.roles import Tie, door_roles, kinds
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
-from simserve.engine.speculating import Speculating
-from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
@@ -49,7 +46,7 @@ class _Entry:
 
     @classmethod
     def of(cls, index: int, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
-        decodes = [setup] if setup.role == "both" else [each for each in setups if each.role == "decode"]
+        decodes = [each for each in setups if each.role == "decode"] if setup.role == "prefill" else [setup]
         limit_tokens = min(each.max_model_len for each in decodes)
         return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
@@ -74,7 +71,8 @@ class Cluster:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
-        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role != "decode"]
+        roles = door_roles(ranks, disaggregation)
+        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
         self._caches = any(rank.block_tokens is not None for rank in ranks)
         self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
         self._marks = self.rows.have_marks
@@ -87,16 +85,22 @@ class Cluster:
         on_answer = self._asker.on_answer if self._asker else None
         is_alone = len(ranks) == 1 and self._asker is None
         for setup in setups:
-            self.replicas += self._ranks(setup, on_answer, is_alone)
+            self.replicas += self._ranks(setup, on_answer, is_alone, disaggregation)
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
-        self._gateway = self._open(router, [self.replicas[entry.index] for entry in self._entries])
+        entries = [self.replicas[entry.index] for entry in self._entries]
+        self._gateway: Door
         self._keeps_sessions = router.needs_sessions
         if gate is not None:
-            gate.views = [self.replicas[entry.index] for entry in self._entries]
+            gate.views = entries
             gate.on_refusal = self._asker.on_turning_away if self._asker else None
-        if disaggregation is not None:
-            self._connect(disaggregation, router_seed)
+        if disaggregation is None:
+            self._gateway = self._open(router, entries)
+        else:
+            self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
+            tie = Tie(self.clock, disaggregation, self.replicas, self._open)
+            tie.connect(self.recorder, router_seed)
+            self._gateway = tie.door(router, entries, router_seed)
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -143,39 +147,25 @@ class Cluster:
             return None
         return kind(*what, self.front_end, send, self._all_sent)
 
-    def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool) -> list[Replica]:
+    def _ranks(
+        self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool, how: Disaggregation | None
+    ) -> list[Replica]:
         """The ranks of a replica, each with a policy of its own, for it may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
         numbered = enumerate(setups, len(self.replicas))
         shared = (self.clock, self.rows, self.recorder, on_answer)
-        receives = setup.role == "decode"
+        kind = kinds(setup, how)
         if setup.n_stages > 1:
-            lane = ReceivingLane if receives else Lane
-            lanes = [lane(index, each, *shared) for index, each in numbered]
+            lanes = [kind.lane(index, each, *shared) for index, each in numbered]
             Pipeline.join(lanes)
             return [*lanes]
         if setup.n_in_step > 1:
-            rank = ReceivingRank if receives else Rank
-            ranks = [rank(index, each, *shared) for index, each in numbered]
+            ranks = [kind.rank(index, each, *shared) for index, each in numbered]
             Lockstep.join(ranks, setup.cost, self.clock)
             return [*ranks]
-        if receives:
-            return [Receiving(index, each, *shared) for index, each in numbered]
-        kind: type[Replica] = OrderedReplica if setup.scheduler.orders else Replica
-        if setup.speculation is not None:
-            kind = Speculating
-        elif setup.has_tier:
-            kind = Tiered
-        return [kind(index, each, *shared, is_alone=is_alone) for index, each in numbered]
-
-    def _connect(self, how: Disaggregation, router_seed: int | str) -> None:
-        """Let prefill replicas hand over to decode replicas."""
-        how.router.begin(Random(f"{router_seed}/decode"))
-        self._keeps_sessions = self._keeps_sessions or how.router.needs_sessions
-        gateway = self._open(how.router, [each for each in self.replicas if isinstance(each, Receiving)])
-        handoff = Handoff(self.clock, Link(how.link), lambda request, _: gateway.pick(request))
-        for replica in self.replicas:
-            handoff.connect(replica)
+        if setup.role == "both":
+            return [kind.alone(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        return [kind.alone(index, each, *shared) for index, each in numbered]
 
     def _open(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
         """A router that sees these, as they are or as they were."""

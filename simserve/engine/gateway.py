@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from simserve.engine.alarm import VIEW_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
@@ -21,23 +22,30 @@ class Delay:
     """And add what they have sent there since."""
 
 
+class Door(Protocol):
+    """Where requests come in."""
+
+    def pick(self, request: Request) -> int:
+        """The place of the replica that it goes to."""
+
+
 class Gateway:
     """A router that sees its replicas as views show them."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[LoadView]) -> None:
         self._clock = clock
         self._router = router
-        self._views = views
+        self.views = views
 
     def pick(self, request: Request) -> int:
         """The place among the views of the replica that the router picks. Raises PolicyError."""
         router = self._router
         try:
-            index = router.pick(request, self._views)
+            index = router.pick(request, self.views)
         except Exception as error:
             raise raised(router, "pick", self._clock.now_ps, error) from error
-        if type(index) is not int or not 0 <= index < len(self._views):
-            rule = f"must return the index of a replica, a whole number from 0 to {len(self._views) - 1}"
+        if type(index) is not int or not 0 <= index < len(self.views):
+            rule = f"must return the index of a replica, a whole number from 0 to {len(self.views) - 1}"
             raise broke(router, "pick", self._clock.now_ps, rule, index)
         return index
 

@@ -110,8 +110,8 @@ class Recorder:
         self._prefill_replica[row] = self.replica[row]
         self.replica[row] = replica
 
-    def fetch(self, row: int, waited_ps: int) -> None:
-        """It has seat and blocks where it will decode, so long after its prompt was computed."""
+    def find_room(self, row: int, waited_ps: int) -> None:
+        """It has seat and blocks where it will decode, after so long a wait for them."""
         self._transfer_wait[row] = waited_ps
 
     def arrive(self, row: int, waited_ps: int) -> None:

@@ -43,6 +43,7 @@ class Replica:
         is_alone: bool = False,
     ) -> None:
         self.index = index
+        self.role = setup.role
         self.n_outstanding = 0
         self.n_away = 0
         """Requests that hold blocks here and have left for another replica, or have not come in from one."""

@@ -40,13 +40,15 @@ class Seats:
             self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
         )
         """What the scheduler sees; true whenever it is asked."""
+        self.n_promised = 0
+        """Seats of those whose keys and values are on their way here."""
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """The scheduler's plan. Raises PolicyError."""
         view, cohort = self.view, self.cohort
         view.now_ps = now_ps
         view.n_decoding = cohort.n
-        view.n_running = len(self.running)
+        view.n_running = len(self.running) + self.n_promised
         view.free_blocks = self.pool.free_blocks
         if not self._scheduler.reserves:
             view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is

@@ -8,7 +8,7 @@ import numpy as np
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.utilisation import Utilisation
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Floats
+from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import LinkFacts, RunFacts
 
 WORTH_NAMING_S = 1e-3
@@ -26,15 +26,12 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisatio
     if facts.link is None:
         return None
     handed = window.has & (requests["prefill_replica"] >= 0)
-    total_s, room_s = requests["transfer_s"][handed], requests["transfer_wait_s"][handed]
+    total_s = requests["transfer_s"][handed]
     found = distribution(total_s)
-    waits_s = {
-        "prefill": _mean(requests["queue_s"][window.has]),
-        "link": _mean(total_s - room_s),
-        "decode": _mean(room_s),
-    }
+    waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
     return {
+        "apart_frac": _apart_frac(requests, window, facts),
         "n": found.n,
         "mean": found.mean,
         **{level_name(level): value for level, value in found.percentiles.items()},
@@ -43,6 +40,27 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisatio
         "mean_wait_s": waits_s,
         "binds": _binds(waits_s, step_s, is_backed_up=_is_backed_up(facts, use)) if found.n else None,
     }
+
+
+def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: bool) -> dict[str, float]:
+    """For a turn of the prefill side, for the link, and for room on the decode side, which comes first where that side
+    is sent what it has room for."""
+    queue_s, room_s, total_s = (requests[name] for name in ("queue_s", "transfer_wait_s", "transfer_s"))
+    if is_pushed:
+        queue_s = queue_s - room_s
+    else:
+        total_s = total_s - room_s
+    return {"prefill": _mean(queue_s[window.has]), "link": _mean(total_s[handed]), "decode": _mean(room_s[handed])}
+
+
+def _apart_frac(requests: Columns, window: Window, facts: RunFacts) -> float | None:
+    """Share of the window's requests whose prompts went to prefill replicas; an answer of one token stays there."""
+    handed = requests["prefill_replica"] >= 0
+    computed_at = requests["replica"].copy()
+    computed_at[handed] = requests["prefill_replica"][handed]
+    replicas = computed_at[window.has & (computed_at >= 0)]
+    is_prefill = np.array([facts.pools[pool].role == "prefill" for pool in facts.replica_pool])
+    return float(is_prefill[replicas].mean()) if len(replicas) else None
 
 
 def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> str | None:

@@ -1,4 +1,4 @@
-"""Plug-ins: schedulers, routers, admission, arrival processes, lengths and prefixes, found by the name of their file.
+"""Plug-ins: schedulers, routers, splitters, admission, arrivals, lengths and prefixes, found by the name of their file.
 
     build("schedulers", {"kind": "chunked", "max_num_seqs": 64})  # simserve/schedulers/chunked.py
     build("routers", "my_package.my_module:MyRouter")             # importable, or in the current directory

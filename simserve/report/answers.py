@@ -235,7 +235,10 @@ class Answers:
             (f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name)))
             for name in ("prefill", "link", "decode")
         ]
+        apart_frac = at("transfer", "apart_frac")
+        apart = [("Prefilled apart", share(apart_frac))] if apart_frac is not None and apart_frac < 1 else []
         return [
+            *apart,
             *busy,
             ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
             ("Handed over, p99", seconds(at("transfer", "p99"))),

@@ -1,4 +1,4 @@
-"""Resolving prefill and decode pools: that there are both, that they go together, and the link between them."""
+"""Resolving prefill and decode pools: that there are both, that they go together, their link, and who they are for."""
 
 from collections.abc import Sequence
 
@@ -14,12 +14,12 @@ LINK: Path = ("cluster", "kv_link")
 
 
 def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, object]:
-    """What changes of the cluster: its link and the router of decode pools, where pools have roles."""
+    """What changes of the cluster, where pools have roles: its link, the router of decode pools, and the splitter."""
     cluster = draft.scenario.cluster
     roles = [pool.role for pool in pools]
     if set(roles) == {"both"}:
-        for key, given in (("kv_link", cluster.kv_link), ("decode_router", cluster.decode_router)):
-            if given is not None:
+        for key in ("kv_link", "decode_router", "disaggregate"):
+            if getattr(cluster, key) is not None:
                 draft.flaw(("cluster", key), "is for pools with role prefill and decode", None, "leave it out")
         return {}
     _check_roles(draft, roles)
@@ -27,7 +27,13 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
         if pool.role != "both":
             _check_scheduler(draft, index, pool)
     _check_models(draft, pools)
-    return {"kv_link": _link(draft, cluster, pools), "decode_router": _decode_router(draft, cluster)}
+    if cluster.kv_link is not None and cluster.kv_link.how == "push":
+        _check_pushing(draft, pools)
+    return {
+        "kv_link": _link(draft, cluster, pools),
+        "decode_router": _decode_router(draft, cluster),
+        "disaggregate": _splitter(draft, cluster),
+    }
 
 
 def _check_roles(draft: Draft, roles: Sequence[str]) -> None:
@@ -36,9 +42,11 @@ def _check_roles(draft: Draft, roles: Sequence[str]) -> None:
             remedy = f"add one with role: {other}, or use role: both"
             draft.flaw(_at(roles.index(role), "role"), f"a {role} pool needs a {other} pool", role, remedy)
             return
-    if "both" in roles:
-        rule = "pools of role both beside prefill and decode pools are not there yet"
-        draft.flaw(_at(roles.index("both"), "role"), rule, "both", "make it prefill or decode, or make all both")
+    spec = draft.scenario.cluster.disaggregate
+    if "both" in roles and (spec is None or spec.get("kind") == "always"):
+        rule = "a pool of role both beside prefill and decode pools gets what is not disaggregated, and all is"
+        remedy = "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}, or leave the pool out"
+        draft.flaw(_at(roles.index("both"), "role"), rule, "both", remedy)
 
 
 def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
@@ -63,6 +71,20 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
         draft.flaw((*at, "kind"), rule, kind, remedy)
 
 
+def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
+    """Requests queue at a prefill replica only once there is room for them elsewhere."""
+    for index, pool in enumerate(pools):
+        if pool.role != "prefill":
+            continue
+        if pool.host_tier is not None:
+            rule = "host memory beside a prefill pool that pushes is not there yet"
+            draft.flaw(_at(index, "host_tier"), rule, None, "use kv_link.how: pull, or leave it out")
+        policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
+        if isinstance(policy, Scheduler) and policy.orders:
+            rule = "requests that pass each other in a prefill pool that pushes are not there yet"
+            draft.flaw(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
+
+
 def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
     models = [pool.model or draft.scenario.model for pool in pools]
     for index, model in enumerate(models):
@@ -75,7 +97,9 @@ def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
 def _link(draft: Draft, cluster: Cluster, pools: Sequence[Pool]) -> KvLink | None:
     """As given, else the network adapters of a replica's GPUs, those of the slower side."""
     if cluster.kv_link is not None:
+        _check_transfer(draft, cluster.kv_link, pools)
         return cluster.kv_link
+    pools = [pool for pool in pools if pool.role != "both"]
     try:
         cards = [catalog.load_gpu(pool.gpu or draft.scenario.gpu) for pool in pools]
     except CatalogError:  # said already
@@ -84,6 +108,30 @@ def _link(draft: Draft, cluster: Cluster, pools: Sequence[Pool]) -> KvLink | Non
     for key in ("bytes_per_s", "latency_s"):
         draft.origins[*LINK, key] = "network adapters of the GPUs"
     return KvLink(bytes_per_s=min(speeds), latency_s=NIC_LATENCY_S)
+
+
+def _check_transfer(draft: Draft, link: KvLink, pools: Sequence[Pool]) -> None:
+    """What follows its computing needs somewhere to go, and layers that are computed one after another."""
+    if link.transfer == "whole":
+        return
+    if link.how == "pull":
+        rule = "keys and values that are fetched are fetched whole, when all are computed"
+        draft.flaw((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
+    for index, pool in enumerate(pools):
+        if pool.role == "prefill" and pool.parallel.pipeline > 1:
+            rule = f"the next stage of a pipeline computes its layers later, so {link.transfer} cannot follow"
+            remedy = "use 1, or kv_link.transfer: whole"
+            draft.flaw(("cluster", "pools", index, "parallel", "pipeline"), rule, pool.parallel.pipeline, remedy)
+
+
+def _splitter(draft: Draft, cluster: Cluster) -> dict[str, object] | None:
+    """As given, else all requests."""
+    if cluster.disaggregate is None:
+        return {"kind": "always"}
+    splitter, flaws = plugins.check("splitters", cluster.disaggregate)
+    draft.mistakes.extend(flaws, ("cluster", "disaggregate"))
+    spelled = {} if splitter is None else plugins.spelled_out(splitter)
+    return cluster.disaggregate if splitter is None else {"kind": cluster.disaggregate["kind"], **spelled}
 
 
 def _decode_router(draft: Draft, cluster: Cluster) -> dict[str, object] | None:

@@ -12,6 +12,7 @@ from simserve import plugins
 from simserve.admission.base import Admission
 from simserve.routers.base import Router
 from simserve.scenario import setup, written
+from simserve.splitters.base import Splitter
 from simserve.workload.amounts import Time
 
 LONGEST_S = 90 * 86_400
@@ -181,6 +182,10 @@ class KvLink(Part):
     latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
     shared: bool = False
     """All replicas share one port."""
+    how: Literal["pull", "push"] = "pull"
+    """The decode side fetches what is computed, or gives blocks first and is sent it."""
+    transfer: Literal["whole", "by_chunk", "by_layer"] = "whole"
+    """What is sent at once; what is pushed may follow its computing."""
 
 
 class Views(Part):
@@ -204,6 +209,9 @@ class Cluster(Part):
     """Which decode replica a request goes to once its prompt is computed; left out: as `router`."""
     views: Views | None = None
     """How old what both routers see is; left out: they see what is true at every instant."""
+    disaggregate: PluginSpec | None = None
+    """Which requests go to prefill replicas; left out: always. The others go to pools of role both, or without these to
+    decode replicas, which then compute them whole."""
 
 
 class TraceFile(Part):
@@ -398,6 +406,11 @@ class Scenario(Part):
         """Likewise, for requests whose prompt is computed; None without decode pools."""
         spec = self.cluster.decode_router
         return None if spec is None else plugins.build("routers", spec)
+
+    def build_splitter(self) -> Splitter | None:
+        """Which requests are prefilled apart; None: all, where pools have roles."""
+        spec = self.cluster.disaggregate
+        return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario as plain data, short where the contract has a short form; what is None is left out."""

@@ -27,6 +27,7 @@ def scenario_schema() -> dict[str, Any]:
         }
     cluster["properties"]["router"] = _plugin("routers", parts)
     cluster["properties"]["admission"] = _plugin("admission", parts)
+    cluster["properties"]["disaggregate"] = _plugin("splitters", parts)
     pool["properties"]["scheduler"] = _plugin("schedulers", parts, needs_kind=False)
     workload["properties"]["arrivals"] = _plugin("workload.arrivals", parts)
     workload["properties"]["lengths"] = _plugin("workload.lengths", parts)

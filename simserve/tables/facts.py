@@ -71,6 +71,10 @@ class LinkFacts:
     shared: bool
     kv_bytes_per_token: float
     """What a token's keys and values come to on it."""
+    how: str = "pull"
+    """push: the decode side gives room before the prefill, so that waiting for it is part of queue_s."""
+    transfer: str = "whole"
+    """by_chunk or by_layer: sent while the prompt is computed."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ WHOLE = Window(0.0, 10.0, 10.0, "last arrival", np.ones(4, np.bool_))
 
 def facts(link: LinkFacts | None = LINK) -> RunFacts:
     run = tables([Life(0, 1)], [Teller([Life(0, 1)])])
-    return replace(run_facts(run, end_s=20.0), link=link)
+    return replace(run_facts(run, end_s=20.0), link=link, replica_pool=(0,) * 5, peak_kv_blocks=(10,) * 5)
 
 
 def use(busy_frac: float = 0.5) -> Utilisation:
@@ -82,10 +82,32 @@ def test_what_binds_is_where_requests_wait(
 ) -> None:
     given = facts()
     pool = replace(given.pools[0], role="prefill", n_blocks=1000)
-    given = replace(given, pools=(pool,), replica_pool=(0,), peak_kv_blocks=(peak_blocks,))
+    given = replace(given, pools=(pool,), peak_kv_blocks=(peak_blocks,) * 5)
     found = transfer(handed(queue_s, room_s, link_s), WHOLE, given, use(busy_frac))
     assert found is not None
     assert found["binds"] == binds
+
+
+def test_where_room_comes_first_waiting_for_it_is_part_of_the_queue() -> None:
+    pushed = handed(0.5, 0.1, 0.2) | {"transfer_s": np.array([0.2] * 3 + [0.0])}
+    found = transfer(pushed, WHOLE, facts(replace(LINK, how="push")), use())
+    assert found is not None
+    waits_s = {
+        "prefill": (3 * 0.4 + 0.5) / 4,
+        "link": 0.2,
+        "decode": 0.1,
+    }  # who was not handed over queued too
+    assert found["mean_wait_s"] == {name: pytest.approx(wait_s) for name, wait_s in waits_s.items()}
+
+
+def test_the_share_that_is_prefilled_apart_counts_answers_of_one_token() -> None:
+    given = facts()
+    pools = tuple(replace(given.pools[0], role=role) for role in ("prefill", "both"))
+    given = replace(given, pools=pools, replica_pool=(0, 0, 1, 1, 1))
+    ended = handed(0.5, 0.1, 0.2)
+    moved = ended | {"replica": np.array([2, 2, 2, 3], np.int32)}
+    fracs = [(transfer(each, WHOLE, given, use()) or {})["apart_frac"] for each in (ended, moved)]
+    assert fracs == [1.0, 0.75]  # the last one ended on prefill replica 0; or was computed whole by replica 3
 
 
 def test_where_nothing_is_handed_over_nothing_binds() -> None:

@@ -8,6 +8,7 @@ from simserve.cost.comm import NIC_LATENCY_S
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.round_robin import RoundRobin
 from simserve.scenario import Scenario
+from simserve.splitters.prompt_length import PromptLength
 
 Load = Callable[..., Scenario]
 Said = Callable[..., list[str]]
@@ -76,6 +77,27 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         (["cluster.kv_link={bytes_per_s: 0}"], "bytes_per_s: must be at least"),
         (["cluster.kv_link={bytes_per_s: 50}"], "bytes_per_s: must be at least"),  # GB/s were meant
         (["cluster.kv_link={bytes_per_s: 50e9, latency_s: 1000}"], "latency_s: must be at most 10"),
+        (
+            ["cluster.kv_link={bytes_per_s: 50e9, transfer: by_layer}"],
+            "transfer: keys and values that are fetched are fetched whole, when all are computed, got 'by_layer'; add "
+            "how: push, or use transfer: whole",
+        ),
+        (
+            [
+                "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_chunk}",
+                "cluster.pools.0.parallel.pipeline=2",
+            ],
+            "cluster.pools.0.parallel.pipeline=2: the next stage of a pipeline computes its layers later, so by_chunk "
+            "cannot follow, got 2; use 1, or kv_link.transfer: whole",
+        ),
+        (["cluster.kv_link={bytes_per_s: 50e9, how: shove}"], "kv_link.how: must be one of pull or push"),
+        (
+            ["cluster.kv_link={bytes_per_s: 50e9, transfer: half}"],
+            "kv_link.transfer: must be one of whole",
+        ),
+        (["cluster.disaggregate=alwasy"], "unknown splitter, got 'alwasy'; did you mean always?"),
+        (["cluster.disaggregate=prompt_length"], "cluster.disaggregate.min_prompt_tokens: is missing"),
+        (["cluster.disaggregate={kind: load, max_outstanding: 0}"], "max_outstanding: must be more than 0"),
         (["cluster.decode_router=least_kw"], "unknown router, got 'least_kw'; did you mean least_kv?"),
     ],
 )
@@ -83,13 +105,32 @@ def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, override
     assert any(message in each for each in said(small + POOLS, *overrides))
 
 
-def test_a_pool_of_both_roles_beside_others_is_not_there_yet(said: Said, small: str) -> None:
-    third = POOLS + "    - {name: both}\n"
-    (message,) = said(small + third)
-    assert "pools of role both beside prefill and decode pools are not there yet" in message
+THIRD = POOLS + "    - {name: both}\n"
 
 
-@pytest.mark.parametrize("key", ["kv_link={bytes_per_s: 50e9}", "decode_router=least_kv"])
+@pytest.mark.parametrize("overrides", [[], ["cluster.disaggregate=always"]])
+def test_a_pool_that_nobody_would_be_sent_to_is_a_mistake(said: Said, small: str, overrides: list[str]) -> None:
+    (message,) = said(small + THIRD, *overrides)
+    assert "cluster.pools.2.role: a pool of role both beside prefill and decode pools gets what is not" in message
+    assert "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}" in message
+
+
+def test_a_pool_of_both_roles_may_stand_beside_others_when_some_requests_are_for_it(load: Load, small: str) -> None:
+    scenario = load(small + THIRD, "cluster.disaggregate={kind: prompt_length, min_prompt_tokens: 1000}")
+    assert scenario.build_splitter() == PromptLength(min_prompt_tokens=1000)
+    assert load(scenario.to_yaml()) == scenario
+
+
+def test_all_requests_are_disaggregated_unless_the_scenario_says_which(load: Load, small: str) -> None:
+    scenario = load(small + POOLS)
+    assert scenario.cluster.disaggregate == {"kind": "always"}
+    assert scenario.origins["cluster.disaggregate"] == "default"
+    assert scenario.build_splitter() is None
+    loaded = load(small + POOLS, "cluster.disaggregate={kind: load, max_outstanding: 4}")
+    assert loaded.cluster.disaggregate == {"kind": "load", "max_outstanding": 4, "min_prompt_tokens": 1}
+
+
+@pytest.mark.parametrize("key", ["kv_link={bytes_per_s: 50e9}", "decode_router=least_kv", "disaggregate=always"])
 def test_without_roles_there_is_nothing_to_carry(said: Said, small: str, key: str) -> None:
     (message,) = said(small, f"cluster.{key}")
     assert "is for pools with role prefill and decode" in message

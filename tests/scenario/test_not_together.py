@@ -45,6 +45,37 @@ def test_pools_that_speculate(workload: dict[str, Any], pool: dict[str, Any], ru
         scenario(workload, speculation=NGRAM, **pool)
 
 
+APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}]
+PUSH = {"bytes_per_s": 50e9, "how": "push"}
+
+
+@pytest.mark.parametrize(
+    ("cluster", "workload", "rule"),
+    [
+        ({"kv_link": PUSH}, {"timeout": {"e2e_s": 10}}, r"workload\.timeout: clients that give up where keys and"),
+        (
+            {"disaggregate": {"kind": "prompt_length", "min_prompt_tokens": 9}},
+            {"timeout": {"e2e_s": 10}},
+            "give up where",
+        ),
+        (
+            {"kv_link": PUSH, "pools": [APART[0] | {"scheduler": {"kind": "chunked", "policy": "priority"}}, APART[1]]},
+            {},
+            "requests that pass each other in a prefill pool that pushes",
+        ),
+        (
+            {"kv_link": PUSH, "pools": [APART[0] | {"host_tier": {"bytes": 1e9}}, APART[1]]},
+            {},
+            "host memory beside a prefill pool that pushes",
+        ),
+    ],
+)
+def test_pools_that_push(cluster: dict[str, Any], workload: dict[str, Any], rule: str) -> None:
+    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD | workload}
+    with pytest.raises(ScenarioError, match=rule):
+        Scenario.from_dict(data | {"cluster": {"pools": APART} | cluster, "measure": {"replays": 0}})
+
+
 @pytest.mark.parametrize("key", ["timeout", "retries"])
 def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: str) -> None:
     given = {"timeout": {"e2e_s": 10}} | ({"retries": {"max_attempts": 2}} if key == "retries" else {})

@@ -1,0 +1,54 @@
+"""How long keys and values keep an answer waiting: fetched, or pushed whole, by chunk or by layer; and who goes apart.
+
+    python docs/studies/handing_over.py
+
+On the scenarios disaggregated and conditional_disaggregation, as they come.
+"""
+
+from pathlib import Path
+
+from simserve import load_scenario, simulate
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+WAYS = {
+    "pull": "{how: pull}",
+    "push": "{how: push}",
+    "push by_chunk": "{how: push, transfer: by_chunk}",
+    "push by_layer": "{how: push, transfer: by_layer}",
+}
+SPLITTERS = {
+    "always": "always",
+    "prompt_length": "{kind: prompt_length, min_prompt_tokens: 1000}",
+    "load": "{kind: load, max_outstanding: 4, min_prompt_tokens: 1000}",
+}
+
+
+def transfer_ms(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
+    """p50 and p99 of `transfer_s` of each way."""
+    found = {}
+    for name, way in WAYS.items():
+        keys = way.replace("{", "{bytes_per_s: 50.0e9, latency_s: 10.0e-6, ")
+        transfer = _summary("disaggregated", n_requests, f"cluster.kv_link={keys}")["transfer"]
+        found[name] = (1e3 * transfer["p50"], 1e3 * transfer["p99"])
+    return found
+
+
+def attainment(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
+    """Share of requests prefilled apart, and share that meet the SLO, of each splitter."""
+    found = {}
+    for name, splitter in SPLITTERS.items():
+        summary = _summary("conditional_disaggregation", n_requests, f"cluster.disaggregate={splitter}")
+        found[name] = (summary["transfer"]["apart_frac"], summary["slo_attainment"]["frac"])
+    return found
+
+
+def _summary(name: str, n_requests: int, override: str) -> dict[str, dict[str, float]]:
+    overrides = [override, f"workload.n_requests={n_requests}", "measure.replays=0"]
+    return dict(simulate(load_scenario(SCENARIOS / f"{name}.yaml", overrides)).summary)
+
+
+if __name__ == "__main__":
+    for way, (half, most) in transfer_ms().items():
+        print(f"{way}: transfer p50 {half:.2f} ms, p99 {most:.1f} ms")
+    for splitter, (apart, met) in attainment().items():
+        print(f"{splitter}: {apart:.1%} apart, {met:.2%} meet the SLO")

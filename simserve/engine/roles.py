@@ -1,0 +1,110 @@
+"""Roles: what prefill, decode and other replicas of a cluster are made of, and what ties them together."""
+
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from random import Random
+from typing import NamedTuple
+
+from simserve.engine.alarm import Clock
+from simserve.engine.gateway import Door, Gateway
+from simserve.engine.handoff import Disaggregation, Handoff, Sending
+from simserve.engine.link import Link
+from simserve.engine.lockstep import Rank
+from simserve.engine.ordered import OrderedReplica
+from simserve.engine.pipeline import Lane
+from simserve.engine.push import Following, FollowingRank, PushHandoff, Pushing, PushingLane, PushingRank
+from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
+from simserve.engine.recorder import Recorder
+from simserve.engine.replica import Replica
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.speculating import Speculating
+from simserve.engine.split import Side, SplitGateway
+from simserve.engine.tiered import Tiered
+from simserve.routers.base import Router
+
+
+class Kinds(NamedTuple):
+    """Of one role: a replica alone, a lane of a pipeline, and a rank that steps with others."""
+
+    alone: type[Replica]
+    lane: type[Lane]
+    rank: type[Rank]
+
+
+BOTH = Kinds(Replica, Lane, Rank)
+PULLED_FROM = Kinds(Sending, Lane, Rank)
+PUSHING = Kinds(Pushing, PushingLane, PushingRank)
+FOLLOWING = Kinds(Following, PushingLane, FollowingRank)
+RECEIVING = Kinds(Receiving, ReceivingLane, ReceivingRank)
+
+
+def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> Kinds:
+    """What replicas of a pool are: what their role asks for, unless they have more to them when they are alone."""
+    kind = _by_role(setup.role, how)
+    if setup.speculation is not None:
+        return kind._replace(alone=Speculating)
+    if setup.has_tier:
+        return kind._replace(alone=Tiered)
+    return kind._replace(alone=OrderedReplica) if setup.scheduler.orders else kind
+
+
+def _by_role(role: str, how: Disaggregation | None) -> Kinds:
+    if role == "both" or how is None:
+        return BOTH
+    if role == "decode":
+        return RECEIVING
+    if not how.is_pushed:
+        return PULLED_FROM
+    return PUSHING if how.link.n_layers is None else FOLLOWING
+
+
+def door_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> tuple[str, ...]:
+    """The roles of those that requests are sent to: who has no prompts computed apart needs one that does all."""
+    if how is not None and how.splitter is not None and all(rank.role != "both" for rank in ranks):
+        return "prefill", "decode"
+    return "prefill", "both"
+
+
+OpenGateway = Callable[[Router, Sequence[Replica]], Gateway]
+"""A router that sees these replicas, as they are or as they were."""
+
+
+class Tie:
+    """Ties the replicas of a cluster together as their roles say."""
+
+    def __init__(self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], opened: OpenGateway) -> None:
+        self._clock = clock
+        self._how = how
+        self._replicas = replicas
+        self._opened = opened
+        self._decode = opened(how.router, [each for each in replicas if isinstance(each, Receiving)])
+
+    def connect(self, recorder: Recorder, router_seed: int | str) -> None:
+        """Let prefill replicas hand over to decode replicas."""
+        self._how.router.begin(Random(f"{router_seed}/decode"))
+        kind = PushHandoff if self._how.is_pushed else Handoff
+        handoff = kind(self._clock, recorder, Link(self._how.link), self._decode.pick)
+        for replica in self._replicas:
+            if replica.role != "both":
+                handoff.connect(replica)
+
+    def door(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Door:
+        """Where requests come in: at `router`, unless some of them are not prefilled apart."""
+        splitter = self._how.splitter
+        if splitter is None:
+            return self._opened(router, entries)
+        prefill = self._side(entries, "prefill", router)
+        if not any(entry.role == "both" for entry in entries):
+            return SplitGateway(self._clock, splitter, prefill, Side(self._decode, _places(entries, "decode")))
+        local_router = deepcopy(router)
+        local_router.begin(Random(f"{router_seed}/local"))
+        return SplitGateway(self._clock, splitter, prefill, self._side(entries, "both", local_router))
+
+    def _side(self, entries: Sequence[Replica], role: str, router: Router) -> Side:
+        places = _places(entries, role)
+        return Side(self._opened(router, [entries[place] for place in places]), places)
+
+
+def _places(entries: Sequence[Replica], role: str) -> list[int]:
+    """Of those of a role."""
+    return [place for place, entry in enumerate(entries) if entry.role == role]

@@ -1,0 +1,1 @@
+"""Splitters: which requests are prefilled apart, one file a policy."""

@@ -1,0 +1,18 @@
+"""Every request, however short."""
+
+from collections.abc import Sequence
+
+from pydantic.dataclasses import dataclass
+
+from simserve.splitters.base import STRICT, Splitter
+from simserve.state.request import Request
+from simserve.state.view import LoadView
+
+
+@dataclass(config=STRICT)
+class Always(Splitter):
+    """All prompts are computed by prefill replicas."""
+
+    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
+        """Yes."""
+        return True

@@ -1,0 +1,106 @@
+"""Keys and values pushed to blocks that were given first, worked by hand. A step takes 10 ms; a block is one token; a
+token takes a port 1 ms; bytes and words are there 1 ms after they left."""
+
+from dataclasses import replace
+from typing import Literal
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import Link, LinkSpec, Port
+from simserve.engine.offered import Offered
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
+from simserve.workload.trace import Trace
+from tests.doubles import MS, LineCost, instants, replica_setup, trace
+
+LINK = LinkSpec(token_s=1e-3, latency_ps=1 * MS)
+
+
+def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, seats: int = 10, budget: int = 100) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=budget, max_num_seqs=seats)
+    return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
+
+
+def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK) -> Cluster:
+    how = Disaggregation(RoundRobin(), link, is_pushed=True)
+    cluster = Cluster(setups, RoundRobin(), Offered(load), router_seed=0, disaggregation=how)
+    cluster.run()
+    assert [replica.pool.free_blocks for replica in cluster.replicas] == [setup.n_blocks for setup in setups]
+    assert [replica.n_outstanding for replica in cluster.replicas] == [0] * len(setups)
+    return cluster
+
+
+def test_word_that_there_is_room_comes_before_the_prefill() -> None:
+    # Room at 0, word of it at 1, prefill until 11, five tokens on the wire until 16, there at 17, then three steps.
+    cluster = serve([pool("prefill"), pool("decode")], trace([0.0], [5], [4]))
+    assert instants(cluster, "scheduled_ps") == [1]
+    assert instants(cluster, "first_token_ps") == [11]
+    assert instants(cluster, "transfer_ps") == [6]
+    assert instants(cluster, "finish_ps") == [47]
+    assert cluster.recorder.columns["prefill_replica"].tolist() == [0]
+    assert cluster.recorder.columns["replica"].tolist() == [1]
+
+
+def test_a_prompt_waits_for_blocks_on_the_decode_side_before_it_is_computed() -> None:
+    # Room for one: the first ends at 37, the second has room then, and its prefill is 38 to 48.
+    cluster = serve([pool("prefill"), pool("decode", n_blocks=9)], trace([0.0, 0.0], [5, 5], [3, 2]))
+    assert instants(cluster, "transfer_wait_ps") == [0, 37]
+    assert instants(cluster, "scheduled_ps") == [1, 38]
+    assert instants(cluster, "transfer_ps") == [6, 6]
+
+
+def test_or_for_a_seat() -> None:
+    cluster = serve([pool("prefill"), pool("decode", seats=1)], trace([0.0, 0.0], [5, 5], [3, 2]))
+    assert instants(cluster, "scheduled_ps") == [1, 38]
+
+
+def test_what_was_kept_for_an_answer_of_one_token_is_free_when_word_of_it_comes() -> None:
+    # The first ends at 11, the decode side knows at 12 and has room for the second, whose prefill is 13 to 23.
+    cluster = serve([pool("prefill"), pool("decode", n_blocks=9)], trace([0.0, 0.0], [5, 5], [1, 2]))
+    assert instants(cluster, "scheduled_ps") == [1, 13]
+    assert cluster.recorder.columns["prefill_replica"].tolist() == [-1, 0]
+    assert cluster.replicas[1].n_away == 0
+
+
+def test_chunks_follow_each_other_while_the_next_is_computed() -> None:
+    # 4 tokens until 11, 4 until 21, 2 until 31: through the port until 15, 25 and 33, the last there at 34.
+    cluster = serve(
+        [pool("prefill", budget=4, seats=4), pool("decode")], trace([0.0], [10], [2]), replace(LINK, n_layers=1)
+    )
+    assert instants(cluster, "first_token_ps") == [31]
+    assert instants(cluster, "transfer_ps") == [3]
+
+
+def test_after_the_prefill_only_the_last_layer_is_left_to_send() -> None:
+    # Five layers of 1 ms are ready at 3, 5, 7, 9 and 11; the last is through at 12 and there at 13.
+    cluster = serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), replace(LINK, n_layers=5))
+    assert instants(cluster, "transfer_ps") == [2]
+
+
+def test_or_what_a_slow_link_has_not_kept_up_with() -> None:
+    # Five layers of 3 ms from 3 on, without a pause: through at 18, there at 19, where whole it would be there at 27.
+    slow = replace(LINK, token_s=3e-3, n_layers=5)
+    assert instants(serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), slow), "transfer_ps") == [8]
+    whole = replace(slow, n_layers=None)
+    assert instants(serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), whole), "transfer_ps") == [16]
+
+
+def test_layers_wait_for_a_port_that_another_prompt_has_taken() -> None:
+    # Both prompts are computed until 11, in one step: the layers of the first are through at 12, those of the second
+    # follow all five, until 17.
+    cluster = serve([pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 5], [2, 2]), replace(LINK, n_layers=5))
+    assert instants(cluster, "transfer_ps") == [2, 7]
+
+
+def test_the_closed_form_of_layers_is_that_of_one_after_another() -> None:
+    for n_layers, step_ms, token_s, free_ms in [(3, 10, 1e-3, 0), (3, 10, 4e-3, 0), (4, 9, 2e-3, 30), (1, 7, 1e-3, 0)]:
+        spec = LinkSpec(token_s, 0, n_layers=n_layers)
+        port, other = Port(), Port()
+        port.free_at_ps = at_ps = free_ms * MS
+        layer_ps = -(-spec.busy_ps(5) // n_layers)
+        for layer in range(1, n_layers + 1):
+            ready_ps = (20 + step_ms) * MS - (n_layers - layer) * (step_ms * MS // n_layers)
+            at_ps = max(at_ps, ready_ps) + layer_ps
+        assert Link(spec).follow_ps(5, (port, other), (20 * MS, (20 + step_ms) * MS)) == at_ps
+        assert port.free_at_ps == at_ps

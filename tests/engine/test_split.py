@@ -1,0 +1,119 @@
+"""Which requests are prefilled apart, and what happens to the others. A step takes 10 ms; a block is one token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import pytest
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.offered import Offered
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.errors import PolicyError
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
+from simserve.splitters.base import Splitter
+from simserve.splitters.load import Load
+from simserve.splitters.prompt_length import PromptLength
+from simserve.state.request import Request
+from simserve.state.view import LoadView
+from simserve.workload.trace import Trace
+from tests.doubles import MS, LineCost, instants, replica_setup, trace
+
+LONG = PromptLength(min_prompt_tokens=5)
+
+
+def pool(role: Literal["prefill", "decode", "both"], n_blocks: int = 1000, seats: int = 10) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=seats)
+    return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
+
+
+def serve(setups: list[ReplicaSetup], load: Trace, splitter: Splitter) -> Cluster:
+    how = Disaggregation(RoundRobin(), LinkSpec(token_s=1e-3, latency_ps=0), splitter=splitter)
+    cluster = Cluster(setups, RoundRobin(), Offered(load), router_seed=0, disaggregation=how)
+    cluster.run()
+    assert [replica.pool.free_blocks for replica in cluster.replicas] == [setup.n_blocks for setup in setups]
+    return cluster
+
+
+def test_a_decode_replica_computes_short_prompts_itself() -> None:
+    # The long one as ever: 10, 15, then three steps. The short one at once: prefill until 10, a step until 20.
+    cluster = serve([pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 4], [4, 2]), LONG)
+    columns = cluster.recorder.columns
+    assert (columns["prefill_replica"].tolist(), columns["replica"].tolist()) == ([0, -1], [1, 1])
+    assert instants(cluster, "first_token_ps") == [10, 10]
+    assert instants(cluster, "finish_ps") == [50, 20]  # the long one joins at the end of that step
+    assert instants(cluster, "transfer_ps") == [5, 0]
+
+
+def test_where_there_are_replicas_of_both_roles_these_do() -> None:
+    cluster = serve([pool("both"), pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 4], [4, 2]), LONG)
+    columns = cluster.recorder.columns
+    assert (columns["prefill_replica"].tolist(), columns["replica"].tolist()) == ([1, -1], [2, 0])
+    assert instants(cluster, "finish_ps") == [45, 20]
+
+
+def test_who_is_to_be_computed_at_a_decode_replica_queues_behind_those_who_came_before() -> None:
+    # 8 blocks: the long prompt and three tokens. It is handed over at 10 and decodes 15 to 25 and 25 to 35. A second
+    # long one, handed over at 20, finds no room, so the short one of 22, which would, waits for it: both come in at 35.
+    load = trace([0.0, 0.010, 0.022], [5, 5, 2], [3, 2, 1])
+    cluster = serve([pool("prefill"), pool("decode", n_blocks=8)], load, LONG)
+    assert instants(cluster, "transfer_wait_ps") == [0, 15, 0]
+    assert instants(cluster, "scheduled_ps") == [0, 10, 35]
+
+
+def test_seats_that_are_promised_are_taken() -> None:
+    # One seat: the long prompt has it from 10 on, so the short one that comes at 12 begins when it is done, at 25.
+    cluster = serve([pool("prefill"), pool("decode", seats=1)], trace([0.0, 0.012], [5, 4], [2, 1]), LONG)
+    assert instants(cluster, "scheduled_ps") == [0, 25]
+
+
+def test_by_load_only_as_many_as_a_prefill_replica_may_have() -> None:
+    load = trace([0.0] * 4, [5] * 4, [2] * 4)
+    cluster = serve([pool("prefill"), pool("decode")], load, Load(max_outstanding=2))
+    assert cluster.recorder.columns["prefill_replica"].tolist() == [0, 0, -1, -1]
+
+
+def test_by_load_short_prompts_are_not_handed_over_either() -> None:
+    load = trace([0.0] * 2, [5, 4], [2] * 2)
+    cluster = serve([pool("prefill"), pool("decode")], load, Load(max_outstanding=9, min_prompt_tokens=5))
+    assert cluster.recorder.columns["prefill_replica"].tolist() == [0, -1]
+
+
+def test_each_side_has_its_own_longest_prompt() -> None:
+    # 8 blocks hold a prompt of 7 and a token. The prefill side could compute more than the decode side holds.
+    load = trace([0.0, 0.0], [8, 7], [1, 1])
+    cluster = serve(
+        [pool("prefill"), pool("both", n_blocks=8), pool("decode")], load, PromptLength(min_prompt_tokens=9)
+    )
+    assert cluster.recorder.columns["status"].tolist() == [2, 1]
+
+
+class Confused(Splitter):
+    """Answers with a number."""
+
+    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
+        return 1  # type: ignore[return-value]
+
+
+class Broken(Splitter):
+    """Fails."""
+
+    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
+        raise ZeroDivisionError("by zero")
+
+
+@pytest.mark.parametrize(
+    ("splitter", "said"),
+    [
+        (Confused(), "Confused.splits: must return True or False, got 1"),
+        (Broken(), "Broken.splits: must not raise, got 'ZeroDivisionError: by zero'"),
+    ],
+)
+def test_a_splitter_that_breaks_the_rules_is_named(splitter: Splitter, said: str) -> None:
+    with pytest.raises(PolicyError, match="of simulated time") as error:
+        serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), splitter)
+    assert said in str(error.value)
+    assert str(error.value).count("simulated time") == 1

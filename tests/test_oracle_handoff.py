@@ -1,0 +1,109 @@
+"""The engine and the plain oracle agree on all ways of handing over: pulled and pushed, whole and in layers, or not."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import Link, LinkSpec
+from simserve.engine.offered import Offered
+from simserve.engine.recorder import FINISHED
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.routers.round_robin import RoundRobin
+from simserve.splitters.base import Splitter
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, own, run_both
+from tests.worlds import ROUTERS, disaggregated, links, shared_prompts, split, splitters, traces
+
+SLOWLY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def layered(draw: st.DrawFn) -> LinkSpec:
+    """By chunk, or in a few layers."""
+    return replace(draw(links()), n_layers=draw(st.sampled_from([1, 2, 3, 7])))
+
+
+@st.composite
+def one_stage(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """No prefill replica is a pipeline, whose chunks are not computed when their step ends."""
+    found = draw(disaggregated())
+    return [replace(setup, n_stages=1) if setup.role == "prefill" else setup for setup in found]
+
+
+@SLOWLY
+@given(disaggregated(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_on_whole_prompts_that_are_pushed(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link, is_pushed=True))
+
+
+@SLOWLY
+@given(one_stage(), layered(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_on_layers_that_are_pushed_as_they_are_computed(
+    setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link, is_pushed=True))
+
+
+@SLOWLY
+@given(one_stage(), layered(), st.data())
+def test_on_layers_of_prompts_of_which_a_cache_has_a_part(
+    setups: list[ReplicaSetup], link: LinkSpec, data: st.DataObject
+) -> None:
+    block_size = next(setup.block_size for setup in setups if setup.role == "prefill")
+    setups = [replace(s, block_tokens=s.block_size) if s.role == "prefill" else s for s in setups]
+    load = data.draw(shared_prompts(block_size))
+    assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, is_pushed=True))
+
+
+@SLOWLY
+@given(split(), splitters(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), st.booleans())
+def test_on_requests_of_which_some_are_prefilled_apart(
+    setups: list[ReplicaSetup],
+    splitter: Splitter,
+    link: LinkSpec,
+    router: Any,
+    load: Trace,
+    concurrency: int | None,
+    is_pushed: bool,
+) -> None:
+    how = {"link": link, "is_pushed": is_pushed, "splitter": splitter}
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, **how))  # type: ignore[arg-type]
+
+
+@SLOWLY
+@given(one_stage(), links(), st.sampled_from([None, 1, 3]), traces())
+def test_every_token_is_sent_once_and_every_block_given_back(
+    setups: list[ReplicaSetup], link: LinkSpec, n_layers: int | None, load: Trace
+) -> None:
+    sent_tokens: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("arrival_ps", "follow_ps"):
+            patch.setattr(Link, name, counting(getattr(Link, name), sent_tokens))
+        how = Disaggregation(RoundRobin(), replace(link, n_layers=n_layers), is_pushed=True)
+        cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
+        cluster.run()
+    columns, outputs = cluster.recorder.columns, cluster.rows.output_tokens
+    served = columns["status"] == FINISHED
+    went = served if n_layers else served & (np.asarray(outputs) > 1)  # what is sent early does not know the answer
+    assert sum(sent_tokens) == int(load.prompt_tokens[went].sum())
+    for replica in cluster.replicas:
+        assert (replica.pool.free_blocks, replica.n_away, replica.n_outstanding) == (replica.total_blocks, 0, 0)
+
+
+def counting(method: Any, sent_tokens: list[int]) -> Any:
+    """A method of Link that also notes how many tokens it was given."""
+
+    def count(self: Link, kv_tokens: int, *rest: Any) -> int:
+        sent_tokens.append(kv_tokens)
+        at_ps: int = method(self, kv_tokens, *rest)
+        return at_ps
+
+    return count
