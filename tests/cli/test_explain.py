@@ -83,3 +83,16 @@ def test_explain_tells_what_host_memory_holds(tmp_path: Path) -> None:
     tier = "cluster.pools.0.host_tier={bytes: 10e9, disk: {bytes: 1e12, bytes_per_s: 5e9}}"
     outcome = invoke("explain", write_scenario(tmp_path), "--set", tier)
     assert "host: 76,288 tokens, 2.05 us each from or to the GPU, and 7,629,392 on disk" in outcome.out
+
+
+def test_where_tokens_are_proposed_drafts_are_a_part_of_the_time(tmp_path: Path) -> None:
+    how = "cluster.pools.0.speculation={kind: eagle, tokens: 3, acceptance: 0.5}"
+    path = write_scenario(tmp_path)
+    (pool,) = explain(load_scenario(path, overrides=[how])).pools
+    assert pool.tokens_per_step == 1 + 0.5 + 0.25 + 0.125
+    for step in pool.steps:
+        parts_s = step.tokens_s + step.attention_s + step.sampling_s + step.drafting_s
+        assert parts_s == pytest.approx(step.duration_s)
+        assert min(step.tokens_s, step.attention_s, step.sampling_s, step.drafting_s) > 0
+    outcome = invoke("explain", path, "--set", how)
+    assert re.search(r"1\.88 tokens a step are expected.*\n.*drafting", outcome.out)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from simserve.metrics.results import Results, load_results
+from simserve.report.answers import Answers
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.tables.facts import facts_from_dict, facts_to_dict
@@ -102,6 +103,13 @@ def test_drafts_are_a_part_of_the_time(found: Results) -> None:
         found.summary["speculation"]["drafting_frac"] * float((steps["end_s"] - steps["start_s"]).sum())
     )
     assert run({"kind": "ngram", "tokens": 2, "acceptance": 0.5}).facts.drafting_s == (0.0,)
+
+
+def test_the_page_says_what_it_gave_and_took(found: Results) -> None:
+    said = dict(Answers(found.summary).facts())
+    assert said["Tokens a request and step"] == f"{found.summary['speculation']['tokens_per_step']:.2f}"
+    assert {"Proposed tokens accepted", "Time spent drafting"} <= said.keys()
+    assert any("how many proposals are accepted is the scenario's word" in note for note in found.summary["notes"])
 
 
 def test_no_tokens_give_the_tables_of_plain_decoding() -> None:
