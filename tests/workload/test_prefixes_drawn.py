@@ -144,7 +144,8 @@ def test_a_closed_loop_draws_on_where_it_stopped() -> None:
     lengths = {"kind": "uniform", "prompt_tokens": [1, 100], "output_tokens": [1, 100]}
     given = {"arrivals": None, "trace": None, "lengths": lengths, "prefixes": SPECS["documents"], "max_tokens": None}
     until = {"client": {"concurrency": 5}, "n_requests": None, "duration_s": 60.0, "drain_limit_s": None}
-    load = offered_load(SimpleNamespace(**given, **until), 0, None)  # type: ignore[arg-type]
+    marks: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
+    load = offered_load(SimpleNamespace(**given, **until, **marks), 0, None)  # type: ignore[arg-type]
     assert load.draw_more is not None and load.trace.prefixes is not None
     n = len(load.trace)
     more = load.draw_more(n).prefixes
