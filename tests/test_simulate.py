@@ -57,6 +57,8 @@ def test_every_shipped_scenario_runs_shortened(path: Path) -> None:
         overrides = ["workload.duration_s=8", "measure.warmup_s=0"]
     if "warmup_requests:" in text:
         overrides = ["workload.n_requests=160"]
+    if "over_s:" in text:
+        overrides += ["workload.batch.n_requests=40", "workload.batch.over_s=4"]
     results = simulate(load_scenario(path, overrides=overrides))
     requests = results.requests
     assert len(requests) > 0

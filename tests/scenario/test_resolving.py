@@ -39,6 +39,9 @@ def test_the_engines_own_scheduler_has_the_engines_own_knobs_on_this_gpu(load: L
         "max_num_seqs": 1024,
         "long_prefill_token_threshold": 0,
         "scheduler_reserve_full_isl": True,
+        "policy": "fcfs",
+        "priority_preemption_threshold": None,
+        "vtc": None,
     }
     assert scenario.origins[f"{HERE}.scheduler.kind"] == "engine vllm"
     assert scenario.origins[f"{HERE}.scheduler.max_num_batched_tokens"] == "engine vllm"

@@ -72,7 +72,7 @@ def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str)
         (
             "cluster.router=session_affinity",
             "keeps the requests of a session together, and this workload has no sessions, got 'session_affinity'; "
-            "give workload.prefixes: {kind: conversations, ...}, or a trace with a session_id",
+            "give workload.prefixes: {kind: conversations, ...} or agents, or a trace with a session_id",
         ),
         (
             "cluster.router={kind: weighted, session: 2}",

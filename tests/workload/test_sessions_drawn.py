@@ -149,12 +149,15 @@ def test_the_answers_of_calls_that_nobody_awaits_are_nobodys() -> None:
 # -- users -------------------------------------------------------------------------------------------------------------
 
 
+NO_MARKS: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
+
+
 def users(n_requests: int | None, duration_s: float | None = None, **more: Any) -> Load:
     """The load of five users."""
     given = {"arrivals": None, "trace": None, "lengths": LENGTHS, "prefixes": None, "max_tokens": None}
     client = {"concurrency": 5, **({"think_s": more.pop("think_s")} if "think_s" in more else {})}
     until = {"client": client, "n_requests": n_requests, "duration_s": duration_s, "drain_limit_s": None}
-    return offered_load(SimpleNamespace(**(given | until | more)), 0, Path())
+    return offered_load(SimpleNamespace(**(given | until | NO_MARKS | more)), 0, Path())
 
 
 def test_users_of_single_requests_think_between_them() -> None:
@@ -208,7 +211,7 @@ def replayed(path: Path, text: str, **given: Any) -> Trace:
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
     spec = SimpleNamespace(**(file | given))
-    return offered_load(SimpleNamespace(trace=spec, **workload), 0, path.parent).trace
+    return offered_load(SimpleNamespace(trace=spec, **workload, **NO_MARKS), 0, path.parent).trace
 
 
 def test_recorded_turns_follow_their_answers_as_long_after_as_they_did(tmp_path: Path) -> None:
