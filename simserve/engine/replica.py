@@ -24,8 +24,44 @@ class Replica:
     State changes only at commits (tokens) and when a step begins (seats and blocks of the chunks it computes).
     """
 
-    hand_over: "Callable[[Request, Replica, int], None] | None" = None
-    """Where requests go whose prompt is computed; None: they decode here."""
+    __slots__ = (
+        "_blocked_by",
+        "_blocked_code",
+        "_caching",
+        "_clock",
+        "_coming",
+        "_cost",
+        "_follows",
+        "_is_alone",
+        "_lines",
+        "_n_ahead",
+        "_n_given_back",
+        "_on_answer",
+        "_plan_time",
+        "_recorder",
+        "_reserves",
+        "_rows",
+        "_runs_to_completion",
+        "_scheduler",
+        "_step_end",
+        "_stretch_rows",
+        "block_size",
+        "block_tokens",
+        "cohort",
+        "hand_over",
+        "index",
+        "n_away",
+        "n_before_queue",
+        "n_outstanding",
+        "pool",
+        "role",
+        "seats",
+        "stretch",
+        "total_blocks",
+    )
+    # fast: found at once, however many a subclass adds in its __dict__; thirty attributes are the most that a dict of
+    # instances shares keys for (CPython, dictobject.c)
+
     most_blocks = 1
     """Blocks that a member of the cohort begins in a step, at most."""
     drafting_ps = 0
@@ -44,6 +80,8 @@ class Replica:
     ) -> None:
         self.index = index
         self.role = setup.role
+        self.hand_over: Callable[[Request, Replica, int], None] | None = None
+        """Where requests go whose prompt is computed; None: they decode here."""
         self.n_outstanding = 0
         self.n_away = 0
         """Requests that hold blocks here and have left for another replica, or have not come in from one."""
