@@ -64,8 +64,6 @@ class Life:
     n_swaps: int = 0
     chain: list[int] = field(default_factory=list)
     n_held_ids: int = 0
-    n_duplicates: int = 0
-    """Ids of which it has blocks of its own, though others have them too."""
     n_computed: int = 0
     """Tokens of it that steps have computed, without those after its end in a padded batch."""
     n_computed_for_nobody: int = 0
@@ -88,37 +86,54 @@ class OracleCache:
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
-        self.holders: dict[int, list[Request]] = {}
+        self.copies: dict[int, list[list[Request]]] = {}
+        """Of each id that is here the sets of blocks that hold it, and who uses each; an idle one is used by nobody."""
         self.idle: list[list[int | None]] = []
         """[id or None, blocks], the next to be given up first."""
 
     def hits(self, chain: list[int], most: int) -> int:
         n = 0
-        while n < min(most, len(chain)) and chain[n] in self.holders:
+        while n < min(most, len(chain)) and chain[n] in self.copies:
             n += 1
         return n
 
-    def hold(self, request: Request, block: int) -> None:
-        if not self.holders[block]:
-            self.idle.remove([block, self.cost])
-        self.holders[block].append(request)
+    def is_held(self, block: int) -> bool:
+        return any(self.copies.get(block, []))
 
-    def add(self, request: Request, block: int) -> bool:
-        """It has computed that block; returns whether somebody holds another such."""
-        is_duplicate = bool(self.holders.get(block))
-        if block in self.holders and not is_duplicate:
+    def n_held(self) -> int:
+        """Blocks with an id that somebody uses."""
+        return self.cost * sum(1 for copies in self.copies.values() for users in copies if users)
+
+    def hold(self, request: Request, block: int) -> None:
+        """Share what was there first."""
+        if not self.is_held(block):
+            self.idle.remove([block, self.cost])
+        self.copies[block][0].append(request)
+
+    def add(self, request: Request, block: int) -> None:
+        """It has computed that block, in blocks of its own; an idle one is of no use any more."""
+        if block in self.copies and not self.is_held(block):
             self.idle.remove([block, self.cost])
             self.idle.insert(0, [None, self.cost])
-        self.holders.setdefault(block, []).append(request)
-        return is_duplicate
+            del self.copies[block]
+        self.copies.setdefault(block, []).append([request])
 
     def let_go(self, request: Request, blocks: list[int], n_own: int) -> None:
+        named: list[list[int | None]] = []
+        for block in reversed(blocks):
+            copies = self.copies[block]
+            users = next(users for users in copies if request in users)
+            users.remove(request)
+            if users:
+                continue
+            if len(copies) == 1:
+                named.append([block, self.cost])
+            else:
+                copies[:] = [each for each in copies if each is not users]
+                n_own += self.cost
         if n_own:
             self.idle.append([None, n_own])
-        for block in reversed(blocks):
-            self.holders[block].remove(request)
-            if not self.holders[block]:
-                self.idle.append([block, self.cost])
+        self.idle += named
 
     def shrink(self, free_blocks: int) -> None:
         """What is idle lies in free blocks."""
@@ -129,7 +144,7 @@ class OracleCache:
             else:
                 self.idle.pop(0)
                 if block is not None:
-                    del self.holders[block]
+                    del self.copies[block]
 
 
 class OracleCounters:
@@ -266,14 +281,12 @@ class OracleReplica:
     def used_blocks(self) -> int:
         if self.cache is None:
             return sum(self.blocks(self.held(r)) for r in self.holders())
-        n_held = sum(1 for holders in self.cache.holders.values() if holders)
-        return sum(self.own_blocks(r) for r in self.holders()) + n_held * self.cache.cost
+        return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held()
 
     def own_blocks(self, request: Request) -> int:
         """Those that are not counted as blocks of an id."""
         life = self.lives[request]
-        shared = life.n_held_ids - life.n_duplicates
-        return self.blocks(life.held) - shared * (self.cache.cost if self.cache else 0)
+        return self.blocks(life.held) - life.n_held_ids * (self.cache.cost if self.cache else 0)
 
     def found_tokens(self, request: Request) -> int:
         most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
@@ -286,7 +299,7 @@ class OracleReplica:
         if not self.offloads or self.host is None:
             return self.cache.hits(chain, most)
         n = 0
-        while n < min(most, len(chain)) and (chain[n] in self.cache.holders or self.host.has(chain[n])):
+        while n < min(most, len(chain)) and (chain[n] in self.cache.copies or self.host.has(chain[n])):
             n += 1
         return n
 
@@ -296,14 +309,14 @@ class OracleReplica:
             most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
             n = self.hits(life.chain, most)
             request.prefilled_tokens = n * self.id_tokens
-            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.holders.get(block))
+            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.is_held(block))
             request.idle_hit_blocks = n_idle * (self.cache.cost if self.cache else 0)
 
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
         n_before = life.n_held_ids
         while self.cache and life.n_held_ids < min(n_tokens // self.id_tokens, len(life.chain)):
-            life.n_duplicates += self.cache.add(request, life.chain[life.n_held_ids])
+            self.cache.add(request, life.chain[life.n_held_ids])
             life.n_held_ids += 1
         if self.offloads and self.host and life.n_held_ids > n_before:
             self.host.use(life.chain[: life.n_held_ids], [])
@@ -314,7 +327,7 @@ class OracleReplica:
         if self.cache:
             self.note_computed(request, life.stored)
             self.cache.let_go(request, life.chain[: life.n_held_ids], self.own_blocks(request))
-        life.n_held_ids = life.n_duplicates = 0
+        life.n_held_ids = 0
 
     def shrink_cache(self) -> None:
         if self.cache:
@@ -751,7 +764,7 @@ class OracleReplica:
         request.idle_hit_blocks = 0
         life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
         found = life.chain[: life.n_held_ids]
-        missing = [block for block in found if self.cache and block not in self.cache.holders]
+        missing = [block for block in found if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
             self.host.read(request, found, missing)
             if life.scheduled_ps < 0:

@@ -98,8 +98,8 @@ class OracleHost:
             request = self.swapped[0]
             life = replica.lives[request]
             named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []
-            here = [block for block in named if replica.cache and block in replica.cache.holders]
-            held = [block for block in here if replica.cache and replica.cache.holders[block]]
+            here = [block for block in named if replica.cache and block in replica.cache.copies]
+            held = [block for block in here if replica.cache and replica.cache.is_held(block)]
             n_needed = replica.blocks(life.stored + 1) - len(held) * self.cost
             if n_needed > replica.free_blocks() - replica.growth():
                 return

@@ -53,16 +53,13 @@ def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes.
-
-    Requests are at most half as long as the cache, for one that computes what another computes too holds both.
-    """
+    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
     n_blocks_an_id = draw(st.integers(1, 3))
     found = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
     is_apart = any(setup.role == "decode" for setup in found)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
-    limit = min(min(setup.max_model_len, setup.n_blocks // 2 * setup.block_size) for setup in found)
+    limit = min(setup.max_model_len for setup in found)
     found = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in found]
     id_tokens = [n_blocks_an_id * setup.block_size for setup in found]
     return [

@@ -43,7 +43,7 @@ class OffloadingSeats(CachingSeats):
         n_here = cache.match(request.chain, n_ids)
         n_new_blocks = (n_ids - n_here) * cache.blocks_per_id
         self.pool.take_at_once(cache.pin(request.chain, n_here) + n_new_blocks)
-        cache.insert(request.chain, n_here, n_ids)
+        cache.insert(request.chain, n_here, n_ids, request.copies)
         n_above_disk = max(n_here, self.tier.memory.match(request.chain, n_ids)[0])
         self._found.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
 

@@ -126,8 +126,8 @@ class CachingSeats(Seats):
         is_first = not request.n_preemptions
         super().admit(request, reserve_tokens, now_ps)
         n_ids = request.prefilled_tokens // self._block_tokens
+        request.n_held_ids, request.copies, request.idle_hit_blocks = n_ids, set(), 0
         self._hold(request, n_ids)
-        request.n_held_ids, request.duplicate_blocks, request.idle_hit_blocks = n_ids, 0, 0
         self._recorder.find(request.row, request.prefilled_tokens, is_first=is_first)
 
     def _hold(self, request: Request, n_ids: int) -> None:
@@ -143,13 +143,13 @@ class CachingSeats(Seats):
         self._insert(request, kv_tokens)
         cache = self._cache
         n_blocks = -(-kv_tokens // self.pool.block_size)
-        n_own = n_blocks - request.n_held_ids * cache.blocks_per_id + request.duplicate_blocks
-        n_free = cache.release(request.chain, request.n_held_ids, n_own)
+        n_own = n_blocks - request.n_held_ids * cache.blocks_per_id
+        n_free = cache.release(request.chain, request.n_held_ids, n_own, request.copies)
         self.pool.release(n_free)
         return n_free
 
     def _insert(self, request: Request, kv_tokens: int) -> None:
         n_ids = min(kv_tokens // self._block_tokens, len(request.chain))
         if n_ids > request.n_held_ids:
-            request.duplicate_blocks += self._cache.insert(request.chain, request.n_held_ids, n_ids)
+            self._cache.insert(request.chain, request.n_held_ids, n_ids, request.copies)
             request.n_held_ids = n_ids

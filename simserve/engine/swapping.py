@@ -104,7 +104,7 @@ class SwappingCachingSeats(SwappingSeats, CachingSeats):
         n_found = n_here * self._cache.blocks_per_id
         self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)
         self.pool.take(self.view.blocks_for(request.prefilled_tokens) - n_found, from_reserved=False)
-        request.duplicate_blocks = self._cache.insert(request.chain, n_here, n_ids)
+        self._cache.insert(request.chain, n_here, n_ids, request.copies)
         request.n_held_ids = n_ids
         return n_found
 

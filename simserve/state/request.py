@@ -30,7 +30,7 @@ class Request:
     __slots__ = (
         "arrival_ps",
         "chain",
-        "duplicate_blocks",
+        "copies",
         "emitted_tokens",
         "idle_hit_blocks",
         "join_step",
@@ -56,11 +56,11 @@ class Request:
     join_step: int
     joined_ps: int
     kv_offset: int
-    # Of a request whose replica caches prefixes: the ids of its blocks, those that it holds, and its blocks that
-    # somebody else holds too.
+    # Of a request whose replica caches prefixes: the ids of its blocks, how many of them it holds, and of which
+    # of those it has a copy while others have them too.
     chain: Sequence[int]
     n_held_ids: int
-    duplicate_blocks: int
+    copies: set[int]
 
     # Where a router asks for it: whose request it is, "" if nobody's.
     session: str

@@ -8,6 +8,7 @@ import pytest
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.schedulers.chunked import Chunked
@@ -166,3 +167,15 @@ def test_an_unbounded_cache_finds_what_mooncakes_conversations_share() -> None:
     cluster = serve(replace(setup, block_tokens=512), load)
     assert cached(cluster) == found
     assert sum(found) / load.prompt_tokens.sum() == pytest.approx(0.373, abs=0.001)
+
+
+def test_a_copy_of_what_others_computed_takes_no_room_from_its_owner_once_they_have_gone() -> None:
+    # Both begin with the same three ids and compute them at once; the longer one needs all blocks but one in the end.
+    setup = replace(
+        replica_setup(Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False), n_blocks=41, block_size=1),
+        block_tokens=1,
+    )
+    load = trace([0.0] * 5, [1, 1, 1, 4, 40], [1, 1, 1, 2, 1])
+    ids = np.array([0, 1, 2, 3, 0, 1, 2, 3])
+    cluster = serve(setup, replace(load, prefixes=Prefixes.from_ids(1, ids, np.array([0, 0, 0, 0, 4, 8]))))
+    assert (cluster.recorder.columns["status"] == FINISHED).all()

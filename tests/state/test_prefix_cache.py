@@ -14,8 +14,9 @@ def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int
     """A request that comes, computes what is not there, and goes; returns how many ids it found."""
     found = cache.match(chain, len(chain))
     cache.pin(chain, found)
-    cache.insert(chain, found, len(chain))
-    cache.release(chain, len(chain), own_blocks)
+    mine: set[int] = set()
+    cache.insert(chain, found, len(chain), mine)
+    cache.release(chain, len(chain), own_blocks, mine)
     return found
 
 
@@ -36,21 +37,21 @@ def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
 def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
     cache = PrefixCache()
     first, second = [1, 2, 3], [1, 2, 4]
-    assert cache.insert(first, 0, 3) == 0
+    cache.insert(first, 0, 3, set())
     assert cache.idle_blocks_among(second, 2) == 0
     assert cache.pin(second, 2) == 0
-    assert cache.insert(second, 2, 3) == 0
+    cache.insert(second, 2, 3, set())
     assert (cache.pinned_blocks, cache.idle_blocks) == (4, 0)
-    assert cache.release(first, 3) == 1  # block 3 alone; the second holds 1 and 2
+    assert cache.release(first, 3, 0, set()) == 1  # block 3 alone; the second holds 1 and 2
     assert (cache.pinned_blocks, cache.idle_blocks) == (3, 1)
-    assert cache.release(second, 3) == 3
+    assert cache.release(second, 3, 0, set()) == 3
     assert (cache.pinned_blocks, cache.idle_blocks) == (0, 4)
 
 
 def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
     cache = PrefixCache(blocks_per_id=32)  # ids of 512 tokens over blocks of 16
     served(cache, [1, 2, 3])
-    assert cache.insert([1], 0, 1) == 0  # another computed block 1 again, and now holds it
+    cache.insert([1], 0, 1, set())  # another computed block 1 again, and now holds it
     assert cache.idle_blocks_among([1, 2, 3], 3) == 64
     assert cache.pin([1, 2, 3], 3) == 64
     assert cache.pinned_blocks == 96
@@ -69,7 +70,7 @@ def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first()
 
 def test_what_is_held_is_never_given_up() -> None:
     cache = PrefixCache()
-    cache.insert([1, 2], 0, 2)
+    cache.insert([1, 2], 0, 2, set())
     served(cache, [3])
     assert cache.evict(1) == 1
     assert (cache.match([1, 2], 2), cache.match([3], 1)) == (2, 0)
@@ -84,15 +85,28 @@ def test_an_id_of_many_blocks_is_given_up_as_a_whole() -> None:
     assert (cache.idle_blocks, cache.match([1, 2], 2)) == (32, 1)
 
 
-def test_two_that_compute_the_same_at_once_both_keep_their_blocks_and_the_second_frees_its_own_at_its_end() -> None:
+def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_found() -> None:
     cache = PrefixCache()
-    chain = [1, 2]
-    assert cache.insert(chain, 0, 2) == 0
-    assert cache.insert(chain, 0, 2) == 2  # computed in other blocks, which remain its own
-    assert cache.pinned_blocks == 2
-    assert cache.release(chain, 2) == 0  # the first goes; the second counts on blocks 1 and 2 too
-    assert cache.release(chain, 2, own_blocks=2) == 4
+    chain, mine, other = [1, 2], set[int](), set[int]()
+    cache.insert(chain, 0, 2, mine)
+    cache.insert(chain, 0, 2, other)  # computed in other blocks, which remain its own
+    assert (mine, other, cache.pinned_blocks) == (set(), {1, 2}, 2)
+    assert cache.release(chain, 2, 0, mine) == 2  # its blocks go, and those of the other stand for them
+    assert (other, cache.pinned_blocks, cache.idle_blocks) == (set(), 2, 2)
+    assert cache.pin(chain, 2) == 0  # whoever comes now shares them
+    assert cache.release(chain, 2, 0, other) == 0
+    assert cache.release(chain, 2, 0, set()) == 2
     assert (cache.pinned_blocks, cache.idle_blocks, len(cache)) == (0, 4, 2)
+
+
+def test_who_goes_first_takes_its_copy_along() -> None:
+    cache = PrefixCache()
+    chain, mine, other = [1, 2], set[int](), set[int]()
+    cache.insert(chain, 0, 2, mine)
+    cache.insert(chain, 0, 2, other)
+    assert cache.release(chain, 2, 0, other) == 2
+    assert (other, cache.pinned_blocks, cache.idle_blocks) == (set(), 2, 2)
+    assert cache.release(chain, 2, 0, mine) == 2
 
 
 def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> None:
@@ -100,7 +114,7 @@ def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> Non
     late = [1, 2]
     assert cache.match(late, 2) == 0  # it starts, finding nothing,
     served(cache, [1])  # another computes block 1 and goes,
-    assert cache.insert(late, 0, 2) == 0  # and what is idle then is free for other use, at once
+    cache.insert(late, 0, 2, set())  # and what is idle then is free for other use, at once
     assert (cache.pinned_blocks, cache.idle_blocks) == (2, 1)
     assert cache.evict(1) == 1
     assert cache.match(late, 2) == 2
@@ -121,73 +135,75 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
 
 @dataclass
 class Naive:
-    """The same cache, a list of single blocks and a loop for everything."""
+    """The same cache, a list of copies an id and a loop for everything."""
 
     blocks_per_id: int
-    holds: list[list[int]] = field(default_factory=list)
-    """Ids that each request holds."""
+    copies: dict[int, list[list["Hold"]]] = field(default_factory=dict)
+    """Of each id that is here its copies, and who uses each; an idle one is used by nobody."""
     idle: list[list[int | None]] = field(default_factory=list)
-    """[id, ...] a block with an id, [None] one without; the next to be given up first."""
+    """[id] the blocks of an id, [None] one without; the next to be given up first."""
 
     def is_held(self, block: int) -> bool:
-        return any(block in hold for hold in self.holds)
-
-    def is_here(self, block: int) -> bool:
-        return self.is_held(block) or [block] in self.idle
+        return any(self.copies.get(block, []))
 
     def match(self, chain: Sequence[int]) -> int:
         n = 0
-        while n < len(chain) and self.is_here(chain[n]):
+        while n < len(chain) and chain[n] in self.copies:
             n += 1
         return n
 
-    def hold(self, hold: list[int], block: int) -> int:
-        """1 if somebody else holds it."""
-        held = self.is_held(block)
-        if [block] in self.idle:
+    def share(self, hold: "Hold", block: int) -> None:
+        if not self.is_held(block):
             self.idle.remove([block])
+        self.copies[block][0].append(hold)
         hold.append(block)
-        return int(held)
 
-    def compute(self, hold: list[int], block: int) -> int:
-        was_idle = [block] in self.idle
-        duplicates = self.hold(hold, block)
-        if was_idle:
+    def compute(self, hold: "Hold", block: int) -> None:
+        if block in self.copies and not self.is_held(block):
+            self.idle.remove([block])
             self.idle[:0] = [[None]] * self.blocks_per_id
-        return duplicates
+            del self.copies[block]
+        self.copies.setdefault(block, []).append([hold])
+        hold.append(block)
 
-    def release(self, hold: list[int], own_blocks: int) -> None:
-        self.holds.remove(hold)
+    def release(self, hold: "Hold", own_blocks: int) -> None:
+        named: list[list[int | None]] = []
+        for block in reversed(hold):
+            copies = self.copies[block]
+            users = next(users for users in copies if any(each is hold for each in users))
+            users[:] = [each for each in users if each is not hold]
+            if not users and len(copies) == 1:
+                named.append([block])
+            elif not users:
+                copies[:] = [each for each in copies if each]
+                own_blocks += self.blocks_per_id
         self.idle += [[None]] * own_blocks
-        self.idle += [[block] for block in reversed(hold) if not self.is_held(block)]
+        self.idle += named
 
     def evict(self, n_blocks: int) -> int:
         n = 0
         while n < n_blocks:
-            n += self.cost(self.idle.pop(0))
+            entry = self.idle.pop(0)
+            n += self.cost(entry)
+            if entry[0] is not None:
+                del self.copies[entry[0]]
         return n
 
     def cost(self, entry: list[int | None]) -> int:
         return 1 if entry == [None] else self.blocks_per_id
 
     def counts(self) -> tuple[int, int, int]:
-        """Blocks held, blocks idle, ids here."""
-        held = {block for hold in self.holds for block in hold}
-        named = sum(entry != [None] for entry in self.idle)
-        return len(held) * self.blocks_per_id, sum(map(self.cost, self.idle)), len(held) + named
+        """Blocks of ids held, each id counted once; blocks idle; ids here."""
+        n_held = sum(map(self.is_held, self.copies))
+        return n_held * self.blocks_per_id, sum(map(self.cost, self.idle)), len(self.copies)
 
 
 TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=1, max_size=6)
 STEPS = st.lists(st.tuples(st.sampled_from(["start", "compute", "end", "evict"]), st.integers(0, 11)), max_size=60)
 
 
-class Identity(list[int]):
-    """A list that equals itself alone, so that two requests with equal holds are two."""
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = None
+class Hold(list[int]):
+    """The ids that a request holds; two requests that hold the same are two."""
 
 
 @given(texts=TEXTS, steps=STEPS, blocks_per_id=st.sampled_from([1, 3]))
@@ -197,32 +213,29 @@ def test_it_does_what_a_list_of_blocks_does(
     ids: dict[tuple[int, ...], int] = {}
     chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
     cache, naive = PrefixCache(blocks_per_id), Naive(blocks_per_id)
-    running: list[tuple[list[int], Identity, list[int]]] = []
+    running: list[tuple[list[int], Hold, set[int]]] = []
     for what, n in steps:
         if what == "start":
-            chain, hold = chains[n % len(chains)], Identity()
+            chain, hold = chains[n % len(chains)], Hold()
             found = cache.match(chain, len(chain))
             assert found == naive.match(chain)
             n_idle = cache.idle_blocks_among(chain, found)
             assert n_idle == sum(blocks_per_id for block in chain[:found] if not naive.is_held(block))
             assert cache.pin(chain, found) == n_idle
-            naive.holds.append(hold)
-            assert sum(naive.hold(hold, block) for block in chain[:found]) * blocks_per_id + n_idle == (
-                found * blocks_per_id
-            )
-            running.append((chain, hold, [0]))
+            for block in chain[:found]:
+                naive.share(hold, block)
+            running.append((chain, hold, set()))
         elif what == "compute" and running:
-            chain, hold, duplicates = running[n % len(running)]
-            end = min(len(chain), len(hold) + 1 + n % 3)
-            said = cache.insert(chain, len(hold), end)
-            assert said == sum(naive.compute(hold, block) for block in chain[len(hold) : end]) * blocks_per_id
-            duplicates[0] += said
+            chain, hold, copies = running[n % len(running)]
+            new = chain[len(hold) : len(hold) + 1 + n % 3]
+            cache.insert(chain, len(hold), len(hold) + len(new), copies)
+            for block in new:
+                naive.compute(hold, block)
         elif what == "end" and running:
-            chain, hold, duplicates = running.pop(n % len(running))
+            chain, hold, copies = running.pop(n % len(running))
             free_before = cache.idle_blocks
-            own_blocks = duplicates[0] + n % 3
-            freed = cache.release(chain, len(hold), own_blocks)
-            naive.release(hold, own_blocks)
+            freed = cache.release(chain, len(hold), n % 3, copies)
+            naive.release(hold, n % 3)
             assert freed == cache.idle_blocks - free_before
         elif what == "evict":
             n_blocks = min(n, cache.idle_blocks)

@@ -114,8 +114,8 @@ def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
         chain = load.prefixes.of(i)
         n = cache.match(chain, (prompt_tokens - 1) // 512)
         cache.pin(chain, n)
-        cache.insert(chain, n, len(chain))
-        cache.release(chain, len(chain))
+        cache.insert(chain, n, len(chain), set())
+        cache.release(chain, len(chain), 0, set())
         served.append(512 * n)
     cache.check()
     assert served == hits
