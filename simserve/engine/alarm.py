@@ -1,11 +1,11 @@
 """Clock and Alarm: simpy's environment in whole picoseconds, and an event that can be set again and again."""
 
 from collections.abc import Callable
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any
 
-from simpy import Environment, Event
-from simpy.events import EventPriority
+from simpy import Environment
+from simpy.core import EmptySchedule
 
 TRANSFER_PHASE = 1 << 19
 """At one instant step ends commit first, in replica order (their priority is the replica's index, below this), then
@@ -37,34 +37,37 @@ class Clock(Environment):
         """The current instant."""
         return self._now  # type: ignore[return-value]  # only integers are ever scheduled
 
+    def step(self) -> None:
+        """Fire the next alarm; raises EmptySchedule when there is none.
 
-class Alarm(Event):
+        fast: alarms are all there is to come, and have one action each, so Environment.step's way with the callbacks,
+        values and failures of an event is not needed.
+        """
+        if not self.events:
+            raise EmptySchedule
+        at_ps, _, _, alarm = heappop(self.events)
+        self._now = at_ps
+        if alarm.due_ps == at_ps:
+            alarm.due_ps = None
+            alarm.action(at_ps)
+
+
+class Alarm:
     """Calls one action, with the instant, at an instant; setting it again replaces the instant.
 
     fast: one object for the whole run. An entry that was replaced stays in simpy's heap and is passed over when its
     time comes, which costs less than an event, a process and an interrupt each time.
     """
 
+    __slots__ = ("_eid", "_events", "_priority", "action", "due_ps")
+
     def __init__(self, clock: Clock, action: Callable[[int], None], phase: int) -> None:
-        super().__init__(clock)
-        self._ok = True
-        self._value = None
-        self._clock = clock
-        self._action = action
-        self._priority = EventPriority(phase)
-        self._fires: list[Callable[[Any], None]] = [self._fire]
-        self.callbacks = self._fires
-        self._events, self._eid = clock.events, clock._eid
+        self.action = action
         self.due_ps: int | None = None
+        self._priority = phase
+        self._events, self._eid = clock.events, clock._eid
 
     def set(self, at_ps: int) -> None:
         """Fire at that instant, and not at the one set before."""
         self.due_ps = at_ps
         heappush(self._events, (at_ps, self._priority, next(self._eid), self))  # fast: Environment.schedule, inlined
-
-    def _fire(self, _: Event) -> None:
-        self.callbacks = self._fires  # simpy took it; a replaced entry may still come
-        now_ps = self._clock._now
-        if now_ps == self.due_ps:
-            self.due_ps = None
-            self._action(now_ps)  # type: ignore[arg-type]  # only integers are ever scheduled
