@@ -54,6 +54,7 @@ def summary(
             "end_s": window.end_s,
             "duration_s": window.duration_s,
             "ends_with": window.ends_with,
+            "settled": window.settled,
         },
         "requests": {"offered": len(requests["arrival_s"]), "arrived": window.n_requests, **n},
         "slo": dict(facts.slo),

@@ -27,6 +27,10 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
     said = []
     if not window.n_requests:
         return ["no request arrived in the measured window; shorten measure.warmup_s or offer more requests"]
+    if window.settled is False:
+        said.append(
+            "no end of the warm-up was found, so nothing is left out; make the run longer, or say measure.warmup_s"
+        )
     if found["saturated"]:
         said.append(
             "the backlog grew through the whole window: more arrives than is served, and latencies say how long the "

@@ -86,9 +86,7 @@ def _check_measure(draft: Draft, workload: Workload) -> None:
         draft.flaw(
             ("measure", "warmup_requests"), "warm-up is given by warmup_s or by warmup_requests", None, "leave one out"
         )
-    if warmup_s == "auto":
-        draft.flaw(("measure", "warmup_s"), "finding the warm-up is not there yet", "auto", "give seconds")
-    elif warmup_s is not None:
+    if warmup_s is not None and warmup_s != "auto":
         end_s, what = _expected_end(draft, workload)
         if end_s is not None and 0 < warmup_s >= end_s:
             draft.flaw(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")

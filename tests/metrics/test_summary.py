@@ -52,7 +52,8 @@ def steady(
 
 def test_counts_and_rates_are_those_worked_by_hand() -> None:
     found = summarised(end_s=5.0)
-    assert found["window"] == {"start_s": 0.0, "end_s": 4.0, "duration_s": 4.0, "ends_with": "last arrival"}
+    ends = {"start_s": 0.0, "end_s": 4.0, "duration_s": 4.0, "ends_with": "last arrival"}
+    assert found["window"] == ends | {"settled": None}
     assert found["requests"] == {
         "offered": 3,
         "arrived": 3,

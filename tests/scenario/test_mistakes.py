@@ -246,21 +246,6 @@ def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
     assert message.startswith("command line --set cluster.pools.0.gpu=h100-sxn: ")
 
 
-# -- what comes later --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "measure.warmup_s=auto",
-    ],
-)
-def test_what_comes_with_a_later_release_says_not_yet(said: Said, small: str, override: str) -> None:
-    (message,) = said(small, override)
-    assert message.startswith("command line --set ")
-    assert "not there yet" in message
-
-
 TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
 
 
