@@ -57,12 +57,21 @@ def _none(found: Mapping[str, Any], wanted: str) -> str:
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a load, the lowest first, below the heads of the columns."""
-    keys = [key for key in SHORT if key in found["points"][0] and (key in found["slo"] or key in ASKED)]
-    heads = [f"{level} {SHORT[key]}" for key in keys for level in ("p50", "p99")]
+    keys, heads = latency_heads(found)
     return [("requests/s", "attained", *heads), *(_row(point, keys) for point in found["points"])]
 
 
+def latency_heads(found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Latencies that a table of what was tried shows, and what their columns are called."""
+    keys = [key for key in SHORT if key in found["points"][0] and (key in found["slo"] or key in ASKED)]
+    return keys, [f"{level} {SHORT[key]}" for key in keys for level in ("p50", "p99")]
+
+
+def latency_cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    """What stands in these columns."""
+    return [seconds(point[key][level]) for key in keys for level in ("p50", "p99")]
+
+
 def _row(point: Mapping[str, Any], keys: Sequence[str]) -> Sequence[str]:
-    cells = [seconds(point[key][level]) for key in keys for level in ("p50", "p99")]
     attained = "saturated" if point["saturated"] else share(point["attained_frac"])
-    return (rate(point["offered_per_s"]), attained, *cells)
+    return (rate(point["offered_per_s"]), attained, *latency_cells(point, keys))

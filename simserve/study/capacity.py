@@ -124,16 +124,20 @@ class Unbounded:
 
 def find_capacity(question: Question, told: Told | None = None) -> Capacity | Unbounded:
     """Search. Raises SimserveError where there is no SLO to hold a load to, or no rate to search over."""
-    slo = question.scenario.slo
-    if not slo.classes and all(limit is None for _, limit in slo.default):
-        rule = "needs an slo to be held to, got none"
-        raise SimserveError(f"{question.scenario.name}: {rule}; give one, such as slo: {{ttft_s: 0.5, tpot_s: 0.05}}")
+    check_slo(question.scenario)
     return search(question, lambda scale, seeds: replicate([at_scale(question.scenario, scale)], seeds)[0], told)
 
 
 def search(question: Question, runs_at: RunsAt, told: Told | None = None) -> Capacity | Unbounded:
     """Likewise, whatever it is that runs."""
     return _Search(question, runs_at, told).answer()
+
+
+def check_slo(scenario: Scenario) -> None:
+    """Raises SimserveError where there is none."""
+    if not scenario.slo.classes and all(limit is None for _, limit in scenario.slo.default):
+        rule = "needs an slo to be held to, got none"
+        raise SimserveError(f"{scenario.name}: {rule}; give one, such as slo: {{ttft_s: 0.5, tpot_s: 0.05}}")
 
 
 class _Search:

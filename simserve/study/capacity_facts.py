@@ -23,12 +23,12 @@ def capacity_facts(found: Capacity | Unbounded) -> dict[str, Any]:
         "slo_classes": list(scenario.slo.classes),
         "state": "found" if isinstance(found, Capacity) else "every load" if found.is_met else "no load",
         "answer": _answer(found) if isinstance(found, Capacity) else None,
-        "points": [_point(point) for point in points],
+        "points": [point_facts(point) for point in points],
     }
 
 
 def _answer(found: Capacity) -> Mapping[str, Any]:
-    rate, fleet = found.offered_per_s, _fleet(found.question.scenario)
+    rate, fleet = found.offered_per_s, fleet_of(found.question.scenario)
     return {
         "confidence": CONFIDENCE,
         "n_seeds": len(found.below.runs),
@@ -48,7 +48,7 @@ def _share(item: tuple[str, float]) -> float:
     return item[1]
 
 
-def _fleet(scenario: Scenario) -> dict[str, float]:
+def fleet_of(scenario: Scenario) -> dict[str, float]:
     """GPUs, their price by the catalog, and the power that their data sheets allow."""
     found = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
     return {
@@ -62,7 +62,8 @@ def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
     return {key: value / amount for key, value in vars(rate).items()} if amount else None
 
 
-def _point(point: Point) -> dict[str, Any]:
+def point_facts(point: Point) -> dict[str, Any]:
+    """What was tried, and what came of it."""
     return {
         "scale": point.scale,
         "offered_per_s": point.offered_per_s,

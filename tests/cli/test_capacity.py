@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from simserve.report.fleet_size import sentence
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 
@@ -44,3 +45,23 @@ def test_without_an_slo_it_is_refused(tmp_path: Path) -> None:
     outcome = invoke("capacity", write_scenario(tmp_path, slo={}))
     assert outcome.exit_code == 2
     assert outcome.err.startswith("simserve: error: tiny: needs an slo to be held to")
+
+
+def test_it_says_how_many_replicas_a_load_needs(tmp_path: Path) -> None:
+    scenario = write_scenario(tmp_path)
+    outcome = invoke("capacity", scenario, "--replicas", "serve")
+    assert outcome.exit_code == 0
+    assert outcome.out.startswith("tiny needs 1 replica of serve, 1 GPU in all at 4.00 dollars an hour, for ")
+    assert json.loads(invoke("capacity", scenario, "--replicas", "serve", "--json").out)["answer"]["replicas"] == 1
+
+
+def test_where_no_number_of_replicas_is_enough_it_says_where_it_stopped() -> None:
+    asked = {
+        "scenario": {"name": "tiny"},
+        "pool": "serve",
+        "slo": {"ttft_s": 0.001},
+        "slo_classes": [],
+        "goal_frac": 0.99,
+    }
+    told = sentence(asked | {"answer": None, "points": [{"replicas": 1024, "offered_per_s": 5.0}]})
+    assert told.startswith("tiny needs more than 1,024 replicas of serve, where the search stopped, so that 99 % of ")
