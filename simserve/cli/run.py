@@ -62,10 +62,12 @@ def _render(results: "Results") -> str:
 def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
     """The verdict, the short table, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.groups import class_table
+    from simserve.report.answers import Answers
+    from simserve.report.groups import group_tables
+    from simserve.report.mechanisms import asked_for
     from simserve.report.verdict import prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
-    by_class = terminal.table(class_table(summary))
-    parts = (verdict(summary), terminal.table(terminal_table(summary)), by_class, prediction(summary), where)
+    rows = (terminal_table(summary), *group_tables(summary), asked_for(Answers(summary)))
+    parts = (verdict(summary), *(terminal.table(each) for each in rows), prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

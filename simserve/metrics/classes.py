@@ -8,6 +8,7 @@ import numpy as np
 
 from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.kv import preemptions
+from simserve.metrics.reasons import reasons
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
@@ -67,7 +68,8 @@ def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str,
     tokens = {key: int(requests[key][finished].sum()) for key in ("prompt_tokens", "output_tokens")}
     return {
         "requests": {"arrived": window.n_requests}
-        | {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES},
+        | {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
+        | {"reasons": reasons(requests, window)},
         "offered_per_s": window.n_requests / window.duration_s,
         "requests_per_s": int(np.count_nonzero(finished)) / window.duration_s,
         "input_tokens_per_s": tokens["prompt_tokens"] / window.duration_s,

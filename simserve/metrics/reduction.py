@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.classes import by_class, by_tenant, class_cautions
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
-from simserve.metrics.retries import wasted
-from simserve.metrics.speculation import speculation
+from simserve.metrics.mechanisms import Measured
 from simserve.metrics.stats import Distribution, distribution
 from simserve.metrics.summary import summary
 from simserve.metrics.timeseries import time_series
@@ -58,17 +56,12 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
         "spans": spans,
         "timeseries": series.columns,
     }
-    said = summary(requests, facts, window, latencies, met, use, wasted(requests, tables.steps))
 
     def latencies_of(some: Flags) -> dict[str, Distribution]:
         return _latencies(requests, counted & some, rows, spans, answers_whole)
 
-    said["speculation"] = speculation(requests, spans, tables.steps, window, facts)
-    said["slo_classes"] = facts.slo_classes
-    said["classes"] = by_class(requests, facts, window, met, latencies_of)
-    said["tenants"] = by_tenant(requests, facts, window, met, latencies_of)
-    said["warnings"] += class_cautions(said["classes"])
-    return Reduced(columns, said, vllm_bench(requests, window, latencies, met, fastest))
+    run = Measured(requests, spans, tables.steps, facts, window, met, use, latencies_of)
+    return Reduced(columns, summary(run, latencies), vllm_bench(requests, window, latencies, met, fastest))
 
 
 def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:

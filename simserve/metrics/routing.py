@@ -19,6 +19,7 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any
     prefilled: Ints = requests["prefill_replica"]
     served: Ints = requests["replica"]
     replica = np.where(prefilled >= 0, prefilled, served)
+    replica = np.where(np.append(entries, False)[replica], replica, -1)  # the decode router's are not of this choice
     counts = np.bincount(replica[window.has & (replica >= 0)], minlength=len(entries))[entries]
     n_routed = int(counts.sum())
     return {

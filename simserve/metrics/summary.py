@@ -1,46 +1,37 @@
 """Summary: what summary.json holds. Docs of every key: docs/outputs.md."""
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from simserve import __version__
+from simserve.metrics.classes import class_cautions
 from simserve.metrics.goodput import attainment, goodput
-from simserve.metrics.host_tier import host_tier
 from simserve.metrics.kv import kv_use, preemptions
-from simserve.metrics.prefix_cache import prefix_cache
-from simserve.metrics.retries import retries
-from simserve.metrics.routing import routing
+from simserve.metrics.mechanisms import Measured, mechanisms
+from simserve.metrics.reasons import reasons
 from simserve.metrics.saturation import is_saturated
-from simserve.metrics.sessions import sessions
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
-from simserve.metrics.transfer import transfer
 from simserve.metrics.trust import cautions, trust
-from simserve.metrics.utilisation import Shares, Utilisation
-from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Flags
-from simserve.tables.facts import PoolFacts, RunFacts
+from simserve.metrics.utilisation import Shares
+from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
 
 FATES = ("finished", "rejected", "timed_out", "unfinished")
 
 
-def summary(
-    requests: Columns,
-    facts: RunFacts,
-    window: Window,
-    latencies: Mapping[str, Distribution],
-    met: Mapping[str, Flags],
-    use: Utilisation,
-    computed_for_nobody: Mapping[str, Any],
-) -> dict[str, Any]:
+def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, Any]:
     """Everything that is reported of a run in numbers; NaN where a number could not be measured."""
-    n = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
-    attained = attainment(requests, window, met)
+    requests, facts, window = run.requests, run.facts, run.window
+    fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
+    attained = attainment(requests, window, run.met)
     correlated = bool(attained and attained["correlated"])
-    found = trust(facts, window, is_saturated(requests, window), correlated, n["finished"])
+    found = trust(facts, window, is_saturated(requests, window), correlated, fates["finished"])
+    told = mechanisms(run)
+    warnings = (facts.warnings, cautions(found, facts, window, fates["finished"]), class_cautions(told["classes"]))
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -56,27 +47,23 @@ def summary(
             "ends_with": window.ends_with,
             "settled": window.settled,
         },
-        "requests": {"offered": len(requests["arrival_s"]), "arrived": window.n_requests, **n},
+        "requests": {"offered": len(requests["arrival_s"]), "arrived": window.n_requests, **fates}
+        | {"reasons": reasons(requests, window)},
         "slo": dict(facts.slo),
+        "slo_classes": facts.slo_classes,
         **{name: _latency(found_in) for name, found_in in latencies.items()},
         **throughput(requests, window),
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
-        "retries": retries(requests, window),
-        "wasted": dict(computed_for_nobody),
         "preemptions": preemptions(requests, window),
-        "prefix_cache": prefix_cache(requests, window),
-        "transfer": transfer(requests, window, facts, use),
-        "routing": routing(requests, window, facts),
-        "host_tier": host_tier(requests, window, facts),
-        "sessions": sessions(requests, window),
+        **told,
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
-        **vars(use.whole),
-        "pools": [_pool(*each) for each in zip(facts.pools, use.by_pool, strict=True)],
+        **vars(run.use.whole),
+        "pools": [_pool(*each) for each in zip(facts.pools, run.use.by_pool, strict=True)],
         "trust": found,
         "notes": list(facts.notes),
-        "warnings": [*facts.warnings, *cautions(found, facts, window, n["finished"])],
+        "warnings": list(chain(*warnings)),
     }
 
 

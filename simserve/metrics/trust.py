@@ -45,8 +45,8 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
         said.append(f"p99 of {n_finished} requests is a guess; {FEW_FOR_P99} are the least")
     if n_finished < window.n_requests:
         said.append(
-            f"latencies are those of the {n_finished} requests that finished; {window.n_requests - n_finished} of the "
-            "window did not, and count as misses"
+            f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} of "
+            "the window did not, and count as misses"
         )
     if found["interval_too_narrow"]:
         said.append(

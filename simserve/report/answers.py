@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.formats import LATENCIES, count, number, plural, rate, seconds, share
+from simserve.report.formats import LATENCIES, count, number, plural, rate, share
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
+
+UNEVEN = 3
+"""How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class Answers:
         """What the verdict is about: the run as that class had it, or as a whole."""
         worst = self.judged_class
         return self if worst is None else self.classes[worst]
+
+    @property
+    def tenants(self) -> dict[str, "Answers"]:
+        """The run as each tenant had it."""
+        found = self.summary.get("tenants") or {}
+        return {name: Answers({**self.summary, **own, "classes": None}) for name, own in found.items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
@@ -114,6 +123,39 @@ class Answers:
         return self.number("preemptions", "requests_frac")
 
     @property
+    def has_retries(self) -> bool:
+        """Clients asked again, so that what arrived are attempts, not what users wanted."""
+        return (self.number("retries", "attempts_per_request") or 0) > 1
+
+    @property
+    def asked(self) -> str:
+        """What arrived in the window: `8,927 attempts`, or `12,000 requests` where nobody asked again."""
+        return plural(self.n("arrived"), "attempt" if self.has_retries else "request")
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why requests of the window got no full answer, the most frequent reasons first."""
+        return dict((self.summary.get("requests") or {}).get("reasons") or {})
+
+    @property
+    def mean_outstanding(self) -> float | None:
+        """Requests at a replica on average, by Little's law; None where they are handed over, or not all answered."""
+        entered_per_s, stay_s = self.number("requests_per_s"), self.number("e2e_s", "mean")
+        if self.summary.get("transfer") or self.n("finished") < self.n("arrived") or not entered_per_s or not stay_s:
+            return None
+        return (
+            entered_per_s
+            * stay_s
+            / sum(int(pool["n_replicas"]) * int(pool["ranks_per_replica"]) for pool in self.pools)
+        )
+
+    @property
+    def is_uneven(self) -> bool:
+        """Requests lie at the replicas far more unevenly than chance alone would spread them."""
+        mean, spread = self.mean_outstanding, self.number("routing", "outstanding_std")
+        return mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5
+
+    @property
     def binds(self) -> str | None:
         """What holds requests up most, of prefill, link and decode; None where they are one, or nothing does."""
         return (self.summary.get("transfer") or {}).get("binds")
@@ -155,7 +197,6 @@ class Answers:
                 "Rejected, timed out, unfinished",
                 " / ".join(count(self.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
             ),
-            *self._asking_again(),
             ("Preemptions", count(at("preemptions", "n"))),
             ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
             ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
@@ -164,101 +205,6 @@ class Answers:
             ("FLOP utilisation (MFU)", share(at("mfu"))),
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
-            *self._found(),
-            *self._routed(),
-            *self._speculation(),
-            *self._handing_over(),
-            *self._beside_the_gpus(),
-            *self._in_sessions(),
-        ]
-
-    def _asking_again(self) -> list[tuple[str, str]]:
-        """What clients did that gave up, or asked again."""
-        attempts, wasted = self.number("retries", "attempts_per_request"), self.number("wasted", "frac")
-        told = []
-        if attempts is not None and attempts > 1:
-            told.append(("Attempts a request", rate(attempts)))
-            told.append(("Answered in the end", share(self.number("retries", "succeeded_frac"))))
-        return [*told, ("Tokens computed for nobody", share(wasted))] if wasted else told
-
-    def _found(self) -> list[tuple[str, str]]:
-        """What prefix caches had."""
-        hit_frac = self.number("prefix_cache", "hit_frac")
-        return [("Prompt tokens found in the cache", share(hit_frac))] if hit_frac else []
-
-    def _routed(self) -> list[tuple[str, str]]:
-        """How far apart the router let its replicas come."""
-        if not self.summary.get("routing"):
-            return []
-        spread, kept_frac = self.number("routing", "outstanding_std"), self.number("routing", "session_kept_frac")
-        kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
-        return [("Requests at a replica, standard deviation", rate(spread)), *kept]
-
-    def _beside_the_gpus(self) -> list[tuple[str, str]]:
-        """What went to host memory and disk, and came from there."""
-        if not self.summary.get("host_tier"):
-            return []
-        at = self.number
-        out, back, read = (
-            f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
-        )
-        hits = {where: at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")}
-        return [
-            ("Requests swapped out", count(at("host_tier", "n_swaps"))),
-            (
-                "Copied by swaps, out / in",
-                f"{out} / {back}",
-            ),
-            ("Prefixes read from host and disk", read),
-            ("Tokens found on GPU / host / disk", " / ".join(map(count, hits.values()))),
-            ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
-        ]
-
-    def _speculation(self) -> list[tuple[str, str]]:
-        """What proposing tokens gave and took."""
-        if not self.summary.get("speculation"):
-            return []
-        at = self.number
-        return [
-            ("Tokens a request and step", rate(at("speculation", "tokens_per_step"))),
-            ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
-            ("Time spent drafting", share(at("speculation", "drafting_frac"))),
-        ]
-
-    def _handing_over(self) -> list[tuple[str, str]]:
-        """From prefill to decode replicas: each side, and the link between them."""
-        if not self.summary.get("transfer"):
-            return []
-        at = self.number
-        busy = [(f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in self.pools]
-        waits = [
-            (f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name)))
-            for name in ("prefill", "link", "decode")
-        ]
-        apart_frac = at("transfer", "apart_frac")
-        apart = [("Prefilled apart", share(apart_frac))] if apart_frac is not None and apart_frac < 1 else []
-        return [
-            *apart,
-            *busy,
-            ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
-            ("Handed over, p99", seconds(at("transfer", "p99"))),
-            *waits,
-            ("Held up most by", self.binds or "nothing"),
-        ]
-
-    def _in_sessions(self) -> list[tuple[str, str]]:
-        """Conversations and tasks whose requests wait for the answers of others."""
-        found = self.summary.get("sessions")
-        if not found:
-            return []
-        at = self.number
-        ends = " / ".join(count(found[end]) for end in ("finished", "refused", "cut"))
-        return [
-            ("Sessions finished, refused, cut off", ends),
-            ("Session, p50", seconds(at("sessions", "e2e_s", "p50"))),
-            ("Session, p99", seconds(at("sessions", "e2e_s", "p99"))),
-            ("Session, mean", seconds(at("sessions", "e2e_s", "mean"))),
-            ("Of it with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
         ]
 
     def trusts(self, key: str) -> bool:

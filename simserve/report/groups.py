@@ -1,6 +1,6 @@
 """Classes and tenants on the page and the terminal: a row each, in the terms in which the run is told as a whole."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from simserve.report.answers import Answers
@@ -11,6 +11,12 @@ COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2
 
 MOST_TENANTS = 100
 """A page with more rows is not read; summary.json has all."""
+
+FEW_TENANTS = 10
+"""As many as a terminal shows."""
+
+UNNAMED = "(none)"
+"""The tenant of requests that name none."""
 
 
 def classes(answers: Answers) -> str:
@@ -27,21 +33,23 @@ def classes(answers: Answers) -> str:
 
 def tenants(answers: Answers) -> str:
     """A row a tenant; nothing without."""
-    found: Mapping[str, Any] = answers.summary.get("tenants") or {}
+    found = answers.tenants
     if not found:
         return ""
-    rows = [
-        (text(name or "(none)"), _cells(Answers({**answers.summary, **own})))
-        for name, own in list(found.items())[:MOST_TENANTS]
-    ]
+    rows = [(text(name or UNNAMED), _cells(own)) for name, own in list(found.items())[:MOST_TENANTS]]
     more = f" The first {MOST_TENANTS} of {len(found)}." if len(found) > MOST_TENANTS else ""
     return section("tenants", "Tenants", f"By who sent them.{more}", table(("Tenant", *COLUMNS), rows))
 
 
-def class_table(summary: Mapping[str, Any]) -> Sequence[tuple[str, ...]]:
-    """The classes as text; the first row names the columns; nothing without classes."""
-    found = Answers(summary).classes
-    return [("Class", *COLUMNS), *((name, *_cells(own)) for name, own in found.items())] if found else []
+def group_tables(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
+    """The classes as text, and the tenants if they are few; the first row of each names the columns."""
+    answers = Answers(summary)
+    groups = {"Class": answers.classes, "Tenant": answers.tenants if len(answers.tenants) <= FEW_TENANTS else {}}
+    return [
+        [(title, *COLUMNS), *((name or UNNAMED, *_cells(own)) for name, own in found.items())]
+        for title, found in groups.items()
+        if found
+    ]
 
 
 def _cells(own: Answers) -> list[str]:

@@ -39,6 +39,7 @@ def render(results: "Results") -> str:
         sections.percentiles(answers),
         groups.classes(answers),
         groups.tenants(answers),
+        sections.told(answers),
         sections.use(answers),
         sections.replicas(replica_rows(evidence)),
         sections.scenario(results.scenario_yaml),

@@ -19,6 +19,7 @@ from simserve.report.formats import (
     seconds,
     share,
 )
+from simserve.report.mechanisms import mechanisms
 from simserve.report.replicas import COLUMNS, ReplicaRow
 from simserve.report.trust import cautions
 from simserve.report.verdict import HEADLINES, LEVELS, between, detail, latency_cells, prediction
@@ -68,7 +69,7 @@ def _predicted(answers: Answers) -> str:
 def _setup(answers: Answers) -> str:
     pools = listed([_pool(pool) for pool in answers.pools])
     window_s = answers.number("window", "duration_s")
-    measured = f"{plural(answers.n('arrived'), 'request')} in {seconds(window_s)}" if window_s else "No window"
+    measured = f"{answers.asked} in {seconds(window_s)}" if window_s else "No window"
     warmup_s = answers.number("window", "start_s")
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
     return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.</p>'
@@ -98,7 +99,7 @@ def _tile(label: str, value: str, lines: Iterable[str]) -> str:
 
 
 def _attainment_tile(answers: Answers) -> str:
-    of = prose(f"of {plural(answers.n('arrived'), 'request')}")
+    of = prose(f"of {answers.asked}")
     if not answers.has_slo:
         n_arrived = answers.n("arrived")
         return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
@@ -143,18 +144,33 @@ def percentiles(answers: Answers) -> str:
         (f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(answers, key))
         for key, meaning in LATENCIES.items()
     ]
-    note = "Requests that arrived in the window. TPOT leaves out the first token; ITL pools every gap of every request."
-    return section("percentiles", "Percentiles", note, table(head, rows))
+    of_all = ", of all classes together" if len(answers.classes) > 1 else ""
+    note = "TPOT leaves out the first token; ITL pools every gap of every request."
+    who = f"Requests that arrived in the window{of_all}."
+    return section("percentiles", "Percentiles", f"{who} {note}", table(head, rows))
 
 
 def use(answers: Answers) -> str:
     """Throughput and use, as pairs."""
+    return section("use", "Throughput and use", "", _facts(answers.facts()))
+
+
+def told(answers: Answers) -> str:
+    """What each mechanism that the run had did, under its name; nothing where it had none."""
+    found = mechanisms(answers)
+    body = "".join(
+        f'<div class="mechanism"><h3>{text(title)}</h3>{_facts(facts)}</div>' for title, facts in found.items()
+    )
+    return section("mechanisms", "Mechanisms", "", body) if found else ""
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> str:
     pairs = "".join(
         f'<div class="fact"><dt>{text(name)}</dt><dd>{prose(value)}</dd></div>'
-        for name, value in answers.facts()
+        for name, value in facts
         if not value.startswith(NONE)
     )
-    return section("use", "Throughput and use", "", f'<dl class="facts">{pairs}</dl>')
+    return f'<dl class="facts">{pairs}</dl>'
 
 
 def replicas(rows: Sequence[ReplicaRow]) -> str:

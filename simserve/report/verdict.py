@@ -39,6 +39,9 @@ HELD_UP = {
 }
 """Why requests that were handed over are late, by what binds."""
 
+REFUSED = "refused: "
+"""How the reasons of admission policies begin."""
+
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 GOAL = f"{GOAL_FRAC * 100:.4g} %"
 
@@ -60,7 +63,9 @@ def prediction(summary: Mapping[str, Any]) -> str | None:
     chance = number(found.get("slo_probability"))
     sure = "" if chance is None else f"; the SLO is met with a probability of {chance * 100:.0f} %"
     n = plural(int(found["replays"]), "replay")
-    return f"As far as step costs are known ({n}), {found['confidence'] * 100:.0f} % prediction: {listed(said)}{sure}."
+    of_all = " over all classes" if len(answers.classes) > 1 else ""
+    sureness = f"{found['confidence'] * 100:.0f} % prediction{of_all}"
+    return f"As far as step costs are known ({n}), {sureness}: {listed(said)}{sure}."
 
 
 def between(ends: tuple[float, float] | None) -> str:
@@ -86,9 +91,12 @@ def detail(answers: Answers) -> str:
     state, worst = answers.state, answers.judged_class
     if worst is None or state not in ("met", "edge", "few", "missed"):
         return _SENTENCES[state](answers)
-    n_classes = sum(own.attainment is not None for own in answers.classes.values())
-    which = f"of {n_classes} classes, {worst} fares worst: " if n_classes > 1 else ""
-    return which + _SENTENCES[state](answers.judged)
+    shares = [own.attainment for own in answers.classes.values() if own.attainment is not None]
+    if len(shares) == 1:
+        return _SENTENCES[state](answers.judged)
+    if len(set(shares)) == 1:
+        return f"{len(shares)} classes fare alike; of {worst}, {_SENTENCES[state](answers.judged)}"
+    return f"of {len(shares)} classes, {worst} fares worst: {_SENTENCES[state](answers.judged)}"
 
 
 def _met(answers: Answers) -> str:
@@ -109,7 +117,7 @@ def _few(answers: Answers) -> str:
 
 def _missed(answers: Answers) -> str:
     only = "only " if answers.attainment else ""
-    return f"{only}{_attained(answers)}, where {GOAL} should; {_remedy(answers)}."
+    return f"{only}{_attained(answers)}, where {GOAL} should; {_remedy(answers)}{_in_the_end(answers)}."
 
 
 def _none(answers: Answers) -> str:
@@ -165,9 +173,7 @@ def _attained(answers: Answers) -> str:
     """`96.2 % of 16,000 requests had TTFT ≤ 500 ms (95 % interval 95.1–97.2 %)`."""
     ends = answers.attainment_interval
     sure = f" (95 % interval {interval(*ends)})" if ends else ""
-    return (
-        f"{share(answers.attainment)} of {plural(answers.n('arrived'), 'request')} had {slo_terms(answers.slo)}{sure}"
-    )
+    return f"{share(answers.attainment)} of {answers.asked} had {slo_terms(answers.slo)}{sure}"
 
 
 def _margin(answers: Answers) -> str:
@@ -185,7 +191,7 @@ def _remedy(answers: Answers) -> str:
     """What fails and what would help, from the p99s and where their time went."""
     n_lost = sum(answers.n(fate) for fate in ("rejected", "timed_out", "unfinished"))
     if n_lost * 2 > (1 - (answers.attainment or 0.0)) * answers.n("arrived"):
-        return f"{plural(n_lost, 'request')} got no full answer: read status_reason in requests.parquet first"
+        return f"{plural(n_lost, 'attempt' if answers.has_retries else 'request')} got no full answer{_lost(answers)}"
     worst = answers.worst_slo
     if worst is None:
         return "no single goal is to blame: look at the bursts in the timeline, smooth them or add replicas"
@@ -197,6 +203,42 @@ def _remedy(answers: Answers) -> str:
     return f"{SHORT[worst]} fails most ({against}), {_cause(answers, worst)}"
 
 
+def _lost(answers: Answers) -> str:
+    """Why requests got no full answer, and what would give them one."""
+    reasons = answers.reasons
+    if not reasons:
+        return ": read status_reason in requests.parquet first"
+    said = listed([f"{count(n)} “{reason}”" for reason, n in reasons.items()])
+    most = max((fate for fate in ("rejected", "timed_out", "unfinished")), key=answers.n)
+    refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
+    if most == "timed_out":
+        act = "add replicas, lower the rate, or admit no more than can be answered in time"
+    elif most == "rejected" and refused * 2 > answers.n("rejected"):
+        act = "add replicas, lower the rate, or let cluster.admission take more"
+    elif most == "rejected":
+        act = "shorten the prompts or give the cluster more KV memory"
+    else:
+        act = "lower the load or raise workload.drain_limit_s"
+    return f" ({said}): {act}"
+
+
+def _in_the_end(answers: Answers) -> str:
+    """What came of it for those who asked again."""
+    succeeded, n = answers.number("retries", "succeeded_frac"), answers.number("retries", "requests")
+    if not answers.has_retries or succeeded is None or n is None:
+        return ""
+    return f"; after retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
+
+
+def _uneven(answers: Answers) -> str:
+    """Replicas are not short, but badly used."""
+    mean, spread = rate(answers.mean_outstanding), rate(answers.number("routing", "outstanding_std"))
+    return (
+        f"mostly time in the queue of some replicas while others have little to do ({mean} requests at each on "
+        f"average, standard deviation {spread}): take another router or give it fresher views before you add replicas"
+    )
+
+
 def _cause(answers: Answers, key: str) -> str:
     """Where the time of a failing latency goes, and what shortens it."""
     if key in ("ttft_s", "e2e_s") and any(pool.get("streamed") is False for pool in answers.pools):
@@ -205,6 +247,8 @@ def _cause(answers: Answers, key: str) -> str:
     if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
         if answers.binds in HELD_UP:
             return HELD_UP[answers.binds]
+        if answers.is_uneven:
+            return _uneven(answers)
         more = "prefill replicas" if answers.binds else "replicas"
         return f"mostly time in the queue: add {more}, lower the rate or smooth the bursts"
     if key == "ttft_s":

@@ -9,7 +9,7 @@ import pytest
 
 from simserve.metrics.goodput import attainment, met_by_goal
 from simserve.metrics.results import Results, load_results
-from simserve.report.groups import class_table
+from simserve.report.groups import group_tables
 from simserve.report.page import render
 from simserve.report.verdict import verdict
 from simserve.scenario import Scenario
@@ -101,7 +101,10 @@ def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless()
     assert '<section id="classes">' in page
     assert "&lt;b&gt;" in page
     assert "<b>" not in page
-    assert [row[0] for row in class_table(results().summary)] == ["Class", "batch", "default"]
+    assert [[row[0] for row in each] for each in group_tables(results().summary)] == [
+        ["Class", "batch", "default"],
+        ["Tenant", "(none)", "<b>", "a"],
+    ]
 
 
 def test_the_tables_carry_the_marks_and_a_result_is_read_back_with_its_classes(tmp_path: Path) -> None:
@@ -117,7 +120,7 @@ def test_without_classes_and_tenants_there_are_none() -> None:
     workload = {key: value for key, value in DATA["workload"].items() if key not in ("tenants", "batch")}
     found = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
     assert (found.summary["classes"], found.summary["tenants"], found.summary["slo_classes"]) == (None, None, {})
-    assert class_table(found.summary) == []
+    assert group_tables(found.summary) == []
     assert "a scheduler goes by priority and all requests have the same" in found.summary["notes"]
 
 

@@ -54,6 +54,15 @@ def test_replicas_that_always_have_as_many_are_not_apart() -> None:
     assert found(served((0.0, 10.0, 0), (0.0, 10.0, 1)))["outstanding_std"] == 0.0
 
 
+def test_prompts_that_decode_replicas_compute_themselves_are_not_the_routers() -> None:
+    """Of two prefill and two decode replicas one each has a request all along."""
+    requests = served((0.0, 10.0, 0), (0.0, 10.0, 1))
+    told = routing(requests, window(0.0, 10.0, requests), facts(4, ("prefill", "decode")))
+    assert told is not None
+    assert told["outstanding_std"] == pytest.approx(0.5)
+    assert told["busiest_frac"] == 1.0
+
+
 def test_the_spread_is_a_root_mean_square_over_the_window() -> None:
     """Two against none for half of the window, which is a variance of 1; and once more from before the window on."""
     requests = served((0.0, 5.0, 0), (0.0, 5.0, 0))

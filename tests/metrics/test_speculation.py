@@ -7,6 +7,7 @@ import pytest
 
 from simserve.metrics.results import Results, load_results
 from simserve.report.answers import Answers
+from simserve.report.mechanisms import mechanisms
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.tables.facts import facts_from_dict, facts_to_dict
@@ -106,8 +107,8 @@ def test_drafts_are_a_part_of_the_time(found: Results) -> None:
 
 
 def test_the_page_says_what_it_gave_and_took(found: Results) -> None:
-    said = dict(Answers(found.summary).facts())
-    assert said["Tokens a request and step"] == f"{found.summary['speculation']['tokens_per_step']:.2f}"
+    said = dict(mechanisms(Answers(found.summary))["Speculative decoding"])
+    assert said["Tokens per request and step"] == f"{found.summary['speculation']['tokens_per_step']:.2f}"
     assert {"Proposed tokens accepted", "Time spent drafting"} <= said.keys()
     assert any("how many proposals are accepted is the scenario's word" in note for note in found.summary["notes"])
 

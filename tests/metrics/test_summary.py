@@ -61,6 +61,7 @@ def test_counts_and_rates_are_those_worked_by_hand() -> None:
         "rejected": 1,
         "timed_out": 0,
         "unfinished": 0,
+        "reasons": {"too long": 1},
     }
     assert found["offered_per_s"] == 0.75
     assert found["requests_per_s"] == 0.5
@@ -148,7 +149,7 @@ def test_estimated_kv_that_was_nearly_used_up_is_warned_of() -> None:
 def test_misses_are_said_to_be_left_out_of_latencies() -> None:
     found = steady(status="unfinished")
     assert found["ttft_s"]["n"] == 1195
-    assert any(warning.startswith("latencies are those of the 1195 requests") for warning in found["warnings"])
+    assert any(warning.startswith("latencies are those of the 1,195 requests") for warning in found["warnings"])
 
 
 def test_the_engines_own_warnings_and_notes_are_kept() -> None:

@@ -215,3 +215,14 @@ def test_a_page_without_charts_carries_no_plotly() -> None:
     page = render(synthetic(0))
     assert "plotly.js v" not in page
     assert len(page) < 50_000
+
+
+def test_each_mechanism_has_a_heading_of_its_own_and_only_where_it_did_something() -> None:
+    routed = {"outstanding_std": 2.0, "busiest_frac": 0.6, "session_kept_frac": None}
+    speculated = {"tokens_per_step": 3.1, "accepted_frac": 0.52, "drafting_frac": 0.16}
+    page = render(
+        synthetic(200, routing=routed, speculation=speculated, prefix_cache={"hit_frac": 0.0}, host_tier=None)
+    )
+    told = page.split('id="mechanisms"')[1].split("</section>")[0]
+    assert re.findall("<h3>(.*?)</h3>", told) == ["Routing", "Speculative decoding"]
+    assert told.index("Requests sent to the busiest") < told.index("Tokens per request and step")

@@ -120,7 +120,7 @@ def test_the_page_of_prefill_and_decode_pools_tells_each_sides_part() -> None:
     pools = [{"name": "front", "role": "prefill"}, {"name": "back", "role": "decode"}]
     results = run(cluster={"pools": pools})
     page = render(results)
-    shown = re.sub(r"<[^>]+>", "|", page.split('id="use"')[1].split("</section>")[0])
+    shown = re.sub(r"<[^>]+>", "|", page.split('id="mechanisms"')[1].split("</section>")[0])
     for words in ("Busy, front", "Busy, back", "Busy, busiest port of the link", "Handed over, p99", "Held up most by"):
         assert f"|{words}|" in shown
     table = page.split('id="replicas"')[1].split("</table>")[0]

@@ -97,6 +97,37 @@ def test_requests_without_an_answer_are_blamed_first() -> None:
     assert said.endswith("; 1,000 requests got no full answer: read status_reason in requests.parquet first.")
 
 
+@pytest.mark.parametrize(
+    ("fate", "reason", "remedy"),
+    [
+        ("rejected", "refused: the queue is full", "let cluster.admission take more"),
+        ("rejected", "prompt leaves no room for a token within max_model_len", "shorten the prompts"),
+        ("timed_out", "no whole answer within 15 s", "admit no more than can be answered in time"),
+        ("unfinished", "still there at drain_limit_s after the last arrival", "raise workload.drain_limit_s"),
+    ],
+)
+def test_the_reason_why_answers_are_lost_chooses_the_remedy(fate: str, reason: str, remedy: str) -> None:
+    lost = REQUESTS | {"finished": 11_000, fate: 1000, "reasons": {reason: 1000}}
+    said = verdict(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
+    assert f"1,000 requests got no full answer (1,000 “{reason}”): " in said
+    assert remedy in said
+
+
+def test_where_clients_ask_again_attempts_are_counted_and_what_came_of_them_in_the_end() -> None:
+    again = {"attempts_per_request": 1.5, "requests": 8000, "succeeded_frac": 0.9}
+    said = verdict(summary(requests=REQUESTS, slo_attainment=attained(0.91, 0.9, 0.92), retries=again))
+    assert "of 12,000 attempts had" in said
+    assert said.endswith("; after retries, 90.0 % of 8,000 requests were answered in the end.")
+
+
+def test_a_queue_at_some_replicas_alone_is_blamed_on_the_routing() -> None:
+    late = {"ttft_s": percentiles(0.1, 2.31), "queue_s": percentiles(0.01, 2.1), "e2e_s": {"p99": 9, "mean": 8.0}}
+    missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
+    base = {"requests": REQUESTS, "slo_attainment": missed, "requests_per_s": 20.0, **late}
+    assert "take another router" in verdict(summary(**base, routing={"outstanding_std": 40.0}))
+    assert "add replicas, lower the rate" in verdict(summary(**base, routing={"outstanding_std": 9.0}))
+
+
 def test_without_an_slo_the_verdict_gives_the_latencies_and_how_to_set_one() -> None:
     said = verdict(summary(requests=REQUESTS, slo=None, slo_attainment=None, requests_per_s=20.13))
     assert said.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 a second, with a p99 TTFT of ")

@@ -1,0 +1,52 @@
+"""Mechanisms: what each of them did in a run, by its key of summary.json; a new one is a file and one line below."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.metrics.classes import Latencies, by_class, by_tenant
+from simserve.metrics.host_tier import host_tier
+from simserve.metrics.prefix_cache import prefix_cache
+from simserve.metrics.retries import retries, wasted
+from simserve.metrics.routing import routing
+from simserve.metrics.sessions import sessions
+from simserve.metrics.speculation import speculation
+from simserve.metrics.transfer import transfer
+from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Flags
+from simserve.tables.facts import RunFacts
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run as what is reported of it is made from: its tables, its facts, and what was derived from both."""
+
+    requests: Columns
+    spans: Columns
+    steps: Columns
+    facts: RunFacts
+    window: Window
+    met: Mapping[str, Flags]
+    """Which requests met each goal."""
+    use: Utilisation
+    latencies: Latencies
+
+
+def mechanisms(run: Measured) -> dict[str, Any]:
+    """What each did; None of those that the run did not have."""
+    return {key: tell(run) for key, tell in MECHANISMS.items()}
+
+
+MECHANISMS: dict[str, Callable[[Measured], Any]] = {
+    "classes": lambda run: by_class(run.requests, run.facts, run.window, run.met, run.latencies),
+    "tenants": lambda run: by_tenant(run.requests, run.facts, run.window, run.met, run.latencies),
+    "retries": lambda run: retries(run.requests, run.window),
+    "wasted": lambda run: wasted(run.requests, run.steps),
+    "prefix_cache": lambda run: prefix_cache(run.requests, run.window),
+    "transfer": lambda run: transfer(run.requests, run.window, run.facts, run.use),
+    "routing": lambda run: routing(run.requests, run.window, run.facts),
+    "host_tier": lambda run: host_tier(run.requests, run.window, run.facts),
+    "sessions": lambda run: sessions(run.requests, run.window),
+    "speculation": lambda run: speculation(run.requests, run.spans, run.steps, run.window, run.facts),
+}

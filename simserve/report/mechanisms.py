@@ -1,0 +1,138 @@
+"""Mechanisms: what each one that a run had did, in pairs of words; a new one is one function and one line below."""
+
+from collections.abc import Callable
+
+from simserve.report.answers import Answers
+from simserve.report.formats import count, number, rate, seconds, share
+
+Facts = list[tuple[str, str]]
+"""Names and what they came to."""
+
+ROUTING, PREFIX_CACHING = "Routing", "Prefix caching"
+ALWAYS = {ROUTING, PREFIX_CACHING}
+"""What most runs have; the page tells of it."""
+
+
+def mechanisms(answers: Answers) -> dict[str, Facts]:
+    """By the name of each mechanism that had something to do, what it did."""
+    found = {title: tell(answers) for key, (title, tell) in MECHANISMS.items() if answers.summary.get(key)}
+    return {title: facts for title, facts in found.items() if facts}
+
+
+def asked_for(answers: Answers) -> list[tuple[str, str, str]]:
+    """Rows of those that a scenario has only if it asks for them: the mechanism, a name, and what it came to."""
+    found = {title: facts for title, facts in mechanisms(answers).items() if title not in ALWAYS}
+    return [(title if i == 0 else "", *fact) for title, facts in found.items() for i, fact in enumerate(facts)]
+
+
+def _sessions(answers: Answers) -> Facts:
+    """Conversations and tasks whose requests wait for the answers of others."""
+    at = answers.number
+    ends = " / ".join(count(at("sessions", end)) for end in ("finished", "refused", "cut"))
+    return [
+        ("Finished / refused / cut off", ends),
+        ("Length, p50", seconds(at("sessions", "e2e_s", "p50"))),
+        ("Length, p99", seconds(at("sessions", "e2e_s", "p99"))),
+        ("Length, mean", seconds(at("sessions", "e2e_s", "mean"))),
+        ("Of it with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
+    ]
+
+
+def _retries(answers: Answers) -> Facts:
+    """What clients did that gave up, or asked again."""
+    at = answers.number
+    asked_again = answers.has_retries
+    again = [
+        ("Attempts per request", rate(at("retries", "attempts_per_request"))),
+        ("Answered in the end", share(at("retries", "succeeded_frac"))),
+        ("Met the SLO in the end", share(at("retries", "slo_met_frac"))),
+        ("From first attempt to answer, p99", seconds(at("retries", "e2e_s", "p99"))),
+    ]
+    wasted = at("wasted", "frac")
+    return [*(again if asked_again else []), *([("Tokens computed for nobody", share(wasted))] if wasted else [])]
+
+
+def _routing(answers: Answers) -> Facts:
+    """How far apart the router let its replicas come."""
+    at = answers.number
+    kept_frac = at("routing", "session_kept_frac")
+    kept = [] if kept_frac is None else [("Next of a session on the same replica", share(kept_frac))]
+    mean = answers.mean_outstanding
+    around = [] if mean is None else [("Requests at a replica, mean", rate(mean))]
+    return [
+        ("Requests sent to the busiest", share(at("routing", "busiest_frac"))),
+        *around,
+        ("Requests at a replica, std. deviation", rate(at("routing", "outstanding_std"))),
+        *kept,
+    ]
+
+
+def _prefix_cache(answers: Answers) -> Facts:
+    """What prefix caches had."""
+    hit_frac = answers.number("prefix_cache", "hit_frac")
+    if not hit_frac:
+        return []
+    return [
+        ("Prompt tokens found", share(hit_frac)),
+        ("Requests that found any", share(answers.number("prefix_cache", "requests_frac"))),
+    ]
+
+
+def _host_tier(answers: Answers) -> Facts:
+    """What went to host memory and disk, and came from there."""
+    at = answers.number
+    out, back, read = (
+        f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
+    )
+    hits = [at("host_tier", "hit_tokens", where) for where in ("gpu", "host", "disk")]
+    swaps = [
+        ("Requests swapped out", count(at("host_tier", "n_swaps"))),
+        ("Copied by swaps, out / in", f"{out} / {back}"),
+    ]
+    found = [
+        ("Prefixes read from host and disk", read),
+        ("Tokens found on GPU / host / disk", " / ".join(map(count, hits))),
+    ]
+    return [
+        *(swaps if at("host_tier", "n_swaps") else []),
+        *(found if any(hits) else []),
+        ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
+    ]
+
+
+def _speculation(answers: Answers) -> Facts:
+    """What proposing tokens gave and took."""
+    at = answers.number
+    return [
+        ("Tokens per request and step", rate(at("speculation", "tokens_per_step"))),
+        ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
+        ("Time spent drafting", share(at("speculation", "drafting_frac"))),
+    ]
+
+
+def _transfer(answers: Answers) -> Facts:
+    """From prefill to decode replicas: each side, and the link between them."""
+    at = answers.number
+    apart_frac = at("transfer", "apart_frac")
+    apart = [("Prefilled apart", share(apart_frac))] if apart_frac is not None and apart_frac < 1 else []
+    sides = ("prefill", "link", "decode")
+    return [
+        *apart,
+        ("Held up most by", answers.binds or "nothing"),
+        ("Handed over, p99", seconds(at("transfer", "p99"))),
+        *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in answers.pools),
+        ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
+        *((f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name))) for name in sides),
+    ]
+
+
+MECHANISMS: dict[str, tuple[str, Callable[[Answers], Facts]]] = {
+    "sessions": ("Sessions", _sessions),
+    "retries": ("Timeouts and retries", _retries),
+    "routing": (ROUTING, _routing),
+    "prefix_cache": (PREFIX_CACHING, _prefix_cache),
+    "host_tier": ("Host memory", _host_tier),
+    "speculation": ("Speculative decoding", _speculation),
+    "transfer": ("Prefill and decode apart", _transfer),
+}
+"""By the key of the summary: what it is called, and what tells of it, in the order in which a reader meets them."""
