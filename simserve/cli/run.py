@@ -68,6 +68,7 @@ def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
     from simserve.report.verdict import prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
-    rows = (terminal_table(summary), *group_tables(summary), asked_for(Answers(summary)))
-    parts = (verdict(summary), *(terminal.table(each) for each in rows), prediction(summary), where)
+    tables = [terminal.table(rows) for rows in (terminal_table(summary), *group_tables(summary))]
+    told = terminal.table(asked_for(Answers(summary)))
+    parts = (verdict(summary), *tables, told, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

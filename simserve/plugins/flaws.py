@@ -54,6 +54,9 @@ RULES = {
 }
 """pydantic's error types as rules; anything else keeps pydantic's sentence."""
 
+AUTHORED = ("value_error", "assertion_error")
+"""Findings whose words are ours, not pydantic's."""
+
 KINDS: Mapping[str, Kind] = {
     "missing": "missing",
     "missing_argument": "missing",
@@ -167,14 +170,15 @@ def _is_consequence(path: Path, findings: list[Any], found: Mapping[Path, list[A
 
 
 def _flaw(path: Path, findings: list[Any]) -> Flaw:
+    # A rule of ours was broken, so the value had that rule's type: that it might have had another is no help.
+    findings = [finding for finding in findings if finding["type"] in AUTHORED] or findings
     first = findings[0]
     kind: Kind = KINDS.get(first["type"], "value")
     rules = list(dict.fromkeys(_rule(finding) for finding in findings))
     rule = " or ".join([rules[0], *(other.removeprefix("must be ") for other in rules[1:])])
     if kind != "value":
         return Flaw(path, rule, kind=kind)
-    said_by_author = first["type"] in ("value_error", "assertion_error")
-    return Flaw(path, rule, None if said_by_author else shown(first["input"]), _remedy(findings))
+    return Flaw(path, rule, None if first["type"] in AUTHORED else shown(first["input"]), _remedy(findings))
 
 
 def _rule(finding: Mapping[str, Any]) -> str:

@@ -112,7 +112,7 @@ def _link(draft: Draft, cluster: Cluster, pools: Sequence[Pool]) -> KvLink | Non
 
 def _check_transfer(draft: Draft, link: KvLink, pools: Sequence[Pool]) -> None:
     """What follows its computing needs somewhere to go, and layers that are computed one after another."""
-    if link.transfer == "whole":
+    if link.transfer == "whole" or draft.mistakes.touch((*LINK, "how"), (*LINK, "transfer")):
         return
     if link.how == "pull":
         rule = "keys and values that are fetched are fetched whole, when all are computed"

@@ -99,3 +99,7 @@ def _about_order(scenario: Scenario, marks: Mapping[str, Collection[object] | No
         yield "a scheduler goes by priority and all requests have the same"
     if any(getattr(policy, "policy", None) == "vtc" for policy in policies) and not tenants:
         yield "policy vtc shares among tenants, and no request names one: give workload.tenants"
+    shares = [getattr(policy, "vtc", None) for policy in policies]
+    for name in sorted({name for share in shares if share is not None for name in share.tenant_weights}):
+        if tenants and name not in tenants:
+            yield f"no request is of tenant {name}, which vtc.tenant_weights names"

@@ -136,6 +136,12 @@ def test_what_nobody_heeds_is_said(tmp_path: Path) -> None:
     vtc = {"cluster": {"pools": [{"scheduler": {"policy": "vtc"}}]}}
     notes = simulate(Scenario.from_dict(data | vtc)).summary["notes"]
     assert "policy vtc shares among tenants, and no request names one: give workload.tenants" in notes
+    named = {"tenants": {"small": 0.5, "large": 0.5}}
+    weighed = {"pools": [{"scheduler": {"policy": "vtc", "vtc": {"tenant_weights": {"large": 2, "lrge": 2}}}}]}
+    asked = {"workload": data["workload"] | named, "cluster": weighed}
+    notes = simulate(Scenario.from_dict(data | asked)).summary["notes"]
+    assert "no request is of tenant lrge, which vtc.tenant_weights names" in notes
+    assert not any("tenant large" in note for note in notes)
 
 
 def test_a_class_that_came_before_the_window_is_told() -> None:
