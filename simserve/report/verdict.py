@@ -212,7 +212,7 @@ def _lost(answers: Answers) -> str:
     most = max((fate for fate in ("rejected", "timed_out", "unfinished")), key=answers.n)
     refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
     if most == "timed_out":
-        act = "add replicas, lower the rate, or admit no more than can be answered in time"
+        act = "add replicas, lower the rate, or refuse what cannot be answered in time (cluster.admission)"
     elif most == "rejected" and refused * 2 > answers.n("rejected"):
         act = "add replicas, lower the rate, or let cluster.admission take more"
     elif most == "rejected":
@@ -234,7 +234,7 @@ def _uneven(answers: Answers) -> str:
     """Replicas are not short, but badly used."""
     mean, spread = rate(answers.mean_outstanding), rate(answers.number("routing", "outstanding_std"))
     return (
-        f"mostly time in the queue of some replicas while others have little to do ({mean} requests at each on "
+        f"mostly time in the queue of some replicas while others have far fewer requests ({mean} requests at each on "
         f"average, standard deviation {spread}): take another router or give it fresher views before you add replicas"
     )
 

@@ -102,7 +102,7 @@ def test_requests_without_an_answer_are_blamed_first() -> None:
     [
         ("rejected", "refused: the queue is full", "let cluster.admission take more"),
         ("rejected", "prompt leaves no room for a token within max_model_len", "shorten the prompts"),
-        ("timed_out", "no whole answer within 15 s", "admit no more than can be answered in time"),
+        ("timed_out", "no whole answer within 15 s", "refuse what cannot be answered in time (cluster.admission)"),
         ("unfinished", "still there at drain_limit_s after the last arrival", "raise workload.drain_limit_s"),
     ],
 )
