@@ -188,7 +188,7 @@ class Answers:
         """Throughput and use, as pairs of words."""
         at = self.number
         return [
-            ("Requests served", f"{rate(at('requests_per_s'))}/s"),
+            ("Requests served", f"{rate(at('served_per_s'))}/s"),
             ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
             ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
             ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),

@@ -38,7 +38,12 @@ def tenants(answers: Answers) -> str:
         return ""
     rows = [(text(name or UNNAMED), _cells(own)) for name, own in list(found.items())[:MOST_TENANTS]]
     more = f" The first {MOST_TENANTS} of {len(found)}." if len(found) > MOST_TENANTS else ""
-    return section("tenants", "Tenants", f"By who sent them.{more}", table(("Tenant", *COLUMNS), rows))
+    return section(
+        "tenants",
+        "Tenants",
+        f"Requests that arrived in the window, by who sent them.{more}",
+        table(("Tenant", *COLUMNS), rows),
+    )
 
 
 def group_tables(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
