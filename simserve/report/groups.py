@@ -38,12 +38,8 @@ def tenants(answers: Answers) -> str:
         return ""
     rows = [(text(name or UNNAMED), _cells(own)) for name, own in list(found.items())[:MOST_TENANTS]]
     more = f" The first {MOST_TENANTS} of {len(found)}." if len(found) > MOST_TENANTS else ""
-    return section(
-        "tenants",
-        "Tenants",
-        f"Requests that arrived in the window, by who sent them.{more}",
-        table(("Tenant", *COLUMNS), rows),
-    )
+    note = f"Requests that arrived in the window, by who sent them.{more}"
+    return section("tenants", "Tenants", note, table(("Tenant", *COLUMNS), rows))
 
 
 def group_tables(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:

@@ -19,7 +19,7 @@ from simserve.report.formats import (
     share,
     slo_terms,
 )
-from simserve.report.remedy import in_the_end, remedy, replicas_needed
+from simserve.report.remedy import in_the_end, lost, remedy, replicas_needed
 
 HEADLINES = {
     "met": "Meets the SLO",
@@ -123,14 +123,17 @@ def _none(answers: Answers) -> str:
 
 def _saturated(answers: Answers) -> str:
     offered, served = rate(answers.number("offered_per_s")), rate(answers.number("served_per_s"))
+    what = "attempts" if answers.has_retries else "requests"
     return (
-        f"{offered} requests/s arrived and {served} were served, so the queue grew as long as requests came, and "
+        f"{offered} {what}/s arrived and {served} were served, so the queue grew as long as requests came, and "
         f"latencies tell how long the run was rather than how good the cluster is; stay below {served} requests/s"
         f"{replicas_needed(answers)}."
     )
 
 
 def _nothing(answers: Answers) -> str:
+    if answers.reasons:
+        return f"none of {answers.asked} in the window was answered in full{lost(answers)}."
     fates = {"rejected": "rejected", "timed_out": "timed out", "unfinished": "unfinished"}
     said = listed([f"{count(answers.n(fate))} {words}" for fate, words in fates.items() if answers.n(fate)])
     refused = answers.n("rejected") * 2 > answers.n("arrived")

@@ -143,6 +143,13 @@ def test_when_nothing_finished_the_fates_are_counted() -> None:
     )
 
 
+def test_when_admission_lets_nobody_in_that_is_said() -> None:
+    nobody = {"arrived": 500, "finished": 0, "rejected": 500, "timed_out": 0, "unfinished": 0}
+    said = verdict(summary(requests=nobody | {"reasons": {"refused: the queue is full": 500}}))
+    assert said.startswith("Nothing finished: none of 500 requests in the window was answered in full (500 “refused: ")
+    assert said.endswith("let cluster.admission take more.")
+
+
 def test_an_empty_window_is_said_to_be_empty() -> None:
     nobody = dict.fromkeys(REQUESTS, 0)
     assert verdict(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up;")

@@ -105,6 +105,12 @@ def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, override
     assert any(message in each for each in said(small + POOLS, *overrides))
 
 
+def test_nothing_follows_from_a_way_of_sending_that_is_misspelled(said: Said, small: str) -> None:
+    messages = said(small + POOLS, "cluster.kv_link={bytes_per_s: 50e9, how: shove, transfer: by_layer}")
+    assert len(messages) == 1
+    assert "kv_link.how: must be one of pull or push, got 'shove'" in messages[0]
+
+
 THIRD = POOLS + "    - {name: both}\n"
 
 

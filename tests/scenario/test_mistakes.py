@@ -433,3 +433,8 @@ def test_a_step_must_hold_a_token_of_every_running_request(said: Said, small: st
 def test_two_pools_need_two_names(said: Said, small: str) -> None:
     (message,) = said(small, "cluster.pools=[{replicas: 1}, {replicas: 2}]")
     assert "cluster.pools.1.name: must differ from other pools' names, got 'serve'" in message
+
+
+def test_a_broken_rule_is_said_without_the_other_types_that_the_value_might_have_had(said: Said, small: str) -> None:
+    (message,) = said(small, "workload.prefixes={kind: documents, n_documents: 5, document_tokens: [9, 3]}")
+    assert message.endswith("document_tokens: the first bound must not be above the second, got [9, 3]")
