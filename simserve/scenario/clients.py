@@ -5,7 +5,8 @@ from typing import Any
 from simserve import plugins
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Cluster, Workload
+from simserve.scenario.loads import Workload
+from simserve.scenario.servers import Cluster
 
 ADMISSION: Path = ("cluster", "admission")
 TIMEOUT: Path = ("workload", "timeout")

@@ -7,7 +7,7 @@ from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Cluster, KvLink, Pool
+from simserve.scenario.servers import Cluster, KvLink, Pool
 from simserve.schedulers.base import Scheduler
 
 LINK: Path = ("cluster", "kv_link")

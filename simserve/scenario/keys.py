@@ -6,19 +6,10 @@ from functools import cache
 from typing import Any, get_args
 
 from simserve.plugins.flaws import Path
-from simserve.scenario.models import (
-    Cluster,
-    Measure,
-    Parallel,
-    Part,
-    Pool,
-    Scenario,
-    Slo,
-    Targets,
-    TraceFile,
-    Views,
-    Workload,
-)
+from simserve.scenario.loads import TraceFile, Workload
+from simserve.scenario.models import Measure, Scenario, Slo, Targets
+from simserve.scenario.parts import Part
+from simserve.scenario.servers import Cluster, Parallel, Pool, Views
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from simserve import plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec
 from simserve.plugins.flaws import Flaw, Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Pool
+from simserve.scenario.servers import Pool
 from simserve.schedulers.base import Scheduler
 
 TOKENS_AND_SEATS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))

@@ -20,7 +20,7 @@ NULL, BOOL, INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("null",
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Resolves plain scalars by the core schema of YAML 1.2 (section 10.3.2): `on` and `yes` are text, 1e-6 is not."""
 
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - how PyYAML keeps them
+    yaml_implicit_resolvers: dict[str, Any] = {}
 
 
 for _tag, _pattern, _first in (

@@ -9,7 +9,7 @@ from simserve.errors import CatalogError
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import check_host_room
-from simserve.scenario.models import Pool
+from simserve.scenario.servers import Pool
 from simserve.scenario.setup import Machine, memory_of, n_sharing
 from simserve.schedulers.base import Scheduler
 

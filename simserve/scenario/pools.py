@@ -12,7 +12,7 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
-from simserve.scenario.models import Cluster, Engine, Pool
+from simserve.scenario.servers import Cluster, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.schedulers.base import Scheduler

@@ -6,7 +6,8 @@ from simserve import catalog, plugins
 from simserve.plugins.find import find
 from simserve.plugins.flaws import Flaw
 from simserve.plugins.manual import plugin_schema
-from simserve.scenario.models import ClosedLoop, Scenario
+from simserve.scenario.loads import ClosedLoop
+from simserve.scenario.models import Scenario
 
 ID = "https://json-schema.org/draft/2020-12/schema"
 

@@ -15,7 +15,8 @@ from simserve.scenario.speculating import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
-    from simserve.scenario.models import Engine, HostTier, Pool, Scenario
+    from simserve.scenario.models import Scenario
+    from simserve.scenario.servers import Engine, HostTier, Pool
 
 DEFAULT_ROUTING = "uniform"
 """Each token draws its experts at random; trained routers are not far from it on mixed text."""

@@ -23,7 +23,8 @@ from simserve.cost.step import StepCost, Work
 from simserve.units import to_ps
 
 if TYPE_CHECKING:
-    from simserve.scenario.models import Pool, Scenario
+    from simserve.scenario.models import Scenario
+    from simserve.scenario.servers import Pool
 
 MODELS = ("draft_model", "eagle", "mtp")
 """Those that keep keys and values of their own."""

@@ -10,7 +10,7 @@ from simserve.errors import CalibrationError
 from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import TOKENS_AND_SEATS
-from simserve.scenario.models import Pool, Speculation
+from simserve.scenario.servers import Pool, Speculation
 from simserve.scenario.setup import Machine, n_sharing, step_cost_of
 from simserve.scenario.speculating import MODELS, speculation_of
 from simserve.schedulers.base import Scheduler

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from simserve.plugins.flaws import Path, did_you_mean
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Scenario, Workload
+from simserve.scenario.loads import Workload
+from simserve.scenario.models import Scenario
 
 AT: Path = ("workload",)
 

@@ -10,7 +10,7 @@ from simserve import plugins
 from simserve.plugins.flaws import Path, as_json, flaws_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
+from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
 from simserve.scenario.traffic import check_traffic
 
 SOURCES = ("arrivals", "trace", "client")
