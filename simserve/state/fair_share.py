@@ -145,10 +145,11 @@ class ByService(Lines[str]):
         return max(int(min(caught_up)) - 1, 1) if caught_up else None
 
     def remove(self, request: Request) -> None:
-        """Take out anybody."""
+        """Take out anybody; who leaves before being taken in has lifted nobody."""
         if request in self._newcomers:
-            self.settle()
-        super().remove(request)
+            self._newcomers.remove(request)
+        else:
+            super().remove(request)
 
     def _lift(self, tenant: str) -> None:
         if self._lines:
