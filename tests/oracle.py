@@ -964,8 +964,6 @@ def run(
 
     def ask(sent_ps: int) -> None:
         row = len(asked_ps)
-        if concurrency is not None and stop_ps is not None and sent_ps >= stop_ps:
-            return
         if row < len(trace):
             coming.append((door.enter(sent_ps, int(trace.prompt_tokens[row])), row))
             asked_ps.append(sent_ps)
@@ -1065,7 +1063,7 @@ def run(
         admission.begin()
     if patience is not None:
         server = Server(send, client_tokens_ps, leave)
-        clients = OracleClients(trace, concurrency, patience, door.enter, front_end.respond_ps, server, stop_ps)
+        clients = OracleClients(trace, concurrency, patience, door.enter, front_end.respond_ps, server)
         clients.start([to_ps(float(sent_s)) for sent_s in trace.arrival_s])
     else:
         for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:

@@ -49,8 +49,6 @@ class OracleClients:
     """(now, prompt tokens): when a request is through the front end."""
     respond_ps: int
     server: Server
-    stop_ps: int | None = None
-    """A closed loop sends nothing from this instant on."""
     attempts: list[Attempt] = field(default_factory=list)
     plans: list[tuple[int, int, int | None, Attempt | None]] = field(default_factory=list)
     """(instant, number, row of the load, what failed): who will send, and what; without both the next row."""
@@ -114,8 +112,6 @@ class OracleClients:
 
     def go(self, row: int | None, failed: Attempt | None, now_ps: int) -> None:
         n_load = len(self.trace)
-        if self.concurrency is not None and self.stop_ps is not None and now_ps >= self.stop_ps:
-            return
         if failed is not None:
             row = n_load + sum(each.number > 1 for each in self.attempts)
         elif row is None:

@@ -167,7 +167,7 @@ def test_clients_that_give_up_and_ask_again_wherever_they_may(
     patience = data.draw(patiences())
     if not world.may_give_up:
         patience = replace(patience, ttft_ps=None, e2e_ps=None)
-    limits = {"patience": patience, "admission": data.draw(admissions()), "stop_ps": data.draw(STOPS)}
+    limits = {"patience": patience, "admission": data.draw(admissions())}
     check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
 
 
@@ -210,8 +210,8 @@ def test_clients_that_wait(
     front_end: FrontEnd,
     delay: Delay | None,
 ) -> None:
-    limits = {"admission": None if concurrency else data.draw(admissions()), "stop_ps": data.draw(STOPS)}
-    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
+    admission = None if concurrency else data.draw(admissions())
+    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, admission=admission)
 
 
 @SLOWLY

@@ -177,8 +177,8 @@ class ByService(Lines[str]):
         return super().__getitem__(place)
 
     def __iter__(self) -> Iterator[Request]:
-        """As they would be admitted one after the other: each is charged before the next is chosen."""
-        self.settle()
+        """As they would be admitted one after the other: each is charged before the next is chosen. Who is not taken in
+        comes last, for whoever only looks, between two steps, must lift nobody."""
         counters = self._counters
         heap = []
         for tenant, line in self._lines.items():
@@ -194,3 +194,4 @@ class ByService(Lines[str]):
                 heappop(heap)
             else:
                 heapreplace(heap, (counter + counters.cost(request), came_at(following), following, rest))
+        yield from self._newcomers
