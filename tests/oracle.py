@@ -173,11 +173,16 @@ class OracleCounters:
             self.known.append(request)
 
     def admit(self, request: Request, is_first: bool) -> None:
-        self.known.remove(request)
+        self.forget(request)
         if is_first:
             self.add(request, self.shares.input_weight * request.prompt_tokens)
-        if all(other.tenant != request.tenant for other in self.known):
-            self.last_left = request.tenant
+
+    def forget(self, request: Request) -> None:
+        """It waits no longer; it counts for nothing if no step was planned while it did."""
+        if request in self.known:
+            self.known.remove(request)
+            if all(other.tenant != request.tenant for other in self.known):
+                self.last_left = request.tenant
 
     def in_order(self, is_first: Callable[[Request], bool]) -> list[Request]:
         found: list[Request] = []
@@ -599,8 +604,10 @@ class OracleReplica:
         self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
         if request in self.waiting:
             self.waiting.remove(request)
+            if self.vtc is not None:
+                self.vtc.forget(request)
         if request in self.running:
-            scheduler.on_leave(request)
+            (scheduler.on_leave if request in self.decoding else scheduler.on_abandon)(request)
             self.let_go(request)
             (self.decoding if request in self.decoding else self.prefilling).remove(request)
             del self.running[request]

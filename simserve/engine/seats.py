@@ -140,12 +140,12 @@ class Seats:
             return
         if request.phase is DECODE:
             self._recorder.span(self._index, request, self.cohort.step)
-            kv_tokens = self.cohort.drop(request)
+            kv_tokens = self.stop_decoding(request)
         else:
             self.prefilling.remove(request)
             kv_tokens = request.prefilled_tokens
-        if self._scheduler.follows:
-            self._scheduler.on_leave(request)
+            if self._scheduler.follows:
+                self._scheduler.on_abandon(request)
         self.leave(request, kv_tokens)
 
     def leave(self, request: Request, kv_tokens: int) -> None:

@@ -103,8 +103,11 @@ class Scheduler:
         """A request has had a token at the end of its prefill, and decodes from the next step on."""
 
     def on_leave(self, request: Request) -> None:
-        """A request that decoded, or whose first token was its last, has finished or is preempted; or one that had a
-        seat has left because its client gave up."""
+        """A request that decoded, or whose first token was its last, has finished, is preempted, or has left because
+        its client gave up."""
+
+    def on_abandon(self, request: Request) -> None:
+        """A request whose prompt was being computed has left because its client gave up."""
 
     def on_preempt(self) -> None:
         """Room is made for the next decode step: all who had to go have left."""

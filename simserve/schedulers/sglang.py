@@ -116,6 +116,10 @@ class SgLang(Scheduler):
         else:
             self._full, self._has_shrunk = None, False
 
+    def on_abandon(self, request: Request) -> None:
+        """It was not charged; a batch that was full can be tried again."""
+        self._full, self._has_shrunk = None, False
+
     def on_preempt(self) -> None:
         """The share becomes what those that stay have used of their max_tokens, and some steps more."""
         emitted_tokens, most_tokens = self._running.sums()

@@ -145,10 +145,11 @@ class ByService(Lines[str]):
         return max(int(min(caught_up)) - 1, 1) if caught_up else None
 
     def remove(self, request: Request) -> None:
-        """Take out anybody."""
+        """Take out anybody; who leaves before being taken in has lifted nobody."""
         if request in self._newcomers:
-            self.settle()
-        super().remove(request)
+            self._newcomers.remove(request)
+        else:
+            super().remove(request)
 
     def _lift(self, tenant: str) -> None:
         if self._lines:
@@ -176,8 +177,8 @@ class ByService(Lines[str]):
         return super().__getitem__(place)
 
     def __iter__(self) -> Iterator[Request]:
-        """As they would be admitted one after the other: each is charged before the next is chosen."""
-        self.settle()
+        """As they would be admitted one after the other: each is charged before the next is chosen. Who is not taken in
+        comes last, for whoever only looks, between two steps, must lift nobody."""
         counters = self._counters
         heap = []
         for tenant, line in self._lines.items():
@@ -193,3 +194,4 @@ class ByService(Lines[str]):
                 heappop(heap)
             else:
                 heapreplace(heap, (counter + counters.cost(request), came_at(following), following, rest))
+        yield from self._newcomers

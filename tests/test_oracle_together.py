@@ -1,0 +1,241 @@
+"""The engine and the plain oracle agree where several mechanisms are at work at once, in every way that they may."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.gateway import Delay
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.offered import Offered
+from simserve.engine.patience import Patience
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import tabulate
+from simserve.metrics.decode_rows import decode_rows
+from simserve.splitters.base import Splitter
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, own, run_both
+from tests.test_oracle_handoff import layered
+from tests.test_oracle_host_tier import assert_tiers_agree, tiers
+from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
+from tests.test_oracle_routers import delays, of_sessions, routers
+from tests.test_oracle_sessions import STOPS, dependent
+from tests.test_oracle_speculation import can_speculate, speculating
+from tests.worlds import (
+    can_be_apart,
+    disaggregated,
+    front_ends,
+    ordered,
+    setups,
+    shared_prompts,
+    split,
+    splitters,
+    tagged,
+    traces,
+)
+
+SLOWLY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@dataclass(frozen=True)
+class World:
+    """Replicas, and what hands over between them."""
+
+    setups: list[ReplicaSetup]
+    link: LinkSpec | None = None
+    is_pushed: bool = False
+    splitter: Splitter | None = None
+
+    @property
+    def may_give_up(self) -> bool:
+        """Clients may, here."""
+        beside = any(setup.host_tier is not None or setup.speculation is not None for setup in self.setups)
+        return not (self.is_pushed or self.splitter or beside)
+
+    @property
+    def block_tokens(self) -> int | None:
+        """Of the blocks of prompts, where any replica keeps them."""
+        return next((setup.block_tokens for setup in self.setups if setup.block_tokens), None)
+
+
+def with_blocks_of(size: int, setup: ReplicaSetup) -> ReplicaSetup:
+    """As many tokens, in blocks of this size."""
+    n_blocks = -(-setup.n_blocks * setup.block_size // size)
+    return replace(setup, block_size=size, n_blocks=n_blocks)
+
+
+def cached(found: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup]:
+    """All of them keep prefixes that can, but for those that decode what others computed."""
+    size = next(setup.block_size for setup in found if setup.role != "decode")
+    return [
+        replace(with_blocks_of(size, setup), block_tokens=n_blocks_an_id * size)
+        if setup.role != "decode" and can_be_apart(setup.scheduler)
+        else setup
+        for setup in found
+    ]
+
+
+@st.composite
+def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating", "tiered", "plain")) -> World:
+    """Replicas that do both: in order or not, that propose tokens or have host memory or neither, and perhaps cache."""
+    kind = draw(st.sampled_from(kinds))
+    plain = setups()
+    caches = draw(st.booleans())
+    if caches:
+        plain = plain.filter(lambda found: can_be_apart(found[0].scheduler))
+    if kind == "speculating":
+        plain = speculating(plain)
+    found = draw(ordered(plain) if kind == "ordered" else plain.filter(can_be_alone) if kind == "tiered" else plain)
+    if caches:
+        found = cached(found, draw(st.integers(1, 3)))
+    if kind == "tiered":
+        tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
+        found = [replace(setup, host_tier=tier) for setup in found]
+    return World(found)
+
+
+def can_be_alone(found: list[ReplicaSetup]) -> bool:
+    """Host memory can be beside them."""
+    return found[0].n_stages == found[0].n_in_step == 1 and can_be_apart(found[0].scheduler)
+
+
+@st.composite
+def apart(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
+    """Prefill and decode pools; prefill pools in order or with host memory, and perhaps with caches; others beside."""
+    kind, is_split = draw(st.sampled_from(kinds)), draw(st.booleans())
+    plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed"
+    found = draw(ordered(plain) if kind == "ordered" else plain)
+    link = draw(layered()) if is_pushed and draw(st.booleans()) else replace(draw(layered()), n_layers=None)
+    if link.n_layers is not None or kind == "tiered":
+        found = [replace(s, n_stages=1) if s.role == "prefill" else s for s in found]
+    if kind == "tiered":
+        found = [replace(s, n_in_step=1) if s.role == "prefill" else s for s in found]
+    if kind == "tiered" or draw(st.booleans()):
+        found = cached(found, draw(st.integers(1, 3)))
+    if kind == "tiered":
+        tier = draw(tiers(swaps=False, offloads=True))
+        found = [replace(s, host_tier=tier) if s.role == "prefill" else s for s in found]
+    elif kind != "ordered":
+        found = [draw(perhaps_speculating(s)) for s in found]
+    return World(found, link, is_pushed, draw(splitters()) if is_split else None)
+
+
+@st.composite
+def perhaps_speculating(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
+    """The same, which proposes tokens if it can."""
+    can = can_speculate([setup]) and draw(st.booleans())
+    return draw(speculating(st.just([setup])))[0] if can else setup
+
+
+@st.composite
+def loads(draw: st.DrawFn, world: World) -> Trace:
+    """Requests of some priority, tenant and session, whose prompts begin alike where a replica can tell."""
+    plain = traces() if world.block_tokens is None else shared_prompts(world.block_tokens)
+    return draw(of_sessions(draw(tagged(plain))))
+
+
+def check(world: World, load: Trace, router: Any, *args: Any, **kwargs: Any) -> None:
+    """That both agree on all, and that nothing is left over."""
+    kwargs |= {"link": world.link, "is_pushed": world.is_pushed, "splitter": world.splitter}
+    cluster, truth = run_both(world.setups, router, load, *args, **kwargs)
+    assert_agreement(world.setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+    assert_tiers_agree(cluster, truth, load)
+
+
+WORLDS = st.one_of(together(), apart())
+ORDERED = st.one_of(together(("ordered",)), apart(("ordered",)))
+CONCURRENCY = st.none() | st.integers(1, 5)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_clients_that_give_up_and_ask_again_wherever_they_may(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    delay: Delay | None,
+) -> None:
+    patience = data.draw(patiences())
+    if not world.may_give_up:
+        patience = replace(patience, ttft_ps=None, e2e_ps=None)
+    limits = {"patience": patience, "admission": data.draw(admissions())}
+    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
+
+
+@SLOWLY
+@given(ORDERED.filter(lambda world: world.may_give_up), routers(), st.data(), CONCURRENCY, front_ends(), patiences())
+def test_clients_that_give_up_where_requests_pass_each_other(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    patience: Patience,
+) -> None:
+    limits = {"patience": patience, "admission": data.draw(admissions()), "delay": data.draw(st.none() | delays())}
+    check(world, data.draw(loads(world)), router, concurrency, front_end, **limits)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_sessions(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    n_users: int | None,
+    front_end: FrontEnd,
+    delay: Delay | None,
+) -> None:
+    load = data.draw(dependent(loads(world)))
+    stop_ps, admission = data.draw(STOPS), data.draw(admissions())
+    check(world, load, router, n_users, front_end, delay=delay, stop_ps=stop_ps, admission=admission)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_clients_that_wait(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    delay: Delay | None,
+) -> None:
+    admission = None if concurrency else data.draw(admissions())
+    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, admission=admission)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, st.booleans(), st.integers(0, 40), UNIT)
+def test_a_run_that_is_cut_short_has_lost_nobody(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    are_sessions: bool,
+    drain_units: int,
+    unit_ps: int,
+) -> None:
+    patience = data.draw(patiences()) if world.may_give_up and not are_sessions else None
+    load = data.draw(dependent(loads(world)) if are_sessions else loads(world))
+    how = None if world.link is None else Disaggregation(router(), world.link, world.is_pushed, world.splitter)
+    offered = Offered(load, concurrency, patience=patience)
+    cluster = Cluster(
+        own(world.setups), router(), offered, 7, disaggregation=how, delay=data.draw(st.none() | delays())
+    )
+    cluster.run(drain_units * unit_ps)  # which checks that all are somewhere
+    n_replicas = len(cluster.replicas)
+    tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
+    decode_rows(tables.steps, tables.spans)
+    finished = tables.requests["status"].is_("finished")
+    assert (np.isnan(tables.requests["finish_s"]) == ~finished).all()
+    assert (tables.requests["cached_tokens"] < tables.requests["prompt_tokens"]).all()
