@@ -12,12 +12,14 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
 from simserve.engine.offered import Offered
+from simserve.engine.patience import Patience
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
+from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
 from tests.worlds import ROUTERS, disaggregated, links, mixing, shared_prompts, split, splitters, traces
 
 SLOWLY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -95,6 +97,23 @@ def test_on_kept_requests_of_whose_prompts_a_cache_has_a_part(
     setups = [replace(s, block_tokens=s.block_size) if s.role == "prefill" else s for s in setups]
     load = data.draw(shared_prompts(block_size))
     assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, splitter=splitter))
+
+
+@SLOWLY
+@given(disaggregated(), mixing(), links(), traces(), st.none() | st.integers(1, 5), patiences())
+def test_on_clients_that_give_up_on_replicas_that_keep_some(
+    setups: list[ReplicaSetup],
+    splitter: Splitter,
+    link: LinkSpec,
+    load: Trace,
+    concurrency: int | None,
+    patience: Patience,
+) -> None:
+    how = {"link": link, "patience": patience, "splitter": splitter}
+    cluster, truth = run_both(setups, RoundRobin, load, concurrency, **how)  # type: ignore[arg-type]
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
 
 
 @SLOWLY
