@@ -114,6 +114,7 @@ def test_on_clients_that_give_up_on_replicas_that_keep_some(
     assert_agreement(setups, cluster, truth)
     assert_clients_agree(cluster, truth)
     assert_all_is_given_back(cluster)
+    assert not any(getattr(replica, "_kept", ()) for replica in cluster.replicas)
 
 
 @SLOWLY
