@@ -43,6 +43,8 @@ class Life:
     prefill_replica: int = -1
     transfer_ps: int = 0
     transfer_wait_ps: int = 0
+    is_kept: bool = False
+    """Its prefill replica answers it."""
     goes_to: "OracleReplica | None" = None
     """Where it will decode, if that is known before its prompt is computed."""
     sent_tokens: int = 0
@@ -430,7 +432,11 @@ class OracleReplica:
                 self.decoding.append(request)
                 request.phase = Phase.DECODE
                 self.token(request, now_ps)
-                if self.setup.role == "prefill" and self.lives[request].output_tokens > 1:
+                if (
+                    self.setup.role == "prefill"
+                    and self.lives[request].output_tokens > 1
+                    and not self.lives[request].is_kept
+                ):
                     self.send_away(request)
                 elif len(self.lives[request].token_ps) == self.lives[request].output_tokens:
                     self.end(request, now_ps)
@@ -1001,21 +1007,23 @@ def run(
             gateways.append(local)
     entries = [*gateways[0].replicas, *(local.replicas if local else [])]
 
-    def entry(request: Request) -> OracleReplica:
-        """Who it is sent to."""
+    def entry(request: Request) -> tuple[OracleReplica, bool]:
+        """Who it is sent to, and whether a prefill replica is to answer it."""
         if local is not None and how is not None and how.splitter is not None:
-            is_split = how.splitter.splits(request, gateways[0].views, local.views)
-            return (gateways[0] if is_split else local).pick(request)
-        return entries[0] if len(entries) == 1 else gateways[0].pick(request)
+            where = how.splitter.where(request, gateways[0].views, local.views)
+            return (local if where == "local" else gateways[0]).pick(request), where == "prefill"
+        return entries[0] if len(entries) == 1 else gateways[0].pick(request), False
 
-    def limit(replica: OracleReplica) -> int:
+    may_keep = how is not None and how.splitter is not None and how.splitter.keeps
+
+    def limit(replica: OracleReplica, is_kept: bool = False) -> int:
         """Tokens of a prompt and its answer, wherever that is decoded."""
-        decodes = receivers if replica.setup.role == "prefill" else [replica]
+        decodes = receivers if replica.setup.role == "prefill" and not is_kept else [replica]
         return min(each.setup.max_model_len for each in decodes)
 
     def send(row: int, original: int, now_ps: int) -> str | None:
         prompt = int(trace.prompt_tokens[original])
-        longest = max(map(limit, entries))
+        longest = max(limit(each, is_kept) for each in entries for is_kept in ({False, may_keep}))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
         if admission is not None and admission.decide(Request(row, now_ps, prompt, most), entries, now_ps):
             rejected.add(row)
@@ -1025,14 +1033,14 @@ def run(
         request.session = "" if trace.session_id is None else str(trace.session_id[original])
         request.priority = 0 if trace.priority is None else int(trace.priority[original])
         request.tenant = "" if trace.tenant is None else str(trace.tenant[original])
-        sender = entry(request)
-        longest = limit(sender)
+        sender, is_kept = entry(request)
+        longest = limit(sender, is_kept)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
             return "impossible"
         request.max_tokens = min(most, longest - prompt)
         life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
-        life.chain = list(request.chain)
+        life.chain, life.is_kept = list(request.chain), is_kept
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders:
             sender.n_outstanding += 1

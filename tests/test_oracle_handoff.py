@@ -12,13 +12,15 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
 from simserve.engine.offered import Offered
+from simserve.engine.patience import Patience
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
-from tests.worlds import ROUTERS, disaggregated, links, shared_prompts, split, splitters, traces
+from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
+from tests.worlds import ROUTERS, disaggregated, links, mixing, shared_prompts, split, splitters, traces
 
 SLOWLY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -76,6 +78,61 @@ def test_on_requests_of_which_some_are_prefilled_apart(
 ) -> None:
     how = {"link": link, "is_pushed": is_pushed, "splitter": splitter}
     assert_agreement(setups, *run_both(setups, router, load, concurrency, **how))  # type: ignore[arg-type]
+
+
+@SLOWLY
+@given(disaggregated(), mixing(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+def test_on_requests_of_which_prefill_replicas_keep_some(
+    setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, router: Any, load: Trace, concurrency: int | None
+) -> None:
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link, splitter=splitter))
+
+
+@SLOWLY
+@given(disaggregated(), mixing(), links(), st.data())
+def test_on_kept_requests_of_whose_prompts_a_cache_has_a_part(
+    setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, data: st.DataObject
+) -> None:
+    block_size = next(setup.block_size for setup in setups if setup.role == "prefill")
+    setups = [replace(s, block_tokens=s.block_size) if s.role == "prefill" else s for s in setups]
+    load = data.draw(shared_prompts(block_size))
+    assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, splitter=splitter))
+
+
+@SLOWLY
+@given(disaggregated(), mixing(), links(), traces(), st.none() | st.integers(1, 5), patiences())
+def test_on_clients_that_give_up_on_replicas_that_keep_some(
+    setups: list[ReplicaSetup],
+    splitter: Splitter,
+    link: LinkSpec,
+    load: Trace,
+    concurrency: int | None,
+    patience: Patience,
+) -> None:
+    how = {"link": link, "patience": patience, "splitter": splitter}
+    cluster, truth = run_both(setups, RoundRobin, load, concurrency, **how)  # type: ignore[arg-type]
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+    assert not any(getattr(replica, "_kept", ()) for replica in cluster.replicas)
+
+
+@SLOWLY
+@given(disaggregated(), mixing(), links(), traces())
+def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
+    setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, load: Trace
+) -> None:
+    sent_tokens: list[int] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "arrival_ps", counting(Link.arrival_ps, sent_tokens))
+        how = Disaggregation(RoundRobin(), link, splitter=splitter)
+        cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
+        cluster.run()
+    columns = cluster.recorder.columns
+    assert sum(sent_tokens) == int(load.prompt_tokens[columns["prefill_replica"] >= 0].sum())
+    for replica in cluster.replicas:
+        assert (replica.pool.free_blocks, replica.n_away, replica.n_outstanding) == (replica.total_blocks, 0, 0)
+        assert not getattr(replica, "_kept", ())
 
 
 @SLOWLY

@@ -181,3 +181,12 @@ def test_what_is_sent_while_it_is_computed_keeps_nobody_waiting(monkeypatch: pyt
     always, by_length, by_load = module.attainment(n_requests=2000).values()
     assert always[0] == 1.0 > by_length[0] > by_load[0] > 0.6
     assert min(by_length[1], by_load[1]) > always[1]
+
+
+def test_in_bursts_of_long_answers_prefill_replicas_that_help_out_keep_more_promises(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    always, load, *mixed = study(monkeypatch, "handing_over").in_bursts(n_requests=1500).values()
+    assert always[:2] == (1.0, 0.0) and load[1] == 0.0
+    assert [kept for _, kept, _ in mixed] == sorted(kept for _, kept, _ in mixed)
+    assert min(met for _, _, met in mixed) > max(always[2], load[2])

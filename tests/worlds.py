@@ -25,6 +25,7 @@ from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.splitters.base import Splitter
 from simserve.splitters.load import Load
+from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
@@ -144,6 +145,14 @@ def splitters(draw: st.DrawFn) -> Splitter:
     if draw(st.booleans()):
         return PromptLength(min_prompt_tokens=shortest)
     return Load(max_outstanding=draw(st.integers(1, 3)), min_prompt_tokens=draw(st.sampled_from([1, shortest])))
+
+
+@st.composite
+def mixing(draw: st.DrawFn) -> Splitter:
+    """Prefill replicas answer some requests."""
+    return Mixed(
+        max_prefill_waiting=draw(st.integers(1, 4)), max_decode_kv_frac=draw(st.sampled_from([0.1, 0.3, 0.6, 1.0]))
+    )
 
 
 def can_be_apart(scheduler: Scheduler) -> bool:

@@ -2,7 +2,7 @@
 
     python docs/studies/handing_over.py
 
-On the scenarios disaggregated and conditional_disaggregation, as they come.
+On the scenarios disaggregated, conditional_disaggregation and mixed_pool, as they come.
 """
 
 from pathlib import Path
@@ -20,6 +20,13 @@ SPLITTERS = {
     "always": "always",
     "prompt_length": "{kind: prompt_length, min_prompt_tokens: 1000}",
     "load": "{kind: load, max_outstanding: 4, min_prompt_tokens: 1000}",
+}
+MIXING = {
+    "always": "always",
+    "load": "{kind: load, max_outstanding: 4}",
+    "mixed 0.8": "{kind: mixed, max_prefill_waiting: 4, max_decode_kv_frac: 0.8}",
+    "mixed 0.5": "{kind: mixed, max_prefill_waiting: 4, max_decode_kv_frac: 0.5}",
+    "mixed 0.3": "{kind: mixed, max_prefill_waiting: 4, max_decode_kv_frac: 0.3}",
 }
 
 
@@ -42,6 +49,16 @@ def attainment(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
     return found
 
 
+def in_bursts(n_requests: int = 3000) -> dict[str, tuple[float, float, float]]:
+    """Shares of requests prefilled apart, answered by prefill replicas, and that meet the SLO, of each splitter."""
+    found = {}
+    for name, splitter in MIXING.items():
+        summary = _summary("mixed_pool", n_requests, f"cluster.disaggregate={splitter}")
+        transfer = summary["transfer"]
+        found[name] = (transfer["apart_frac"], transfer["kept_frac"], summary["slo_attainment"]["frac"])
+    return found
+
+
 def _summary(name: str, n_requests: int, override: str) -> dict[str, dict[str, float]]:
     overrides = [override, f"workload.n_requests={n_requests}", "measure.replays=0"]
     return dict(simulate(load_scenario(SCENARIOS / f"{name}.yaml", overrides)).summary)
@@ -52,3 +69,5 @@ if __name__ == "__main__":
         print(f"{way}: transfer p50 {half:.2f} ms, p99 {most:.1f} ms")
     for splitter, (apart, met) in attainment().items():
         print(f"{splitter}: {apart:.1%} apart, {met:.2%} meet the SLO")
+    for splitter, (apart, kept, met) in in_bursts().items():
+        print(f"{splitter}, in bursts: {apart:.1%} apart, {kept:.1%} kept, {met:.2%} meet the SLO")

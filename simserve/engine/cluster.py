@@ -17,6 +17,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.gate import Gate, Placed, Send
 from simserve.engine.gateway import Delay, Door, Gateway, Refresher
 from simserve.engine.handoff import Disaggregation
+from simserve.engine.keeping import Keeper
 from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Pipeline
@@ -50,6 +51,12 @@ class _Entry:
         limit_tokens = min(each.max_model_len for each in decodes)
         return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
+    @classmethod
+    def of_keepers(cls, setups: Sequence[ReplicaSetup]) -> "list[_Entry]":
+        """Prefill replicas as those see them who are answered there."""
+        numbered = [(index, setup) for index, setup in enumerate(setups) if setup.role == "prefill"]
+        return [cls.of(index, replace(setup, role="both"), setups) for index, setup in numbered]
+
 
 class Cluster:
     """Replicas behind a router. `run` serves the offered load; the recorder and the rows then hold what happened.
@@ -73,8 +80,9 @@ class Cluster:
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
         roles = door_roles(ranks, disaggregation)
         self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
+        keepers = _Entry.of_keepers(ranks) if disaggregation is not None and disaggregation.keeps else []
         self._caches = any(rank.block_tokens is not None for rank in ranks)
-        self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in self._entries))
+        self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *keepers)))
         self._marks = self.rows.have_marks
         self.recorder = Recorder(len(self.rows), len(ranks))
         self.replicas: list[Replica] = []
@@ -89,6 +97,7 @@ class Cluster:
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
         entries = [self.replicas[entry.index] for entry in self._entries]
+        self._takers: Sequence[Replica | Keeper] = entries
         self._gateway: Door
         self._keeps_sessions = router.needs_sessions
         if gate is not None:
@@ -101,6 +110,8 @@ class Cluster:
             tie = Tie(self.clock, disaggregation, self.replicas, self._open)
             tie.connect(self.recorder, router_seed)
             self._gateway = tie.door(router, entries, router_seed)
+            self._takers = tie.takers(entries)
+            self._entries += keepers
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -184,7 +195,8 @@ class Cluster:
             rows.mark(request)
         if self._keeps_sessions:
             request.session = rows.session(row)
-        entry = self._entries[0 if len(self._entries) == 1 else self._gateway.pick(request)]
+        place = 0 if len(self._entries) == 1 else self._gateway.pick(request)
+        entry = self._entries[place]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)
         if prompt_tokens > entry.longest_prompt_tokens:
@@ -195,7 +207,7 @@ class Cluster:
             if rows.output_tokens[row] > most_tokens:
                 rows.output_tokens[row] = most_tokens
                 self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
-            self.replicas[entry.index].enqueue(request, now_ps)
+            self._takers[place].enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
             if self._asker:

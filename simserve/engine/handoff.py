@@ -26,6 +26,11 @@ class Disaggregation:
     splitter: Splitter | None = None
     """Which requests are prefilled apart; None: all."""
 
+    @property
+    def keeps(self) -> bool:
+        """Prefill replicas answer some requests."""
+        return self.splitter is not None and self.splitter.keeps
+
 
 PickReceiver = Callable[[Request], int]
 """The place of a decode replica among all of them."""

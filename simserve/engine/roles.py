@@ -8,6 +8,7 @@ from typing import NamedTuple
 from simserve.engine.alarm import Clock
 from simserve.engine.gateway import Door, Gateway
 from simserve.engine.handoff import Disaggregation, Handoff, Sending
+from simserve.engine.keeping import Keeper, Keeping, KeepingLane, KeepingRank, KeepingSending
 from simserve.engine.link import Link
 from simserve.engine.lockstep import Rank
 from simserve.engine.ordered import OrderedReplica
@@ -21,6 +22,7 @@ from simserve.engine.speculating import Speculating
 from simserve.engine.split import Side, SplitGateway
 from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
+from simserve.splitters.base import Where
 
 
 class Kinds(NamedTuple):
@@ -33,6 +35,7 @@ class Kinds(NamedTuple):
 
 BOTH = Kinds(Replica, Lane, Rank)
 PULLED_FROM = Kinds(Sending, Lane, Rank)
+KEEPING = Kinds(KeepingSending, KeepingLane, KeepingRank)
 PUSHING = Kinds(Pushing, PushingLane, PushingRank)
 FOLLOWING = Kinds(Following, PushingLane, FollowingRank)
 RECEIVING = Kinds(Receiving, ReceivingLane, ReceivingRank)
@@ -54,7 +57,7 @@ def _by_role(role: str, how: Disaggregation | None) -> Kinds:
     if role == "decode":
         return RECEIVING
     if not how.is_pushed:
-        return PULLED_FROM
+        return KEEPING if how.keeps else PULLED_FROM
     return PUSHING if how.link.n_layers is None else FOLLOWING
 
 
@@ -94,11 +97,22 @@ class Tie:
         if splitter is None:
             return self._opened(router, entries)
         prefill = self._side(entries, "prefill", router)
-        if not any(entry.role == "both" for entry in entries):
-            return SplitGateway(self._clock, splitter, prefill, Side(self._decode, _places(entries, "decode")))
-        local_router = deepcopy(router)
-        local_router.begin(Random(f"{router_seed}/local"))
-        return SplitGateway(self._clock, splitter, prefill, self._side(entries, "both", local_router))
+        if any(entry.role == "both" for entry in entries):
+            local_router = deepcopy(router)
+            local_router.begin(Random(f"{router_seed}/local"))
+            local = self._side(entries, "both", local_router)
+        else:
+            local = Side(self._decode, _places(entries, "decode"))
+        sides: dict[Where, Side] = {"apart": prefill, "local": local}
+        if self._how.keeps:
+            keepers = range(len(entries), len(entries) + len(prefill.places))
+            sides["prefill"] = Side(prefill.gateway, [*keepers])
+        return SplitGateway(self._clock, splitter, sides)
+
+    @staticmethod
+    def takers(entries: Sequence[Replica]) -> "Sequence[Replica | Keeper]":
+        """What takes requests in, by the places that the door names."""
+        return [*entries, *(Keeper(entry) for entry in entries if isinstance(entry, Keeping))]
 
     def _side(self, entries: Sequence[Replica], role: str, router: Router) -> Side:
         places = _places(entries, role)

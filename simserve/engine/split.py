@@ -1,11 +1,12 @@
 """Split: the gateway of a cluster in which some requests are prefilled apart and others are not."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.gateway import Gateway
-from simserve.splitters.base import Splitter
+from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 
 
@@ -24,18 +25,19 @@ class Side:
 class SplitGateway:
     """Asks the splitter first, and then the router of that side."""
 
-    def __init__(self, clock: Clock, splitter: Splitter, prefill: Side, local: Side) -> None:
+    def __init__(self, clock: Clock, splitter: Splitter, sides: Mapping[Where, Side]) -> None:
         self._clock = clock
         self._splitter = splitter
-        self._prefill = prefill
-        self._local = local
+        self._sides = sides
+        self._prefill, self._local = sides["apart"].gateway, sides["local"].gateway
 
     def pick(self, request: Request) -> int:
         """A prefill replica, or one that does all. Raises PolicyError."""
         try:
-            splits = self._splitter.splits(request, self._prefill.gateway.views, self._local.gateway.views)
+            where = self._splitter.where(request, self._prefill.views, self._local.views)
         except Exception as error:
-            raise raised(self._splitter, "splits", self._clock.now_ps, error) from error
-        if type(splits) is not bool:
-            raise broke(self._splitter, "splits", self._clock.now_ps, "must return True or False", splits)
-        return (self._prefill if splits else self._local).place(request)
+            raise raised(self._splitter, "where", self._clock.now_ps, error) from error
+        if not isinstance(where, str) or where not in self._sides:
+            rule = "must return " + " or ".join(map(repr, self._sides))
+            raise broke(self._splitter, "where", self._clock.now_ps, rule, where)
+        return self._sides[where].place(request)

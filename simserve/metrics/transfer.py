@@ -30,15 +30,17 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisatio
     found = distribution(total_s)
     waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
+    shares = _shares(requests, window, facts)
+    is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else answers may fill them
     return {
-        "apart_frac": _apart_frac(requests, window, facts),
+        **shares,
         "n": found.n,
         "mean": found.mean,
         **{level_name(level): value for level, value in found.percentiles.items()},
         "bytes": float(requests["prompt_tokens"][handed].sum()) * facts.link.kv_bytes_per_token,
         "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
         "mean_wait_s": waits_s,
-        "binds": _binds(waits_s, step_s, is_backed_up=_is_backed_up(facts, use)) if found.n else None,
+        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if found.n else None,
     }
 
 
@@ -53,14 +55,20 @@ def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: 
     return {"prefill": _mean(queue_s[window.has]), "link": _mean(total_s[handed]), "decode": _mean(room_s[handed])}
 
 
-def _apart_frac(requests: Columns, window: Window, facts: RunFacts) -> float | None:
-    """Share of the window's requests whose prompts went to prefill replicas; an answer of one token stays there."""
+def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, float | None]:
+    """Of the window's requests those whose prompts were computed apart, and those that a prefill replica kept: it went
+    on after the first token. An answer of one token stays there anyhow, and counts as apart."""
     handed = requests["prefill_replica"] >= 0
     computed_at = requests["replica"].copy()
     computed_at[handed] = requests["prefill_replica"][handed]
-    replicas = computed_at[window.has & (computed_at >= 0)]
+    placed = window.has & (computed_at >= 0)
+    if not placed.any():
+        return {"apart_frac": None, "kept_frac": None}
     is_prefill = np.array([facts.pools[pool].role == "prefill" for pool in facts.replica_pool])
-    return float(is_prefill[replicas].mean()) if len(replicas) else None
+    goes_on = ~np.isnan(requests["first_token_s"]) & (requests["output_tokens"] > 1)
+    went = is_prefill[computed_at[placed]]
+    kept = went & (goes_on & ~handed)[placed]
+    return {"apart_frac": float((went & ~kept).mean()), "kept_frac": float(kept.mean())}
 
 
 def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> str | None:

@@ -115,9 +115,12 @@ def _transfer(answers: Answers) -> Facts:
     at = answers.number
     apart_frac = at("transfer", "apart_frac")
     apart = [("Prefilled apart", share(apart_frac))] if apart_frac is not None and apart_frac < 1 else []
+    kept_frac = at("transfer", "kept_frac")
+    kept = [("Kept by prefill replicas", share(kept_frac))] if kept_frac else []
     sides = ("prefill", "link", "decode")
     return [
         *apart,
+        *kept,
         ("Held up most by", answers.binds or "nothing"),
         ("Handed over, p99", seconds(at("transfer", "p99"))),
         *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in answers.pools),

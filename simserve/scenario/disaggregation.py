@@ -9,6 +9,7 @@ from simserve.plugins.flaws import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Cluster, KvLink, Pool
 from simserve.schedulers.base import Scheduler
+from simserve.splitters.base import Splitter
 
 LINK: Path = ("cluster", "kv_link")
 
@@ -29,6 +30,7 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
     _check_models(draft, pools)
     if cluster.kv_link is not None and cluster.kv_link.how == "push":
         _check_pushing(draft, pools)
+    _check_keeping(draft, pools)
     return {
         "kv_link": _link(draft, cluster, pools),
         "decode_router": _decode_router(draft, cluster),
@@ -83,6 +85,29 @@ def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
         if isinstance(policy, Scheduler) and policy.orders:
             rule = "requests that pass each other in a prefill pool that pushes are not there yet"
             draft.flaw(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
+
+
+def _check_keeping(draft: Draft, pools: Sequence[Pool]) -> None:
+    """Prefill replicas that answer some requests are fetched from, and have nothing else to them."""
+    cluster, at = draft.scenario.cluster, ("cluster", "disaggregate", "kind")
+    splitter = None if cluster.disaggregate is None else plugins.check("splitters", cluster.disaggregate)[0]
+    if cluster.disaggregate is None or not isinstance(splitter, Splitter) or not splitter.keeps:
+        return
+    kind = cluster.disaggregate["kind"]
+    if cluster.kv_link is not None and cluster.kv_link.how == "push":
+        rule = "prefill replicas that answer requests themselves and push others are not there yet"
+        draft.flaw(at, rule, kind, "use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}")
+    for index, pool in enumerate(pools):
+        policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
+        if pool.role == "both":
+            rule = "has prefill and decode replicas help each other, so nobody would be sent to a pool of role both"
+            draft.flaw(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
+        elif pool.role == "prefill" and pool.host_tier is not None:
+            rule = "host memory beside a prefill pool that answers requests is not there yet"
+            draft.flaw(_at(index, "host_tier"), rule, None, "leave it out, or use another disaggregate")
+        elif pool.role == "prefill" and isinstance(policy, Scheduler) and policy.orders:
+            rule = "requests that pass each other in a prefill pool that answers some are not there yet"
+            draft.flaw(_at(index, "scheduler"), rule, None, "use policy: fcfs, or another disaggregate")
 
 
 def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pydantic.dataclasses import dataclass
 
-from simserve.splitters.base import STRICT, Splitter
+from simserve.splitters.base import STRICT, Splitter, Where
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
@@ -13,6 +13,6 @@ from simserve.state.view import LoadView
 class Always(Splitter):
     """All prompts are computed by prefill replicas."""
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
-        """Yes."""
-        return True
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
+        """All apart."""
+        return "apart"

@@ -1,6 +1,7 @@
-"""Splitter: splits(request, prefill, local) -> whether prompt and answer are computed by different replicas."""
+"""Splitter: where(request, prefill, local) -> who computes prompt and answer: two replicas, or which one."""
 
 from collections.abc import Sequence
+from typing import ClassVar, Literal
 
 from pydantic import ConfigDict
 
@@ -11,11 +12,18 @@ STRICT = ConfigDict(extra="forbid")
 """For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
 
 
+Where = Literal["apart", "local", "prefill"]
+"""Who computes prompt and answer: a prefill and a decode replica; one of `local` alone; or a prefill replica alone."""
+
+
 class Splitter:
     """A policy: which requests a prefill and a decode replica share, and which one replica serves alone."""
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
-        """Whether a prefill replica computes its prompt, rather than one of `local`, which also answers."""
+    keeps: ClassVar[bool] = False
+    """It may answer "prefill": prefill replicas keep some requests and answer them."""
+
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
+        """Who computes its prompt and its answer; `local` are pools of role both, or without these decode replicas."""
         raise NotImplementedError
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.splitters.base import STRICT, Splitter, uncached_tokens
+from simserve.splitters.base import STRICT, Splitter, Where, uncached_tokens
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
@@ -23,8 +23,9 @@ class Load(Splitter):
     min_prompt_tokens: PositiveInt = 1
     """To be computed, as in prompt_length."""
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
-        """Long ones that need not wait for many others."""
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
+        """Long ones apart that need not wait for many others."""
         if min(view.n_outstanding for view in prefill) >= self.max_outstanding:
-            return False
-        return self.min_prompt_tokens == 1 or uncached_tokens(request, local) >= self.min_prompt_tokens
+            return "local"
+        is_long = self.min_prompt_tokens == 1 or uncached_tokens(request, local) >= self.min_prompt_tokens
+        return "apart" if is_long else "local"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.splitters.base import STRICT, Splitter, uncached_tokens
+from simserve.splitters.base import STRICT, Splitter, Where, uncached_tokens
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
@@ -19,6 +19,6 @@ class PromptLength(Splitter):
 
     min_prompt_tokens: PositiveInt
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
-        """The long ones."""
-        return uncached_tokens(request, local) >= self.min_prompt_tokens
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
+        """The long ones apart."""
+        return "apart" if uncached_tokens(request, local) >= self.min_prompt_tokens else "local"

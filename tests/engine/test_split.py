@@ -14,7 +14,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
-from simserve.splitters.base import Splitter
+from simserve.splitters.base import Splitter, Where
 from simserve.splitters.load import Load
 from simserve.splitters.prompt_length import PromptLength
 from simserve.state.request import Request
@@ -94,22 +94,22 @@ def test_each_side_has_its_own_longest_prompt() -> None:
 class Confused(Splitter):
     """Answers with a number."""
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         return 1  # type: ignore[return-value]
 
 
 class Broken(Splitter):
     """Fails."""
 
-    def splits(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> bool:
+    def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         raise ZeroDivisionError("by zero")
 
 
 @pytest.mark.parametrize(
     ("splitter", "said"),
     [
-        (Confused(), "Confused.splits: must return True or False, got 1"),
-        (Broken(), "Broken.splits: must not raise, got 'ZeroDivisionError: by zero'"),
+        (Confused(), "Confused.where: must return 'apart' or 'local', got 1"),
+        (Broken(), "Broken.where: must not raise, got 'ZeroDivisionError: by zero'"),
     ],
 )
 def test_a_splitter_that_breaks_the_rules_is_named(splitter: Splitter, said: str) -> None:

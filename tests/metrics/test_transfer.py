@@ -36,6 +36,8 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
         "prefill_replica": np.array([0, 0, 1, -1], np.int32),
         "replica": np.array([2, 2, 2, 0], np.int32),
         "prompt_tokens": np.array([100, 200, 300, 400]),
+        "output_tokens": np.array([5, 5, 5, 1]),
+        "first_token_s": np.full(4, 1.0),
         "queue_s": np.full(4, queue_s),
         "transfer_wait_s": np.array([room_s] * 3 + [0.0]),
         "transfer_s": np.array([room_s + link_s] * 3 + [0.0]),
@@ -108,6 +110,18 @@ def test_the_share_that_is_prefilled_apart_counts_answers_of_one_token() -> None
     moved = ended | {"replica": np.array([2, 2, 2, 3], np.int32)}
     fracs = [(transfer(each, WHOLE, given, use()) or {})["apart_frac"] for each in (ended, moved)]
     assert fracs == [1.0, 0.75]  # the last one ended on prefill replica 0; or was computed whole by replica 3
+
+
+def test_who_goes_on_after_a_first_token_where_its_prompt_was_computed_was_kept() -> None:
+    given = facts()
+    pools = tuple(replace(given.pools[0], role=role) for role in ("prefill", "decode"))
+    given = replace(given, pools=pools, replica_pool=(0, 0, 1, 1, 1))
+    longer = handed(0.5, 0.1, 0.2) | {"output_tokens": np.full(4, 5)}
+    unknown = longer | {"first_token_s": np.array([1.0, 1.0, 1.0, np.nan])}
+    elsewhere = longer | {"replica": np.array([2, 2, 2, 3], np.int32)}
+    found = [transfer(each, WHOLE, given, use()) or {} for each in (longer, unknown, elsewhere)]
+    shares = [(each["apart_frac"], each["kept_frac"]) for each in found]
+    assert shares == [(0.75, 0.25), (1.0, 0.0), (0.75, 0.0)]
 
 
 def test_where_nothing_is_handed_over_nothing_binds() -> None:

@@ -8,6 +8,7 @@ from simserve.cost.comm import NIC_LATENCY_S
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.round_robin import RoundRobin
 from simserve.scenario import Scenario
+from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 
 Load = Callable[..., Scenario]
@@ -19,6 +20,9 @@ cluster:
     - {name: prefill, role: prefill, replicas: 2, parallel: {tensor: 2}}
     - {name: decode, role: decode}
 """
+
+
+MIXED = "cluster.disaggregate={kind: mixed, max_prefill_waiting: 4, max_decode_kv_frac: 0.9}"
 
 
 def test_without_a_link_the_slower_sides_network_adapters_carry_keys_and_values(load: Load, small: str) -> None:
@@ -98,6 +102,23 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         (["cluster.disaggregate=alwasy"], "unknown splitter, got 'alwasy'; did you mean always?"),
         (["cluster.disaggregate=prompt_length"], "cluster.disaggregate.min_prompt_tokens: is missing"),
         (["cluster.disaggregate={kind: load, max_outstanding: 0}"], "max_outstanding: must be more than 0"),
+        ([MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push}"], "themselves and push others are not there yet"),
+        (
+            [MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_layer}"],
+            ": prefill replicas that answer requests themselves and push others are not there "
+            "yet, got 'mixed'; use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}",
+        ),
+        (
+            [MIXED, "cluster.pools.0.host_tier={bytes: 200e9}"],
+            "host_tier={bytes: 200e9}: host memory beside a prefill pool that answers requests is not there yet",
+        ),
+        (
+            [MIXED, "cluster.pools.0.scheduler={kind: chunked, policy: priority}"],
+            "policy: priority}: requests that pass each other in a prefill pool that answers some are not",
+        ),
+        ([MIXED.replace("0.9", "1.5")], "max_decode_kv_frac: must be at most 1, got 1.5"),
+        ([MIXED.replace("0.9", "0")], "max_decode_kv_frac: must be more than 0, got 0"),
+        (["cluster.disaggregate=mixed"], "cluster.disaggregate.max_prefill_waiting: is missing"),
         (["cluster.decode_router=least_kw"], "unknown router, got 'least_kw'; did you mean least_kv?"),
     ],
 )
@@ -121,6 +142,12 @@ def test_a_pool_that_nobody_would_be_sent_to_is_a_mistake(said: Said, small: str
     assert "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}" in message
 
 
+def test_where_prefill_replicas_answer_nobody_would_be_sent_to_a_pool_of_both_roles(said: Said, small: str) -> None:
+    (message,) = said(small + THIRD, MIXED)
+    assert ": has prefill and decode replicas help each other, so nobody would be" in message
+    assert "leave pool both out, or use {kind: load, max_outstanding: 4}" in message
+
+
 def test_a_pool_of_both_roles_may_stand_beside_others_when_some_requests_are_for_it(load: Load, small: str) -> None:
     scenario = load(small + THIRD, "cluster.disaggregate={kind: prompt_length, min_prompt_tokens: 1000}")
     assert scenario.build_splitter() == PromptLength(min_prompt_tokens=1000)
@@ -133,6 +160,7 @@ def test_all_requests_are_disaggregated_unless_the_scenario_says_which(load: Loa
     assert scenario.origins["cluster.disaggregate"] == "default"
     assert scenario.build_splitter() is None
     loaded = load(small + POOLS, "cluster.disaggregate={kind: load, max_outstanding: 4}")
+    assert load(small + POOLS, MIXED).build_splitter() == Mixed(max_prefill_waiting=4, max_decode_kv_frac=0.9)
     assert loaded.cluster.disaggregate == {"kind": "load", "max_outstanding": 4, "min_prompt_tokens": 1}
 
 
