@@ -7,7 +7,7 @@ from simserve.state.request import Phase, Request
 from simserve.units import to_ps
 
 if TYPE_CHECKING:
-    from tests.oracle import OracleReplica
+    from tests.oracle_replica import OracleReplica
 
 
 class OracleHost:

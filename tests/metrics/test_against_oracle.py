@@ -11,9 +11,9 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.tables.run_tables import RunTables
 from simserve.units import PS_PER_S
 from simserve.workload.trace import Trace
-from tests import oracle
 from tests.agreement import run_both
 from tests.metrics.stories import pool_facts, run_facts
+from tests.oracle_replica import Life
 from tests.worlds import setups, traces
 
 
@@ -22,7 +22,7 @@ def reduced(run: RunTables, setup: ReplicaSetup, n_replicas: int) -> Results:
     return Results.from_run(run, run_facts(run, pools=(pool,), slo={"itl_s": 1.0}), "")
 
 
-def gaps_s(life: oracle.Life) -> list[float]:
+def gaps_s(life: Life) -> list[float]:
     return [(after - before) / PS_PER_S for before, after in zip(life.token_ps, life.token_ps[1:], strict=False)]
 
 

@@ -1,0 +1,72 @@
+"""What the oracle's routers see of its replicas."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from simserve.engine.gateway import Delay
+from simserve.routers.base import Router
+from simserve.state.request import Request
+from tests.oracle_replica import OracleReplica
+
+
+@dataclass
+class OldNews:
+    """A replica as it was told of last."""
+
+    replica: OracleReplica
+    n_outstanding: int = 0
+    n_held: int = 0
+    n_waiting: int = 0
+    sent_since: list[Request] = field(default_factory=list)
+
+    @property
+    def total_blocks(self) -> int:
+        return self.replica.total_blocks
+
+    @property
+    def block_size(self) -> int:
+        return self.replica.block_size
+
+    @property
+    def block_tokens(self) -> int | None:
+        return self.replica.block_tokens
+
+    def held_blocks(self) -> int:
+        return min(self.total_blocks, self.n_held + sum(self.replica.blocks(r.prompt_tokens) for r in self.sent_since))
+
+    def found_tokens(self, request: Request) -> int:
+        return self.replica.found_tokens(request)
+
+
+class OracleGateway:
+    """A router, and the news that it has of its replicas."""
+
+    def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:
+        self.router, self.replicas, self.delay = router, replicas, delay
+        self.news = [OldNews(replica) for replica in replicas]
+        self.as_of_ps = 0
+
+    @property
+    def views(self) -> "Sequence[OracleReplica] | Sequence[OldNews]":
+        return self.replicas if self.delay is None else self.news
+
+    def pick(self, request: Request) -> OracleReplica:
+        picked = self.router.pick(request, self.views)
+        if self.delay is not None and self.delay.counts_own_sends:
+            self.news[picked].n_outstanding += 1
+            self.news[picked].n_waiting += 1
+            self.news[picked].sent_since.append(request)
+        return self.replicas[picked]
+
+    def hear(self, until_ps: int) -> None:
+        """Nothing has happened since the last instant, so all news due by now say how things stand."""
+        if self.delay is None:
+            return
+        is_due = False
+        while self.as_of_ps + self.delay.refresh_ps <= until_ps:
+            self.as_of_ps += self.delay.refresh_ps
+            is_due = True
+        if is_due:
+            self.news = [
+                OldNews(each, each.n_outstanding, each.held_blocks(), each.n_waiting) for each in self.replicas
+            ]

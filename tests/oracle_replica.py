@@ -1,0 +1,721 @@
+"""The oracle's replicas, stepped one step at a time, with a list for everything."""
+
+from collections import deque
+from collections.abc import Callable, Collection
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from simserve.cost.drafting import ModelDrafting
+from simserve.cost.shape import StepShape
+from simserve.cost.speculative import SpeculativeCost
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.schedulers.base import StepPlan
+from simserve.state.request import Phase, Request
+from simserve.state.view import ReplicaView
+from tests.oracle_cache import OracleCache
+from tests.oracle_counters import OracleCounters, came
+from tests.oracle_host import OracleHost
+
+
+@dataclass
+class Life:
+    """What the oracle knows of one request."""
+
+    request: Request
+    output_tokens: int
+    replica: int = -1
+    prefill_replica: int = -1
+    transfer_ps: int = 0
+    transfer_wait_ps: int = 0
+    is_kept: bool = False
+    """Its prefill replica answers it."""
+    goes_to: "OracleReplica | None" = None
+    """Where it will decode, if that is known before its prompt is computed."""
+    sent_tokens: int = 0
+    there_ps: int = 0
+    stored: int = 0
+    reserved: int = 0
+    padding: int = 0
+    finished: bool = False
+    token_ps: list[int] = field(default_factory=list)
+    scheduled_ps: int = -1
+    finish_ps: int = -1
+    preempted_at_ps: int = -1
+    preempted_ps: int = 0
+    n_preemptions: int = 0
+    n_recomputed_tokens: int = 0
+    cached_tokens: int = 0
+    host_cached_tokens: int = 0
+    disk_cached_tokens: int = 0
+    n_swaps: int = 0
+    chain: list[int] = field(default_factory=list)
+    n_held_ids: int = 0
+    n_computed: int = 0
+    """Tokens of it that steps have computed, without those after its end in a padded batch."""
+    n_computed_for_nobody: int = 0
+    """These, when it was let go of because its client had gone."""
+    first_ps: int | None = None
+    """When its client had a first token, or -1, once it has given up; None: it has not."""
+    slots: int = 0
+    """Tokens that it had room for in its last step, where tokens are proposed."""
+    n_decoded: int = 0
+    """Decode steps that it was in."""
+
+    @property
+    def held(self) -> int:
+        """Tokens that its blocks are for."""
+        return max(self.stored, self.slots)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step as it was."""
+
+    start_ps: int
+    end_ps: int
+    prefill_tokens: int
+    decode_requests: int
+    kv_tokens: int
+    used_blocks: int
+    queue_len: int
+    accepted_tokens: int = 0
+
+
+class OracleReplica:
+    """A replica with a list for everything."""
+
+    def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> None:
+        self.setup, self.lives, self.on_done = setup, lives, on_done
+        self.waiting: deque[Request] = deque()
+        self.coming: list[list[Any]] = []
+        self.prefilling: list[Request] = []
+        self.decoding: list[Request] = []
+        self.running: dict[Request, None] = {}
+        self.step: tuple[StepPlan, list[Request], int, StepShape, int, int] | None = None
+        self.step_end_ps: int | None = None
+        self.wake_ps: int | None = None
+        self.must_plan = False
+        self.steps: list[Step] = []
+        self.n_outstanding = 0
+        self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
+        self.block_tokens = setup.block_tokens
+        self.stages_free_ps: list[int] = []
+        """When each stage of its pipeline is free; one list for all lanes."""
+        self.group: list[OracleReplica] = [self]
+        """Ranks that step together."""
+        self.away: list[Request] = []
+        """Their prompts are computed here, and their blocks not fetched yet."""
+        self.handed_over: list[Request] = []
+        """Of these, those nobody has been told of yet."""
+        self.coming_in: list[tuple[Request, OracleReplica | None]] = []
+        """And who computes their prompts; None: this one."""
+        self.kept: list[Request] = []
+        """They have a seat and blocks for their prompts here, and do not decode yet."""
+        self.words: list[tuple[int, Request, OracleReplica]] = []
+        """(instant, who, to whom): there is room."""
+        self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
+        self.here: list[Request] = []
+        """Their keys and values have come, and they decode from the next step on."""
+        self.port_free_ps = 0
+        self.id_tokens = setup.block_tokens or 0
+        self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
+        cost = self.cache.cost if self.cache else 1
+        self.host = OracleHost(setup.host_tier, cost) if setup.has_tier and setup.host_tier else None
+        self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
+
+        self.policy = getattr(setup.scheduler, "policy", "fcfs")
+        self.vtc = OracleCounters(setup.scheduler) if self.policy == "vtc" else None
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting) + len(self.coming) + len(self.coming_in)
+
+    def in_order(self) -> Collection[Request]:
+        """Those who wait, as the policy goes through them."""
+        if self.vtc is not None:
+            return self.vtc.in_order(lambda request: not self.lives[request].n_preemptions)
+        if self.policy == "priority":
+            return sorted(self.waiting, key=lambda request: (request.priority, came(request)))
+        return self.waiting
+
+    def blocks(self, n_tokens: int) -> int:
+        return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
+
+    def holders(self) -> list[Request]:
+        return [*self.running, *self.away, *self.kept]
+
+    def held(self, request: Request) -> int:
+        """Tokens that it has blocks for here."""
+        return request.prompt_tokens if request in self.kept else self.lives[request].held
+
+    def used_blocks(self) -> int:
+        if self.cache is None:
+            return sum(self.blocks(self.held(r)) for r in self.holders())
+        return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held()
+
+    def own_blocks(self, request: Request) -> int:
+        """Those that are not counted as blocks of an id."""
+        life = self.lives[request]
+        return self.blocks(life.held) - life.n_held_ids * (self.cache.cost if self.cache else 0)
+
+    def found_tokens(self, request: Request) -> int:
+        most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
+        return self.hits(list(request.chain), most) * self.id_tokens
+
+    def hits(self, chain: list[int], most: int) -> int:
+        """Of the GPU, and of what lies beside it where prefixes are kept there."""
+        if self.cache is None:
+            return 0
+        if not self.offloads or self.host is None:
+            return self.cache.hits(chain, most)
+        n = 0
+        while n < min(most, len(chain)) and (chain[n] in self.cache.copies or self.host.has(chain[n])):
+            n += 1
+        return n
+
+    def look_up(self) -> None:
+        for request in self.waiting if self.cache else ():
+            life = self.lives[request]
+            most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
+            n = self.hits(life.chain, most)
+            request.prefilled_tokens = n * self.id_tokens
+            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.is_held(block))
+            request.idle_hit_blocks = n_idle * (self.cache.cost if self.cache else 0)
+
+    def note_computed(self, request: Request, n_tokens: int) -> None:
+        life = self.lives[request]
+        n_before = life.n_held_ids
+        while self.cache and life.n_held_ids < min(n_tokens // self.id_tokens, len(life.chain)):
+            self.cache.add(request, life.chain[life.n_held_ids])
+            life.n_held_ids += 1
+        if self.offloads and self.host and life.n_held_ids > n_before:
+            self.host.use(life.chain[: life.n_held_ids], [])
+
+    def let_go(self, request: Request) -> None:
+        life = self.lives[request]
+        life.slots = 0
+        if self.cache:
+            self.note_computed(request, life.stored)
+            self.cache.let_go(request, life.chain[: life.n_held_ids], self.own_blocks(request))
+        life.n_held_ids = 0
+
+    def shrink_cache(self) -> None:
+        if self.cache:
+            self.cache.shrink(self.free_blocks())
+
+    def held_blocks(self) -> int:
+        in_step = set(self.step[1]) if self.step else set()
+        if self.cache:
+            return self.used_blocks() + sum(
+                self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
+            )
+        return sum(
+            max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.held(r)))
+            for r in self.holders()
+        )
+
+    def free_blocks(self) -> int:
+        if self.cache:
+            return self.total_blocks - self.used_blocks()
+        return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks(self.held(r))) for r in self.holders())
+
+    def growth(self) -> int:
+        if self.setup.scheduler.reserves:
+            return 0
+        return sum(self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in self.decoding)
+
+    def room(self, request: Request) -> int:
+        """Tokens that it needs blocks for in its next step."""
+        stored = self.lives[request].stored
+        if self.setup.speculation is None:
+            return stored + 1
+        return min(stored + self.setup.speculation.n_slots, request.prompt_tokens + request.max_tokens)
+
+    def tokens_of(self, life: Life) -> int:
+        """What its next step gives it: proposals up to the first that is refused, and one of the target's own."""
+        if self.setup.speculation is None:
+            return 1
+        acceptance = self.setup.speculation.acceptance
+        drawn, reached, n_accepted = draw(acceptance.seed, life.request.row, life.n_decoded), 1.0, 0
+        for rate in acceptance.rates:
+            reached *= rate
+            if drawn >= reached:
+                break
+            n_accepted += 1
+        return min(1 + n_accepted, life.output_tokens - len(life.token_ps))
+
+    def arrive(self, request: Request) -> None:
+        """Where a step is planned while the one before it runs, who comes is seen a step later."""
+        self.n_outstanding += 1
+        if self.coming_in:
+            self.coming_in.append((request, None))
+        elif self.setup.async_scheduling and (self.step or self.running):
+            self.coming.append([request, 2 if self.step else 1])
+        else:
+            self.waiting.append(request)
+        self.must_plan = self.must_plan or self.step is None
+
+    # -- commit
+
+    def commit(self, now_ps: int, how: Disaggregation | None = None) -> None:
+        assert self.step is not None
+        plan, decoded, start_ps, shape, used, queue_len = self.step
+        n_each = {request: self.tokens_of(self.lives[request]) for request in decoded}
+        counts = (shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, used, queue_len)
+        self.steps.append(Step(start_ps, now_ps, *counts, sum(n - 1 for n in n_each.values())))
+        self.step = self.step_end_ps = None
+        self.must_plan = True
+        scheduler = self.setup.scheduler
+        scheduler.on_commit(1 if decoded else 0, bool(plan.prefill), plan.blocked_by)
+        for newcomer in self.coming:
+            newcomer[1] -= 1
+        for request in decoded:
+            life = self.lives[request]
+            life.slots = self.room(request) if self.setup.speculation else 0
+            life.stored += n_each[request]
+            life.n_decoded += 1
+            life.n_computed += not life.finished
+            for _ in range(0 if life.finished else n_each[request]):
+                self.token(request, now_ps)
+        self.shrink_cache()
+        for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
+            if not self.lives[request].finished:
+                self.end(request, now_ps)
+        for request, n_tokens in plan.prefill:
+            if how is not None and how.is_pushed and how.link.n_layers and self.setup.role == "prefill":
+                self.send_layers(request, request.prefilled_tokens + n_tokens, how.link, (start_ps, now_ps))
+            request.prefilled_tokens += n_tokens
+            self.lives[request].n_computed += n_tokens
+            left = request.prefill_left_tokens
+            self.note_computed(request, request.prefilled_tokens)
+            if left <= 0:
+                self.lives[request].padding = -left
+                request.prefilled_tokens += left
+                self.prefilling.remove(request)
+                self.decoding.append(request)
+                request.phase = Phase.DECODE
+                self.token(request, now_ps)
+                if (
+                    self.setup.role == "prefill"
+                    and self.lives[request].output_tokens > 1
+                    and not self.lives[request].is_kept
+                ):
+                    self.send_away(request)
+                elif len(self.lives[request].token_ps) == self.lives[request].output_tokens:
+                    self.end(request, now_ps)
+                    receiver = self.lives[request].goes_to
+                    if receiver is not None and how is not None and self.setup.role == "prefill":
+                        at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
+                        receiver.expect(at_ps, request, self)
+                else:
+                    scheduler.on_join(request)
+        all_finished = all(self.lives[r].finished for r in self.running)
+        if self.setup.scheduler.runs_to_completion and self.running and all_finished:
+            self.end_batch(now_ps)
+        while self.coming and self.coming[0][1] == 0:
+            self.waiting.append(self.coming.pop(0)[0])
+        if self.host:
+            self.host.copy(now_ps)
+
+    def send_away(self, request: Request) -> None:
+        self.setup.scheduler.on_leave(request)
+        self.decoding.remove(request)
+        del self.running[request]
+        request.phase = Phase.TRANSFER
+        self.n_outstanding -= 1
+        self.away.append(request)
+        self.handed_over.append(request)
+
+    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int]) -> None:
+        """What is new of so many tokens: layer after layer, each when it is computed and each port is free."""
+        life = self.lives[request]
+        assert life.goes_to is not None and link.n_layers
+        if n_tokens <= life.sent_tokens:
+            return
+        layer_ps = (link.busy_ps(n_tokens - life.sent_tokens) + link.n_layers - 1) // link.n_layers
+        life.sent_tokens = n_tokens
+        ends = []
+        for replica in (self, life.goes_to):
+            for layer in range(link.n_layers):
+                ready_ps = step[1] - (link.n_layers - 1 - layer) * ((step[1] - step[0]) // link.n_layers)
+                replica.port_free_ps = max(replica.port_free_ps, ready_ps) + layer_ps
+            ends.append(replica.port_free_ps)
+        life.there_ps = max(ends) + link.latency_ps
+
+    def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
+        for replica in (self, sender):
+            replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prompt_tokens)
+        return max(self.port_free_ps, sender.port_free_ps) + link.latency_ps
+
+    def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
+        self.in_transfer.append((at_ps, request, sender))
+        self.in_transfer.sort(key=lambda transfer: transfer[0])
+
+    def receive(self, request: Request, sender: "OracleReplica") -> None:
+        self.coming_in.append((request, sender))
+        self.n_outstanding += 1
+        self.must_plan = self.must_plan or self.step is None
+
+    def end_transfers(self, now_ps: int) -> None:
+        while self.in_transfer and self.in_transfer[0][0] == now_ps:
+            _, request, sender = self.in_transfer.pop(0)
+            self.must_plan = self.must_plan or self.step is None
+            if self.lives[request].finished:
+                self.kept.remove(request)
+                self.n_outstanding -= 1
+                continue
+            self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
+            sender.let_go(request)
+            sender.away.remove(request)
+            self.here.append(request)
+            sender.must_plan = sender.must_plan or sender.step is None
+
+    def let_in(self, how: Disaggregation, now_ps: int) -> None:
+        """Who has come decodes; who has not is fetched if there is room for it."""
+        for request in self.here:
+            self.kept.remove(request)
+            self.running[request] = None
+            self.decoding.append(request)
+            request.phase = Phase.DECODE
+            self.setup.scheduler.on_join(request)
+        self.here = []
+        while self.coming_in:
+            request, sender = self.coming_in[0]
+            if sender is None:
+                self.waiting.append(request)
+                self.coming_in.pop(0)
+                continue
+            if self.waiting:
+                return
+            n_blocks = self.blocks(request.prompt_tokens + 1)
+            seats = len(self.running) + len(self.kept)
+            if seats >= self.setup.scheduler.seats or n_blocks > self.free_blocks() - self.growth():
+                return
+            self.coming_in.pop(0)
+            self.kept.append(request)
+            life = self.lives[request]
+            if how.is_pushed:
+                life.transfer_wait_ps = now_ps - request.arrival_ps
+                self.words.append((now_ps + max(1, how.link.latency_ps), request, sender))
+            else:
+                life.transfer_wait_ps = now_ps - life.token_ps[0]
+                self.expect(self.send_whole(request, sender, how.link, now_ps), request, sender)
+
+    def token(self, request: Request, now_ps: int) -> None:
+        self.lives[request].token_ps.append(now_ps)
+        if self.vtc is not None:
+            self.vtc.add(request, self.vtc.shares.output_weight)
+        request.emitted_tokens = len(self.lives[request].token_ps)
+
+    def end(self, request: Request, now_ps: int) -> None:
+        life = self.lives[request]
+        life.finished = True
+        scheduler = self.setup.scheduler
+        scheduler.on_leave(request)
+        if scheduler.stream:
+            self.answer(life, now_ps)
+        if not scheduler.runs_to_completion:
+            self.leave(request)
+
+    def end_batch(self, now_ps: int) -> None:
+        batch = sorted(self.decoding, key=lambda r: (self.lives[r].token_ps[-1], list(self.running).index(r)))
+        for request in batch:
+            self.leave(request)
+            if not self.setup.scheduler.stream:
+                life = self.lives[request]
+                life.token_ps = [now_ps] * len(life.token_ps)
+                self.answer(life, now_ps)
+
+    def answer(self, life: Life, now_ps: int) -> None:
+        self.n_outstanding -= 1
+        if life.first_ps is None:
+            life.finish_ps = now_ps
+        self.on_done(life.request.row, now_ps)
+
+    def leave(self, request: Request) -> None:
+        self.let_go(request)
+        request.phase = Phase.DONE
+        self.decoding.remove(request)
+        del self.running[request]
+
+    # -- clients that have gone
+
+    def uncomputed_tokens(self) -> int:
+        unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
+        whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
+        return whole + sum(r.prefill_left_tokens for r in self.prefilling)
+
+    def let_leave(self, request: Request, now_ps: int) -> bool:
+        """Its client has gone; False: a step is in flight here, or its keys and values are on their way."""
+        if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
+            return False
+        life, scheduler = self.lives[request], self.setup.scheduler
+        life.n_computed_for_nobody = life.n_computed
+        self.must_plan = True
+        if request in self.decoding and scheduler.runs_to_completion:
+            if not life.finished:
+                life.finished = True
+                self.n_outstanding -= scheduler.stream
+            if all(self.lives[r].finished for r in self.running):
+                self.end_batch(now_ps)
+            return True
+        if request.phase is Phase.DONE:
+            return True
+        self.n_outstanding -= 1
+        self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
+        self.here = [each for each in self.here if each is not request]
+        self.kept = [each for each in self.kept if each is not request]
+        for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
+            assert sender is not None, "its prompt was computed elsewhere"
+            sender.let_go(request)
+            sender.away.remove(request)
+            sender.must_plan = sender.must_plan or sender.step is None
+        self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
+        if request in self.waiting:
+            self.waiting.remove(request)
+            if self.vtc is not None:
+                self.vtc.forget(request)
+        if request in self.running:
+            (scheduler.on_leave if request in self.decoding else scheduler.on_abandon)(request)
+            self.let_go(request)
+            (self.decoding if request in self.decoding else self.prefilling).remove(request)
+            del self.running[request]
+        request.phase = Phase.DONE
+        return True
+
+    # -- plan
+
+    def plan(self, now_ps: int, how: Disaggregation | None) -> None:
+        self.must_plan = False
+        self.wake_ps = None
+        if how is not None:
+            self.let_in(how, now_ps)
+        if self.host:
+            self.host.bring_back(self, now_ps)
+        just_preempted = False
+        while self.growth() > self.free_blocks():
+            self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
+            just_preempted = True
+        if just_preempted:
+            self.setup.scheduler.on_preempt()
+        plan = StepPlan()
+        while self.waiting or self.prefilling:
+            self.look_up()
+            if self.vtc is not None:
+                self.vtc.take_in(self.waiting)
+            plan = self.setup.scheduler.plan(self.view(now_ps, just_preempted))
+            if plan.preempt:
+                for request in plan.preempt:
+                    self.preempt(request, now_ps)
+                continue
+            if plan.prefill or self.decoding:
+                break
+            if just_preempted:  # nobody steps, so the next boundary is at once
+                just_preempted = False
+                continue
+            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept:
+                break
+            self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
+            just_preempted = True
+        decoded = list(self.decoding) if plan.decode else []
+        if plan.prefill or decoded:
+            self.start(plan, decoded, now_ps)
+        elif self.coming:
+            self.waiting.extend(request for request, _ in self.coming)
+            self.coming.clear()
+            self.plan(now_ps, how)
+        else:
+            self.wake_ps = plan.wake_at_ps
+            if not self.running and not self.waiting:
+                self.setup.scheduler.on_idle()
+        if self.host:
+            self.host.copy(now_ps)
+
+    def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
+        setup = self.setup
+        hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
+        return ReplicaView(
+            () if hides_waiting else self.in_order(),
+            self.prefilling,
+            self.running,
+            setup.n_blocks,
+            setup.block_size,
+            setup.max_model_len,
+            now_ps,
+            len(self.decoding),
+            len(self.running) + len(self.kept),
+            self.free_blocks() - self.growth(),
+            just_preempted,
+            1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
+        )
+
+    def preempt(self, request: Request, now_ps: int) -> None:
+        life = self.lives[request]
+        (self.decoding if request.phase is Phase.DECODE else self.prefilling).remove(request)
+        if request.phase is Phase.DECODE:
+            self.setup.scheduler.on_leave(request)
+        is_swapped = self.host and request.phase is Phase.DECODE and self.host.can_take(self.blocks(life.stored))
+        self.let_go(request)
+        del self.running[request]
+        life.n_preemptions += 1
+        life.preempted_at_ps = now_ps
+        request.phase = Phase.WAITING
+        if self.host and is_swapped:
+            life.n_swaps += 1
+            self.host.take(request, self.blocks(life.stored))
+            return
+        life.n_recomputed_tokens += life.stored
+        life.stored = 0
+        request.prefilled_tokens = 0
+        self.waiting.insert(len(self.waiting) if self.setup.scheduler.requeues_last else 0, request)
+        if self.vtc is not None:
+            self.vtc.known.append(request)
+
+    def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
+        tokens = pairs = context = complete = 0
+        for i, (request, n) in enumerate(plan.prefill):
+            life = self.lives[request]
+            if request.phase is Phase.WAITING:
+                self.waiting.remove(request)
+                if self.vtc is not None:
+                    self.vtc.admit(request, is_first=not life.n_preemptions)
+                self.prefilling.append(request)
+                self.running[request] = None
+                request.phase = Phase.PREFILL
+                self.hold_hits(request)
+                if life.scheduled_ps < 0:
+                    life.scheduled_ps = now_ps
+                if life.preempted_at_ps >= 0:
+                    life.preempted_ps += now_ps - life.preempted_at_ps
+                    life.preempted_at_ps = -1
+                if plan.reserve_tokens:
+                    life.reserved = self.blocks(plan.reserve_tokens[i])
+            complete += n >= request.prefill_left_tokens
+            for query in range(n):
+                pairs += request.prefilled_tokens + query + 1
+            life.stored = request.prefilled_tokens + n
+            tokens += n
+            context += life.stored
+        self.shrink_cache()
+        kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
+        shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
+        queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
+        self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
+        self.step_end_ps = now_ps + self.step_ps(shape, [self.lives[r].stored for r in decoded])
+        if self.host:
+            self.host.end_reads()
+            self.step_end_ps += self.host.copy(now_ps)
+        if self.stages_free_ps:
+            self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
+
+    def step_ps(self, shape: StepShape, stored: list[int]) -> int:
+        """Where tokens are proposed: the drafts' passes one by one, then all that is verified, query by query."""
+        cost = self.setup.cost
+        if self.setup.speculation is None:
+            return cost.step_ps(shape)
+        assert isinstance(cost, SpeculativeCost), "who speculates has such a cost"
+        n_queries = 1 + len(self.setup.speculation.acceptance.rates)
+        prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
+        total_ps = cost.propose_ps if stored else 0
+        if isinstance(cost.drafting, ModelDrafting):
+            model = cost.drafting.model
+            if stored:
+                for i in range(cost.drafting.n_passes):
+                    keys = sum(n + 1 + i for n in stored)
+                    first = prompts if i == 0 else (0, 0, 0)
+                    total_ps += model.step_ps(StepShape(*first, len(stored), keys, len(stored)))
+            elif prompts[0]:
+                total_ps += model.step_ps(StepShape(*prompts))
+        rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
+        total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
+        total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
+        intercept_ps, slope_ps = cost.target.decode_line(len(stored))
+        for n in stored:  # the last of its queries attends them all
+            total_ps += max(slope_ps, cost.key_floor_ps) * (n + n_queries) - (n_queries - 1) * cost.row_host_ps
+        return total_ps + (intercept_ps if stored else 0)
+
+    def hold_hits(self, request: Request) -> None:
+        life = self.lives[request]
+        life.stored = request.prefilled_tokens
+        request.idle_hit_blocks = 0
+        life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
+        found = life.chain[: life.n_held_ids]
+        missing = [block for block in found if self.cache and block not in self.cache.copies]
+        if self.offloads and self.host:
+            self.host.read(request, found, missing)
+            if life.scheduled_ps < 0:
+                n_host = sum(block in self.host.host for block in missing)
+                life.host_cached_tokens = n_host * self.id_tokens
+                life.disk_cached_tokens = (len(missing) - n_host) * self.id_tokens
+        for block in found:
+            assert self.cache is not None
+            if block in missing:
+                self.cache.add(request, block)
+            else:
+                self.cache.hold(request, block)
+        if life.scheduled_ps < 0:
+            life.cached_tokens = request.prefilled_tokens
+        else:
+            life.n_recomputed_tokens -= request.prefilled_tokens
+
+    def through_stages(self, now_ps: int, step_ps: int, n_tokens_out: int) -> int:
+        """Each stage takes the same time, and begins when the batch is there and the one before it is gone."""
+        n = len(self.stages_free_ps)
+        ends: list[int] = []
+        for stage in range(n):
+            there_ps = ends[-1] if ends else now_ps
+            ends.append(max(there_ps, self.stages_free_ps[stage]) + (step_ps + n - 1) // n)
+            self.stages_free_ps[stage] = ends[-1]
+        return ends[-1] if n_tokens_out else ends[0]
+
+
+def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
+    """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
+    is_stepping = any(rank.step is not None for rank in group)
+    for rank in group:
+        rank.must_plan, rank.wake_ps = False, None
+        if not is_stepping:
+            rank.plan(now_ps, how)
+    if is_stepping:
+        return
+    stepping = [rank for rank in group if rank.step is not None]
+    if len(group) > 1 and stepping:
+        shapes = [rank.step[3] for rank in stepping if rank.step is not None]
+        n_tokens = sum(shape.prefill_tokens + shape.decode_requests for shape in shapes)
+        slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
+        for rank in stepping:
+            rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
+
+
+def replicas_of(
+    setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]
+) -> list[OracleReplica]:
+    """The ranks of a replica, tied together as its setup says."""
+    ranks = [
+        OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
+    ]
+    stages_free_ps = [0] * setup.n_stages
+    for rank in ranks:
+        if setup.n_stages > 1:
+            rank.stages_free_ps = stages_free_ps
+        if setup.n_in_step > 1:
+            rank.group = ranks
+    return ranks
+
+
+def draw(seed: int, row: int, n_earlier: int) -> float:
+    """SplitMix64, written out: a stream a request, its state moved on by one odd number a draw."""
+    odd, mask = 0x9E3779B97F4A7C15, 2**64 - 1
+
+    def output(state: int) -> int:
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & mask
+        return state ^ (state >> 31)
+
+    state = output(((output((seed + odd) & mask) + row * odd) + odd) & mask)
+    for _ in range(n_earlier + 1):
+        state = (state + odd) & mask
+    return (output(state) >> 11) / 2**53
