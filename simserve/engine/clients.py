@@ -14,8 +14,6 @@ from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import Recorder
-from simserve.engine.senders import MOST_REFUSED_AT_ONCE
-from simserve.errors import SimserveError
 
 
 class Clients:
@@ -101,8 +99,7 @@ class Clients:
         if self.deadlines is not None:
             self.deadlines.refused(row)
         self._n_refused_at_once += 1
-        if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
-            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+        self._offered.check_refusals(self._n_refused_at_once, reason)
         self._ask_next(now_ps)
 
     def on_turning_away(self, row: int, _: str, now_ps: int) -> None:

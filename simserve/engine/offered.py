@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.patience import Patience
-from simserve.errors import TraceError
+from simserve.errors import SimserveError, TraceError
 from simserve.state.request import Request
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
+
+MOST_REFUSED_AT_ONCE = 10_000
+"""A closed loop whose requests are all refused would never move the clock; after so many we say so."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,11 @@ class Offered:
     """A closed loop sends nothing from this instant on."""
     patience: Patience | None = None
     """Clients give up, or ask again; None: they wait as long as it takes."""
+
+    def check_refusals(self, n_in_a_row: int, reason: str) -> None:
+        """Raises SimserveError where a closed loop that draws on and on is only ever refused."""
+        if self.draw_more is not None and n_in_a_row > MOST_REFUSED_AT_ONCE:
+            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
 
 
 class Rows:

@@ -8,10 +8,6 @@ from simserve.engine.frontend import Door, FrontEnd
 from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
-from simserve.errors import SimserveError
-
-MOST_REFUSED_AT_ONCE = 10_000
-"""A closed loop whose requests are all refused would never move the clock; after so many we say so."""
 
 
 class TraceSender:
@@ -108,8 +104,7 @@ class ClosedLoopSender:
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
         """A client was refused; it asks again at once."""
         self._n_refused_at_once += 1
-        if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
-            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+        self._offered.check_refusals(self._n_refused_at_once, reason)
         self._ask(now_ps)
 
     on_turning_away = on_refusal

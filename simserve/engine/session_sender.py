@@ -14,9 +14,8 @@ from simserve.engine.frontend import Door, FrontEnd
 from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
-from simserve.engine.senders import MOST_REFUSED_AT_ONCE
 from simserve.engine.sessions import Sessions
-from simserve.errors import SimserveError, TraceError
+from simserve.errors import TraceError
 from simserve.units import MAX_PS, to_s
 from simserve.workload.dependencies import Dependencies
 
@@ -183,8 +182,7 @@ class UserSender(SessionSender):
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
         """As for any session."""
         self._n_refused_at_once += 1
-        if self._offered.draw_more is not None and self._n_refused_at_once > MOST_REFUSED_AT_ONCE:
-            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+        self._offered.check_refusals(self._n_refused_at_once, reason)
         super().on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.scenario import Scenario
-from simserve.study.capacity import Capacity, Point, Unbounded
+from simserve.study.capacity import Capacity, Point, Question, Unbounded
 from simserve.study.intervals import CONFIDENCE, Estimate
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -13,17 +13,23 @@ LEVELS = ("p50", "p90", "p99")
 
 def capacity_facts(found: Capacity | Unbounded) -> dict[str, Any]:
     """What `simserve capacity --json` prints; `answer` is null where no load is the highest that holds."""
-    question = found.question
-    scenario = question.scenario
     points = found.points if isinstance(found, Capacity) else (found.last,)
+    return {
+        **question_facts(found.question),
+        "state": "found" if isinstance(found, Capacity) else "every load" if found.is_met else "no load",
+        "answer": _answer(found) if isinstance(found, Capacity) else None,
+        "points": [point_facts(point) for point in points],
+    }
+
+
+def question_facts(question: Question) -> dict[str, Any]:
+    """What was asked, as every answer repeats it."""
+    scenario = question.scenario
     return {
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
         "goal_frac": question.goal_frac,
         "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
         "slo_classes": list(scenario.slo.classes),
-        "state": "found" if isinstance(found, Capacity) else "every load" if found.is_met else "no load",
-        "answer": _answer(found) if isinstance(found, Capacity) else None,
-        "points": [point_facts(point) for point in points],
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
 from simserve.study.capacity import FIRST_SEEDS, Point, Question, check_slo
-from simserve.study.capacity_facts import fleet_of, point_facts
+from simserve.study.capacity_facts import fleet_of, point_facts, question_facts
 from simserve.study.intervals import CONFIDENCE, mean_of
 from simserve.study.replications import Summary, replicate
 
@@ -82,14 +82,10 @@ def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
 
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     """What `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
-    question = answer.question
-    scenario, found = question.scenario, answer.found
+    scenario, found = answer.question.scenario, answer.found
     place = [each.name for each in scenario.cluster.pools].index(answer.pool)
     return {
-        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
-        "goal_frac": question.goal_frac,
-        "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
-        "slo_classes": list(scenario.slo.classes),
+        **question_facts(answer.question),
         "pool": answer.pool,
         "confidence": CONFIDENCE,
         "answer": None if found is None else _fleet(scenario, place, found),
