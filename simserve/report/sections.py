@@ -89,10 +89,15 @@ def _pool(pool: Mapping[str, Any]) -> str:
 def _tiles(answers: Answers) -> str:
     tiles = [_attainment_tile(answers), _goodput_tile(answers)]
     tiles += [_latency_tile(answers, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s")]
+    return tiles_of(tiles)
+
+
+def tiles_of(tiles: Iterable[str]) -> str:
+    """Up to six tiles in a row; they wrap on a phone."""
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
-def _tile(label: str, value: str, lines: Iterable[str]) -> str:
+def tile(label: str, value: str, lines: Iterable[str]) -> str:
     """A label, a large value, and lines below that are HTML already."""
     below = "".join(f"<dd>{line}</dd>" for line in lines if line)
     return f'<div class="tile"><dt>{text(label)}</dt><dd class="value">{prose(value)}</dd>{below}</div>'
@@ -102,19 +107,19 @@ def _attainment_tile(answers: Answers) -> str:
     of = prose(f"of {answers.asked}")
     if not answers.has_slo:
         n_arrived = answers.n("arrived")
-        return _tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
+        return tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
     ends = answers.attainment_interval
     sure = f"95 % CI {interval(*ends)}" if ends else "no interval: too few"
-    return _tile("SLO attainment", share(answers.attainment), [prose(sure), of])
+    return tile("SLO attainment", share(answers.attainment), [prose(sure), of])
 
 
 def _goodput_tile(answers: Answers) -> str:
     offered = prose(f"of {rate(answers.number('offered_per_s'))}/s offered")
     if not answers.has_slo:
-        return _tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
+        return tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
     per_gpu = answers.number("goodput", "per_gpu_s")
     more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
-    return _tile("Goodput", f"{rate(answers.number('goodput', 'per_s'))}/s", [offered, more])
+    return tile("Goodput", f"{rate(answers.number('goodput', 'per_s'))}/s", [offered, more])
 
 
 def _latency_tile(answers: Answers, key: str) -> str:
@@ -127,7 +132,7 @@ def _latency_tile(answers: Answers, key: str) -> str:
     if within is not None and key in answers.slo and not answers.classes:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
         lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
-    return _tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)
+    return tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)
 
 
 def trust(answers: Answers) -> str:

@@ -12,24 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import OutputError
-from simserve.tables.schema import TABLES
-
-FILES = frozenset(
-    {*(f"{name}.parquet" for name in TABLES), "summary.json", "vllm_bench.json", "scenario.yaml", "report.html"}
-)
-"""All that a result may hold."""
-
-MARKS = frozenset({"requests.parquet", "summary.json"})
-"""What every result holds; a folder without them is somebody else's."""
+from simserve.tables.kinds import KINDS, RUN, Kind
 
 
 @contextmanager
-def result_folder(directory: Path) -> Iterator[Path]:
+def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     """An empty folder to fill; when the block ends well, it replaces `directory`, otherwise it is gone.
 
-    Raises OutputError if `directory` holds anything but an earlier result, or cannot be written.
+    Raises OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written.
     """
-    check_folder(directory)
+    check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises where links go in circles
     made: list[Path] = []
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
@@ -47,7 +39,7 @@ def result_folder(directory: Path) -> Iterator[Path]:
             _remove(made)
 
 
-def check_folder(directory: Path) -> None:
+def check_folder(directory: Path, kind: Kind = RUN) -> None:
     """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
     with _said_plainly(directory):
         if not directory.exists():
@@ -56,18 +48,30 @@ def check_folder(directory: Path) -> None:
         if not directory.is_dir():
             raise OutputError(f"{directory}: must be a folder, got a file; choose another --out")
         names = {entry.name for entry in directory.iterdir()}
-    strangers = sorted(names - FILES)
+    strangers = sorted(names - kind.files)
     if strangers:
         others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         raise OutputError(
             f"{directory}: must be empty or hold only an earlier result, got {strangers[0]}{others}; "
             "choose another --out"
         )
-    if names and not names >= MARKS:
+    if names and not names >= kind.marks:
         raise OutputError(
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
-            f"without {' and '.join(sorted(MARKS - names))}; choose another --out"
+            f"without {' and '.join(sorted(kind.marks - names))}; choose another --out"
         )
+
+
+def kind_of(directory: Path) -> Kind:
+    """Which command wrote the folder. Raises OutputError where none did, or not to its end."""
+    if not directory.is_dir():
+        raise OutputError(f"{directory}: no such folder; name one that simserve wrote")
+    names = {entry.name for entry in directory.iterdir()}
+    for kind in KINDS:
+        if names >= kind.marks:
+            return kind
+    marks = ", or ".join(" and ".join(sorted(kind.marks)) for kind in KINDS)
+    raise OutputError(f"{directory}: must hold {marks}, got {', '.join(sorted(names)) or 'nothing'}; name a result")
 
 
 def _check_writable(parent: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from simserve.errors import OutputError
-from simserve.tables.folder import FILES, check_folder, result_folder
+from simserve.tables.folder import check_folder, kind_of, result_folder
+from simserve.tables.kinds import CAPACITY, KINDS, RUN, Kind
 
 
 def write(directory: Path, content: str = "new") -> None:
@@ -116,9 +117,35 @@ def test_a_file_in_its_place_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_file_of_the_contract_may_be_there(tmp_path: Path) -> None:
-    for name in FILES:
+    for name in RUN.files:
         (tmp_path / name).write_text("")
     check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+def test_the_kind_of_a_folder_is_told_by_what_it_always_holds(tmp_path: Path, kind: Kind) -> None:
+    with result_folder(tmp_path / "out", kind) as folder:
+        for name in kind.marks:
+            (folder / name).write_text("")
+    assert kind_of(tmp_path / "out") == kind
+
+
+def test_a_result_of_another_kind_is_not_written_over(tmp_path: Path) -> None:
+    write(tmp_path / "out", "old")
+    with pytest.raises(OutputError, match=r"only an earlier result, got requests\.parquet"):
+        check_folder(tmp_path / "out", CAPACITY)
+
+
+@pytest.mark.parametrize(("names", "got"), [((), "nothing"), (("requests.parquet", "thesis.tex"), "requests.parquet")])
+def test_a_folder_that_no_command_wrote_to_its_end_has_no_kind(
+    tmp_path: Path, names: tuple[str, ...], got: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(OutputError, match=f"must hold requests.parquet and summary.json, or .*, got {got}"):
+        kind_of(tmp_path)
+    with pytest.raises(OutputError, match="no such folder"):
+        kind_of(tmp_path / "absent")
 
 
 def test_a_full_disk_is_said_plainly_and_leaves_the_earlier_result(tmp_path: Path) -> None:

@@ -1,0 +1,40 @@
+"""Kinds: what the folder of each command's result holds."""
+
+from dataclasses import dataclass
+
+from simserve.tables.schema import TABLES
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the folder of one command's result holds."""
+
+    name: str
+    """Of the command."""
+    files: frozenset[str]
+    """All that it may hold."""
+    marks: frozenset[str]
+    """What it always holds; a folder without them is somebody else's."""
+
+
+RUN = Kind(
+    "run",
+    frozenset(
+        {*(f"{name}.parquet" for name in TABLES), "summary.json", "vllm_bench.json", "scenario.yaml", "report.html"}
+    ),
+    frozenset({"requests.parquet", "summary.json"}),
+)
+
+
+def _study(name: str, answer: str, *more: str) -> Kind:
+    """The result of many runs: the answer as JSON, and a page."""
+    files = {answer, "report.html", *more}
+    return Kind(name, frozenset(files), frozenset({answer}))
+
+
+CAPACITY = _study("capacity", "capacity.json", "capacity.parquet", "scenario.yaml")
+COMPARISON = _study("compare", "comparison.json")
+PLAN = _study("plan", "plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml")
+SWEEP = _study("sweep", "sweep.json", "sweep.parquet", "scenario.yaml")
+
+KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
