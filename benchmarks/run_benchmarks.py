@@ -44,7 +44,11 @@ WORKLOADS = (
     Workload("b", "b.yaml", (100_000, 1_000_000), (5_000, 50_000), "60 k, aim 120 k requests/s"),
     Workload("c", "c.yaml", (160_000, 640_000), (8_000, 64_000), "40 k, aim 80 k requests/s"),
     Workload("e", "e.yaml", (10_000, 50_000), (1_000, 5_000), "80 M, aim 250 M output tokens/s"),
+    Workload("f", "f.yaml", (20_000, 100_000), (2_000, 10_000), "30 k requests/s"),
 )
+
+NAMES = "abcdef"
+"""(d) is a million requests of (b)."""
 
 
 @dataclass(frozen=True)
@@ -142,15 +146,15 @@ def _floor_per_s(script: Path) -> dict[str, float]:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure whole simserve commands and print a table.")
-    parser.add_argument("workloads", nargs="*", help="a b c d e; all of them when left out")
+    parser.add_argument("workloads", nargs="*", help=f"{' '.join(NAMES)}; all of them when left out")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each size; their median counts")
     parser.add_argument("--short", action="store_true", help="small sizes, once each")
     parser.add_argument("--floor", type=Path, help="a script that prints req/s= figures to compare with")
     options = parser.parse_args()
-    unknown = set(options.workloads) - set("abcde")
+    unknown = set(options.workloads) - set(NAMES)
     if unknown:
-        parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are a b c d e")
-    options.workloads = options.workloads or list("abcde")
+        parser.error(f"no such workload: {', '.join(sorted(unknown))}; there are {' '.join(NAMES)}")
+    options.workloads = options.workloads or list(NAMES)
     if options.floor and not options.floor.exists():
         parser.error(f"no such file: {options.floor}")
     return options
