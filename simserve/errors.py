@@ -22,6 +22,8 @@ class Mistake:
     rule: str
     value: str | None = None
     remedy: str | None = None
+    is_conflict: bool = False
+    """Each value is well-formed, but they do not go together: other values elsewhere might mend it."""
 
     def __str__(self) -> str:
         got = f", got {self.value}" if self.value is not None else ""

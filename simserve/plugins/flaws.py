@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -74,10 +74,12 @@ class Flaw:
     value: str | None = None
     remedy: str | None = None
     kind: Kind = "value"
+    is_conflict: bool = False
+    """As of a Mistake."""
 
     def below(self, path: Path) -> "Flaw":
         """The same flaw, seen from further up."""
-        return Flaw((*path, *self.path), self.rule, self.value, self.remedy, self.kind)
+        return replace(self, path=(*path, *self.path))
 
     def __str__(self) -> str:
         where = f"{dotted(self.path)}: " if self.path else ""

@@ -25,8 +25,8 @@ class Draft:
     """Of values that are neither the user's nor a field's default."""
 
     def flaw(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
-        """Note a mistake; a value of None is not repeated."""
-        self.mistakes.add(Flaw(path, rule, None if value is None else shown(value), remedy))
+        """Note that values do not go together; a value of None is not repeated."""
+        self.mistakes.add(Flaw(path, rule, None if value is None else shown(value), remedy, is_conflict=True))
 
     def looked_up(self, path: Path, look_up: Callable[[], T]) -> T | None:
         """A thing of the catalog, or None and a mistake at `path`."""

@@ -3,9 +3,11 @@
 import difflib
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import Mistake, ScenarioError
+from simserve.plugins.flaws import Flaw
 from simserve.scenario.marks import Document, NotYaml, read_yaml
 from simserve.scenario.mistakes import Mistakes, Source
 from simserve.scenario.models import Scenario
@@ -19,33 +21,58 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | N
     `overrides` are `key.path=value`, applied in order; `seed` replaces the file's. Relative paths in the scenario
     are looked up beside the file, then in the current directory. Raises ScenarioError with every mistake at once.
     """
-    path = Path(path)
-    document = _read(path)
-    source = Source(str(path), document.lines)
-    mistakes = Mistakes(source)
-    for flaw, line in document.flaws:
-        mistakes.add(flaw, line)
-    data = document.data
-    for override in _parsed(overrides, seed, mistakes):
-        try:
-            data, changed = apply_override(data, override)
-            source.override(changed, override.option)
-        except BadOverride as error:
-            source.override(error.flaw.path, override.option)
-            mistakes.add(error.flaw)
-    if isinstance(data, dict):
-        data.setdefault("name", _name_of(path))
-    return resolve(data, mistakes, (path.parent.resolve(), Path.cwd()))
+    return Template.of(path, overrides, seed).resolved()
 
 
-def _parsed(overrides: Iterable[str], seed: int | None, mistakes: Mistakes) -> list[Override]:
-    found = []
-    for text in overrides:
-        try:
-            found.append(parse_override(text))
-        except BadOverride as error:
-            mistakes.add_option(f"--set {text}", error.flaw)
-    return found if seed is None else [*found, override_seed(seed)]
+@dataclass(frozen=True)
+class UnreadOption:
+    """An option that is no `key.path=value`."""
+
+    text: str
+    flaw: Flaw
+
+
+@dataclass(frozen=True)
+class Template:
+    """A scenario's file and the options given with it, read once, to be resolved as it is or with other values."""
+
+    path: Path
+    document: Document
+    options: tuple[Override | UnreadOption, ...]
+
+    @classmethod
+    def of(cls, path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
+        """Raises ScenarioError if there is no such document; options that make no sense are told when resolving."""
+        given = [_parsed(text) for text in overrides]
+        return cls(Path(path), _read(Path(path)), (*given, *([] if seed is None else [override_seed(seed)])))
+
+    def resolved(self, more: Iterable[Override] = ()) -> Scenario:
+        """The scenario, with `more` applied after the options. Raises ScenarioError with every mistake at once."""
+        source = Source(str(self.path), dict(self.document.lines))
+        mistakes = Mistakes(source)
+        for flaw, line in self.document.flaws:
+            mistakes.add(flaw, line)
+        data = self.document.data
+        for option in (*self.options, *more):
+            if isinstance(option, UnreadOption):
+                mistakes.add_option(option.text, option.flaw)
+                continue
+            try:
+                data, changed = apply_override(data, option)
+                source.override(changed, option.option)
+            except BadOverride as error:
+                source.override(error.flaw.path, option.option)
+                mistakes.add(error.flaw)
+        if isinstance(data, dict):
+            data = {"name": _name_of(self.path)} | data
+        return resolve(data, mistakes, (self.path.parent.resolve(), Path.cwd()))
+
+
+def _parsed(text: str) -> Override | UnreadOption:
+    try:
+        return parse_override(text)
+    except BadOverride as error:
+        return UnreadOption(f"--set {text}", error.flaw)
 
 
 def _read(path: Path) -> Document:

@@ -113,7 +113,7 @@ class Mistakes:
         return (False, line) if line is not None else self._source.order(flaw.path)
 
     def _told(self, flaw: Flaw, line: int | None) -> Mistake:
-        return Mistake(self._source.place(flaw.path, line), flaw.rule, flaw.value, flaw.remedy)
+        return Mistake(self._source.place(flaw.path, line), flaw.rule, flaw.value, flaw.remedy, flaw.is_conflict)
 
 
 def _upwards(path: Path) -> list[Path]:

@@ -78,15 +78,15 @@ def _lines(data: Mapping[str, Any], path: Path, origins: Mapping[str, str], inde
                 yield from rest
         else:
             origin = origins.get(dotted(here), "explicit")
-            yield f"{head} {_flow(value)}" + ("" if origin == "explicit" else f"  # {origin}")
+            yield f"{head} {flow(value)}" + ("" if origin == "explicit" else f"  # {origin}")
 
 
-def _flow(value: Any) -> str:
+def flow(value: Any) -> str:
     """A value on one line."""
     if isinstance(value, list):
-        return f"[{', '.join(map(_flow, value))}]"
+        return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_text(key)}: {_flow(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_text(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, float):

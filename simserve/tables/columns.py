@@ -14,7 +14,7 @@ Columns = dict[str, Any]
 """Name to a `(n_rows,)` numpy array, Categorical or Lists; a column that nobody gave is None and is written as nulls.
 
 Times are float seconds, NaN where they never came (null in a file). Integer columns that name a replica hold -1
-for none (null in a file).
+for none (null in a file); in any column of whole numbers or flags, masked cells are null in a file.
 """
 
 

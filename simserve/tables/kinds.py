@@ -35,6 +35,12 @@ def _study(name: str, answer: str, *more: str) -> Kind:
 CAPACITY = _study("capacity", "capacity.json", "capacity.parquet", "scenario.yaml")
 COMPARISON = _study("compare", "comparison.json")
 PLAN = _study("plan", "plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml")
-SWEEP = _study("sweep", "sweep.json", "sweep.parquet", "scenario.yaml")
+SWEEP = Kind(
+    "sweep",
+    frozenset({"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}),
+    frozenset({"sweep.json", "sweep.parquet"}),
+)
+UNFINISHED_SWEEP = Kind("sweep", SWEEP.files, frozenset({"sweep.jsonl"}))
+"""What a sweep goes on from; a finished one holds that, too."""
 
 KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)

@@ -138,11 +138,12 @@ def _array(field: Field, column: Any, n_rows: int) -> Any:
     if field.kind == "text" or column.dtype.kind == "U":
         return _strings(column.tolist())
     kind = "int64" if field.kind == "id" else field.kind
+    masked = column.mask if isinstance(column, np.ma.MaskedArray) else None
     if kind == "flag":
-        return pa.Array.from_buffers(pa.bool_(), n_rows, [None, _bits(column)])
+        return pa.Array.from_buffers(pa.bool_(), n_rows, [_validity(masked), _bits(np.asarray(column))])
     dtype: Any = {"float": np.float64, "int64": np.int64}.get(kind, np.int32)
     values = np.ascontiguousarray(column, dtype)
-    is_null = np.isnan(values) if kind == "float" else values < 0 if kind == "replica" else None
+    is_null = np.isnan(values) if kind == "float" else values < 0 if kind == "replica" else masked
     return pa.Array.from_buffers(_TYPES[kind], n_rows, [_validity(is_null), pa.py_buffer(values)])
 
 

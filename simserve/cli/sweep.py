@@ -1,0 +1,149 @@
+"""`simserve sweep`: a scenario at many points, on all cores or a cluster; stopped at any moment, it goes on from there."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from simserve.cli.terminal import ProgressBar
+    from simserve.study.processes import Runner
+    from simserve.study.sweep import Question, Sweep
+    from simserve.study.sweep_journal import Journal
+
+
+def sweep(
+    scenario: ScenarioFile,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option("--vary", metavar="KEY=VALUES", help="Values to try: gpu=h100-sxm,h200-sxm or KEY=1..8. Repeatable."),
+    ] = None,
+    points: Annotated[
+        Path | None,
+        typer.Option("--points", metavar="FILE", help="A CSV, parquet or YAML of points; its columns are keys."),
+    ] = None,
+    replications: Annotated[
+        int, typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points have the same seeds.")
+    ] = 1,
+    goal: Annotated[
+        float, typer.Option("--goal", min=0.01, max=0.9999, help="Share of requests that should meet every SLO.")
+    ] = 0.99,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-sweep.")] = None,
+    dask: Annotated[
+        str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on that Dask cluster: tcp://host:port.")
+    ] = None,
+    assignments: Assignments = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Try a scenario at many points: every combination of some values, or those of a file."""
+    from simserve.cli import terminal
+    from simserve.report.sweep_page import render
+    from simserve.study.sweep_facts import sweep_facts
+    from simserve.study.sweep_folder import write_sweep
+
+    question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal))
+    directory = out or Path("reports") / f"{question.first.name}-sweep"
+    swept = _swept(question, directory, dask)
+    found = sweep_facts(swept)
+    write_sweep(directory, swept, found, render(found))
+    if as_json:
+        terminal.result_json(found)
+    else:
+        terminal.result(_answer(found, directory))
+
+
+def _question(
+    scenario: Path, vary: Sequence[str], points: Path | None, asked: tuple[Sequence[str], int | None, int, float]
+) -> "Question":
+    """What is to be run; all that is wrong with it is said before anything runs."""
+    from simserve.scenario.loader import Template
+    from simserve.study.sweep import Question
+    from simserve.study.sweep_file import read_points
+    from simserve.study.sweep_points import grid, parse_axis, resolved
+
+    assignments, seed, replications, goal = asked
+    axes = [parse_axis(text) for text in vary]
+    listed = read_points(points) if points is not None else []
+    found = resolved(Template.of(scenario, assignments, seed), grid(axes, listed, replications))
+    return Question(found, replications, goal)
+
+
+def _swept(question: "Question", directory: Path, dask: str | None) -> "Sweep":
+    """Run what is not finished yet."""
+    from simserve.cli import terminal
+    from simserve.study.sweep import n_foreign, n_left, run_sweep
+    from simserve.study.sweep_folder import check_sweep_folder, withdraw
+    from simserve.study.sweep_journal import open_journal
+
+    check_sweep_folder(directory)
+    with _runner(dask) as run, open_journal(directory) as journal:
+        if n_foreign(question, journal):
+            terminal.message(
+                f"{directory} also holds {n_foreign(question, journal)} finished runs of other points, another scenario or "
+                "another version of simserve; they are kept there, and are no part of this answer"
+            )
+        if n_left(question, journal):
+            withdraw(directory)
+        with _says_how_to_go_on(question, journal, directory), terminal.progress_bar() as bar:
+            return run_sweep(question, journal, run, _Counted(bar) if bar else None)
+
+
+@contextmanager
+def _runner(dask: str | None) -> Iterator["Runner"]:
+    """Where the runs are done."""
+    if dask is None:
+        from simserve.study.processes import in_processes
+
+        yield in_processes
+        return
+    from simserve.study.dask_cluster import dask_cluster
+
+    with dask_cluster(dask) as cluster:
+        yield cluster.run
+
+
+@contextmanager
+def _says_how_to_go_on(question: "Question", journal: "Journal", directory: Path) -> Iterator[None]:
+    """Where the block does not end well, say what is kept."""
+    from simserve.cli import terminal
+    from simserve.study.sweep import n_left, n_runs
+
+    try:
+        yield
+    except BaseException:
+        n_kept = n_runs(question) - n_left(question, journal)
+        terminal.message(f"{n_kept} of {n_runs(question)} runs are kept in {directory}; the same command goes on from there")
+        raise
+
+
+class _Counted:
+    """Shows how many runs are finished."""
+
+    def __init__(self, bar: "ProgressBar") -> None:
+        self._bar = bar
+        self._started_at_s = time.monotonic()
+        self._n_kept: int | None = None
+
+    def __call__(self, n_done: int, n_all: int) -> None:
+        """The first call tells how many were finished before."""
+        if self._n_kept is None:
+            self._n_kept = n_done
+        n_now, wall_s = n_done - self._n_kept, time.monotonic() - self._started_at_s
+        left = f"{wall_s * (n_all - n_done) / n_now:,.0f} s left" if n_now else "starting"
+        self._bar.show(f"[{'#' * (20 * n_done // max(1, n_all)):.<20}] {n_done:,} of {n_all:,} runs  {left}")
+
+
+def _answer(found: dict[str, Any], directory: Path) -> str:
+    from simserve.cli import terminal
+    from simserve.report.sweep import MOST_ROWS, sentence, table_rows
+
+    n_more = len(found["points"]) - MOST_ROWS
+    more = f"  and {n_more} more points\n" if n_more > 0 else ""
+    where = f"{directory / 'report.html'} (all files: {directory}/)"
+    return f"{sentence(found)}\n\n{terminal.table(table_rows(found))}\n{more}\n{where}"

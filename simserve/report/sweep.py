@@ -1,0 +1,160 @@
+"""A sweep in words: which points are best at what, and a row for each of the best."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.formats import NONE, listed, number, plural, rate, seconds, share, slo_terms
+
+MOST_ROWS = 10
+"""Points in the table on the terminal; the page has all."""
+
+GOODPUT, PER_USD, ATTAINED = "goodput.per_s", "goodput.per_usd", "slo_attainment.frac"
+TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """The answer; from what `simserve sweep --json` prints."""
+    n_seeds = len(found["seeds"])
+    head = f"{plural(len(found['points']), 'point')} of {found['scenario']['name']}, {plural(n_seeds, 'seed')} each."
+    return " ".join(part for part in (head, _bests(found), _outside(found), _luck(found)) if part)
+
+
+def _bests(found: Mapping[str, Any]) -> str:
+    """Who is best at what, a point once."""
+    best, points = found["best"], found["points"]
+    if not any(has_goodput(point) for point in points):
+        return "Without an slo there is no goodput to rank them by."
+    praised: dict[int, list[str]] = {}
+    for key, say in (("per_usd", _per_usd), ("goodput", _goodput), ("cheapest", _cheapest)):
+        if best[key] is not None:
+            praised.setdefault(best[key]["point"], []).append(say(found, best[key]))
+    told = [f"{name_of(found, points[place])} {listed(said)}" for place, said in praised.items()]
+    if best["cheapest"] is None:
+        told.append(f"at no point do {within(found)}")
+    return f"{'; '.join(told)}."
+
+
+def _per_usd(found: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    point = found["points"][best["point"]]
+    return f"has the most goodput for its price, {rate(value(point, PER_USD))} requests a dollar{_rivals(best)}"
+
+
+def _goodput(found: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    point = found["points"][best["point"]]
+    price = f"{dollars(point)} an hour"
+    return f"has the most goodput, {rate(value(point, GOODPUT))} requests/s for {price}{_rivals(best)}"
+
+
+def _cheapest(found: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    point = found["points"][best["point"]]
+    return f"is the cheapest at which {within(found)}, {dollars(point)} an hour"
+
+
+def _rivals(best: Mapping[str, Any]) -> str:
+    like = best["not_told_apart"]
+    return f" ({plural(len(like), 'other')} may be as good)" if like else ""
+
+
+def within(found: Mapping[str, Any]) -> str:
+    """`99 % of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what takes its place where points differ in it."""
+    has_one = found["slo"] is not None and not found["slo_classes"]
+    terms = f"have {slo_terms(found['slo'])}" if has_one else "meet their SLO"
+    return f"{found['goal_frac'] * 100:.4g} % of requests {terms}"
+
+
+def _outside(found: Mapping[str, Any]) -> str:
+    """Points that are not ranked."""
+    n_saturated = sum(bool(point["saturated"]) for point in found["points"])
+    n_failed = sum(point["status"] != "finished" for point in found["points"])
+    told = [f"{plural(n_saturated, 'point')} {'is' if n_saturated == 1 else 'are'} saturated"] if n_saturated else []
+    told += [f"{plural(n_failed, 'point')} failed"] if n_failed else []
+    return f"Not ranked: {listed(told)}." if told else ""
+
+
+def _luck(found: Mapping[str, Any]) -> str:
+    if len(found["seeds"]) > 1 or len(found["points"]) < 2:
+        return ""
+    return "One seed cannot tell whether chance ranks them so; --replications 5 can."
+
+
+def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    """A row for each of the best points, below the heads of the columns."""
+    heads, keys = columns(found)
+    order = ranked(found)
+    return [("point", *heads), *((str(point["point"]), *cells(point, keys)) for point in order[:MOST_ROWS])]
+
+
+def ranked(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """All points, the most goodput for its price first; without an SLO the shortest p99 TTFT; what counts not, last."""
+
+    def place(point: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        per_usd, ttft_s = value(point, PER_USD), value(point, TTFT)
+        least = -per_usd if per_usd is not None else ttft_s if ttft_s is not None else float("inf")
+        return point["status"] != "finished", bool(point["saturated"]), least
+
+    return sorted(found["points"], key=place)
+
+
+def columns(found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The heads of a point's cells, and the keys that are varied."""
+    keys = list(found["keys"])
+    return [*short_names(keys), "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT"], keys
+
+
+def cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    """Its values and what came of them."""
+    attained = "saturated" if point["saturated"] else share(value(point, ATTAINED))
+    return [
+        *(shown(point["values"].get(key)) for key in keys),
+        NONE if point["fleet"] is None else f"{point['fleet']['usd_per_hour']:,.2f}",
+        rate(value(point, GOODPUT)),
+        rate(value(point, PER_USD)),
+        "failed" if point["status"] == "failed" else attained,
+        seconds(value(point, TTFT)),
+        seconds(value(point, TPOT)),
+    ]
+
+
+def value(point: Mapping[str, Any], key: str) -> float | None:
+    """The mean over its seeds."""
+    return None if point["measures"] is None else number(point["measures"][key]["value"])
+
+
+def has_goodput(point: Mapping[str, Any]) -> bool:
+    """It has an SLO, and was run."""
+    return value(point, GOODPUT) is not None
+
+
+def dollars(point: Mapping[str, Any]) -> str:
+    """What its GPUs cost an hour."""
+    return f"{point['fleet']['usd_per_hour']:,.2f} dollars"
+
+
+def name_of(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """`point 3 (gpu h200-sxm, tensor 2)`."""
+    return f"point {point['point']} ({values_of(found, point)})"
+
+
+def values_of(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """`gpu h200-sxm, tensor 2`."""
+    names = dict(zip(found["keys"], short_names(found["keys"]), strict=True))
+    return ", ".join(f"{names[key]} {shown(given)}" for key, given in point["values"].items())
+
+
+def short_names(keys: Sequence[str]) -> list[str]:
+    """The ends of dotted keys, as long as it takes to tell them apart."""
+    parts = [key.split(".") for key in keys]
+
+    def end(path: Sequence[str]) -> str:
+        for n in range(1, len(path)):
+            if sum(other[-n:] == path[-n:] for other in parts) == 1:
+                return ".".join(path[-n:])
+        return ".".join(path)
+
+    return [end(path) for path in parts]
+
+
+def shown(given: Any) -> str:
+    """A value as a person would write it."""
+    return given if isinstance(given, str) else NONE if given is None else json.dumps(given, ensure_ascii=False)

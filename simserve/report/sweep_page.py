@@ -1,0 +1,114 @@
+"""The page of a sweep: the best points first, both Pareto fronts, every point, and why some failed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.cards import card
+from simserve.report.charts import Figure
+from simserve.report.formats import plural, rate, share
+from simserve.report.sections import prose, section, table, text, tile
+from simserve.report.study_page import Headline, study_page
+from simserve.report.sweep import (
+    ATTAINED,
+    GOODPUT,
+    PER_USD,
+    cells,
+    columns,
+    dollars,
+    ranked,
+    sentence,
+    value,
+    values_of,
+    within,
+)
+from simserve.report.sweep_charts import cost_chart, latency_chart
+
+MANY_POINTS = 20
+"""A longer table scrolls in its own frame on a screen."""
+
+KEYS = [("dot k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
+
+COST_NOTE = "Up and to the left is better. Numbers are those of the points in the table; bars are 95 % intervals over seeds"
+LATENCY_NOTE = "Down and to the left is better"
+
+
+def render(found: Mapping[str, Any]) -> str:
+    """The page as HTML, from what `sweep.json` holds."""
+    drawn = {"cost": cost_chart(found), "latency": latency_chart(found)}
+    figures = {name: chart for name, chart in drawn.items() if chart is not None}
+    seeds = found["seeds"]
+    made = {"simserve": found["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
+    return study_page(_headline(found), [_fronts(figures), _table(found), _failed(found)], figures, made)
+
+
+def _headline(found: Mapping[str, Any]) -> Headline:
+    best = found["best"]
+    first = best["cheapest"] or best["per_usd"]
+    state = "none" if best["per_usd"] is None else "met" if best["cheapest"] else "missed"
+    if first is None:
+        title = f"{plural(len(found['points']), 'point')}, none ranked by goodput"
+    elif best["cheapest"] is None:
+        title = "No point meets the SLO"
+    else:
+        title = f"Cheapest that meets the SLO: {values_of(found, found['points'][first['point']])}"
+    varied = ", ".join(found["keys"])
+    asked = f"Varied: {varied}. Asked: that {within(found)}."
+    return Headline("sweep", found["scenario"]["name"], state, title, sentence(found), asked, _tiles(found))
+
+
+def _tiles(found: Mapping[str, Any]) -> tuple[str, ...]:
+    """The answers to the three questions."""
+    asked = (
+        ("cheapest", "Cheapest within the SLO", lambda point: f"${point['fleet']['usd_per_hour']:,.2f}/h"),
+        ("per_usd", "Most for its price", lambda point: f"{rate(value(point, PER_USD))}/$"),
+        ("goodput", "Most goodput", lambda point: f"{rate(value(point, GOODPUT))}/s"),
+    )
+    tiles = []
+    for key, label, figure_of in asked:
+        best = found["best"][key]
+        if best is not None:
+            point = found["points"][best["point"]]
+            lines = [prose(f"point {point['point']}: {values_of(found, point)}"), prose(_terms(point, key))]
+            tiles.append(tile(label, figure_of(point), lines))
+    return tuple(tiles)
+
+
+def _terms(point: Mapping[str, Any], key: str) -> str:
+    """What the tile's point has besides."""
+    attained = f"{share(value(point, ATTAINED))} meet the SLO"
+    return attained if key == "cheapest" else f"{attained}, {dollars(point)} an hour"
+
+
+def _fronts(figures: Mapping[str, Figure]) -> str:
+    cost = card("cost", figures, "Goodput against cost", COST_NOTE, KEYS, "No point has goodput: give the scenario an slo.")
+    latency = card("latency", figures, "TTFT against TPOT", LATENCY_NOTE, KEYS, "No point has both latencies.")
+    return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
+
+
+def _table(found: Mapping[str, Any]) -> str:
+    heads, keys = columns(found)
+    rows = [(_row_name(found, point), cells(point, keys)) for point in ranked(found)]
+    note = f"The most goodput for its price first. Means of {plural(len(found['seeds']), 'seed')}."
+    return section("points", "Points", note, table(("Point", *heads), rows, is_tall=len(rows) > MANY_POINTS))
+
+
+def _row_name(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    fronts = {"cost_goodput": "goodput for cost", "ttft_tpot": "latency"}
+    on = [name for front, name in fronts.items() if point["point"] in found["fronts"][front]]
+    return f"{point['point']}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
+
+
+def _failed(found: Mapping[str, Any]) -> str:
+    """Why points have no figures; points with the same reason together."""
+    failed = [point for point in found["points"] if point["reason"]]
+    if not failed:
+        return ""
+    rows = [(str(point["point"]), _why(found, point)) for point in failed]
+    items = "".join(
+        f"<li><strong>Point {text(number)}</strong> ({text(values)}): {prose(reason)}</li>" for number, (values, reason) in rows
+    )
+    return section("failed", "Failed", "These points have no place above.", f'<div class="trust"><ul>{items}</ul></div>')
+
+
+def _why(found: Mapping[str, Any], point: Mapping[str, Any]) -> Sequence[str]:
+    return values_of(found, point), str(point["reason"])

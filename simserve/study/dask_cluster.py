@@ -1,0 +1,131 @@
+"""Dask: many runs on a cluster that is there already, `tcp://host:port`; only plain data goes in and comes out."""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from simserve import __version__
+from simserve.errors import SimserveError
+from simserve.study.processes import Answers, Lost, Task, Work
+
+CONNECT_S = 5
+NO_WORKERS_S = 30
+"""How long a cluster may be without a single worker before the sweep gives up."""
+
+TELL_S = 1.0
+"""How often the scheduler is asked who is there while nothing comes."""
+
+AHEAD = 2
+"""Tasks handed out for each thread of the cluster, so that no worker waits for the next."""
+
+
+class DaskCluster:
+    """A scheduler and its workers."""
+
+    def __init__(self, client: Any, address: str) -> None:
+        self._client = client
+        self._address = address
+
+    def run(self, work: Work, tasks: Sequence[Task]) -> Answers:
+        """All tasks, as many at once as the workers have threads.
+
+        A task whose worker goes away is given to another; one with which several workers went (three, unless the
+        scheduler says otherwise) is Lost. Raises SimserveError where the scheduler goes away, or all workers do.
+        """
+        from distributed import wait
+
+        left = iter(enumerate(tasks))
+        running: dict[Any, int] = {}
+        last_seen_s = time.monotonic()
+        while True:
+            n_threads = sum(worker["nthreads"] for worker in self._workers().values())
+            for place, task in left:
+                running[self._client.submit(work, task, pure=False)] = place
+                if len(running) >= AHEAD * max(1, n_threads):
+                    break
+            if not running:
+                return
+            if n_threads:
+                last_seen_s = time.monotonic()
+            elif time.monotonic() - last_seen_s > NO_WORKERS_S:
+                raise self._gone(f"has had no worker for {NO_WORKERS_S} s")
+            try:
+                done = wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED").done
+            except TimeoutError:
+                continue
+            for future in done:
+                yield running.pop(future), self._answer(future)
+
+    def check_versions(self) -> None:
+        """Raises SimserveError where a worker does not have this very simserve, or there is no worker."""
+        self._wait_for_a_worker()
+        try:
+            versions = self._client.run(_version, on_error="return")
+        except Exception as error:  # whatever the library makes of a cluster that breaks down
+            raise self._gone(f"broke off ({error})") from None
+        for worker, version in versions.items():
+            if version != __version__:
+                got = version if isinstance(version, str) else "none that can be imported"
+                rule = f"needs simserve {__version__}, as here"
+                raise SimserveError(f"command line --dask {self._address}: {worker} {rule}, got {got}; install it there")
+
+    def _wait_for_a_worker(self) -> None:
+        until_s = time.monotonic() + CONNECT_S
+        while not self._workers():
+            if time.monotonic() > until_s:
+                rule = "needs workers, got none"
+                raise SimserveError(f"command line --dask {self._address}: {rule}; start some with `dask worker`")
+            time.sleep(0.1)
+
+    def _workers(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+        except Exception as error:  # likewise
+            raise self._gone(f"went away ({error})") from None
+        if self._client.status != "running":
+            raise self._gone("went away")
+        return found
+
+    def _answer(self, future: Any) -> Any:
+        if future.status == "finished":
+            return future.result()
+        if future.status != "error":  # cancelled or lost: with the scheduler
+            raise self._gone("went away")
+        error = future.exception()
+        return Lost(f"the cluster could not run it: {type(error).__name__}: {error}")
+
+    def _gone(self, what: str) -> SimserveError:
+        return SimserveError(f"command line --dask {self._address}: the cluster {what}; see to it and start again")
+
+
+@contextmanager
+def dask_cluster(address: str) -> Iterator[DaskCluster]:
+    """The cluster at an address; what it still runs when the block ends is called off. Raises SimserveError."""
+    try:
+        from distributed import Client
+    except ImportError:
+        remedy = 'install them: pip install "simserve[cluster]"'
+        raise SimserveError(f"command line --dask {address}: needs Dask's distributed workers; {remedy}") from None
+    try:
+        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        rule = f"no scheduler answers there within {CONNECT_S} s"
+        raise SimserveError(f"command line --dask {address}: {rule} ({_short(error)}); start one with `dask scheduler`") from None
+    try:
+        cluster = DaskCluster(client, address)
+        cluster.check_versions()
+        yield cluster
+    finally:
+        client.close(timeout=CONNECT_S)
+
+
+def _short(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _version() -> str:
+    """On a worker."""
+    from simserve import __version__ as here
+
+    return here

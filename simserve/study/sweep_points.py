@@ -1,0 +1,155 @@
+"""Points of a sweep: which values its keys take, one combination a point, the first key varying slowest."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import product
+from math import prod
+from typing import Any
+
+from simserve.errors import Mistake, ScenarioError
+from simserve.scenario import Scenario
+from simserve.scenario.loader import Template
+from simserve.scenario.marks import NotYaml, scalar
+from simserve.scenario.overrides import Override
+from simserve.scenario.written import flow
+
+MOST_RUNS = 100_000
+"""More are a slip of the keyboard."""
+
+RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?::(\d+(?:\.\d+)?))?")
+"""`1..8` or `0.5..2:0.25`; no value of a scenario looks so."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and the values that it takes."""
+
+    key: str
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One combination of values."""
+
+    number: int
+    overrides: tuple[Override, ...]
+    scenario: Scenario | None = None
+    """None: the values do not go together, or it is not resolved yet."""
+    reason: str | None = None
+    """Why they do not."""
+    mistakes: tuple[Mistake, ...] = field(default=(), repr=False)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """By key, as the user wrote it."""
+        return {".".join(override.keys): override.value for override in self.overrides}
+
+
+def parse_axis(text: str) -> Axis:
+    """`key.path=value,value,...`, values read as YAML, or ranges, both ends included. Raises ScenarioError."""
+    key, equals, given = text.partition("=")
+    place = f"command line --vary {text}"
+    keys = [part.strip() for part in key.split(".")]
+    if not equals or not all(keys):
+        raise _mistake(place, "must be key.path=value,value,...", None, "for example cluster.pools.0.replicas=1,2,4")
+    try:
+        values = scalar(f"[{given}]")
+    except NotYaml:
+        remedy = "separate them by commas, quote text that holds some, and write lists as [8,40]"
+        raise _mistake(place, "its values cannot be read as YAML", given, remedy) from None
+    spread = [each for value in values for each in _spread(value, place)]
+    if not spread:
+        raise _mistake(place, "needs a value at least", None, "for example 1,2,4 or 1..8")
+    doubled = next((value for at, value in enumerate(spread) if value in spread[:at]), None)
+    if doubled is not None:
+        raise _mistake(place, "each value must be there once", flow(doubled), "leave one out")
+    return Axis(".".join(keys), tuple(spread))
+
+
+def _spread(value: Any, place: str) -> list[Any]:
+    """A range as its numbers; anything else is itself."""
+    found = RANGE.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return [value]
+    first, last, step = (Decimal(part) for part in (found[1], found[2], found[3] or "1"))
+    if step == 0 or last < first:
+        raise _mistake(place, "a range goes upwards: first..last or first..last:step", value, "for example 4..32:4")
+    n = int((last - first) / step) + 1
+    if n > MOST_RUNS:
+        raise _mistake(place, f"a sweep has at most {MOST_RUNS:,} runs", value, "use a larger step")
+    kind = float if "." in value.replace("..", " ") else int
+    return [kind(first + step * place) for place in range(n)]
+
+
+def grid(
+    axes: Sequence[Axis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "--vary"
+) -> tuple[Point, ...]:
+    """All combinations: each of the listed points (none given: one, with nothing changed) with each of the grid's.
+
+    Raises ScenarioError where a key is varied twice, or is the seed, or there is nothing to vary, or too much.
+    """
+    _check_keys([axis.key for axis in axes], {".".join(each.keys) for point in listed for each in point})
+    n_points = prod(len(axis.values) for axis in axes) * max(1, len(listed))
+    if not axes and not listed:
+        raise _mistake("command line", "a sweep needs keys to vary", None, "for example --vary cluster.pools.0.replicas=1,2,4")
+    if n_points * n_seeds > MOST_RUNS:
+        rule = f"a sweep has at most {MOST_RUNS:,} runs"
+        raise _mistake("command line", rule, f"{n_points * n_seeds:,}", "vary fewer keys or values, or use fewer seeds")
+    choices = [[_override(axis.key, value, option) for value in axis.values] for axis in axes]
+    combined = product(listed or [()], *choices)
+    return tuple(Point(number, (*own, *chosen)) for number, (own, *chosen) in enumerate(combined))
+
+
+def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
+    """Raises ScenarioError where one is there twice, or makes no sense to vary."""
+    keys = [*varied, *listed]
+    if "seed" in keys:
+        remedy = "use --replications R for R seeds a point, and --seed for the first"
+        raise _mistake("command line", "all points have the same seeds, so that luck does not tell them apart", "seed", remedy)
+    doubled = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
+    if doubled is not None:
+        raise _mistake("command line", "each key is varied once", doubled, "put all its values into one --vary")
+
+
+def _override(key: str, value: Any, option: str) -> Override:
+    return Override(f"{option} {key}={flow(value)}", tuple(key.split(".")), value)
+
+
+def resolved(template: Template, points: Iterable[Point]) -> tuple[Point, ...]:
+    """The points with their scenarios, or the reason why their values do not go together.
+
+    Raises ScenarioError where a value is no good at any point, and where no point is.
+    """
+    found = tuple(_resolved(template, point) for point in points)
+    hopeless = _hopeless(found)
+    if hopeless or not any(point.scenario for point in found):
+        told = hopeless or {str(each): each for point in found for each in point.mistakes}
+        raise ScenarioError(told.values())
+    return found
+
+
+def _resolved(template: Template, point: Point) -> Point:
+    try:
+        return Point(point.number, point.overrides, template.resolved(point.overrides))
+    except ScenarioError as error:
+        reason = "; ".join(str(mistake) for mistake in error.mistakes)
+        return Point(point.number, point.overrides, None, reason, error.mistakes)
+
+
+def _hopeless(points: Sequence[Point]) -> Mapping[str, Mistake]:
+    """Malformed values and unknown names that spoil every point which has them: mistakes, not combinations."""
+    malformed = [{str(each): each for each in point.mistakes if not each.is_conflict} for point in points]
+    shared: dict[str, set[str]] = {}
+    for point, mistakes in zip(points, malformed, strict=True):
+        for override in point.overrides:
+            said = shared.setdefault(f"{'.'.join(override.keys)}={flow(override.value)}", set(mistakes))
+            said &= mistakes.keys()
+    always = set().union(*shared.values())
+    return {said: each for mistakes in malformed for said, each in mistakes.items() if said in always}
+
+
+def _mistake(place: str, rule: str, value: str | None, remedy: str) -> ScenarioError:
+    return ScenarioError([Mistake(place, rule, value, remedy)])

@@ -1,0 +1,68 @@
+"""A run of a sweep: what goes to a worker, and the row that comes back; both plain data."""
+
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.errors import SimserveError
+from simserve.metrics.results import Results
+from simserve.scenario import Scenario
+from simserve.simulate import simulate
+from simserve.study.capacity_facts import fleet_of
+from simserve.study.measures import MEASURES, Measure
+from simserve.study.processes import Task
+from simserve.tables.files import plain
+
+PER_GPU = Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False)
+PER_USD = Measure("goodput.per_usd", "goodput per dollar", "count", is_cost=False)
+
+MORE = (
+    PER_GPU,
+    PER_USD,
+    Measure("offered_per_s", "requests offered", "per_s", is_cost=False),
+    Measure("busy_frac", "busy", "frac", is_cost=False),
+    Measure("mfu", "MFU", "frac", is_cost=False),
+    Measure("mbu", "MBU", "frac", is_cost=False),
+)
+ALL_MEASURES = (*MEASURES, *MORE)
+
+FLEET = ("n_gpus", "usd_per_hour", "kw")
+
+Row = dict[str, Any]
+
+
+def task_of(scenario: Scenario, seed: int) -> Task:
+    """What `run_row` needs."""
+    return scenario.to_dict(), seed
+
+
+def run_row(task: Task) -> Row:
+    """One run in another process, or on another machine. Whatever goes wrong is said in the row."""
+    data, seed = task
+    started_s = time.perf_counter()
+    try:
+        scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
+        return _finished(scenario, simulate(scenario), time.perf_counter() - started_s)
+    except SimserveError as error:
+        return failed_row(seed, str(error))
+    except MemoryError:
+        return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
+    except Exception as error:  # one run's bug is no reason to lose the others
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        said = f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        return failed_row(seed, said, is_final=False)
+
+
+def failed_row(seed: int, reason: str, *, is_final: bool = True) -> Row:
+    """A run that came to nothing; one that is not final is tried again the next time."""
+    return {"seed": seed, "status": "failed", "reason": " ".join(reason.split()), "is_final": is_final}
+
+
+def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:
+    summary: Mapping[str, Any] = results.summary
+    row = {"seed": scenario.seed, "status": "finished", "reason": None, "is_final": True}
+    row |= {measure.key: measure.of(summary) for measure in ALL_MEASURES}
+    row |= {"saturated": summary["trust"]["saturated"], **fleet_of(scenario), "wall_s": wall_s}
+    found: Row = plain(row)
+    return found
