@@ -1,4 +1,4 @@
-"""`simserve sweep`: a scenario at many points, on all cores or a cluster; stopped at any moment, it goes on from there."""
+"""`simserve sweep`: a scenario at many points, on all cores or a cluster; what is stopped goes on from there."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,9 @@ def sweep(
     scenario: ScenarioFile,
     vary: Annotated[
         list[str] | None,
-        typer.Option("--vary", metavar="KEY=VALUES", help="Values to try: gpu=h100-sxm,h200-sxm or KEY=1..8. Repeatable."),
+        typer.Option(
+            "--vary", metavar="KEY=VALUES", help="Values to try: gpu=h100-sxm,h200-sxm or KEY=1..8. Repeatable."
+        ),
     ] = None,
     points: Annotated[
         Path | None,
@@ -83,10 +85,10 @@ def _swept(question: "Question", directory: Path, dask: str | None) -> "Sweep":
 
     check_sweep_folder(directory)
     with _runner(dask) as run, open_journal(directory) as journal:
-        if n_foreign(question, journal):
+        if n_others := n_foreign(question, journal):
             terminal.message(
-                f"{directory} also holds {n_foreign(question, journal)} finished runs of other points, another scenario or "
-                "another version of simserve; they are kept there, and are no part of this answer"
+                f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "
+                "of simserve; they are kept there, and are no part of this answer"
             )
         if n_left(question, journal):
             withdraw(directory)
@@ -118,7 +120,9 @@ def _says_how_to_go_on(question: "Question", journal: "Journal", directory: Path
         yield
     except BaseException:
         n_kept = n_runs(question) - n_left(question, journal)
-        terminal.message(f"{n_kept} of {n_runs(question)} runs are kept in {directory}; the same command goes on from there")
+        terminal.message(
+            f"{n_kept} of {n_runs(question)} runs are kept in {directory}; the same command goes on from there"
+        )
         raise
 
 

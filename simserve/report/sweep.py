@@ -32,7 +32,8 @@ def _bests(found: Mapping[str, Any]) -> str:
     told = [f"{name_of(found, points[place])} {listed(said)}" for place, said in praised.items()]
     if best["cheapest"] is None:
         told.append(f"at no point do {within(found)}")
-    return f"{'; '.join(told)}."
+    said = "; ".join(told)
+    return f"{said[:1].upper()}{said[1:]}."
 
 
 def _per_usd(found: Mapping[str, Any], best: Mapping[str, Any]) -> str:

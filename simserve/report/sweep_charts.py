@@ -33,8 +33,11 @@ def cost_chart(found: Mapping[str, Any]) -> Figure | None:
     dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(found, GOODPUT)]
     if not dots:
         return None
-    axes = {"xaxis": axis("Dollars an hour", rangemode="tozero"), "yaxis": axis("Goodput, requests/s", rangemode="tozero")}
-    return _drawn(found, dots, "cost_goodput", axes)
+    axes = {
+        "xaxis": axis("Dollars an hour", rangemode="tozero"),
+        "yaxis": axis("Goodput, requests/s", rangemode="tozero"),
+    }
+    return _drawn(found, dots, ("cost_goodput", "top left"), axes)
 
 
 def latency_chart(found: Mapping[str, Any]) -> Figure | None:
@@ -43,8 +46,11 @@ def latency_chart(found: Mapping[str, Any]) -> Figure | None:
     dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
-    axes = {"xaxis": _latency([dot.x for dot in dots], "p99 TTFT"), "yaxis": _latency([dot.y for dot in dots], "p99 TPOT")}
-    return _drawn(found, dots, "ttft_tpot", axes)
+    axes = {
+        "xaxis": _latency([dot.x for dot in dots], "p99 TTFT"),
+        "yaxis": _latency([dot.y for dot in dots], "p99 TPOT"),
+    }
+    return _drawn(found, dots, ("ttft_tpot", "top right"), axes)
 
 
 def _ran(found: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -53,7 +59,8 @@ def _ran(found: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
     y = point["measures"][key]
-    return Dot(x, float(y["value"]), number(y["low"]), number(y["high"]), point)
+    low = number(y["low"])
+    return Dot(x, float(y["value"]), None if low is None else max(low, 0.0), number(y["high"]), point)
 
 
 def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
@@ -61,8 +68,9 @@ def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
     return found | {"title": axis(title)["title"]}
 
 
-def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], front: str, axes: Mapping[str, Any]) -> Figure:
-    """The front as steps, its points with their numbers; all others in the background."""
+def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
+    """The front as steps, its points with their numbers, on the side where no other dot can be; all others behind."""
+    front, side = named
     on_front = {number: at for at, number in enumerate(found["fronts"][front])}
     best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
     beaten = [dot for dot in dots if dot.point["point"] not in on_front and not dot.point["saturated"]]
@@ -79,29 +87,37 @@ def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], front: str, axes: Mapp
         line,
         _trace(found, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
         _trace(found, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
-        _trace(found, best, {"color": "$c1", "symbol": "diamond", "size": 10}, is_named=len(best) <= MOST_NAMED),
+        _trace(
+            found, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
+        ),
     ]
     return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 70, "r": 22, "t": 22, "b": 56}, **axes)
 
 
-def _trace(found: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], *, is_named: bool = False) -> Figure:
+def _trace(
+    found: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
+) -> Figure:
     trace: Figure = {
         "type": "scatter",
-        "mode": "markers+text" if is_named else "markers",
+        "mode": "markers" if named is None else "markers+text",
         "x": numbers([dot.x for dot in dots]),
         "y": numbers([dot.y for dot in dots]),
         "hovertext": [_hover(found, dot.point) for dot in dots],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": dict(marker),
     }
-    if is_named:
-        named = {"text": [str(dot.point["point"]) for dot in dots], "textposition": "top left"}
-        trace |= named | {"textfont": {"color": "$ink", "size": 13}}
+    if named is not None:
+        words = {"text": [str(dot.point["point"]) for dot in dots], "textposition": named}
+        trace |= words | {"textfont": {"color": "$ink", "size": 13}}
     if any(dot.low is not None for dot in dots):
-        ends = [(dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots]
+        ends = [
+            (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
+        ]
         bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": marker["color"]}
         bars |= {"array": numbers([high - dot.y for dot, (_, high) in zip(dots, ends, strict=True)])}
-        trace["error_y"] = bars | {"arrayminus": numbers([dot.y - low for dot, (low, _) in zip(dots, ends, strict=True)])}
+        trace["error_y"] = bars | {
+            "arrayminus": numbers([dot.y - low for dot, (low, _) in zip(dots, ends, strict=True)])
+        }
     return trace
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from simserve.report.cards import card
 from simserve.report.charts import Figure
-from simserve.report.formats import plural, rate, share
+from simserve.report.formats import listed, plural, rate, share
 from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.sweep import (
@@ -26,9 +26,14 @@ from simserve.report.sweep_charts import cost_chart, latency_chart
 MANY_POINTS = 20
 """A longer table scrolls in its own frame on a screen."""
 
+MOST_NAMED = 20
+"""Points with one reason that are named; a grid of thousands may fail alike."""
+
 KEYS = [("dot k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
 
-COST_NOTE = "Up and to the left is better. Numbers are those of the points in the table; bars are 95 % intervals over seeds"
+COST_NOTE = (
+    "Up and to the left is better. Numbers are those of the points in the table; bars are 95 % intervals over seeds"
+)
 LATENCY_NOTE = "Down and to the left is better"
 
 
@@ -58,19 +63,22 @@ def _headline(found: Mapping[str, Any]) -> Headline:
 
 def _tiles(found: Mapping[str, Any]) -> tuple[str, ...]:
     """The answers to the three questions."""
-    asked = (
-        ("cheapest", "Cheapest within the SLO", lambda point: f"${point['fleet']['usd_per_hour']:,.2f}/h"),
-        ("per_usd", "Most for its price", lambda point: f"{rate(value(point, PER_USD))}/$"),
-        ("goodput", "Most goodput", lambda point: f"{rate(value(point, GOODPUT))}/s"),
-    )
+    asked = {"cheapest": "Cheapest within the SLO", "per_usd": "Most for its price", "goodput": "Most goodput"}
     tiles = []
-    for key, label, figure_of in asked:
+    for key, label in asked.items():
         best = found["best"][key]
         if best is not None:
             point = found["points"][best["point"]]
             lines = [prose(f"point {point['point']}: {values_of(found, point)}"), prose(_terms(point, key))]
-            tiles.append(tile(label, figure_of(point), lines))
+            tiles.append(tile(label, _figure(point, key), lines))
     return tuple(tiles)
+
+
+def _figure(point: Mapping[str, Any], key: str) -> str:
+    """The number that the tile is about."""
+    if key == "cheapest":
+        return f"${point['fleet']['usd_per_hour']:,.2f}/h"
+    return f"{rate(value(point, PER_USD))}/$" if key == "per_usd" else f"{rate(value(point, GOODPUT))}/s"
 
 
 def _terms(point: Mapping[str, Any], key: str) -> str:
@@ -80,7 +88,9 @@ def _terms(point: Mapping[str, Any], key: str) -> str:
 
 
 def _fronts(figures: Mapping[str, Figure]) -> str:
-    cost = card("cost", figures, "Goodput against cost", COST_NOTE, KEYS, "No point has goodput: give the scenario an slo.")
+    cost = card(
+        "cost", figures, "Goodput against cost", COST_NOTE, KEYS, "No point has goodput: give the scenario an slo."
+    )
     latency = card("latency", figures, "TTFT against TPOT", LATENCY_NOTE, KEYS, "No point has both latencies.")
     return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
 
@@ -100,15 +110,20 @@ def _row_name(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
 
 def _failed(found: Mapping[str, Any]) -> str:
     """Why points have no figures; points with the same reason together."""
-    failed = [point for point in found["points"] if point["reason"]]
-    if not failed:
+    by_reason: dict[str, list[Mapping[str, Any]]] = {}
+    for point in found["points"]:
+        if point["reason"]:
+            by_reason.setdefault(point["reason"], []).append(point)
+    if not by_reason:
         return ""
-    rows = [(str(point["point"]), _why(found, point)) for point in failed]
-    items = "".join(
-        f"<li><strong>Point {text(number)}</strong> ({text(values)}): {prose(reason)}</li>" for number, (values, reason) in rows
-    )
-    return section("failed", "Failed", "These points have no place above.", f'<div class="trust"><ul>{items}</ul></div>')
+    items = "".join(f"<li>{_who(found, points)}: {prose(reason)}</li>" for reason, points in by_reason.items())
+    return section("failed", "Failed", "", f'<div class="trust"><ul>{items}</ul></div>')
 
 
-def _why(found: Mapping[str, Any], point: Mapping[str, Any]) -> Sequence[str]:
-    return values_of(found, point), str(point["reason"])
+def _who(found: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
+    """`Point 3 (tensor 3)`, or the numbers of several."""
+    if len(points) == 1:
+        return f"<strong>Point {points[0]['point']}</strong> ({text(values_of(found, points[0]))})"
+    numbers = [str(point["point"]) for point in points[:MOST_NAMED]]
+    more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
+    return f"<strong>Points {text(listed([*numbers, *more]))}</strong>"

@@ -68,7 +68,9 @@ class DaskCluster:
             if version != __version__:
                 got = version if isinstance(version, str) else "none that can be imported"
                 rule = f"needs simserve {__version__}, as here"
-                raise SimserveError(f"command line --dask {self._address}: {worker} {rule}, got {got}; install it there")
+                raise SimserveError(
+                    f"command line --dask {self._address}: {worker} {rule}, got {got}; install it there"
+                )
 
     def _wait_for_a_worker(self) -> None:
         until_s = time.monotonic() + CONNECT_S
@@ -111,7 +113,9 @@ def dask_cluster(address: str) -> Iterator[DaskCluster]:
         client = Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         rule = f"no scheduler answers there within {CONNECT_S} s"
-        raise SimserveError(f"command line --dask {address}: {rule} ({_short(error)}); start one with `dask scheduler`") from None
+        raise SimserveError(
+            f"command line --dask {address}: {rule} ({_short(error)}); start one with `dask scheduler`"
+        ) from None
     try:
         cluster = DaskCluster(client, address)
         cluster.check_versions()

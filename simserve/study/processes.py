@@ -76,7 +76,9 @@ def _by_itself(work: Work, task: Task) -> Any:
     try:
         return next(_side_by_side(work, [(0, task)]))[1]
     except BrokenProcessPool:
-        return Lost("its process was killed, twice: it needs more memory than there is, most likely; run fewer requests")
+        return Lost(
+            "its process was killed, twice: it needs more memory than there is, most likely; run fewer requests"
+        )
 
 
 def _placed(owner: int, work: Work, place: int, task: Task) -> tuple[int, Any]:

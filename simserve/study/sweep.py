@@ -7,7 +7,7 @@ from functools import cached_property
 from simserve.errors import SimserveError
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
-from simserve.study.processes import Lost, Runner
+from simserve.study.processes import Lost, Runner, Task
 from simserve.study.sweep_journal import Journal, key_of
 from simserve.study.sweep_points import Point
 from simserve.study.sweep_run import Row, failed_row, run_row, task_of
@@ -98,7 +98,7 @@ def _keys(question: Question) -> set[str]:
     return {key for keys in question.keys for key in keys if key is not None}
 
 
-def _tasks(question: Question, journal: Journal) -> list[tuple[str, tuple[object, ...]]]:
+def _tasks(question: Question, journal: Journal) -> list[tuple[str, Task]]:
     """What is to be run, by key: points that come to the same are run once. Seeds first, so all points go forward."""
     found = {}
     for at, seed in enumerate(question.seeds):

@@ -1,7 +1,7 @@
 """Sweep facts: each point's means with their intervals, the Pareto fronts and the best points, as plain data."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,11 @@ class _Tried:
         """Its figures may be held against others'."""
         return self.status == "finished" and not self.is_saturated
 
+    @property
+    def gives(self) -> bool:
+        """Some of its requests had what the SLO asks: what gives nothing is no bargain at any price."""
+        return self.counts and self.value(GOODPUT.key) > 0
+
     def value(self, key: str) -> float:
         """NaN where there is none."""
         return float(self.rows[0][key]) if key in FLEET else self.measures[key].value
@@ -67,7 +72,7 @@ def sweep_facts(sweep: Sweep) -> dict[str, Any]:
         "slo": {k: v for k, v in slos[0].default if v is not None} if all(slo == slos[0] for slo in slos) else None,
         "slo_classes": sorted({name for slo in slos for name in slo.classes}),
         "fronts": {
-            "cost_goodput": _front(tried, (COST, 1), (GOODPUT.key, -1)),
+            "cost_goodput": _front([each for each in tried if each.gives], (COST, 1), (GOODPUT.key, -1)),
             "ttft_tpot": _front(tried, (TTFT, 1), (TPOT, 1)),
         },
         "best": _best(tried, question.goal_frac),
@@ -120,19 +125,16 @@ def _best(tried: Sequence[_Tried], goal_frac: float) -> dict[str, Any]:
 
 
 def _most(known: Sequence[_Tried], key: str) -> dict[str, Any] | None:
-    """The point with the most of it, and those that chance alone may have put behind it."""
-    first = max((each for each in known if not math.isnan(each.value(key))), key=_by(key), default=None)
+    """The point with the most of it, of equals the cheapest; and those that chance alone may have put behind it."""
+    ranked = [each for each in known if not math.isnan(each.value(key))]
+    first = max(ranked, key=lambda each: (each.value(key), -each.value(COST)), default=None)
     if first is None:
         return None
-    others = [each for each in known if each is not first and not math.isnan(each.value(key))]
+    others = [each for each in ranked if each is not first]
     gaps = {each.point.number: _gap(first, each, key) for each in others}
     sure = all(gap.has_interval for gap in gaps.values())
     like = [number for number, gap in gaps.items() if not gap.is_sure]
     return {"point": first.point.number, "not_told_apart": like if sure else None}
-
-
-def _by(key: str) -> Callable[[_Tried], float]:
-    return lambda each: each.value(key)
 
 
 def _gap(a: _Tried, b: _Tried, key: str) -> Estimate:
@@ -141,6 +143,6 @@ def _gap(a: _Tried, b: _Tried, key: str) -> Estimate:
 
 
 def _cheapest(known: Sequence[_Tried]) -> dict[str, Any] | None:
-    """Of equally cheap points, the one with the most goodput; surely so if its interval's lower end meets the goal."""
+    """Of equally cheap points, the one with the most goodput."""
     first = min(known, key=lambda each: (each.value(COST), -each.value(GOODPUT.key)), default=None)
     return None if first is None else {"point": first.point.number}

@@ -1,4 +1,4 @@
-"""A file of points: CSV, parquet or YAML whose columns are keys of the scenario; what a cell leaves empty stays as it is."""
+"""A file of points: CSV, parquet or YAML, its columns keys of the scenario; what a cell leaves empty stays as it is."""
 
 import csv
 from collections.abc import Iterable, Mapping

@@ -94,13 +94,15 @@ def grid(
     _check_keys([axis.key for axis in axes], {".".join(each.keys) for point in listed for each in point})
     n_points = prod(len(axis.values) for axis in axes) * max(1, len(listed))
     if not axes and not listed:
-        raise _mistake("command line", "a sweep needs keys to vary", None, "for example --vary cluster.pools.0.replicas=1,2,4")
+        raise _mistake(
+            "command line", "a sweep needs keys to vary", None, "for example --vary cluster.pools.0.replicas=1,2,4"
+        )
     if n_points * n_seeds > MOST_RUNS:
         rule = f"a sweep has at most {MOST_RUNS:,} runs"
         raise _mistake("command line", rule, f"{n_points * n_seeds:,}", "vary fewer keys or values, or use fewer seeds")
     choices = [[_override(axis.key, value, option) for value in axis.values] for axis in axes]
-    combined = product(listed or [()], *choices)
-    return tuple(Point(number, (*own, *chosen)) for number, (own, *chosen) in enumerate(combined))
+    combined = ((*own, *chosen) for own in listed or [()] for chosen in product(*choices))
+    return tuple(Point(number, overrides) for number, overrides in enumerate(combined))
 
 
 def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
@@ -108,7 +110,9 @@ def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
     keys = [*varied, *listed]
     if "seed" in keys:
         remedy = "use --replications R for R seeds a point, and --seed for the first"
-        raise _mistake("command line", "all points have the same seeds, so that luck does not tell them apart", "seed", remedy)
+        raise _mistake(
+            "command line", "all points have the same seeds, so that luck does not tell them apart", "seed", remedy
+        )
     doubled = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
     if doubled is not None:
         raise _mistake("command line", "each key is varied once", doubled, "put all its values into one --vary")

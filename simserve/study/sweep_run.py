@@ -50,7 +50,9 @@ def run_row(task: Task) -> Row:
         return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
     except Exception as error:  # one run's bug is no reason to lose the others
         where = traceback.extract_tb(error.__traceback__)[-1]
-        said = f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        said = (
+            f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
+        )
         return failed_row(seed, said, is_final=False)
 
 

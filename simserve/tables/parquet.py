@@ -138,7 +138,7 @@ def _array(field: Field, column: Any, n_rows: int) -> Any:
     if field.kind == "text" or column.dtype.kind == "U":
         return _strings(column.tolist())
     kind = "int64" if field.kind == "id" else field.kind
-    masked = column.mask if isinstance(column, np.ma.MaskedArray) else None
+    masked: Flags | None = np.ma.getmaskarray(column) if isinstance(column, np.ma.MaskedArray) else None
     if kind == "flag":
         return pa.Array.from_buffers(pa.bool_(), n_rows, [_validity(masked), _bits(np.asarray(column))])
     dtype: Any = {"float": np.float64, "int64": np.int64}.get(kind, np.int32)
