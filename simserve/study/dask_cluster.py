@@ -1,8 +1,9 @@
 """Dask: many runs on a cluster that is there already, `tcp://host:port`; only plain data goes in and comes out."""
 
+import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from simserve import __version__
@@ -51,7 +52,8 @@ class DaskCluster:
             elif time.monotonic() - last_seen_s > NO_WORKERS_S:
                 raise self._gone(f"has had no worker for {NO_WORKERS_S} s")
             try:
-                done = wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED").done
+                with self._client.as_current():
+                    done = wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED").done
             except TimeoutError:
                 continue
             for future in done:
@@ -107,21 +109,33 @@ def dask_cluster(address: str) -> Iterator[DaskCluster]:
     try:
         from distributed import Client
     except ImportError:
-        remedy = 'install them: pip install "simserve[cluster]"'
-        raise SimserveError(f"command line --dask {address}: needs Dask's distributed workers; {remedy}") from None
-    try:
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError) as error:  # TimeoutError is an OSError
-        rule = f"no scheduler answers there within {CONNECT_S} s"
-        raise SimserveError(
-            f"command line --dask {address}: {rule} ({_short(error)}); start one with `dask scheduler`"
-        ) from None
+        remedy = 'install it: pip install "simserve[cluster]"'
+        raise SimserveError(f"command line --dask {address}: needs the package distributed; {remedy}") from None
+    _check_scheduler(address)
+    client = Client(address, timeout=CONNECT_S, set_as_default=False)
     try:
         cluster = DaskCluster(client, address)
         cluster.check_versions()
         yield cluster
     finally:
-        client.close(timeout=CONNECT_S)
+        with suppress(OSError):  # a scheduler that is gone cannot be told
+            client.close(timeout=CONNECT_S)
+
+
+def _check_scheduler(address: str) -> None:
+    """Raises SimserveError where none answers: a client that finds none takes long to give up, and says much."""
+    from distributed.comm import connect
+
+    async def greet() -> None:
+        comm = await connect(address, timeout=CONNECT_S)
+        await comm.close()
+
+    try:
+        asyncio.run(greet())
+    except (OSError, ValueError) as error:  # TimeoutError is an OSError
+        rule = f"no scheduler answers there within {CONNECT_S} s ({_short(error)})"
+        remedy = "start one with `dask scheduler`, and write its address as tcp://host:port"
+        raise SimserveError(f"command line --dask {address}: {rule}; {remedy}") from None
 
 
 def _short(error: Exception) -> str:
