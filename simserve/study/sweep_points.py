@@ -150,7 +150,7 @@ def _hopeless(points: Sequence[Point]) -> Mapping[str, Mistake]:
     for point, mistakes in zip(points, malformed, strict=True):
         for override in point.overrides:
             said = shared.setdefault(f"{'.'.join(override.keys)}={flow(override.value)}", set(mistakes))
-            said &= mistakes.keys()
+            said.intersection_update(mistakes)
     always = set().union(*shared.values())
     return {said: each for mistakes in malformed for said, each in mistakes.items() if said in always}
 
