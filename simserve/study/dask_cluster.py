@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,12 +31,23 @@ class DaskCluster:
     def run(self, work: Work, tasks: Sequence[Task]) -> Answers:
         """All tasks, as many at once as the workers have threads.
 
-        A task whose worker goes away is given to another; one with which several workers went (three, unless the
-        scheduler says otherwise) is Lost. Raises SimserveError where the scheduler goes away, or all workers do.
+        A task whose worker goes away is given to another. One with which several went (four, unless the scheduler
+        says otherwise) may only have been in bad company: it is tried again by itself, and then it is Lost. Raises
+        SimserveError where the scheduler goes away, or all workers do.
         """
+        suspects = []
+        for place, answer in self._side_by_side(work, enumerate(tasks)):
+            if isinstance(answer, Lost):
+                suspects.append(place)
+            else:
+                yield place, answer
+        for place in suspects:
+            yield from self._side_by_side(work, [(place, tasks[place])])
+
+    def _side_by_side(self, work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
         from distributed import wait
 
-        left = iter(enumerate(tasks))
+        left = iter(tasks)
         running: dict[Any, int] = {}
         last_seen_s = time.monotonic()
         while True:

@@ -1,0 +1,10 @@
+"""A Dask cluster of two worker processes, for tests: prints its address and lives until its stdin closes."""
+
+import sys
+
+from distributed import LocalCluster
+
+if __name__ == "__main__":
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
+        print(cluster.scheduler_address, flush=True)
+        sys.stdin.read()

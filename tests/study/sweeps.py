@@ -1,0 +1,29 @@
+"""Sweeps whose runs are made up: figures that a test can work out by hand."""
+
+from pathlib import Path
+from typing import Any
+
+from simserve.scenario.loader import Template
+from simserve.study.sweep import Question, Sweep
+from simserve.study.sweep_points import grid, parse_axis, resolved
+from simserve.study.sweep_run import ALL_MEASURES, Row, failed_row
+from tests.cli.scenarios import write_scenario
+
+
+def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -> Row:
+    """A finished run; `changes` by their key, with `__` for a dot."""
+    row: Row = {"seed": seed, "status": "finished", "reason": None, "is_final": True, "saturated": False, "wall_s": 1.0}
+    row |= dict.fromkeys((measure.key for measure in ALL_MEASURES), 0.5)
+    row |= {"n_gpus": usd / 4, "usd_per_hour": usd, "kw": 0.7}
+    row |= {"slo_attainment.frac": 0.995, "goodput.per_s": goodput, "goodput.per_usd": goodput * 3600 / usd}
+    return row | {key.replace("__", "."): value for key, value in changes.items()}
+
+
+def made_up(folder: Path, *points: list[Row], **changes: Any) -> Sweep:
+    """A sweep over as many points as there are lists of runs, one run a seed; no runs: the point fails."""
+    n = len(points)
+    template = Template.of(write_scenario(folder, **changes))
+    seeds = max(map(len, points))
+    asked = Question(resolved(template, grid([parse_axis(f"cluster.pools.0.replicas=1..{n}")], [], seeds)), seeds)
+    rows = (tuple(rows) or tuple(failed_row(3 + at, "it does not fit") for at in range(seeds)) for rows in points)
+    return Sweep(asked, tuple(rows))

@@ -1,0 +1,124 @@
+"""Runs on a real Dask cluster of separate worker processes, some of which die."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from simserve.errors import SimserveError
+from simserve.study import dask_cluster as module
+from simserve.study.dask_cluster import dask_cluster
+from simserve.study.processes import Lost
+from simserve.study.sweep_run import run_row
+from tests.cli.scenarios import write_scenario
+from tests.study.sweep_work import die, die_once, echo
+
+pytest.importorskip("distributed")
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# distributed opens event loops of its own and warns of what it leaves behind; no business of ours
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@contextmanager
+def started() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
+    """The address of a cluster, and its process."""
+    settings = {"PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
+    command = [sys.executable, "-m", "tests.study.local_cluster"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    ) as process:
+        assert process.stdout
+        try:
+            yield process.stdout.readline().strip(), process
+        finally:
+            assert process.stdin
+            process.stdin.close()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with started() as (found, _):
+        yield found
+
+
+def test_every_task_is_answered_once_with_its_place(address: str) -> None:
+    with dask_cluster(address) as cluster:
+        assert sorted(cluster.run(echo, [(n,) for n in range(20)])) == [(n, 10 * n) for n in range(20)]
+
+
+def test_a_run_gives_the_row_that_it_gives_here(address: str, tmp_path: Path) -> None:
+    from simserve import load_scenario
+
+    task = (load_scenario(write_scenario(tmp_path)).to_dict(), 7)
+    with dask_cluster(address) as cluster:
+        ((place, row),) = cluster.run(run_row, [task])
+    here = run_row(task)
+    assert place == 0
+    assert {**row, "wall_s": 0} == {**here, "wall_s": 0}
+
+
+def test_tasks_of_a_worker_that_dies_are_given_to_another(address: str, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    runs.touch()
+    with dask_cluster(address) as cluster:
+        found = dict(cluster.run(die_once, [(n, str(runs)) for n in range(6)]))
+    assert found == {n: 10 * n for n in range(6)}
+    assert runs.read_text().split().count("4") == 2
+
+
+def test_a_task_that_kills_every_worker_is_lost_and_no_other(address: str) -> None:
+    with dask_cluster(address) as cluster:
+        found = dict(cluster.run(die, [(n,) for n in range(6)]))
+    lost = found.pop(4)
+    assert isinstance(lost, Lost)
+    assert lost.reason.startswith("the cluster could not run it: KilledWorker")
+    assert found == {n: 10 * n for n in range(6) if n != 4}
+
+
+def test_a_scheduler_that_goes_away_midway_is_said() -> None:
+    with started() as (found, process), dask_cluster(found) as cluster:
+        answers = cluster.run(echo, [(n,) for n in range(200)])
+        next(answers)
+        process.kill()
+        with pytest.raises(SimserveError, match="the cluster (went away|has had no worker).*; see to it and start again"):
+            list(answers)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("tcp://127.0.0.1:1", "no scheduler answers there within 1 s"),
+        ("127.0.0.1", "missing port number"),
+        ("tcp://nowhere.invalid:8786", "no scheduler answers there within 1 s"),
+    ],
+)
+def test_a_scheduler_that_is_not_there_is_bad_input(given: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CONNECT_S", 1)
+    with pytest.raises(SimserveError) as caught, dask_cluster(given):
+        pass
+    assert str(caught.value).startswith(f"command line --dask {given}: ")
+    assert said in str(caught.value)
+    assert "start one with `dask scheduler`" in str(caught.value)
+
+
+def test_workers_with_another_simserve_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "__version__", "9.9.9")
+    with pytest.raises(SimserveError, match=r"needs simserve 9\.9\.9, as here, got 0\.1\.0"), dask_cluster(address):
+        pass
+
+
+def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(SimserveError, match=r'pip install "simserve\[cluster\]"'), dask_cluster("tcp://127.0.0.1:1"):
+        pass
