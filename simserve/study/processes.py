@@ -2,6 +2,7 @@
 
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ def _side_by_side(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
     with parallel_config(backend="loky", initializer=_leave_interruptions_to_the_parent, idle_worker_timeout=IDLE_S):
         parallel = Parallel(n_jobs=cpu_count(), return_as="generator_unordered", batch_size=1)
     owner = os.getpid()
-    yield from parallel(delayed(_placed)(owner, work, place, task) for place, task in tasks)
+    with warnings.catch_warnings():  # who stops early knows what is lost
+        warnings.filterwarnings("ignore", ".*adjusting the input task iterator", UserWarning)
+        yield from parallel(delayed(_placed)(owner, work, place, task) for place, task in tasks)
 
 
 def _by_itself(work: Work, task: Task) -> Any:

@@ -17,6 +17,7 @@ from simserve.errors import OutputError
 from simserve.scenario import Scenario
 from simserve.study.sweep_run import Row
 from simserve.tables.files import plain
+from simserve.tables.folder import uninterrupted
 
 NAME = "sweep.jsonl"
 
@@ -37,7 +38,11 @@ class Journal:
         self._read()
 
     def add(self, key: str, row: Row) -> None:
-        """Write a run down for good. Raises OutputError; what was there before stays."""
+        """Write a run down for good, even if Ctrl-C comes meanwhile. Raises OutputError; what was there stays."""
+        with uninterrupted():
+            self._add(key, row)
+
+    def _add(self, key: str, row: Row) -> None:
         line = json.dumps({"key": key, "row": plain(row)}, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         end = self._file.seek(0, os.SEEK_END)
         try:

@@ -31,11 +31,11 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
             made.append(beside)
             beside.mkdir()
             yield beside
-            with _uninterrupted():
+            with uninterrupted():
                 _swap(beside, place)
                 made.clear()
     finally:
-        with _uninterrupted():
+        with uninterrupted():
             _remove(made)
 
 
@@ -128,7 +128,7 @@ def _remove(made: list[Path]) -> None:
 
 
 @contextmanager
-def _uninterrupted() -> Iterator[None]:
+def uninterrupted() -> Iterator[None]:
     """Hold a Ctrl-C back until the block is over; signals reach the main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield

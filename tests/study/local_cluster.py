@@ -1,4 +1,4 @@
-"""A Dask cluster of two worker processes, for tests: prints its address and lives until its stdin closes."""
+"""A Dask cluster of two worker processes, for tests: says its address and lives until its stdin closes."""
 
 import sys
 
@@ -6,5 +6,6 @@ from distributed import LocalCluster
 
 if __name__ == "__main__":
     with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None) as cluster:
-        print(cluster.scheduler_address, flush=True)
+        sys.stdout.write(f"{cluster.scheduler_address}\n")
+        sys.stdout.flush()
         sys.stdin.read()

@@ -31,8 +31,13 @@ def started() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
     settings = {"PYTHONPATH": str(ROOT), "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"}
     command = [sys.executable, "-m", "tests.study.local_cluster"]
     with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | settings, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL, text=True,
+        command,
+        cwd=ROOT,
+        env=os.environ | settings,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stdout
         try:
@@ -91,7 +96,9 @@ def test_a_scheduler_that_goes_away_midway_is_said() -> None:
         answers = cluster.run(echo, [(n,) for n in range(200)])
         next(answers)
         process.kill()
-        with pytest.raises(SimserveError, match="the cluster (went away|has had no worker).*; see to it and start again"):
+        with pytest.raises(
+            SimserveError, match=r"the cluster (went away|has had no worker).*; see to it and start again"
+        ):
             list(answers)
 
 

@@ -137,7 +137,11 @@ def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Pat
     [
         (SimserveError("a.csv: row 3:\n  nonsense"), "a.csv: row 3: nonsense", True),
         (MemoryError(), "out of memory", False),
-        (InvariantError("blocks", 3, 4, 1.5), "a bug in simserve, please report it: InvariantError: blocks: 3 != 4", False),
+        (
+            InvariantError("blocks", 3, 4, 1.5),
+            "a bug in simserve, please report it: InvariantError: blocks: 3 != 4",
+            False,
+        ),
     ],
 )
 def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
@@ -153,7 +157,7 @@ def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
 
 
 def test_where_every_run_fails_there_is_no_answer_but_the_reasons(tmp_path: Path) -> None:
-    with pytest.raises(SimserveError, match="all 2 runs failed\ngone"):
+    with pytest.raises(SimserveError, match=r"all 2 runs failed\ngone"):
         swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here(lose=[0, 1]))
 
 
@@ -168,7 +172,12 @@ def test_the_table_has_a_row_a_point_and_seed_with_keys_as_columns_and_nulls_whe
     assert [(row["point"], row[TENSOR], row["seed"]) for row in rows] == [
         (point, 1 if point < 2 else 3, seed) for point in range(4) for seed in (3, 4)
     ]
-    assert [row["cluster.router"] for row in rows[:4]] == ["random", "random", "{kind: round_robin}", "{kind: round_robin}"]
+    assert [row["cluster.router"] for row in rows[:4]] == [
+        "random",
+        "random",
+        "{kind: round_robin}",
+        "{kind: round_robin}",
+    ]
     assert [row["status"] for row in rows] == ["finished"] * 4 + ["failed"] * 4
     assert rows[0]["reason"] is None
     assert "32 attention heads" in rows[-1]["reason"]

@@ -137,9 +137,7 @@ def test_a_key_that_does_not_exist_or_a_value_that_never_fits_is_a_mistake(
 
 
 def test_arguments_that_fit_one_policy_alone_spoil_only_the_points_of_the_other(tmp_path: Path) -> None:
-    points = points_of(
-        tmp_path, "cluster.router.kind=random,weighted", "cluster.router.outstanding=1,2"
-    )
+    points = points_of(tmp_path, "cluster.router.kind=random,weighted", "cluster.router.outstanding=1,2")
     assert [point.scenario is None for point in points] == [True, True, False, False]
     assert "outstanding" in str(points[0].reason)
 

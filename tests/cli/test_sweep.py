@@ -1,0 +1,199 @@
+"""`simserve sweep` tries every point, ranks them, and goes on where it was stopped."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from simserve.study.sweep_journal import open_journal
+from tests.cli.invoke import invoke
+from tests.cli.scenarios import write_scenario
+
+ROOT = Path(__file__).resolve().parents[2]
+REPLICAS = "cluster.pools.0.replicas"
+N_POINTS = 12
+
+
+def test_it_names_the_best_points_and_writes_table_answer_and_page(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    scenario = write_scenario(tmp_path)
+    outcome = invoke("sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--vary", "gpu=h100-sxm,l40s", "--out", out)
+    assert outcome.exit_code == 0
+    assert outcome.out.startswith("4 points of tiny, 1 seed each. Point ")
+    assert "p99 TTFT" in outcome.out
+    assert outcome.out.splitlines()[-1] == f"{out / 'report.html'} (all files: {out}/)"
+    assert outcome.err == ""
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}
+    assert pq.read_table(out / "sweep.parquet").num_rows == 4
+
+
+def test_json_is_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    asked = ("--vary", f"{REPLICAS}=1,2", "--replications", 2, "--seed", 5, "--set", "slo.ttft_s=1", "--goal", 0.5)
+    outcome = invoke("sweep", write_scenario(tmp_path), *asked, "--out", out, "--json")
+    found = json.loads(outcome.out)
+    assert found == json.loads((out / "sweep.json").read_text())
+    assert (found["seeds"], found["goal_frac"], found["slo"]["ttft_s"]) == ([5, 6], 0.5, 1)
+    assert outcome.err == ""
+
+
+def test_points_come_from_a_file_and_failed_ones_are_told(tmp_path: Path) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("cluster.pools.0.parallel.tensor\n1\n3\n")
+    outcome = invoke("sweep", write_scenario(tmp_path), "--points", points, "--out", tmp_path / "out")
+    assert outcome.exit_code == 0
+    assert "Not ranked: 1 point failed." in outcome.out
+    assert "must divide the model&#x27;s 32 attention heads" in (tmp_path / "out" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "a sweep needs keys to vary"),
+        (("--vary", "cluster.pools.0.replica=1,2"), "did you mean replicas?"),
+        (("--vary", f"{REPLICAS}=1,2", "--vary", f"{REPLICAS}=3"), "each key is varied once"),
+        (("--vary", "seed=1,2"), "use --replications R"),
+        (("--vary", "cluster.pools.0.parallel.tensor=3,5"), "must divide the model's 32 attention heads"),
+        (("--points", "gone.csv"), "there is no such file"),
+        (("--vary", f"{REPLICAS}=1,2", "--set", "gpu=h101-sxm"), "no such GPU in the catalog"),
+        (("--vary", f"{REPLICAS}=1,2", "--replications", "0"), "--replications"),
+        (("--vary", f"{REPLICAS}=1,2", "--dask", "nowhere"), "missing port number"),
+    ],
+)
+def test_bad_input_is_said_before_anything_runs(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    outcome = invoke("sweep", write_scenario(tmp_path), *arguments, "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert said in outcome.err
+    assert outcome.out == ""
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    outcome = invoke("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "got mine.txt; choose another --out" in outcome.err
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {"mine.txt"}
+
+
+def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
+    with open_journal(tmp_path / "out"):
+        outcome = invoke("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert "another sweep is writing there now" in outcome.err
+
+
+def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:
+    asked = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out", "--json")
+    assert invoke("sweep", *asked).exit_code == 0
+    outcome = invoke("sweep", *asked, "--set", "kv_dtype=fp8")
+    assert "also holds 2 finished runs of other points, another scenario or another version" in outcome.err
+    assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
+    assert len(json.loads(outcome.out)["points"]) == 2
+
+
+class Stoppable:
+    """A sweep over prompt lengths in a process of its own, which can be stopped in the middle."""
+
+    def __init__(self, folder: Path) -> None:
+        self.out, self.log = folder / "out", folder / "log"
+        lengths = {"kind": "tests.study.counted:Counted", "prompt_tokens": 1, "log": str(self.log), "lasts_s": 0.15}
+        workload: dict[str, Any] = {
+            "arrivals": {"kind": "poisson", "rate_per_s": 8},
+            "lengths": lengths,
+            "n_requests": 20,
+        }
+        scenario = write_scenario(folder, workload=workload)
+        vary = f"workload.lengths.prompt_tokens=1..{N_POINTS}"
+        self._command = [
+            sys.executable,
+            "-m",
+            "simserve",
+            "sweep",
+            str(scenario),
+            "--vary",
+            vary,
+            "--out",
+            str(self.out),
+        ]
+
+    def start(self) -> "subprocess.Popen[str]":
+        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        # a session of its own, so that a signal can be sent to all of it as a terminal does
+        return subprocess.Popen(
+            self._command,
+            cwd=ROOT,
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def finished(self) -> list[str]:
+        """The whole lines of the journal."""
+        file = self.out / "sweep.jsonl"
+        return (
+            [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            if file.exists()
+            else []
+        )
+
+    def began(self) -> Counter[int]:
+        """How often each prompt length was run."""
+        return Counter(int(line.split()[0]) for line in self.log.read_text().splitlines())
+
+    def wait_for(self, n: int) -> None:
+        """Until so many runs are finished."""
+        until_s = time.monotonic() + 120
+        while len(self.finished()) < n:
+            assert time.monotonic() < until_s, "too slow"
+            time.sleep(0.01)
+
+
+def test_after_a_kill_in_the_middle_nothing_finished_is_lost_or_run_twice(tmp_path: Path) -> None:
+    sweep = Stoppable(tmp_path)
+    with sweep.start() as process:
+        sweep.wait_for(3)
+        process.send_signal(signal.SIGKILL)
+    kept = sweep.finished()
+    assert 3 <= len(kept) < N_POINTS
+    assert {file.name for file in sweep.out.iterdir()} == {"sweep.jsonl"}
+    time.sleep(1)  # its workers end the runs that they are at
+    assert sweep.finished() == kept
+    before = sweep.began()
+    with sweep.start() as process:
+        out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert out.startswith(f"{N_POINTS} points of tiny")
+    lines = sweep.finished()
+    assert lines[: len(kept)] == kept
+    assert len({json.loads(line)["key"] for line in lines}) == len(lines) == N_POINTS
+    again = sweep.began() - before
+    assert sorted(again.values()) == [1] * (N_POINTS - len(kept))
+    table = pq.read_table(sweep.out / "sweep.parquet").to_pylist()
+    assert [row["workload.lengths.prompt_tokens"] for row in table] == list(range(1, N_POINTS + 1))
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> None:
+    sweep = Stoppable(tmp_path)
+    with sweep.start() as process:
+        sweep.wait_for(2)
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    kept = len(sweep.finished())
+    assert err.splitlines() == [
+        f"simserve: {kept} of {N_POINTS} runs are kept in {sweep.out}; the same command goes on from there",
+        "simserve: interrupted",
+    ]
+    assert {file.name for file in sweep.out.iterdir()} == {"sweep.jsonl"}
