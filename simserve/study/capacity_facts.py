@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.scenario import Scenario
 from simserve.study.capacity import Capacity, Point, Question, Unbounded
+from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -52,16 +52,6 @@ def _answer(found: Capacity) -> Mapping[str, Any]:
 
 def _share(item: tuple[str, float]) -> float:
     return item[1]
-
-
-def fleet_of(scenario: Scenario) -> dict[str, float]:
-    """GPUs, their price by the catalog, and the power that their data sheets allow."""
-    found = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
-    return {
-        "n_gpus": sum(n for n, _ in found),
-        "usd_per_hour": sum(n * gpu.price_per_hour_usd for n, gpu in found),
-        "kw": sum(n * gpu.tdp_w for n, gpu in found) / 1000,
-    }
 
 
 def _over(rate: Estimate, amount: float) -> dict[str, float] | None:

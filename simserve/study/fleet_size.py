@@ -7,7 +7,8 @@ from typing import Any
 from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
 from simserve.study.capacity import FIRST_SEEDS, Point, Question, check_slo
-from simserve.study.capacity_facts import fleet_of, point_facts, question_facts
+from simserve.study.capacity_facts import point_facts, question_facts
+from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, mean_of
 from simserve.study.replications import Summary, replicate
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from simserve.tables.columns import Floats
 
@@ -49,7 +49,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 def around(value: float, error: float, n_free: int) -> Estimate:
     """A value whose standard error was estimated with so many degrees of freedom."""
-    half = float(student.ppf((1 + CONFIDENCE) / 2, n_free)) * error
+    half = float(stdtrit(n_free, (1 + CONFIDENCE) / 2)) * error
     return Estimate(value, value - half, value + half)
 
 

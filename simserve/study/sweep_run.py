@@ -9,7 +9,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
-from simserve.study.capacity_facts import fleet_of
+from simserve.study.fleet import fleet_of
 from simserve.study.measures import MEASURES, Measure
 from simserve.study.processes import Task
 from simserve.tables.files import plain

@@ -1,0 +1,98 @@
+"""How well a sweep uses the cores: a whole `simserve sweep` against its runs one after another in one process.
+
+    python benchmarks/sweep.py                     # 64 points of 20,000 requests, three times: minutes
+    python benchmarks/sweep.py --points 16 --requests 5000 --repeats 1
+
+Efficiency is the CPU time of the runs alone, in one process, over cores times wall time of the command: the share of
+what the machine can give that goes into runs. Where others use it, too, wall time says how busy they are. The share
+of the command's own CPU time that its runs take alone can still be held against a bar: it counts starting workers,
+importing, moving data and writing, and leaves out only waiting. The best of several is told.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SCENARIO = ROOT / "scenarios" / "chat_burst.yaml"
+SEATS = "cluster.pools.0.scheduler.max_num_seqs"
+"""From 128 up the points are alike in what they cost: this is about the sweep, not about its points."""
+
+FIRST_SEATS = 128
+
+
+@dataclass(frozen=True)
+class Took:
+    """What one sweep took."""
+
+    wall_s: float
+    cpu_s: float
+
+
+def main() -> None:
+    """Measure, and print a line each."""
+    options = _options()
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    print(f"{options.points} points of {options.requests:,} requests on {n_cores} cores, best of {options.repeats}")
+    found = []
+    for _ in range(options.repeats):
+        alone_s, took = _alone_s(options), _sweep(options)
+        found.append((alone_s / (n_cores * took.wall_s), alone_s / took.cpu_s))
+        print(f"runs alone {alone_s:6.1f} s CPU; sweep {took.wall_s:6.1f} s wall, {took.cpu_s:6.1f} s CPU")
+    print(f"parallel efficiency {max(whole for whole, _ in found):.0%} of cores x wall (bar 90 %)")
+    print(f"share of the sweep's CPU time that is its runs {max(share for _, share in found):.0%}")
+
+
+def _sweep(options: argparse.Namespace) -> Took:
+    """The whole command, all files written."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "simserve", "sweep", str(SCENARIO), *_given(options), "--out", f"{folder}/out"]
+        before_s, started_s = _children_s(), time.perf_counter()
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        return Took(time.perf_counter() - started_s, _children_s() - before_s)
+
+
+def _alone_s(options: argparse.Namespace) -> float:
+    """CPU time of the same runs in one process, imports and the first run left out."""
+    from simserve.scenario.loader import Template
+    from simserve.study.sweep_points import grid, parse_axis, resolved
+    from simserve.study.sweep_run import run_row, task_of
+
+    _, vary, *assignments = _given(options)
+    template = Template.of(SCENARIO, assignments[1::2])
+    tasks = [task_of(p.scenario, 0) for p in resolved(template, grid([parse_axis(vary)], [], 1)) if p.scenario]
+    run_row(tasks[0])
+    started_s = time.process_time()
+    for task in tasks:
+        assert run_row(task)["status"] == "finished"
+    return time.process_time() - started_s
+
+
+def _given(options: argparse.Namespace) -> list[str]:
+    vary = f"{SEATS}={FIRST_SEATS}..{FIRST_SEATS + options.points - 1}"
+    sizes = ("workload.duration_s=null", f"workload.n_requests={options.requests}")
+    return ["--vary", vary, *(part for size in sizes for part in ("--set", size))]
+
+
+def _children_s() -> float:
+    """CPU time of all processes that were waited for, and of those that they waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=64)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--repeats", type=int, default=3)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
