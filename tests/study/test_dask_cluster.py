@@ -14,6 +14,7 @@ from simserve.study import dask_cluster as module
 from simserve.study.dask_cluster import dask_cluster
 from simserve.study.processes import Lost
 from simserve.study.sweep_run import run_row
+from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.study.sweep_work import die, die_once, echo
 
@@ -71,6 +72,14 @@ def test_a_run_gives_the_row_that_it_gives_here(address: str, tmp_path: Path) ->
     here = run_row(task)
     assert place == 0
     assert {**row, "wall_s": 0} == {**here, "wall_s": 0}
+
+
+def test_the_command_gives_the_same_answer_there_as_here(address: str, tmp_path: Path) -> None:
+    asked = ("sweep", write_scenario(tmp_path), "--vary", "cluster.pools.0.replicas=1,2", "--replications", 2, "--json")
+    there = invoke(*asked, "--dask", address, "--out", tmp_path / "there")
+    here = invoke(*asked, "--out", tmp_path / "here")
+    assert (there.exit_code, here.exit_code) == (0, 0)
+    assert there.out == here.out
 
 
 def test_tasks_of_a_worker_that_dies_are_given_to_another(address: str, tmp_path: Path) -> None:
