@@ -12,6 +12,9 @@ MOST_ROWS = 10
 GOODPUT, PER_USD, ATTAINED = "goodput.per_s", "goodput.per_usd", "slo_attainment.frac"
 TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
 
+GIVEN, SERVED = (GOODPUT, PER_USD), ("served_per_s", "output_tokens_per_s")
+"""What a table says that a point gives: with an SLO, and without."""
+
 
 def sentence(found: Mapping[str, Any]) -> str:
     """The answer; from what `simserve sweep --json` prints."""
@@ -23,7 +26,7 @@ def sentence(found: Mapping[str, Any]) -> str:
 def _bests(found: Mapping[str, Any]) -> str:
     """Who is best at what, a point once."""
     best, points = found["best"], found["points"]
-    if not any(has_goodput(point) for point in points):
+    if not _has_slo(found):
         return "Without an slo there is no goodput to rank them by."
     praised: dict[int, list[str]] = {}
     for key, say in (("per_usd", _per_usd), ("goodput", _goodput), ("cheapest", _cheapest)):
@@ -81,9 +84,10 @@ def _luck(found: Mapping[str, Any]) -> str:
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row for each of the best points, below the heads of the columns."""
-    heads, keys = columns(found)
-    order = ranked(found)
-    return [("point", *heads), *((str(point["point"]), *cells(point, keys)) for point in order[:MOST_ROWS])]
+    return [
+        ("point", *columns(found)),
+        *((str(point["point"]), *cells(found, point)) for point in ranked(found)[:MOST_ROWS]),
+    ]
 
 
 def ranked(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -97,24 +101,34 @@ def ranked(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return sorted(found["points"], key=place)
 
 
-def columns(found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """The heads of a point's cells, and the keys that are varied."""
-    keys = list(found["keys"])
-    return [*short_names(keys), "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT"], keys
+def columns(found: Mapping[str, Any]) -> list[str]:
+    """The heads of a point's cells."""
+    given = ["goodput/s", "requests/$", "attained"] if _has_slo(found) else ["requests/s", "tokens out/s", "state"]
+    return [*short_names(found["keys"]), "$/h", *given, "p99 TTFT", "p99 TPOT"]
 
 
-def cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+def cells(found: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
     """Its values and what came of them."""
-    attained = "saturated" if point["saturated"] else share(value(point, ATTAINED))
+    shown_keys = GIVEN if _has_slo(found) else SERVED
     return [
-        *(shown(point["values"].get(key)) for key in keys),
+        *(shown(point["values"].get(key)) for key in found["keys"]),
         NONE if point["fleet"] is None else f"{point['fleet']['usd_per_hour']:,.2f}",
-        rate(value(point, GOODPUT)),
-        rate(value(point, PER_USD)),
-        "failed" if point["status"] == "failed" else attained,
+        *(rate(value(point, key)) for key in shown_keys),
+        _attained(point),
         seconds(value(point, TTFT)),
         seconds(value(point, TPOT)),
     ]
+
+
+def _attained(point: Mapping[str, Any]) -> str:
+    """What share met the SLO, or why that does not count."""
+    if point["status"] != "finished":
+        return "failed" if point["status"] == "failed" else "partly failed"
+    return "saturated" if point["saturated"] else share(value(point, ATTAINED))
+
+
+def _has_slo(found: Mapping[str, Any]) -> bool:
+    return any(has_goodput(point) for point in found["points"])
 
 
 def value(point: Mapping[str, Any], key: str) -> float | None:

@@ -15,6 +15,7 @@ from simserve.report.sweep import (
     cells,
     columns,
     dollars,
+    has_goodput,
     ranked,
     sentence,
     value,
@@ -96,10 +97,10 @@ def _fronts(figures: Mapping[str, Figure]) -> str:
 
 
 def _table(found: Mapping[str, Any]) -> str:
-    heads, keys = columns(found)
-    rows = [(_row_name(found, point), cells(point, keys)) for point in ranked(found)]
-    note = f"The most goodput for its price first. Means of {plural(len(found['seeds']), 'seed')}."
-    return section("points", "Points", note, table(("Point", *heads), rows, is_tall=len(rows) > MANY_POINTS))
+    rows = [(_row_name(found, point), cells(found, point)) for point in ranked(found)]
+    order = "The most goodput for its price" if any(map(has_goodput, found["points"])) else "The shortest p99 TTFT"
+    note = f"{order} first. Means of {plural(len(found['seeds']), 'seed')}."
+    return section("points", "Points", note, table(("Point", *columns(found)), rows, is_tall=len(rows) > MANY_POINTS))
 
 
 def _row_name(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:

@@ -25,6 +25,8 @@ def point(number: int, **changes: Any) -> dict[str, Any]:
         "slo_attainment.frac": of["attained"],
         "ttft_s.p99": of["ttft_s"],
         "tpot_s.p99": of["tpot_s"],
+        "served_per_s": 9.0,
+        "output_tokens_per_s": 1800.0,
     }
     found = {
         "point": number,
@@ -103,6 +105,8 @@ def test_where_no_point_meets_the_slo_it_says_so() -> None:
 def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> None:
     bare = [point(number, goodput=float("nan"), attained=float("nan")) for number in (0, 1)]
     found = facts(*bare, best=dict.fromkeys(("per_usd", "goodput", "cheapest")), slo={})
+    assert table_rows(found)[0][4:7] == ("requests/s", "tokens out/s", "state")
+    assert table_rows(found)[1][4:7] == ("9.00", "1,800", "–")
     assert "Without an slo there is no goodput to rank them by." in sentence(found)
     assert list(figures(render(found))) == ["latency"]
     assert "give the scenario an slo" in body(render(found))
