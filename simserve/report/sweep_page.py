@@ -57,8 +57,9 @@ def _headline(found: Mapping[str, Any]) -> Headline:
         title = "No point meets the SLO"
     else:
         title = f"Cheapest that meets the SLO: {values_of(found, found['points'][first['point']])}"
-    varied = ", ".join(found["keys"])
-    asked = f"Varied: {varied}. Asked: that {within(found)}."
+    asked = f"Varied: {', '.join(found['keys'])}."
+    if any(map(has_goodput, found["points"])):
+        asked += f" Asked: that {within(found)}."
     return Headline("sweep", found["scenario"]["name"], state, title, sentence(found), asked, _tiles(found))
 
 

@@ -110,6 +110,7 @@ def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> N
     assert "Without an slo there is no goodput to rank them by." in sentence(found)
     assert list(figures(render(found))) == ["latency"]
     assert "give the scenario an slo" in body(render(found))
+    assert "Asked" not in body(render(found))
 
 
 def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last() -> None:
