@@ -13,7 +13,7 @@ from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.study.processes import Runner
-    from simserve.study.sweep import Question, Sweep
+    from simserve.study.sweep import Question
     from simserve.study.sweep_journal import Journal
 
 
@@ -45,15 +45,10 @@ def sweep(
 ) -> None:
     """Try a scenario at many points: every combination of some values, or those of a file."""
     from simserve.cli import terminal
-    from simserve.report.sweep_page import render
-    from simserve.study.sweep_facts import sweep_facts
-    from simserve.study.sweep_folder import write_sweep
 
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
-    swept = _swept(question, directory, dask)
-    found = sweep_facts(swept)
-    write_sweep(directory, swept, found, render(found))
+    found = _found(question, directory, dask)
     if as_json:
         terminal.result_json(found)
     else:
@@ -76,11 +71,13 @@ def _question(
     return Question(found, replications, goal)
 
 
-def _swept(question: "Question", directory: Path, dask: str | None) -> "Sweep":
-    """Run what is not finished yet."""
+def _found(question: "Question", directory: Path, dask: str | None) -> dict[str, Any]:
+    """Run what is not finished yet, and write the answer, which is returned."""
     from simserve.cli import terminal
+    from simserve.report.sweep_page import render
     from simserve.study.sweep import n_foreign, n_left, run_sweep
-    from simserve.study.sweep_folder import check_sweep_folder, withdraw
+    from simserve.study.sweep_facts import sweep_facts
+    from simserve.study.sweep_folder import check_sweep_folder, withdraw, write_sweep
     from simserve.study.sweep_journal import open_journal
 
     check_sweep_folder(directory)
@@ -92,8 +89,12 @@ def _swept(question: "Question", directory: Path, dask: str | None) -> "Sweep":
             )
         if n_left(question, journal):
             withdraw(directory)
-        with _says_how_to_go_on(question, journal, directory), terminal.progress_bar() as bar:
-            return run_sweep(question, journal, run, _Counted(bar) if bar else None)
+        with _says_how_to_go_on(question, journal, directory):
+            with terminal.progress_bar() as bar:
+                swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
+            found = sweep_facts(swept)
+            write_sweep(directory, swept, found, render(found))
+            return found
 
 
 @contextmanager

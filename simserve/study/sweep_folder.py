@@ -34,20 +34,14 @@ def withdraw(directory: Path) -> None:
 
 
 def write_sweep(directory: Path, sweep: Sweep, found: Mapping[str, Any], page: str) -> None:
-    """The table, the answer and the page, each whole or not at all; both marks are there only at the end.
+    """The page, the answer and the table, each whole or not at all; both marks are there only at the end.
 
     Raises OutputError; the journal keeps what is finished.
     """
-    try:
-        withdraw(directory)
-        replace_text(directory / PAGE, page)
-        replace_text(directory / "sweep.json", json_text(found))
-        _write_table(directory / "sweep.parquet", sweep)
-    except OSError as error:
-        said = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(
-            f"{directory}: must be writable, got {said}; free space there and start again: all runs are kept"
-        ) from error
+    withdraw(directory)
+    replace_text(directory / PAGE, page)
+    replace_text(directory / "sweep.json", json_text(found))
+    _write_table(directory / "sweep.parquet", sweep)
 
 
 def _write_table(path: Path, sweep: Sweep) -> None:
@@ -57,5 +51,8 @@ def _write_table(path: Path, sweep: Sweep) -> None:
     try:
         write_table(beside, *sweep_table(sweep))
         os.replace(beside, path)
+    except OSError as error:
+        said = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(f"{path}: must be writable, got {said}; free space or permit it") from error
     finally:
         beside.unlink(missing_ok=True)

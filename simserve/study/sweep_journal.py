@@ -97,5 +97,5 @@ def open_journal(directory: Path) -> Iterator[Journal]:
 
 def _cannot(path: Path, error: OSError) -> OutputError:
     said = os.strerror(error.errno) if error.errno else str(error)
-    remedy = "free space there or choose another --out (finished runs are kept: the same command goes on from them)"
+    remedy = "free space there, or choose another --out"
     return OutputError(f"{path}: must be writable, got {said}; {remedy}")

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from simserve.errors import OutputError
 from simserve.study.sweep_journal import open_journal
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
@@ -99,6 +100,22 @@ def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:
     assert "also holds 2 finished runs of other points, another scenario or another version" in outcome.err
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
     assert len(json.loads(outcome.out)["points"]) == 2
+
+
+def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OutputError("report.html: must be writable, got No space left on device; free space or permit it")
+
+    asked = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    monkeypatch.setattr("simserve.study.sweep_folder.replace_text", refuse)
+    outcome = invoke("sweep", *asked)
+    assert outcome.exit_code == 2
+    assert outcome.err.splitlines() == [
+        f"simserve: 2 of 2 runs are kept in {tmp_path / 'out'}; the same command goes on from there",
+        "simserve: error: report.html: must be writable, got No space left on device; free space or permit it",
+    ]
+    monkeypatch.undo()
+    assert invoke("sweep", *asked).exit_code == 0
 
 
 class Stoppable:

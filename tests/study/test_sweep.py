@@ -223,7 +223,7 @@ def test_a_disk_that_is_full_at_the_end_leaves_no_mark_and_keeps_the_runs(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("simserve.tables.parquet.write_table", refuse)
-    with pytest.raises(SimserveError, match="No space left on device; free space there and start again"):
+    with pytest.raises(SimserveError, match="No space left on device; free space or permit it"):
         write_sweep(tmp_path / "out", found, sweep_facts(found), "<html>")
     assert not (tmp_path / "out" / "sweep.parquet").exists()
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 2
