@@ -38,7 +38,7 @@ def test_where_no_rate_holds_the_answer_is_no(tmp_path: Path) -> None:
     outcome = invoke("capacity", write_scenario(tmp_path), "--set", "slo.ttft_s=0.001")
     assert outcome.exit_code == 1
     assert outcome.out.startswith("No rate of tiny holds, down to ")
-    assert "(there 0 % of requests meet TTFT 1 ms)" in outcome.out
+    assert "(there 0 % of requests meet TTFT ≤ 1 ms, its p99 being " in outcome.out
 
 
 def test_without_an_slo_it_is_refused(tmp_path: Path) -> None:

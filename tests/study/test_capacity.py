@@ -11,8 +11,9 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
-from simserve.study.capacity import Capacity, Question, Unbounded, find_capacity, search
+from simserve.study.capacity import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
+from simserve.study.question import Question
 from tests.cli.scenarios import write_scenario
 
 TARGET_S = 5.0

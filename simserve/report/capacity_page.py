@@ -1,0 +1,171 @@
+"""The page of a capacity: the highest load and what it comes to, the curves around it, and what was tried."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from simserve.report import fleet_size_page
+from simserve.report.capacity import fails_first, gpus, level, wanted
+from simserve.report.capacity_words import WORDS, paragraphs
+from simserve.report.cards import Key, card
+from simserve.report.charts import Figure
+from simserve.report.formats import SHORT, count, listed, number, plural, rate, seconds
+from simserve.report.load_charts import LoadAxis, attainment_chart, latency_chart
+from simserve.report.sections import pool_words, prose, section, table, text, tile
+from simserve.report.study_page import Headline, study_page
+from simserve.report.study_trust import made_from, trust
+from simserve.report.surroundings import Load, alone_rows, clients, requests_per_s, turning
+
+Facts = Mapping[str, Any]
+
+UNITS: dict[str, tuple[str, str, Load]] = {
+    "rate": ("offered_per_s", "Requests/s offered", requests_per_s),
+    "concurrency": ("concurrency", "Clients at once", clients),
+}
+"""Where a load stands, what its axis is called, and how one is told; by what was asked."""
+
+
+def render(found: Facts) -> str:
+    """The page as HTML, from what `simserve capacity --json` prints, whatever was asked."""
+    return PAGES[found["asked"]](found)
+
+
+def _render_load(found: Facts) -> str:
+    key, title, load = UNITS[found["asked"]]
+    answer = found["answer"]
+    loads = LoadAxis(key, title, answer and answer[key])
+    points = found.get("curve") or found["points"]
+    figures = {name: drawn for name in _latencies(found) if (drawn := _latency(found, name, points, loads))}
+    figures["attainment"] = attainment_chart(points, found["goal_frac"], loads)
+    parts = (_curves(found, figures, load), _binds(found, key, load), _tried(found), trust(found))
+    return study_page(_headline(found, load), parts, figures, made_from(found))
+
+
+def _headline(found: Facts, load: Load) -> Headline:
+    answer, name = found["answer"], found["scenario"]["name"]
+    setup = f"{listed([pool_words(pool) for pool in found['pools']])}."
+    sentence = paragraphs(found)[0]
+    if answer is None:
+        key, _, _ = UNITS[found["asked"]]
+        at = load(found["stopped_at"]["scale" if key == "concurrency" else key])
+        is_met = found["state"] == "every load"
+        title = f"Holds at every load up to {at}" if is_met else f"Does not hold even at {at}"
+        return Headline("capacity", name, "edge" if is_met else "missed", title, sentence, setup)
+    state = "few" if not answer["n_enough"] else "met" if answer["is_precise"] else "edge"
+    at = answer[UNITS[found["asked"]][0]]
+    title = f"{load(at['value'])} on {gpus(answer)}"
+    lead = (
+        f"The {level(found)} goodput: the highest load at which {wanted(found)} ({answer['confidence'] * 100:.0f} % interval "
+        f"{rate(at['low'])} to {rate(at['high'])}, {plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
+    )
+    return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(found, load)))
+
+
+def _tiles(found: Facts, load: Load) -> list[str]:
+    answer = found["answer"]
+    key, _, _ = UNITS[found["asked"]]
+    if found["asked"] == "rate":
+        first = tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", [prose(f"of {gpus(answer)}")])
+    else:
+        first = tile(
+            "Served", f"{rate(answer['served_per_s'])}/s", [prose(f"{rate(answer['output_tokens_per_s'])} tokens/s")]
+        )
+    paid = [
+        _tile_of(answer, "per_usd", "Per dollar", f"{answer['fleet']['usd_per_hour']:,.2f} $/h"),
+        _tile_of(answer, "per_kwh", "Per kWh", f"{answer['fleet']['kw']:.3g} kW at full power"),
+    ]
+    at = min(found["curve"], key=lambda point: abs(point[key] - answer[key]["value"]))
+    tails = [
+        tile(f"{SHORT[name]} p99 there", seconds(at[name]["p99"]), [prose(f"p50 {seconds(at[name]['p50'])}")])
+        for name in ("ttft_s", "tpot_s")
+    ]
+    return [first, *filter(None, paid), *tails, *_knee_tile(found, key, load)]
+
+
+def _tile_of(answer: Facts, key: str, label: str, below: str) -> str | None:
+    return None if answer[key] is None else tile(label, rate(answer[key]["value"]), [prose("requests"), prose(below)])
+
+
+def _knee_tile(found: Facts, key: str, load: Load) -> list[str]:
+    """The first knee of those that matter."""
+    knees = {name: found["knees"][name][key] for name in turning(found) if found["knees"][name][key] is not None}
+    if not knees:
+        return []
+    first = min(knees, key=lambda name: float(knees[name]))
+    return [tile("Knee", rate(knees[first]), [prose(f"p99 {SHORT[first]} twice what it is under light load")])]
+
+
+def _latencies(found: Facts) -> list[str]:
+    """Those of an SLO, with TTFT and TPOT."""
+    given = {*found["slo"], *(key for targets in found["slo_classes"].values() for key in targets), "ttft_s", "tpot_s"}
+    return [key for key in SHORT if key in given]
+
+
+def _latency(found: Facts, name: str, points: Sequence[Facts], loads: LoadAxis) -> Figure | None:
+    knee = (found.get("knees") or {}).get(name)
+    slo = None if found["slo_classes"] else number(found["slo"].get(name))
+    return latency_chart(points, name, loads, {"slo": slo, "knee": knee and knee[loads.key]})
+
+
+def _curves(found: Facts, figures: Mapping[str, Figure], load: Load) -> str:
+    """A chart a latency, and the one that the answer is read from."""
+    keys: list[Key] = [
+        ("k1", "p99"),
+        ("dash k1", "p50"),
+        ("dash k2", "SLO"),
+        ("dot k3", "knee"),
+        ("band k0", "answer, 95 %"),
+    ]
+    cards = "".join(
+        card(name, figures, f"{SHORT[name]} against load", _latency_note(found, name, load), keys, "No run had any.")
+        for name in _latencies(found)
+    )
+    note = "Share of requests that met every SLO, with its 95 % interval over the seeds. The answer is where it crosses the goal."
+    crossing = card(
+        "attainment", figures, "Attainment against load", note, [("k1", "attained"), ("dash k2", "goal")], ""
+    )
+    n = next(iter(found.get("curve") or found["points"]))["n_runs"]
+    said = (
+        f"Each point is the mean of {plural(n, 'run')}, all loads with the same seeds. Open marks: the queue only grew."
+    )
+    return section("curves", "Latency and attainment against load", said, f'<div class="pair">{cards}</div>{crossing}')
+
+
+def _latency_note(found: Facts, name: str, load: Load) -> str:
+    knee = (found.get("knees") or {}).get(name)
+    if knee is None:
+        return "p50 and p99 by load."
+    at = knee[UNITS[found["asked"]][0]]
+    where = f"at {load(at)}" if at is not None else "beyond what was tried"
+    return f"Knee: p99 is twice the {seconds(knee['light_s'])} of light load {where}."
+
+
+def _binds(found: Facts, key: str, load: Load) -> str:
+    """How far each SLO and class would hold alone."""
+    if not found.get("alone"):
+        return ""
+    head, *rows = alone_rows(found, key, load)
+    note = "The highest load at which the goal holds, if nothing else had to."
+    body = table(["", *(each.capitalize() for each in head[1:])], [(text(row[0]), row[1:]) for row in rows])
+    return section("binds", "What binds", note, body)
+
+
+def _tried(found: Facts) -> str:
+    """Every load that was run."""
+    head, *rows = WORDS[found["asked"]].rows(found)
+    body = table(
+        [str(head[0]).capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows], is_tall=len(rows) > MANY
+    )
+    total = sum(point["n_requests"] for point in found["points"])
+    note = f"{plural(len(found['points']), 'load')}, {count(total)} requests in all; means over the runs of each."
+    return section("loads", "What was tried", note, body)
+
+
+MANY = 14
+"""A longer table scrolls in its own frame on a screen."""
+
+PAGES: dict[str, Callable[[Facts], str]] = {
+    "rate": _render_load,
+    "concurrency": _render_load,
+    "replicas": fleet_size_page.render,
+}
+"""By what was asked."""

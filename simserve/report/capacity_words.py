@@ -1,0 +1,43 @@
+"""What is said of each question that `simserve capacity` answers: the answer, what lies around it, and a table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.report import capacity, concurrency, fleet_size
+from simserve.report.surroundings import clients, requests_per_s, sentences
+
+Facts = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Words:
+    """How one of the questions is answered."""
+
+    sentence: Callable[[Facts], str]
+    rows: Callable[[Facts], list[Sequence[str]]]
+    around: Callable[[Facts], list[str]]
+
+
+WORDS = {
+    "rate": Words(
+        capacity.sentence, capacity.table_rows, lambda found: sentences(found, "offered_per_s", requests_per_s)
+    ),
+    "concurrency": Words(
+        concurrency.sentence, concurrency.table_rows, lambda found: sentences(found, "concurrency", clients)
+    ),
+    "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda found: []),
+}
+"""By what was asked."""
+
+
+def paragraphs(found: Facts) -> list[str]:
+    """The answer, and what lies around it."""
+    words = WORDS[found["asked"]]
+    around = words.around(found)
+    return [words.sentence(found), *([" ".join(around)] if around else [])]
+
+
+def table_rows(found: Facts) -> list[Sequence[str]]:
+    """What was tried."""
+    return WORDS[found["asked"]].rows(found)
