@@ -35,7 +35,7 @@ def _render_load(found: Facts) -> str:
     loads = LoadAxis(key, title, answer and answer[key])
     points = found.get("curve") or found["points"]
     figures = {name: drawn for name in _latencies(found) if (drawn := _latency(found, name, points, loads))}
-    figures["attainment"] = attainment_chart(points, found["goal_frac"], loads)
+    figures["attainment"] = attainment_chart(_crossing(found, key), found["goal_frac"], loads)
     parts = (_curves(found, figures, load), _binds(found, key, load), _tried(found), trust(found))
     return study_page(_headline(found, load), parts, figures, made_from(found))
 
@@ -54,8 +54,8 @@ def _headline(found: Facts, load: Load) -> Headline:
     at = answer[UNITS[found["asked"]][0]]
     title = f"{load(at['value'])} on {gpus(answer)}"
     lead = (
-        f"The {level(found)} goodput: the highest load at which {wanted(found)} ({answer['confidence'] * 100:.0f} % interval "
-        f"{rate(at['low'])} to {rate(at['high'])}, {plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
+        f"The {level(found)} goodput: the highest load at which {wanted(found)} "
+        f"({answer['confidence'] * 100:.0f} % interval {rate(at['low'])} to {rate(at['high'])}, {plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
     )
     return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(found, load)))
 
@@ -73,7 +73,7 @@ def _tiles(found: Facts, load: Load) -> list[str]:
         _tile_of(answer, "per_usd", "Per dollar", f"{answer['fleet']['usd_per_hour']:,.2f} $/h"),
         _tile_of(answer, "per_kwh", "Per kWh", f"{answer['fleet']['kw']:.3g} kW at full power"),
     ]
-    at = min(found["curve"], key=lambda point: abs(point[key] - answer[key]["value"]))
+    at = min(_at_answer(found), key=lambda point: abs(point[key] - answer[key]["value"]))
     tails = [
         tile(f"{SHORT[name]} p99 there", seconds(at[name]["p99"]), [prose(f"p50 {seconds(at[name]['p50'])}")])
         for name in ("ttft_s", "tpot_s")
@@ -92,6 +92,22 @@ def _knee_tile(found: Facts, key: str, load: Load) -> list[str]:
         return []
     first = min(knees, key=lambda name: float(knees[name]))
     return [tile("Knee", rate(knees[first]), [prose(f"p99 {SHORT[first]} twice what it is under light load")])]
+
+
+def _at_answer(found: Facts) -> list[Facts]:
+    """Loads that were run with all the seeds of the answer."""
+    return [point for point in found["points"] if point["n_runs"] == found["answer"]["n_seeds"]]
+
+
+def _crossing(found: Facts, key: str) -> list[Facts]:
+    """Loads in order: those whose seeds made the answer, and those of the curve that are not near it."""
+    if found["answer"] is None:
+        return list(found["points"])
+    at = found["answer"][key]["value"]
+    far = [point for point in found["curve"] if abs(point[key] / at - 1) > NEAR_FRAC]
+    low, high = (f(point[key] for point in found["curve"]) for f in (min, max))
+    near = [point for point in _at_answer(found) if low <= point[key] <= high and abs(point[key] / at - 1) <= NEAR_FRAC]
+    return sorted([*far, *near], key=lambda point: float(point[key]))
 
 
 def _latencies(found: Facts) -> list[str]:
@@ -119,7 +135,7 @@ def _curves(found: Facts, figures: Mapping[str, Figure], load: Load) -> str:
         card(name, figures, f"{SHORT[name]} against load", _latency_note(found, name, load), keys, "No run had any.")
         for name in _latencies(found)
     )
-    note = "Share of requests that met every SLO, with its 95 % interval over the seeds. The answer is where it crosses the goal."
+    note = "Share of requests that met every SLO, with its 95 % interval. The answer is where it crosses the goal."
     crossing = card(
         "attainment", figures, "Attainment against load", note, [("k1", "attained"), ("dash k2", "goal")], ""
     )
@@ -159,6 +175,9 @@ def _tried(found: Facts) -> str:
     note = f"{plural(len(found['points']), 'load')}, {count(total)} requests in all; means over the runs of each."
     return section("loads", "What was tried", note, body)
 
+
+NEAR_FRAC = 0.07
+"""So near the answer only the runs that made it are drawn: fewer seeds would cross the goal elsewhere."""
 
 MANY = 14
 """A longer table scrolls in its own frame on a screen."""

@@ -11,8 +11,8 @@ from simserve.report.trust import cautions
 Facts = Mapping[str, Any]
 
 CHANCE = (
-    "The interval is that of chance alone, over seeds. How far step costs may be off is not in it: the prediction intervals "
-    "of `simserve run` say that, and docs/validation.md what servers have shown."
+    "The interval is that of chance alone, over seeds. How far step costs may be off is not in it: the prediction "
+    "intervals of `simserve run` say that, and docs/validation.md what servers have shown."
 )
 
 
@@ -28,8 +28,8 @@ def _said(found: Facts) -> Sequence[str]:
     said = list(cautions(Answers(run)))
     if guess:
         said.append(
-            "At the answer the KV cache is nearly full, by a number of blocks that is an estimate: give num_gpu_blocks from "
-            "the server's log."
+            "At the answer the KV cache is nearly full, by a number of blocks that is an estimate: give num_gpu_blocks "
+            "from the server's log."
         )
     if answer.get("is_precise") is False:
         asked = f"{answer['precision_frac'] * 100:.3g} %"
@@ -39,8 +39,8 @@ def _said(found: Facts) -> Sequence[str]:
     if answer.get("n_enough") is False:
         least = count(10 / (1 - found["goal_frac"]))
         said.append(
-            f"The answer rests on {count(answer['n_requests'])} requests, of which fewer than ten may miss: it wants {least}; "
-            "make the runs longer."
+            f"The answer rests on {count(answer['n_requests'])} requests, of which fewer than ten may miss: it wants "
+            f"{least}; make the runs longer."
         )
     if answer.get("enough_turns") is False:
         said.append(

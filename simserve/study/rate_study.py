@@ -5,7 +5,7 @@ from simserve.study.capacity_facts import capacity_facts
 from simserve.study.found import Found
 from simserve.study.question import Question
 from simserve.study.surroundings import look_around
-from simserve.study.surroundings_facts import REQUESTS_PER_S, surroundings_facts
+from simserve.study.surroundings_facts import requests_per_s, surroundings_facts
 from simserve.study.tried import RunsAt, Told, Tried
 
 
@@ -21,5 +21,5 @@ def study(question: Question, runs_at: RunsAt, told: Told | None = None) -> Foun
     more = {}
     if isinstance(found, Capacity):
         around = look_around(found, tried, SCALES)
-        more = surroundings_facts(around, found.offered_per_s, REQUESTS_PER_S)
+        more = surroundings_facts(around, found.offered_per_s, requests_per_s(found))
     return Found(capacity_facts(found, tried.points) | more, tuple((None, point) for point in tried.points))

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.study.capacity import Capacity
 from simserve.study.capacity_facts import point_facts
 from simserve.study.intervals import Estimate
 from simserve.study.knee import LEVEL, RISE, knee
@@ -18,22 +19,27 @@ class Unit:
     """What a load is told in."""
 
     key: str
-    of_point: Callable[[Point], float]
+    of_scale: Callable[[float], float]
+    """What a load comes to, with the seeds of the answer."""
 
 
-REQUESTS_PER_S = Unit("offered_per_s", lambda point: point.offered_per_s)
-CLIENTS = Unit("concurrency", lambda point: point.scale)
+CLIENTS = Unit("concurrency", lambda scale: scale)
+
+
+def requests_per_s(capacity: Capacity) -> Unit:
+    """Rates are told as the answer's seeds have them, so that a curve of fewer seeds lies where it belongs."""
+    return Unit("offered_per_s", lambda scale: scale * capacity.boundary.per_load)
 
 
 def surroundings_facts(found: Surroundings, capacity: Estimate, unit: Unit) -> dict[str, Any]:
     """`alone`, the highest load for each SLO and class; `curve`, latency by load; `knees`, where it turns."""
     return {
         "alone": [_alone(each, capacity, unit) for each in found.alone],
-        "curve": [{unit.key: unit.of_point(point), **point_facts(point)} for point in found.curve],
+        "curve": [{**point_facts(point), unit.key: unit.of_scale(point.scale)} for point in found.curve],
         "knees": {
             key: {unit.key: turned.load, "light_s": turned.light_s, "rise": RISE, "level": LEVEL}
             for key in CURVES
-            if (turned := knee([(unit.of_point(each), each.latency_s(key, LEVEL)) for each in found.curve]))
+            if (turned := knee([(unit.of_scale(each.scale), each.latency_s(key, LEVEL)) for each in found.curve]))
         },
     }
 
