@@ -71,8 +71,8 @@ def imprecise(found: Mapping[str, Any]) -> str:
     if not answer["n_enough"]:
         least = 10 / (1 - found["goal_frac"])
         said += (
-            f" {level(found)} of {plural(answer['n_requests'], 'request')} is a guess; it wants {count(least)}: make the "
-            "runs longer."
+            f" {level(found)} of {plural(answer['n_requests'], 'request')} is a guess; it wants {count(least)}: make "
+            "the runs longer."
         )
     return said
 

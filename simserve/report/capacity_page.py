@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from simserve.report import fleet_size_page
-from simserve.report.capacity import fails_first, gpus, level, wanted
+from simserve.report.capacity import fails_first, gpus, wanted
 from simserve.report.capacity_words import WORDS, paragraphs
 from simserve.report.cards import Key, card
 from simserve.report.charts import Figure
@@ -13,15 +13,13 @@ from simserve.report.load_charts import LoadAxis, attainment_chart, latency_char
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.study_trust import made_from, trust
-from simserve.report.surroundings import Load, alone_rows, clients, requests_per_s, turning
+from simserve.report.surroundings import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
+from simserve.report.tail_tiles import tail_tiles
 
 Facts = Mapping[str, Any]
 
-UNITS: dict[str, tuple[str, str, Load]] = {
-    "rate": ("offered_per_s", "Requests/s offered", requests_per_s),
-    "concurrency": ("concurrency", "Clients at once", clients),
-}
-"""Where a load stands, what its axis is called, and how one is told; by what was asked."""
+UNITS = {"rate": REQUESTS_PER_S, "concurrency": CLIENTS}
+"""How a load is told, by what was asked."""
 
 
 def render(found: Facts) -> str:
@@ -30,68 +28,65 @@ def render(found: Facts) -> str:
 
 
 def _render_load(found: Facts) -> str:
-    key, title, load = UNITS[found["asked"]]
-    answer = found["answer"]
-    loads = LoadAxis(key, title, answer and answer[key])
+    unit, answer = UNITS[found["asked"]], found["answer"]
+    loads = LoadAxis(unit, answer and answer[unit.key])
     points = found.get("curve") or found["points"]
     figures = {name: drawn for name in _latencies(found) if (drawn := _latency(found, name, points, loads))}
-    figures["attainment"] = attainment_chart(_crossing(found, key), found["goal_frac"], loads)
-    parts = (_curves(found, figures, load), _binds(found, key, load), _tried(found), trust(found))
-    return study_page(_headline(found, load), parts, figures, made_from(found))
+    figures["attainment"] = attainment_chart(_crossing(found, unit.key), found["goal_frac"], loads)
+    parts = (_curves(found, figures, unit), _binds(found, unit), _tried(found), trust(found))
+    return study_page(_headline(found, unit), parts, figures, made_from(found))
 
 
-def _headline(found: Facts, load: Load) -> Headline:
+def _headline(found: Facts, unit: LoadUnit) -> Headline:
     answer, name = found["answer"], found["scenario"]["name"]
     setup = f"{listed([pool_words(pool) for pool in found['pools']])}."
-    sentence = paragraphs(found)[0]
     if answer is None:
-        key, _, _ = UNITS[found["asked"]]
-        at = load(found["stopped_at"]["scale" if key == "concurrency" else key])
+        at = unit.told(found["stopped_at"]["scale" if unit is CLIENTS else unit.key])
         is_met = found["state"] == "every load"
         title = f"Holds at every load up to {at}" if is_met else f"Does not hold even at {at}"
-        return Headline("capacity", name, "edge" if is_met else "missed", title, sentence, setup)
+        return Headline("capacity", name, "edge" if is_met else "missed", title, paragraphs(found)[0], setup)
     state = "few" if not answer["n_enough"] else "met" if answer["is_precise"] else "edge"
-    at = answer[UNITS[found["asked"]][0]]
-    title = f"{load(at['value'])} on {gpus(answer)}"
-    lead = (
-        f"The {level(found)} goodput: the highest load at which {wanted(found)} "
-        f"({answer['confidence'] * 100:.0f} % interval {rate(at['low'])} to {rate(at['high'])}, {plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
+    at = answer[unit.key]
+    what = (
+        f"p{found['goal_frac'] * 100:.4g} goodput: the highest rate"
+        if unit is REQUESTS_PER_S
+        else "highest concurrency"
     )
-    return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(found, load)))
+    lead = (
+        f"The {what} at which {wanted(found)} ({answer['confidence'] * 100:.0f} % interval {unit.interval(at)}, "
+        f"{plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
+    )
+    title = f"{unit.told(at['value'])} on {gpus(answer)}"
+    return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(found, unit)))
 
 
-def _tiles(found: Facts, load: Load) -> list[str]:
+def _tiles(found: Facts, unit: LoadUnit) -> list[str]:
     answer = found["answer"]
-    key, _, _ = UNITS[found["asked"]]
-    if found["asked"] == "rate":
+    if unit is REQUESTS_PER_S:
         first = tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", [prose(f"of {gpus(answer)}")])
     else:
-        first = tile(
-            "Served", f"{rate(answer['served_per_s'])}/s", [prose(f"{rate(answer['output_tokens_per_s'])} tokens/s")]
-        )
+        tokens = f"{rate(answer['output_tokens_per_s'])} output tokens/s"
+        first = tile("Served", f"{rate(answer['served_per_s'])}/s", [prose(tokens)])
     paid = [
         _tile_of(answer, "per_usd", "Per dollar", f"{answer['fleet']['usd_per_hour']:,.2f} $/h"),
         _tile_of(answer, "per_kwh", "Per kWh", f"{answer['fleet']['kw']:.3g} kW at full power"),
     ]
-    at = min(_at_answer(found), key=lambda point: abs(point[key] - answer[key]["value"]))
-    tails = [
-        tile(f"{SHORT[name]} p99 there", seconds(at[name]["p99"]), [prose(f"p50 {seconds(at[name]['p50'])}")])
-        for name in ("ttft_s", "tpot_s")
-    ]
-    return [first, *filter(None, paid), *tails, *_knee_tile(found, key, load)]
+    at = min(_at_answer(found), key=lambda point: abs(point[unit.key] - answer[unit.key]["value"]))
+    return [first, *filter(None, paid), *tail_tiles(at), *_knee_tile(found, unit)]
 
 
 def _tile_of(answer: Facts, key: str, label: str, below: str) -> str | None:
     return None if answer[key] is None else tile(label, rate(answer[key]["value"]), [prose("requests"), prose(below)])
 
 
-def _knee_tile(found: Facts, key: str, load: Load) -> list[str]:
+def _knee_tile(found: Facts, unit: LoadUnit) -> list[str]:
     """The first knee of those that matter."""
-    knees = {name: found["knees"][name][key] for name in turning(found) if found["knees"][name][key] is not None}
+    turned = {name: found["knees"][name][unit.key] for name in turning(found)}
+    knees = {name: at for name, at in turned.items() if at is not None}
     if not knees:
         return []
     first = min(knees, key=lambda name: float(knees[name]))
-    return [tile("Knee", rate(knees[first]), [prose(f"p99 {SHORT[first]} twice what it is under light load")])]
+    return [tile("Knee", unit.bare(knees[first]), [prose(f"p99 {SHORT[first]} twice what it is under light load")])]
 
 
 def _at_answer(found: Facts) -> list[Facts]:
@@ -119,10 +114,10 @@ def _latencies(found: Facts) -> list[str]:
 def _latency(found: Facts, name: str, points: Sequence[Facts], loads: LoadAxis) -> Figure | None:
     knee = (found.get("knees") or {}).get(name)
     slo = None if found["slo_classes"] else number(found["slo"].get(name))
-    return latency_chart(points, name, loads, {"slo": slo, "knee": knee and knee[loads.key]})
+    return latency_chart(points, name, loads, {"slo": slo, "knee": knee and knee[loads.unit.key]})
 
 
-def _curves(found: Facts, figures: Mapping[str, Figure], load: Load) -> str:
+def _curves(found: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str:
     """A chart a latency, and the one that the answer is read from."""
     keys: list[Key] = [
         ("k1", "p99"),
@@ -132,7 +127,7 @@ def _curves(found: Facts, figures: Mapping[str, Figure], load: Load) -> str:
         ("band k0", "answer, 95 %"),
     ]
     cards = "".join(
-        card(name, figures, f"{SHORT[name]} against load", _latency_note(found, name, load), keys, "No run had any.")
+        card(name, figures, f"{SHORT[name]} against load", _latency_note(found, name, unit), keys, "No run had any.")
         for name in _latencies(found)
     )
     note = "Share of requests that met every SLO, with its 95 % interval. The answer is where it crosses the goal."
@@ -146,20 +141,20 @@ def _curves(found: Facts, figures: Mapping[str, Figure], load: Load) -> str:
     return section("curves", "Latency and attainment against load", said, f'<div class="pair">{cards}</div>{crossing}')
 
 
-def _latency_note(found: Facts, name: str, load: Load) -> str:
+def _latency_note(found: Facts, name: str, unit: LoadUnit) -> str:
     knee = (found.get("knees") or {}).get(name)
     if knee is None:
         return "p50 and p99 by load."
-    at = knee[UNITS[found["asked"]][0]]
-    where = f"at {load(at)}" if at is not None else "beyond what was tried"
+    at = knee[unit.key]
+    where = f"at {unit.told(at)}" if at is not None else "beyond what was tried"
     return f"Knee: p99 is twice the {seconds(knee['light_s'])} of light load {where}."
 
 
-def _binds(found: Facts, key: str, load: Load) -> str:
+def _binds(found: Facts, unit: LoadUnit) -> str:
     """How far each SLO and class would hold alone."""
     if not found.get("alone"):
         return ""
-    head, *rows = alone_rows(found, key, load)
+    head, *rows = alone_rows(found, unit)
     note = "The highest load at which the goal holds, if nothing else had to."
     body = table(["", *(each.capitalize() for each in head[1:])], [(text(row[0]), row[1:]) for row in rows])
     return section("binds", "What binds", note, body)
@@ -176,7 +171,7 @@ def _tried(found: Facts) -> str:
     return section("loads", "What was tried", note, body)
 
 
-NEAR_FRAC = 0.07
+NEAR_FRAC = 0.05
 """So near the answer only the runs that made it are drawn: fewer seeds would cross the goal elsewhere."""
 
 MANY = 14

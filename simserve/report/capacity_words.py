@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.report import capacity, concurrency, fleet_size
-from simserve.report.surroundings import clients, requests_per_s, sentences
+from simserve.report.surroundings import CLIENTS, REQUESTS_PER_S, sentences
 
 Facts = Mapping[str, Any]
 
@@ -20,12 +20,8 @@ class Words:
 
 
 WORDS = {
-    "rate": Words(
-        capacity.sentence, capacity.table_rows, lambda found: sentences(found, "offered_per_s", requests_per_s)
-    ),
-    "concurrency": Words(
-        concurrency.sentence, concurrency.table_rows, lambda found: sentences(found, "concurrency", clients)
-    ),
+    "rate": Words(capacity.sentence, capacity.table_rows, lambda found: sentences(found, REQUESTS_PER_S)),
+    "concurrency": Words(concurrency.sentence, concurrency.table_rows, lambda found: sentences(found, CLIENTS)),
     "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda found: []),
 }
 """By what was asked."""

@@ -10,6 +10,8 @@ from simserve.report.load_charts import LoadAxis, attainment_chart
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.study_trust import made_from, trust
+from simserve.report.surroundings import REPLICAS
+from simserve.report.tail_tiles import tail_tiles
 
 Facts = Mapping[str, Any]
 
@@ -18,7 +20,7 @@ def render(found: Facts) -> str:
     """The page as HTML, from what `simserve capacity --replicas --json` prints."""
     answer = found["answer"]
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
-    loads = LoadAxis("replicas", f"Replicas of {text(found['pool'])}", at)
+    loads = LoadAxis(REPLICAS, at)
     figures = {"attainment": attainment_chart(found["points"], found["goal_frac"], loads)}
     note = "Share of requests that met every SLO, with its 95 % interval over the seeds."
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
@@ -53,6 +55,6 @@ def _headline(found: Facts) -> Headline:
         ),
     ]
     if fleet["usd_per_hour"]:
-        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $/h", [prose("at the catalog's prices")]))
+        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("an hour, at the catalog's prices")]))
     tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("by the data sheets")]))
-    return Headline("capacity", name, state, title, sentence(found), setup, tuple(tiles))
+    return Headline("capacity", name, state, title, sentence(found), setup, (*tiles, *tail_tiles(point)))

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
-from simserve.report.formats import SHORT, goal, number, rate, seconds, share
+from simserve.report.formats import SHORT, goal, number, seconds, share
 from simserve.report.sections import text
+from simserve.report.surroundings import LoadUnit
 
 CURVES = ("p50", "p99")
 
@@ -25,19 +26,17 @@ GOAL_ROOM = 10
 class LoadAxis:
     """What is drawn to the right."""
 
-    key: str
-    """Where a point has it: `offered_per_s`."""
-    title: str
+    unit: LoadUnit
     answer: Mapping[str, Any] | None
-    """The highest load that holds: value, low, high; None: none is the highest."""
+    """The load that is the answer: value, low, high; None: there is none."""
 
     def of(self, points: Sequence[Mapping[str, Any]]) -> list[float]:
         """The loads of points."""
-        return [float(point[self.key]) for point in points]
+        return [float(point[self.unit.key]) for point in points]
 
     def drawn(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """From nothing to a little beyond the last point."""
-        return axis(self.title, range=[0, 1.05 * max(self.of(points))], nticks=8)
+        return axis(self.unit.title, range=[0, 1.05 * max(self.of(points))], nticks=8)
 
 
 def latency_chart(
@@ -71,9 +70,7 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
     x = loads.of(points)
     values = [point[key][level] for point in points]
     said = [
-        text(
-            f"{rate(at)}: {level} {SHORT[key]} {seconds(value)}{', the queue only grows' if point['saturated'] else ''}"
-        )
+        text(f"{loads.unit.told(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
         for at, value, point in zip(x, values, points, strict=True)
     ]
     symbols = ["circle-open" if point["saturated"] else "circle" for point in points]
@@ -94,7 +91,7 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
 def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
     """A diamond on the p99 where it has risen to twice what it was."""
     light_s = float(points[0][key]["p99"])
-    said = text(f"knee at {rate(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
+    said = text(f"knee at {loads.unit.told(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
     trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [said]}
     return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
@@ -104,7 +101,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     """The share that met every SLO, with its interval; where the goal is crossed lies the answer."""
     x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
     said = [
-        text(f"{rate(at)}: {share(value)}{', the queue only grows' if point['saturated'] else ''}")
+        text(f"{loads.unit.told(at)}: {share(value)}{_grows(point)}")
         for at, value, point in zip(x, y, points, strict=True)
     ]
     ends = [_ends(point) for point in points]
@@ -147,6 +144,10 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     return figure([line], 340, **layout)
 
 
+def _grows(point: Mapping[str, Any]) -> str:
+    return ", the queue only grows" if point["saturated"] else ""
+
+
 def _ends(point: Mapping[str, Any]) -> tuple[float, float]:
     """The interval, or the share itself where there is none."""
     low, high, value = (number(point[key]) for key in ("low_frac", "high_frac", "attained_frac"))
@@ -159,13 +160,14 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     answer = loads.answer
     if answer is None:
         return [], []
-    at, low, high = (number(answer[key]) for key in ("value", "low", "high"))
+    at, low, high = float(answer["value"]), number(answer["low"]), number(answer["high"])
     upright: dict[str, Any] = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at, "layer": "below"}
     shapes = [upright | {"line": {"color": "$ink", "width": 1.5}}]
     if low is not None and high is not None:
         band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": low, "x1": high}
         shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
-    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{rate(at)}</b>"}
+    said = loads.unit.bare(at)
+    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{said}</b>"}
     return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
 
 

@@ -2,12 +2,40 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.formats import SHORT, goal, listed, rate, seconds, share
+from simserve.report.formats import NONE, SHORT, goal, listed, rate, seconds, share
 
-Load = Callable[[float], str]
-"""How a load is told: `13.4 requests/s`."""
+
+@dataclass(frozen=True)
+class LoadUnit:
+    """How a load is told."""
+
+    key: str
+    """Where it stands in an answer and in a point."""
+    name: str
+    title: str
+    """Of an axis."""
+    bare: Callable[[float], str]
+    """Without its name."""
+
+    def told(self, value: float) -> str:
+        """`13.4 requests/s`."""
+        return f"{self.bare(value)} {self.name}"
+
+    def interval(self, ends: Mapping[str, Any]) -> str:
+        """`13.2 to 13.6`; a dash where it is not known."""
+        return NONE if ends["low"] is None else f"{self.bare(ends['low'])} to {self.bare(ends['high'])}"
+
+
+def _whole(value: float) -> str:
+    return f"{math.floor(value + 1e-9):,}"
+
+
+REQUESTS_PER_S = LoadUnit("offered_per_s", "requests/s", "Requests/s offered", rate)
+CLIENTS = LoadUnit("concurrency", "clients at once", "Clients at once", _whole)
+REPLICAS = LoadUnit("replicas", "replicas", "Replicas", _whole)
 
 LITTLE = 0.005
 """Room that reads as none."""
@@ -16,23 +44,13 @@ TURNING = ("ttft_s", "tpot_s", "e2e_s")
 """Latencies whose knee is told, where no SLO says which matter."""
 
 
-def requests_per_s(value: float) -> str:
-    """A rate."""
-    return f"{rate(value)} requests/s"
-
-
-def clients(value: float) -> str:
-    """A concurrency."""
-    return f"{math.floor(value + 1e-9):,} at once"
-
-
-def sentences(found: Mapping[str, Any], key: str, load: Load) -> list[str]:
-    """What to say besides the answer; `key` is where a load stands: `offered_per_s`."""
-    said = [_alone(found, key, load), _knee(found, key, load)]
+def sentences(found: Mapping[str, Any], unit: LoadUnit) -> list[str]:
+    """What to say besides the answer."""
+    said = [_alone(found, unit), _knee(found, unit)]
     return [each for each in said if each]
 
 
-def _alone(found: Mapping[str, Any], key: str, load: Load) -> str:
+def _alone(found: Mapping[str, Any], unit: LoadUnit) -> str:
     """The one that binds first, and how much further the others would hold."""
     parts = sorted(found.get("alone") or [], key=lambda each: float(each["room_frac"]))
     if not parts:
@@ -42,8 +60,8 @@ def _alone(found: Mapping[str, Any], key: str, load: Load) -> str:
         and parts[-1]["room_frac"] < LITTLE
     ):
         return "No SLO binds before the queue begins to grow."
-    others = [f"{named(each)} alone {_holds(each, key, load)}" for each in parts[1:]]
-    return f"{named(parts[0])} binds: alone it {_holds(parts[0], key, load)}; {listed(others)}."
+    others = [f"{named(each)} alone {_holds(each, unit)}" for each in parts[1:]]
+    return f"{named(parts[0])} binds: alone it {_holds(parts[0], unit)}; {listed(others)}."
 
 
 def named(each: Mapping[str, Any]) -> str:
@@ -51,8 +69,8 @@ def named(each: Mapping[str, Any]) -> str:
     return SHORT[each["slo"]] if each["slo"] else f"class {each['slo_class']}"
 
 
-def _holds(each: Mapping[str, Any], key: str, load: Load) -> str:
-    at = load(each[key]["value"])
+def _holds(each: Mapping[str, Any], unit: LoadUnit) -> str:
+    at = unit.told(each[unit.key]["value"])
     if each["state"] == "no load":
         return f"fails even at {at}"
     if each["state"] == "every load":
@@ -75,30 +93,32 @@ def turning(found: Mapping[str, Any]) -> list[str]:
     return [key for key in found.get("knees") or {} if key in given or (not given and key in TURNING)]
 
 
-def _knee(found: Mapping[str, Any], key: str, load: Load) -> str:
+def _knee(found: Mapping[str, Any], unit: LoadUnit) -> str:
     turned = {name: found["knees"][name] for name in turning(found)}
     if not turned:
         return ""
     first = next(iter(turned.values()))
     told = [
-        f"p99 {SHORT[name]} at {load(each[key])}" if each[key] is not None else f"p99 {SHORT[name]} nowhere below"
+        f"p99 {SHORT[name]} at {unit.told(each[unit.key])}"
+        if each[unit.key] is not None
+        else f"p99 {SHORT[name]} nowhere below"
         for name, each in turned.items()
     ]
     light = listed([f"{seconds(each['light_s'])}" for each in turned.values()])
     return f"The knee, where it is {first['rise']:g} times what it is under light load ({light}): {listed(told)}."
 
 
-def alone_rows(found: Mapping[str, Any], key: str, load: Load) -> list[Sequence[str]]:
+def alone_rows(found: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
     """A row an SLO or class, below the heads of the columns."""
     rows: list[Sequence[str]] = [("held to", "highest", "interval", "beyond the answer", "then")]
     for each in found.get("alone") or []:
-        at, known = each[key], each[key]["low"] is not None
+        at = each[unit.key]
         rows.append(
             (
                 f"{named(each)}{_limit(found, each)}",
                 ("≥ " if each["state"] == "every load" else "< " if each["state"] == "no load" else "")
-                + load(at["value"]),
-                f"{rate(at['low'])} to {rate(at['high'])}" if known else "–",
+                + unit.told(at["value"]),
+                unit.interval(at),
                 room(each),
                 _then(each),
             )
