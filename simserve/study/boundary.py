@@ -19,6 +19,12 @@ FIRST_SEEDS = 8
 MOST_SEEDS = 128
 MOST_TRIES = 40
 
+WING, NEAR_WING, WIDE_WING = 1.1, 1.05, 1.25
+"""How far from the answer, as a factor, the loads may lie that tell how steeply attainment falls there."""
+
+LEAST_STEEPNESS = 1.0
+"""Misses that rise no faster than the load hardly depend on it."""
+
 LEAST_MISSES = 10
 """That the goal allows, over all seeds: an answer that hangs on fewer requests is a guess."""
 
@@ -132,24 +138,49 @@ class Search:
         return below, above
 
     def _root(self, below: Point, above: Point) -> Estimate:
-        """Where attainment passes the goal, in logs of the load, with the error that leaving out each seed tells."""
-        low, width = math.log(below.scale), math.log(above.scale / below.scale)
-        value = low + width * self._share_of_way(below, above)
+        """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
+        share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
+        value = math.log(below.scale) + width * share
         if (
             above.is_saturated
         ):  # its attainment says nothing, so all that is known is that the answer is between the two
             return Estimate(math.exp(value), below.scale, above.scale)
         n = len(below.runs)
-        without = [low + width * self._share_of_way(below, above, left_out) for left_out in range(n)]
-        found = around(value, standard_error(np.array(without)), n - 1)
+        without = [
+            (1 - share) * self._missed(below, left_out) + share * self._missed(above, left_out) for left_out in range(n)
+        ]
+        error = standard_error(np.array(without)) / self._steepness(math.exp(value), below, above)
+        found = around(value, error, n - 1)
         return Estimate(*(math.exp(end) for end in (found.value, found.low, found.high)))
 
-    def _share_of_way(self, below: Point, above: Point, left_out: int | None = None) -> float:
+    def _steepness(self, root: float, below: Point, above: Point) -> float:
+        """How fast the logit of the share that misses rises with the log of the load, around the answer.
+
+        From loads a tenth away: between two that are near, attainment falls in steps, and a search ends where it falls
+        steeply, so its own two loads would make the interval too narrow.
+        """
+        low = self._wing(self._axis.down(root, WING), 1 / WIDE_WING, 1 / NEAR_WING, root) or below
+        high = self._wing(self._axis.up(root, WING), NEAR_WING, WIDE_WING, root) or above
+        if high.is_saturated or high.scale <= above.scale:
+            high = above
+        low = low if low.scale < below.scale else below
+        rise = self._missed(high, None) - self._missed(low, None)
+        return max(rise / math.log(high.scale / low.scale), LEAST_STEEPNESS)
+
+    def _wing(self, wanted: float, least: float, most: float, root: float) -> Point | None:
+        """One of the loads that were tried, if it is about as far away; else this one. None where there is none."""
+        for point in self._tried.points:
+            if least <= point.scale / root <= most:
+                return point.first(FIRST_SEEDS)
+        wanted = self._axis.nearest(wanted)
+        return self._tried.at(wanted, FIRST_SEEDS) if wanted != root else None
+
+    def _share_of_way(self, below: Point, above: Point) -> float:
         """How far from below to above the goal lies, on a line through the logits of the shares that miss."""
         if above.is_saturated:
             return 0.5
         goal = _logit(1 - self._goal.frac)
-        near, far = (self._missed(point, left_out) - goal for point in (below, above))
+        near, far = (self._missed(point, None) - goal for point in (below, above))
         return near / (near - far) if near != far else 0.5
 
     def _missed(self, point: Point, left_out: int | None) -> float:
