@@ -25,7 +25,7 @@ def test_each_load_and_seed_is_a_row_with_units(tmp_path: Path) -> None:
         (2.0, 4, 20.0, 75),
     ]
     assert rows[0]["ttft_met_frac"] == 0.75
-    assert rows[0]["tpot_met_frac"] is None
+    assert rows[0]["itl_met_frac"] is None
     assert rows[0]["split"] is None
     assert read.schema.metadata[b"simserve.schema"] == b"simserve/1"
     assert read.schema.field("ttft_p99_s").metadata == {b"unit": b"s"}
