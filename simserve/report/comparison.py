@@ -16,13 +16,14 @@ def sentence(found: Mapping[str, Any]) -> str:
     """Which side is better at what, and by how much; from what `simserve compare --json` prints."""
     a, b, measures = found["a"], found["b"], found["measures"]
     head = f"{b} against {a} ({found['how']})"
+    if all(each["verdict"] == "same" for each in measures):
+        return f"{head}: no difference at all."
     if not any(number(each["low"]) is not None for each in measures):
         return f"{head}: whether chance did this cannot be told from one run each; compare scenarios for intervals."
     kinds = {kind: [each for each in measures if each["verdict"] == kind] for kind in ("better", "worse")}
     told = [f"{kind} at {_named(each)}" for kind, each in kinds.items() if each]
     if not told:
-        is_same = all(each["verdict"] == "same" for each in measures)
-        return f"{head}: {'no difference at all' if is_same else 'no difference that chance could not have made'}."
+        return f"{head}: no difference that chance could not have made."
     return f"{head}: {b} is {', and '.join(told)}."
 
 

@@ -18,6 +18,8 @@ MOST_FRAC = 1.0
 LEAST_FRAC = 0.02
 """An axis that shows less would make much of nothing."""
 
+GOODPUT = "goodput.per_s"
+
 VERDICTS = {
     "better": ("$good", "triangle-right"),
     "worse": ("$bad", "triangle-left"),
@@ -34,11 +36,11 @@ ONE_RUN = (
 def render(found: Facts) -> str:
     """The page as HTML, from what `simserve compare --json` prints."""
     drawn = [each for each in found["measures"] if number(each["change_frac"]) is not None]
-    figures = {"changes": _chart(drawn)} if drawn else {}
+    figures = {"change": _chart(drawn)} if drawn else {}
     head, *rows = table_rows(found)
     body = table(head, [(text(row[0]), row[1:]) for row in rows])
     parts = (
-        section("changes", "B against A", "", card("changes", figures, "", _note(), (), "Nothing to compare.")),
+        section("changes", "B against A", "", card("change", figures, "", _note(), (), "Nothing to compare.")),
         section("measures", "Every measure", f"A: {found['a']} · B: {found['b']}. {found['how'].capitalize()}.", body),
         _trust(found),
     )
@@ -47,28 +49,39 @@ def render(found: Facts) -> str:
 
 def _note() -> str:
     return (
-        "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. Bars: "
-        "95 % interval, as a share of A"
+        "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
+        "Bars: 95 % interval, as a share of A."
     )
 
 
 def _headline(found: Facts) -> Headline:
-    b, measures = found["b"], found["measures"]
-    n = {verdict: sum(each["verdict"] == verdict for each in measures) for verdict in VERDICTS}
-    if not _has_intervals(found):
-        state, title = "few", f"{b}: one run each, so chance is not told apart"
-    elif n["better"] and n["worse"]:
-        state, title = "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
-    elif n["better"]:
-        state, title = "met", f"{b} is better"
-    elif n["worse"]:
-        state, title = "missed", f"{b} is worse"
-    else:
-        state, title = "none", f"No difference between {found['a']} and {b} beyond chance"
+    measures = found["measures"]
+    state, title = _verdict(found)
     by_key = {each["key"]: each for each in measures}
-    first = [by_key[key] for key in TOLD_FIRST if key in by_key] or list(measures[:6])
+    first = [by_key[key] for key in (*TOLD_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
     tiles = tuple(_tile(each) for each in first[:6])
-    return Headline("compare", f"{found['a']} and {b}", state, title, sentence(found), "", tiles)
+    return Headline("compare", f"{found['a']} and {found['b']}", state, title, sentence(found), "", tiles)
+
+
+def _verdict(found: Facts) -> tuple[str, str]:
+    """By goodput, which counts what users were promised; where that does not differ, by how many measures do."""
+    a, b, measures = found["a"], found["b"], found["measures"]
+    n = {verdict: sum(each["verdict"] == verdict for each in measures) for verdict in VERDICTS}
+    if all(each["verdict"] == "same" for each in measures):
+        return "none", f"{b} is just like {a}"
+    if not _has_intervals(found):
+        return "few", f"{b} against {a}: one run each"
+    goodput = next((each for each in measures if each["key"] == GOODPUT), None)
+    if goodput is not None and goodput["verdict"] in ("better", "worse"):
+        is_better = goodput["verdict"] == "better"
+        size = f"{abs(goodput['change_frac']) * 100:.3g} % " if number(goodput["change_frac"]) is not None else ""
+        return ("met" if is_better else "missed"), f"{b} has {size}{'more' if is_better else 'less'} goodput"
+    if n["better"] and n["worse"]:
+        return "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
+    if n["better"] or n["worse"]:
+        word = "better" if n["better"] else "worse"
+        return ("met" if n["better"] else "missed"), f"{b} is {word} at {n[word]} of {len(measures)} measures"
+    return "none", "No difference that chance could not have made"
 
 
 def _tile(each: Facts) -> str:
@@ -111,7 +124,12 @@ def _chart(measures: Sequence[Facts]) -> Figure:
         "error_x": bars,
         "text": said,
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": list(colours), "symbol": list(symbols), "size": 11, "line": {"width": 2}},
+        "marker": {
+            "color": list(colours),
+            "symbol": list(symbols),
+            "size": 11,
+            "line": {"color": list(colours), "width": 2},
+        },
         "cliponaxis": False,
     }
     x_axis = axis("← B is worse · B is better →", range=[-1.08 * widest, 1.08 * widest], tickformat="+.3~%", nticks=7)
