@@ -1,5 +1,6 @@
-"""`simserve capacity`: the highest load at which the SLO still holds, or the fewest replicas that a load needs."""
+"""`simserve capacity`: the highest load at which the SLO still holds; or the fewest replicas, or the best split."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +35,17 @@ def capacity(
             "--replicas", metavar="POOL", help="Ask how many replicas of that pool the load needs as it is, instead."
         ),
     ] = None,
+    ratio: Annotated[
+        str | None,
+        typer.Option(
+            "--ratio",
+            metavar="PREFILL:DECODE",
+            help="Ask how to split GPUs between these two pools, named in that order, instead.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option("--gpus", min=2, help="For --ratio: how many to split; left out: those of the two.")
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Write the answer, its runs and a page there; left out: nowhere."),
@@ -42,7 +54,7 @@ def capacity(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or the fewest replicas."""
+    """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
     from simserve.cli import terminal
     from simserve.study.question import Question, goal_from
@@ -53,7 +65,7 @@ def capacity(
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:
-        found = _ask(question, concurrency, replicas, bar)
+        found = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
     if out is not None:
         _write(out, found, question)
     if as_json:
@@ -65,22 +77,34 @@ def capacity(
         raise typer.Exit(NO)
 
 
-def _ask(question: "Question", concurrency: bool, replicas: str | None, bar: "ProgressBar | None") -> "Found":
+def _ask(
+    question: "Question", asked: Mapping[str, bool | str | None], gpus: int | None, bar: "ProgressBar | None"
+) -> "Found":
     """Which of the questions it is. Raises SimserveError for two at once."""
     from simserve.errors import SimserveError
 
-    if concurrency and replicas is not None:
-        raise SimserveError("--concurrency, --replicas: ask one thing at a time, got both; leave one out")
-    if replicas is not None:
-        from simserve.study.fleet_size import study_fleet_size
+    given = [option for option, value in asked.items() if value]
+    if len(given) > 1:
+        raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
+    if gpus is not None and given != ["--ratio"]:
+        raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
+    told = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
+    if not given:
+        from simserve.study.rate_study import study_rate
 
-        pool = replicas
-        return study_fleet_size(question, pool, (lambda n: bar.show(f"{n} replicas of {pool}")) if bar else None)
-    if concurrency:
-        from simserve.study.concurrency import study_concurrency as study
-    else:
-        from simserve.study.rate_study import study_rate as study
-    return study(question, (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None)
+        return study_rate(question, told)
+    if given == ["--concurrency"]:
+        from simserve.study.concurrency import study_concurrency
+
+        return study_concurrency(question, told)
+    pools = str(asked[given[0]])
+    if given == ["--ratio"]:
+        from simserve.study.ratio import study_ratio
+
+        return study_ratio(question, pools, gpus, told)
+    from simserve.study.fleet_size import study_fleet_size
+
+    return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
 
 
 def _told(found: dict[str, Any], out: Path | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simserve.report import fleet_size_page
+from simserve.report import fleet_size_page, ratio_page
 from simserve.report.capacity import fails_first, gpus, wanted
 from simserve.report.capacity_words import WORDS, paragraphs
 from simserve.report.cards import Key, card
@@ -180,6 +180,7 @@ MANY = 14
 PAGES: dict[str, Callable[[Facts], str]] = {
     "rate": _render_load,
     "concurrency": _render_load,
+    "ratio": ratio_page.render,
     "replicas": fleet_size_page.render,
 }
 """By what was asked."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report import capacity, concurrency, fleet_size
+from simserve.report import capacity, concurrency, fleet_size, ratio
 from simserve.report.surroundings import CLIENTS, REQUESTS_PER_S, sentences
 
 Facts = Mapping[str, Any]
@@ -22,6 +22,7 @@ class Words:
 WORDS = {
     "rate": Words(capacity.sentence, capacity.table_rows, lambda found: sentences(found, REQUESTS_PER_S)),
     "concurrency": Words(concurrency.sentence, concurrency.table_rows, lambda found: sentences(found, CLIENTS)),
+    "ratio": Words(ratio.sentence, ratio.table_rows, lambda found: []),
     "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda found: []),
 }
 """By what was asked."""

@@ -95,9 +95,14 @@ def sure_facts(question: Question, found: Boundary, is_precise: bool) -> dict[st
         "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
         "is_precise": is_precise,
         "precision_frac": question.precision_frac,
-        "fails_first": "queue" if found.above.is_saturated else min(found.above.by_slo().items(), key=_share)[0],
+        "fails_first": fails_first(found.above),
         "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in found.below.runs),
     }
+
+
+def fails_first(above: Point) -> str:
+    """What is wrong at a load that does not hold: `queue`, or the SLO that the most requests miss."""
+    return "queue" if above.is_saturated else min(above.by_slo().items(), key=_share)[0]
 
 
 def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
