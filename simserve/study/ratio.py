@@ -25,6 +25,9 @@ ROLES = ("prefill", "decode")
 TOGETHER = "together"
 """What the same GPUs are called where each of them does both."""
 
+MACHINE = ("model", "gpu", "engine", "weight_dtype", "kv_dtype", "tensor", "pipeline", "data", "expert")
+"""What two pools have in common whose replicas could change sides."""
+
 RunsOf = Callable[[str], RunsAt]
 """What runs a split, by its name."""
 
@@ -135,14 +138,14 @@ def with_split(scenario: Scenario, places: Sequence[int], split: Split) -> Scena
 
 
 def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
-    """The same GPUs as replicas that do both; None where the two pools differ in more than their role and number."""
+    """The same GPUs as replicas that do both, as the prefill pool is; None where the decode pool has other machines."""
+    machines = [[getattr(scenario.setups[place], key) for key in MACHINE] for place in places]
+    if machines[0] != machines[1] or len(scenario.cluster.pools) > len(places):
+        return None
     data = scenario.to_dict()
     cluster = data["cluster"]
-    one, other = ({**cluster["pools"][place], "name": "", "role": "", "replicas": 0} for place in places)
-    if one != other or len(cluster["pools"]) > len(places):
-        return None
     n = n_gpus // scenario.setups[places[0]].gpus_per_replica
-    cluster["pools"] = [{**one, "name": TOGETHER, "role": "both", "replicas": n}]
+    cluster["pools"] = [{**cluster["pools"][places[0]], "name": TOGETHER, "role": "both", "replicas": n}]
     for key in ("kv_link", "decode_router", "disaggregate"):
         cluster.pop(key, None)
     return Scenario.from_dict(data)
