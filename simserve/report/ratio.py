@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity import certainty, fails_first, gpus, per_each, wanted
-from simserve.report.formats import NONE, listed, plural, rate
+from simserve.report.formats import NONE, SHORT, listed, plural, rate
 from simserve.report.surroundings import REQUESTS_PER_S
 
 
@@ -67,5 +67,5 @@ def _row(each: Mapping[str, Any]) -> Sequence[str]:
         REQUESTS_PER_S.interval(at) if each["state"] == "found" else NONE,
         rate(each["per_gpu_s"]["value"]) if holds else NONE,
         f"{each['fleet']['n_gpus']}",
-        fails_first(each).removesuffix(" fails first.").removesuffix("."),
+        SHORT.get(each["fails_first"], "the queue grows"),
     )

@@ -60,8 +60,9 @@ def _alone(found: Mapping[str, Any], unit: LoadUnit) -> str:
         and parts[-1]["room_frac"] < LITTLE
     ):
         return "No SLO binds before the queue begins to grow."
-    others = [f"{named(each)} alone {_holds(each, unit)}" for each in parts[1:]]
-    return f"{named(parts[0])} binds: alone it {_holds(parts[0], unit)}; {listed(others)}."
+    others = [f"{named(each)} alone {_holds(each, unit).removeprefix('would hold ')}" for each in parts[1:]]
+    first = named(parts[0])
+    return f"{first[0].upper()}{first[1:]} binds: alone it {_holds(parts[0], unit)}; {listed(others)}."
 
 
 def named(each: Mapping[str, Any]) -> str:
