@@ -1,7 +1,7 @@
 """`simserve compare`: by how much one server differs from another, and whether chance alone might do that."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,23 +14,51 @@ def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help=SIDE, show_default=False)],
     b: Annotated[Path, typer.Argument(metavar="B", help="Likewise; held against A.", show_default=False)],
     replications: Annotated[
-        int, typer.Option("--replications", min=2, max=1000, help="Runs of each of two scenarios, with as many seeds.")
-    ] = 10,
+        int | None,
+        typer.Option(
+            "--replications",
+            min=2,
+            max=1000,
+            help="Runs of each of two scenarios, with as many seeds; left out: 10.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the answer and a page there; left out: nowhere.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare two scenarios, results or benchmarks, measure by measure."""
     from simserve.cli import terminal
+    from simserve.study.compare import REPLICATIONS, read_side
     from simserve.study.compare import compare as compare_sides
-    from simserve.study.compare import read_side
+    from simserve.tables.folder import check_folder
+    from simserve.tables.kinds import COMPARISON
 
     sides = read_side(a), read_side(b)
+    if out is not None:
+        check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
         told = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        found = compare_sides(*sides, replications, told).as_data()
+        found = compare_sides(*sides, replications or REPLICATIONS, told).as_data()
+    if out is not None:
+        _write(out, found)
     if as_json:
         terminal.result_json(found)
     else:
         from simserve.report.comparison import sentence, table_rows
 
-        terminal.result(f"{sentence(found)}\n\n{terminal.table(table_rows(found))}")
+        where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
+        terminal.result("\n\n".join([sentence(found), terminal.table(table_rows(found)), *where]))
     terminal.warnings(found["warnings"])
+
+
+def _write(directory: Path, found: dict[str, Any]) -> None:
+    """The folder, whole or not at all."""
+    from simserve.report.comparison_page import render
+    from simserve.study.study_folder import write_study
+    from simserve.tables.files import json_text, plain
+    from simserve.tables.kinds import COMPARISON
+
+    texts = {"comparison.json": json_text(found), "report.html": render(plain(found))}
+    write_study(directory, COMPARISON, texts)

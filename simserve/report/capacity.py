@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import SHORT, goal, rate, seconds, share, slo_terms
+from simserve.report.formats import SHORT, count, goal, plural, rate, seconds, share, slo_terms
 
 ASKED = ("ttft_s", "tpot_s")
 """Latencies in the table whatever the SLO is about."""
@@ -12,58 +12,94 @@ ASKED = ("ttft_s", "tpot_s")
 def sentence(found: Mapping[str, Any]) -> str:
     """The answer; from what `simserve capacity --json` prints."""
     answer, name = found["answer"], found["scenario"]["name"]
-    terms = "what the SLO of their class asks" if found.get("slo_classes") else slo_terms(found["slo"])
-    wanted = f"{found['goal_frac'] * 100:.4g} %"
     if answer is None:
-        return _none(found, f"{wanted} of requests have {terms}")
-    offered, n_gpus = answer["offered_per_s"], answer["fleet"]["n_gpus"]
-    gpus = f"{n_gpus} GPU{'' if n_gpus == 1 else 's'}"
-    per = f"{rate(answer['per_gpu_s']['value'])} a second and GPU"
-    if answer["per_usd"] is not None:
-        per += f", {rate(answer['per_usd']['value'])} requests a dollar"
-    if answer["per_kwh"] is not None:
-        per += f", {rate(answer['per_kwh']['value'])} a kWh at the cards' full power"
-    sure = f"{answer['confidence'] * 100:.0f} % interval {rate(offered['low'])} to {rate(offered['high'])}"
+        return none(found, f"rate of {name}", f"{rate(found['stopped_at']['offered_per_s'])} requests/s")
+    offered = answer["offered_per_s"]
+    sure = f"{rate(offered['low'])} to {rate(offered['high'])}"
     return (
-        f"p{wanted.removesuffix(' %')} goodput of {name}: {rate(offered['value'])} requests/s on {gpus} ({sure}, "
-        f"{answer['n_seeds']} seeds), the highest rate at which {wanted} of requests have {terms}; {per}. "
-        f"{_fails_first(answer['fails_first'])}{_imprecise(answer)}"
+        f"{level(found)} goodput of {name}: {rate(offered['value'])} requests/s on {gpus(answer)} "
+        f"({certainty(answer, sure)}), the highest rate at which {wanted(found)}; {per_each(answer)}. "
+        f"{fails_first(answer)}{imprecise(found)}"
     )
 
 
-def _fails_first(what: str) -> str:
+def level(found: Mapping[str, Any]) -> str:
+    """`p99`, `p99.9`: what the goal is called."""
+    return f"p{found['goal_frac'] * 100:.4g}"
+
+
+def wanted(found: Mapping[str, Any]) -> str:
+    """`99 % of requests have TTFT ≤ 500 ms`."""
+    terms = "what the SLO of their class asks" if found["slo_classes"] else slo_terms(found["slo"])
+    return f"{found['goal_frac'] * 100:.4g} % of requests have {terms}"
+
+
+def gpus(answer: Mapping[str, Any]) -> str:
+    """`2 GPUs`."""
+    return plural(answer["fleet"]["n_gpus"], "GPU")
+
+
+def certainty(answer: Mapping[str, Any], ends: str) -> str:
+    """`95 % interval 13.2 to 13.6, 8 seeds`."""
+    return f"{answer['confidence'] * 100:.0f} % interval {ends}, {answer['n_seeds']} seeds"
+
+
+def per_each(answer: Mapping[str, Any]) -> str:
+    """Requests for each GPU, dollar and kWh."""
+    said = f"{rate(answer['per_gpu_s']['value'])} a second and GPU"
+    if answer["per_usd"] is not None:
+        said += f", {rate(answer['per_usd']['value'])} requests a dollar"
+    if answer["per_kwh"] is not None:
+        said += f", {rate(answer['per_kwh']['value'])} a kWh at the cards' full power"
+    return said
+
+
+def fails_first(answer: Mapping[str, Any]) -> str:
+    """What is wrong a little beyond."""
+    what = answer["fails_first"]
     return "Beyond it the queue only grows." if what == "queue" else f"{SHORT[what]} fails first."
 
 
-def _imprecise(answer: Mapping[str, Any]) -> str:
-    if answer["is_precise"]:
-        return ""
-    wanted = f"{answer['precision_frac'] * 100:.3g} %"
-    return f" The interval is wider than the {wanted} asked for, with as many seeds as are tried: make the runs longer."
+def imprecise(found: Mapping[str, Any]) -> str:
+    """What stands in the way of leaning on the answer; nothing where nothing does."""
+    answer, said = found["answer"], ""
+    if not answer["is_precise"]:
+        asked = f"{answer['precision_frac'] * 100:.3g} %"
+        said += (
+            f" The interval is wider than the {asked} asked for, with as many seeds as are tried: make the runs longer."
+        )
+    if not answer["n_enough"]:
+        least = 10 / (1 - found["goal_frac"])
+        said += (
+            f" {level(found)} of {plural(answer['n_requests'], 'request')} is a guess; it wants {count(least)}: make "
+            "the runs longer."
+        )
+    return said
 
 
-def _none(found: Mapping[str, Any], wanted: str) -> str:
-    last = found["points"][0]
-    at = f"{rate(last['offered_per_s'])} requests/s"
+def none(found: Mapping[str, Any], what: str, at: str) -> str:
+    """Why there is no answer: every load holds, or none does."""
+    last = found["stopped_at"]
     if found["state"] == "every load":
-        return f"Every rate of {found['scenario']['name']} up to {at}, where the search stopped, holds: {wanted}."
+        return f"Every {what} up to {at}, where the search stopped, holds: {wanted(found)}."
     key, frac = min(last["by_slo"].items(), key=lambda item: item[1])
-    limit = goal(found["slo"][key]) if key in found["slo"] and not found.get("slo_classes") else "of their class"
-    why = f"there {share(frac)} of requests meet {SHORT[key]} {limit}"
+    limit = f"≤ {goal(found['slo'][key])}" if key in found["slo"] and not found["slo_classes"] else "of their class"
+    why = f"there {share(frac)} of requests meet {SHORT[key]} {limit}, its p99 being {seconds(last[key]['p99'])}"
     if last["saturated"]:
         why = "even there the queue only grows"
-    return f"No rate of {found['scenario']['name']} holds, down to {at}, where the search stopped ({why}): {wanted}."
+    return f"No {what} holds, down to {at}, where the search stopped ({why}): {wanted(found)}."
 
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a load, the lowest first, below the heads of the columns."""
     keys, heads = latency_heads(found)
-    return [("requests/s", "attained", *heads), *(_row(point, keys) for point in found["points"])]
+    return [("requests/s", "runs", "attained", *heads), *(_row(point, keys) for point in found["points"])]
 
 
 def latency_heads(found: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Latencies that a table of what was tried shows, and what their columns are called."""
-    keys = [key for key in SHORT if key in found["points"][0] and (key in found["slo"] or key in ASKED)]
+    given = {*found["slo"], *(key for targets in found["slo_classes"].values() for key in targets), *ASKED}
+    keys = [key for key in SHORT if key in found["points"][0] and key in given]
     return keys, [f"{level} {SHORT[key]}" for key in keys for level in ("p50", "p99")]
 
 
@@ -72,6 +108,10 @@ def latency_cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
     return [seconds(point[key][level]) for key in keys for level in ("p50", "p99")]
 
 
+def attained(point: Mapping[str, Any]) -> str:
+    """The share that met every SLO, where that tells anything."""
+    return "saturated" if point["saturated"] else share(point["attained_frac"])
+
+
 def _row(point: Mapping[str, Any], keys: Sequence[str]) -> Sequence[str]:
-    attained = "saturated" if point["saturated"] else share(point["attained_frac"])
-    return (rate(point["offered_per_s"]), attained, *latency_cells(point, keys))
+    return (rate(point["offered_per_s"]), str(point["n_runs"]), attained(point), *latency_cells(point, keys))

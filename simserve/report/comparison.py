@@ -16,13 +16,14 @@ def sentence(found: Mapping[str, Any]) -> str:
     """Which side is better at what, and by how much; from what `simserve compare --json` prints."""
     a, b, measures = found["a"], found["b"], found["measures"]
     head = f"{b} against {a} ({found['how']})"
+    if all(each["verdict"] == "same" for each in measures):
+        return f"{head}: no difference at all."
     if not any(number(each["low"]) is not None for each in measures):
         return f"{head}: whether chance did this cannot be told from one run each; compare scenarios for intervals."
     kinds = {kind: [each for each in measures if each["verdict"] == kind] for kind in ("better", "worse")}
     told = [f"{kind} at {_named(each)}" for kind, each in kinds.items() if each]
     if not told:
-        is_same = all(each["verdict"] == "same" for each in measures)
-        return f"{head}: {'no difference at all' if is_same else 'no difference that chance could not have made'}."
+        return f"{head}: no difference that chance could not have made."
     return f"{head}: {b} is {', and '.join(told)}."
 
 
@@ -36,9 +37,9 @@ def _row(each: Mapping[str, Any]) -> Sequence[str]:
     unit = each["unit"]
     ends = [number(each[name]) for name in ("low", "high")]
     interval = NONE if None in ends else f"{_signed(ends[0], unit)} to {_signed(ends[1], unit)}"
-    change = number(each["change_frac"])
-    changed = NONE if change is None else f"{change:+z.1%}"
-    return (each["label"], _amount(each["a"], unit), _amount(each["b"], unit), changed, interval, each["verdict"])
+    frac = number(each["change_frac"])
+    changed = NONE if frac is None else f"{frac:+z.1%}"
+    return (each["label"], amount(each["a"], unit), amount(each["b"], unit), changed, interval, each["verdict"])
 
 
 def _named(measures: Sequence[Mapping[str, Any]]) -> str:
@@ -47,17 +48,19 @@ def _named(measures: Sequence[Mapping[str, Any]]) -> str:
     ranked = sorted(measures, key=lambda each: order.get(each["key"], len(order)))
     n_more = len(ranked) - MOST_NAMED
     more = [f"{n_more} more"] if n_more > 0 else []
-    return listed([f"{each['label']} ({_change(each)})" for each in ranked[:MOST_NAMED]] + more)
+    return listed([f"{each['label']} ({change(each)})" for each in ranked[:MOST_NAMED]] + more)
 
 
-def _change(each: Mapping[str, Any]) -> str:
-    change = number(each["change_frac"])
-    if change is None or each["unit"] == "frac":
+def change(each: Mapping[str, Any]) -> str:
+    """By how much B differs: `-12 %`, or in points where shares differ."""
+    frac = number(each["change_frac"])
+    if frac is None or each["unit"] == "frac":
         return _signed(each["difference"], each["unit"])
-    return f"{change:+.2g}".replace("e+", "e") if abs(change) > 10 else f"{change * 100:+.3g} %"
+    return f"{frac:+.2g}".replace("e+", "e") if abs(frac) > 10 else f"{frac * 100:+.3g} %"
 
 
-def _amount(value: Any, unit: str) -> str:
+def amount(value: Any, unit: str) -> str:
+    """A measure's value in its unit."""
     if unit == "frac":
         return share(value)
     return seconds(value) if unit == "s" else rate(value)
@@ -65,10 +68,10 @@ def _amount(value: Any, unit: str) -> str:
 
 def _signed(value: Any, unit: str) -> str:
     """A difference with its sign; of shares in points of a per cent."""
-    amount = number(value)
-    if amount is None:
+    gap = number(value)
+    if gap is None:
         return NONE
     if unit == "frac":
-        return f"{amount * 100:+.3g} points"
-    sign = "-" if math.copysign(1.0, amount) < 0 else "+"
-    return sign + (seconds(abs(amount)) if unit == "s" else rate(abs(amount)))
+        return f"{gap * 100:+.3g} points"
+    sign = "-" if math.copysign(1.0, gap) < 0 else "+"
+    return sign + (seconds(abs(gap)) if unit == "s" else rate(abs(gap)))

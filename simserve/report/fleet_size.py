@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.capacity import latency_cells, latency_heads
-from simserve.report.formats import interval, plural, rate, share, slo_terms
+from simserve.report.capacity import attained, latency_cells, latency_heads, wanted
+from simserve.report.formats import interval, plural, rate, share
 
 
 def sentence(found: Mapping[str, Any]) -> str:
     """The answer; from what `simserve capacity --replicas --json` prints."""
     name, pool, answer = found["scenario"]["name"], found["pool"], found["answer"]
-    terms = "what the SLO of their class asks" if found["slo_classes"] else slo_terms(found["slo"])
-    wanted = f"{found['goal_frac'] * 100:.4g} % of requests have {terms}"
     offered = rate(found["points"][-1]["offered_per_s"])
     if answer is None:
         most = found["points"][-1]["replicas"]
-        return f"{name} needs more than {most:,} replicas of {pool}, where the search stopped, so that {wanted}."
+        return f"{name} needs more than {most:,} replicas of {pool}, where the search stopped, so that {wanted(found)}."
     fleet, n = answer["fleet"], answer["replicas"]
     what = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
     price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
@@ -24,7 +22,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     fewer = [each for each in found["points"] if each["replicas"] == n - 1]
     less = f"; with one fewer {_share(fewer[0])}" if fewer else ""
     edge = "" if answer["low_frac"] >= found["goal_frac"] else " Too close to tell for sure: one more, or longer runs."
-    return f"{name} needs {what}{price}, for {offered} requests/s, so that {wanted}: {sure}{less}.{edge}"
+    return f"{name} needs {what}{price}, for {offered} requests/s, so that {wanted(found)}: {sure}{less}.{edge}"
 
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
@@ -32,8 +30,7 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     keys, heads = latency_heads(found)
     rows: list[Sequence[str]] = [("replicas", "attained", "interval", *heads)]
     for point in found["points"]:
-        attained = "saturated" if point["saturated"] else share(point["attained_frac"])
-        rows.append((f"{point['replicas']}", attained, _interval(point), *latency_cells(point, keys)))
+        rows.append((f"{point['replicas']}", attained(point), _interval(point), *latency_cells(point, keys)))
     return rows
 
 

@@ -67,7 +67,7 @@ def _predicted(answers: Answers) -> str:
 
 
 def _setup(answers: Answers) -> str:
-    pools = listed([_pool(pool) for pool in answers.pools])
+    pools = listed([pool_words(pool) for pool in answers.pools])
     window_s = answers.number("window", "duration_s")
     measured = f"{answers.asked} in {seconds(window_s)}" if window_s else "No window"
     warmup_s = answers.number("window", "start_s")
@@ -75,7 +75,7 @@ def _setup(answers: Answers) -> str:
     return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.</p>'
 
 
-def _pool(pool: Mapping[str, Any]) -> str:
+def pool_words(pool: Mapping[str, Any]) -> str:
     """`2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (vllm, chunked)`."""
     n_gpus, n_ranks = int(pool["gpus_per_replica"]), int(pool["ranks_per_replica"])
     gpus = f"{n_gpus} × {pool['gpu']}" if n_gpus > 1 else str(pool["gpu"])
@@ -137,8 +137,13 @@ def _latency_tile(answers: Answers, key: str) -> str:
 
 def trust(answers: Answers) -> str:
     """What stands between these numbers and a decision."""
-    items = "".join(f"<li>{prose(caution)}</li>" for caution in cautions(answers))
-    fine = '<li class="fine">Calibrated costs, verified KV capacity, enough requests, not saturated.</li>'
+    return trust_list(cautions(answers), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
+
+
+def trust_list(said: Sequence[str], otherwise: str) -> str:
+    """Cautions, a sentence each; or what is fine where there is none."""
+    items = "".join(f"<li>{prose(caution)}</li>" for caution in said)
+    fine = f'<li class="fine">{prose(otherwise)}</li>'
     return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items or fine}</ul></section>'
 
 

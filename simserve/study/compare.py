@@ -14,6 +14,7 @@ from simserve.study.comparison import Comparison, compare_benchmarks, compare_re
 from simserve.study.logs.bench import is_result
 from simserve.study.replications import replicate
 from simserve.tables.files import read_json
+from simserve.tables.kinds import KINDS, RUN
 
 REPLICATIONS = 10
 """Enough for an interval half as wide again as that of many."""
@@ -33,6 +34,7 @@ class Side:
 def read_side(path: Path) -> Side:
     """A scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
     if path.is_dir():
+        _check_run(path)
         return Side(path.name, load_results(path))
     if path.suffix != ".json":
         scenario = load_scenario(path)
@@ -42,6 +44,15 @@ def read_side(path: Path) -> Side:
         rule = "must be a scenario, a folder of results, or the JSON of `vllm bench serve --save-result`"
         raise SimserveError(f"{path}: {rule}, got JSON with other keys; name one of these")
     return Side(path.name, found)
+
+
+def _check_run(folder: Path) -> None:
+    """Raises SimserveError where the folder holds the answer of another command."""
+    names = {entry.name for entry in folder.iterdir()}
+    for kind in KINDS:
+        if kind is not RUN and names >= kind.marks:
+            rule = "must be the folder of a run"
+            raise SimserveError(f"{folder}: {rule}, got that of `simserve {kind.name}`; name what `simserve run` wrote")
 
 
 def compare(a: Side, b: Side, n_replications: int = REPLICATIONS, told: Told | None = None) -> Comparison:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve import __version__
 from simserve.metrics.results import Results
 from simserve.study.intervals import CONFIDENCE, Estimate, around, blocks_of, leave_one_out, mean_of, standard_error
 from simserve.study.measures import ATTAINMENT, GOODPUT, MEASURES, Measure
@@ -61,6 +62,7 @@ class Comparison:
     def as_data(self) -> dict[str, Any]:
         """What `simserve compare --json` prints; NaN where chance cannot be told."""
         return {
+            "version": __version__,
             "a": self.names[0],
             "b": self.names[1],
             "confidence": CONFIDENCE,

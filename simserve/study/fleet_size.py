@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
-from simserve.study.capacity import FIRST_SEEDS, Point, Question, check_slo
+from simserve.study.boundary import FIRST_SEEDS, Goal
 from simserve.study.capacity_facts import point_facts, question_facts
 from simserve.study.fleet import fleet_of
-from simserve.study.intervals import CONFIDENCE, mean_of
+from simserve.study.found import Found
+from simserve.study.intervals import CONFIDENCE
+from simserve.study.point import Point
+from simserve.study.question import Question, check_slo, place_of_pool
 from simserve.study.replications import Summary, replicate
 
 MOST = 1024
@@ -27,7 +29,8 @@ class FleetSize:
     """The answer. The `scale` of a point is its number of replicas."""
 
     question: Question
-    pool: str
+    place: int
+    """Of the pool, among those of the scenario."""
     found: Point | None
     """The fewest that hold; None: not even MOST do."""
     points: tuple[Point, ...]
@@ -37,41 +40,45 @@ class FleetSize:
 def find_fleet_size(question: Question, pool: str, told: Told | None = None) -> FleetSize:
     """Search. Raises SimserveError where there is no SLO to hold a load to, or no such pool."""
     check_slo(question.scenario)
-    names = [each.name for each in question.scenario.cluster.pools]
-    if pool not in names:
-        raise SimserveError(f"--replicas: must be the name of a pool, got {pool}; {did_you_mean(pool, names)}")
-    place = names.index(pool)
+    place = place_of_pool(question.scenario, pool, "--replicas")
 
     def runs_with(n: int, seeds: Sequence[int]) -> list[Summary]:
         if told:
             told(n)
         return replicate([with_replicas(question.scenario, place, n)], seeds)[0]
 
-    return search(question, pool, runs_with)
+    return search(question, place, runs_with)
 
 
-def search(question: Question, pool: str, runs_with: RunsWith) -> FleetSize:
+def study_fleet_size(question: Question, pool: str, told: Told | None = None) -> Found:
+    """Likewise, as data."""
+    answer = find_fleet_size(question, pool, told)
+    return Found(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
+
+
+def search(question: Question, place: int, runs_with: RunsWith) -> FleetSize:
     """Likewise, whatever it is that runs: from the scenario's own number by doubling or halving, then by bisection."""
     first = question.scenario.seed
-    own = next(each.replicas for each in question.scenario.cluster.pools if each.name == pool)
+    own = question.scenario.cluster.pools[place].replicas
+    goal = Goal(question.goal_frac)
     tried: dict[int, Point] = {}
 
     def holds(n: int) -> bool:
         if n not in tried:
             tried[n] = Point(n, tuple(runs_with(n, range(first, first + FIRST_SEEDS))))
-        return tried[n].attained_frac >= question.goal_frac and not tried[n].is_saturated
+        return goal.is_met(tried[n])
 
     least, most = own // 2, own
     while not holds(most):
         if most >= MOST:
-            return FleetSize(question, pool, None, _in_order(tried))
+            return FleetSize(question, place, None, _in_order(tried))
         least, most = most, 2 * most
     while least and least not in tried and holds(least):
         least, most = least // 2, least
     while most - least > 1:
         middle = (least + most) // 2
         least, most = (least, middle) if holds(middle) else (middle, most)
-    return FleetSize(question, pool, tried[most], _in_order(tried))
+    return FleetSize(question, place, tried[most], _in_order(tried))
 
 
 def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
@@ -84,25 +91,24 @@ def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     """What `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
     scenario, found = answer.question.scenario, answer.found
-    place = [each.name for each in scenario.cluster.pools].index(answer.pool)
     return {
         **question_facts(answer.question),
-        "pool": answer.pool,
+        "asked": "replicas",
+        "pool": scenario.cluster.pools[answer.place].name,
         "confidence": CONFIDENCE,
-        "answer": None if found is None else _fleet(scenario, place, found),
-        "points": [{**_attained(point), **point_facts(point)} for point in answer.points],
+        "answer": None if found is None else _fleet(scenario, answer.place, found),
+        "points": [_point(point) for point in answer.points],
     }
 
 
 def _fleet(scenario: Scenario, place: int, found: Point) -> dict[str, Any]:
-    n = int(found.scale)
-    return {**_attained(found), "fleet": fleet_of(with_replicas(scenario, place, n))}
+    n, sure = int(found.scale), found.attained
+    fleet = fleet_of(with_replicas(scenario, place, n))
+    return {"replicas": n, "low_frac": sure.low, "high_frac": sure.high, "n_seeds": len(found.runs), "fleet": fleet}
 
 
-def _attained(point: Point) -> dict[str, Any]:
-    """With the interval of the mean over its runs."""
-    shares = mean_of([float(n_met / n_arrived) for n_met, n_arrived in point.counts])
-    return {"replicas": int(point.scale), "low_frac": max(0.0, shares.low), "high_frac": min(1.0, shares.high)}
+def _point(point: Point) -> dict[str, Any]:
+    return {"replicas": int(point.scale), **point_facts(point)}
 
 
 def _in_order(tried: dict[int, Point]) -> tuple[Point, ...]:

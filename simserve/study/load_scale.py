@@ -20,7 +20,8 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
         update = {"arrivals": arrivals}
     else:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
-        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, "search over --replicas instead")])
+        instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
+        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, f"search over {instead} instead")])
     return scenario.model_copy(update={"workload": workload.model_copy(update=update)})
 
 

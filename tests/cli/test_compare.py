@@ -56,3 +56,33 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
     outcome = invoke("compare", a, tmp_path / "gone.yaml")
     assert outcome.exit_code == 2
     assert "gone.yaml: there is no such file" in outcome.err
+
+
+def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> None:
+    a, _ = two(tmp_path)
+    assert invoke("run", a, "--out", tmp_path / "run", "--no-report", "--quiet").exit_code == 0
+    measured = json.loads((tmp_path / "run" / "vllm_bench.json").read_text())
+    (tmp_path / "measured.json").write_text(json.dumps(measured | {"mean_ttft_ms": 2 * measured["mean_ttft_ms"]}))
+    found = json.loads(invoke("compare", tmp_path / "measured.json", a, "--json").out)
+    by_key = {each["key"]: each for each in found["measures"]}
+    assert by_key["mean_ttft_ms"]["change_frac"] == -0.5
+    assert by_key["mean_tpot_ms"]["verdict"] == "same"
+
+
+def test_a_folder_that_is_half_written_is_refused(tmp_path: Path) -> None:
+    a, _ = two(tmp_path)
+    assert invoke("run", a, "--out", tmp_path / "run", "--no-report", "--quiet").exit_code == 0
+    (tmp_path / "run" / "requests.parquet").unlink()
+    outcome = invoke("compare", tmp_path / "run", a)
+    assert outcome.exit_code == 2
+    assert "run/requests.parquet: no such file; name the folder of a finished run" in outcome.err
+
+
+def test_out_writes_the_answer_and_a_page_and_such_a_folder_is_no_run(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    outcome = invoke("compare", a, b, "--replications", 2, "--out", tmp_path / "out", "--json")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"comparison.json", "report.html"}
+    assert (tmp_path / "out" / "comparison.json").read_text() == outcome.out
+    refused = invoke("compare", tmp_path / "out", a)
+    assert refused.exit_code == 2
+    assert "out: must be the folder of a run, got that of `simserve compare`" in refused.err

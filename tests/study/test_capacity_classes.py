@@ -2,8 +2,9 @@
 
 from simserve.report.capacity import sentence
 from simserve.scenario import Scenario
-from simserve.study.capacity import Question, Unbounded, find_capacity
+from simserve.study.capacity import Unbounded, find_capacity
 from simserve.study.capacity_facts import capacity_facts
+from simserve.study.question import Question
 
 FIXED = {"kind": "fixed", "prompt_tokens": 50, "output_tokens": 5}
 

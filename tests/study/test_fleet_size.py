@@ -8,8 +8,8 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import SimserveError
-from simserve.study.capacity import Question
 from simserve.study.fleet_size import MOST, find_fleet_size, fleet_size_facts, search, with_replicas
+from simserve.study.question import Question
 from tests.cli.scenarios import write_scenario
 
 
@@ -34,7 +34,7 @@ class Needs:
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 33])
 def test_it_finds_the_fewest_from_any_number_on_and_tries_none_twice(tmp_path: Path, own: int, needed: int) -> None:
     needs = Needs(needed)
-    answer = search(asked(tmp_path, f"cluster.pools.0.replicas={own}"), "serve", needs)
+    answer = search(asked(tmp_path, f"cluster.pools.0.replicas={own}"), 0, needs)
     assert answer.found is not None
     assert answer.found.scale == needed
     assert len(needs.tried) == len(set(needs.tried)) <= 14
@@ -43,7 +43,7 @@ def test_it_finds_the_fewest_from_any_number_on_and_tries_none_twice(tmp_path: P
 
 def test_where_no_number_holds_it_says_so(tmp_path: Path) -> None:
     needs = Needs(10**9)
-    answer = search(asked(tmp_path), "serve", needs)
+    answer = search(asked(tmp_path), 0, needs)
     assert answer.found is None
     assert needs.tried[-1] == MOST
 

@@ -1,0 +1,46 @@
+"""Question: what a search for a capacity is asked."""
+
+import re
+from dataclasses import dataclass
+
+from simserve.errors import SimserveError, did_you_mean
+from simserve.scenario import Scenario
+
+LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
+"""Of goals: more would want ten thousand requests for each that may miss."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked."""
+
+    scenario: Scenario
+    goal_frac: float
+    """Of all requests, how many must meet every SLO."""
+    precision_frac: float
+    """How wide half the interval may be, as a share of the answer."""
+
+
+def goal_from(said: str) -> float:
+    """The share that is meant by `0.99`, `p99` or `99.9 %`. Raises SimserveError."""
+    found = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", said.strip().lower())
+    share = float(found[2]) / (100 if found[1] or found[3] else 1) if found else -1.0
+    if not LEAST_FRAC <= share <= MOST_FRAC:
+        rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
+        raise SimserveError(f"--goal: {rule}, got {said}; try p99")
+    return round(share, 12)
+
+
+def check_slo(scenario: Scenario) -> None:
+    """Raises SimserveError where there is none."""
+    if not scenario.slo.classes and all(limit is None for _, limit in scenario.slo.default):
+        rule = "needs an slo to be held to, got none"
+        raise SimserveError(f"{scenario.name}: {rule}; give one, such as slo: {{ttft_s: 0.5, tpot_s: 0.05}}")
+
+
+def place_of_pool(scenario: Scenario, name: str, option: str) -> int:
+    """Which pool of the scenario is meant. Raises SimserveError where none is called so."""
+    names = [each.name for each in scenario.cluster.pools]
+    if name not in names:
+        raise SimserveError(f"{option}: must be the name of a pool, got {name}; {did_you_mean(name, names)}")
+    return names.index(name)

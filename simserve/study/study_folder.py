@@ -1,0 +1,31 @@
+"""The folder of a study: its answer as JSON, its rows, the scenario and the page, swapped in whole."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from simserve.tables.columns import Columns
+from simserve.tables.folder import result_folder
+from simserve.tables.kinds import Kind
+from simserve.tables.schema import Field
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table of what was run."""
+
+    name: str
+    """Of its file."""
+    fields: tuple[Field, ...]
+    columns: Columns
+
+
+def write_study(directory: Path, kind: Kind, texts: Mapping[str, str], rows: Rows | None = None) -> None:
+    """Write the files by their names. Raises OutputError if the folder holds something else, or cannot be written."""
+    with result_folder(directory, kind) as folder:
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+        if rows is not None:
+            from simserve.tables.parquet import write_table  # late: pyarrow
+
+            write_table(folder / rows.name, rows.fields, rows.columns)

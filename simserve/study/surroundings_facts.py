@@ -1,0 +1,61 @@
+"""Surroundings facts: what lies around a capacity, as plain data: SLOs and classes alone, the curve, its knees."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.study.capacity import Capacity
+from simserve.study.capacity_facts import point_facts
+from simserve.study.intervals import Estimate
+from simserve.study.knee import LEVEL, RISE, knee
+from simserve.study.point import Point
+from simserve.study.surroundings import Alone, Surroundings
+
+CURVES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What a load is told in."""
+
+    key: str
+    of_scale: Callable[[float], float]
+    """What a load comes to, with the seeds of the answer."""
+
+
+CLIENTS = Unit("concurrency", lambda scale: scale)
+
+
+def requests_per_s(capacity: Capacity) -> Unit:
+    """Rates are told as the answer's seeds have them, so that a curve of fewer seeds lies where it belongs."""
+    return Unit("offered_per_s", lambda scale: scale * capacity.boundary.per_load)
+
+
+def surroundings_facts(found: Surroundings, capacity: Estimate, unit: Unit) -> dict[str, Any]:
+    """`alone`, the highest load for each SLO and class; `curve`, latency by load; `knees`, where it turns."""
+    return {
+        "alone": [_alone(each, capacity, unit) for each in found.alone],
+        "curve": [{**point_facts(point), unit.key: unit.of_scale(point.scale)} for point in found.curve],
+        "knees": {
+            key: {unit.key: turned.load, "light_s": turned.light_s, "rise": RISE, "level": LEVEL}
+            for key in CURVES
+            if (turned := knee([(unit.of_scale(each.scale), each.latency_s(key, LEVEL)) for each in found.curve]))
+        },
+    }
+
+
+def _alone(each: Alone, capacity: Estimate, unit: Unit) -> dict[str, Any]:
+    """The load and its interval, and the room beyond the capacity; a state as of the whole."""
+    found, what, by = each.found, each.criterion, capacity.value * (1 + each.room_frac)
+    common = {"slo": what.slo, "slo_class": what.slo_class, "room_frac": each.room_frac}
+    if isinstance(found, Point):
+        state = "every load" if each.is_met else "no load"
+        more = {"attained_frac": found.share_of(what), "ends_with": _end(found)}
+        return {**common, "state": state, unit.key: {"value": by, "low": None, "high": None}, **more}
+    ends = {key: value / found.load.value * by for key, value in vars(found.load).items()}
+    return {**common, "state": "found", unit.key: ends, "attained_frac": None, "ends_with": _end(found.above)}
+
+
+def _end(above: Point) -> str:
+    """What fails beyond: the queue only grows, or the SLO is missed."""
+    return "queue" if above.is_saturated else "slo"

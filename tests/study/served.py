@@ -1,0 +1,40 @@
+"""Summaries of runs that never ran: shares that meet each SLO as a known function of the load."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+N = 1_000_000
+LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+
+Missed = Mapping[str, Callable[[float], float]]
+"""The share that misses each SLO, by load; no request misses two."""
+
+
+def runs_at(
+    missed: Missed, *, saturates_at: float = float("inf"), classes: Missed | None = None, n: int = N, luck: int = 1
+) -> Callable[[float, Sequence[int]], list[dict[str, Any]]]:
+    """What a search runs; of the odd seeds so many requests miss beside, by bad luck."""
+
+    def run(load: float, seed: int) -> dict[str, Any]:
+        shares = {key: min(1.0, of(load)) for key, of in missed.items()}
+        found = {
+            "seed": seed,
+            "offered_per_s": 10.0 * load,
+            "served_per_s": 9.0 * load,
+            "output_tokens_per_s": 900.0 * load,
+            "slo_attainment": _attained(shares, n, luck * (seed % 2)),
+            "trust": {"saturated": load >= saturates_at},
+            "classes": {
+                name: {"slo_attainment": _attained({"e2e_s": of(load)}, n, 0)} for name, of in (classes or {}).items()
+            },
+        }
+        return found | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}
+
+    return lambda load, seeds: [run(load, seed) for seed in seeds]
+
+
+def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, Any]:
+    n_met = max(0, round(n * (1 - sum(missed.values()))) - n_unlucky)
+    by_slo = {"ttft_s": 1.0, "tpot_s": 1.0} | {key: 1 - share for key, share in missed.items()}
+    return {"n_met": n_met, "n_arrived": n, "frac": n_met / n, "by_slo": by_slo}
