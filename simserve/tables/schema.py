@@ -54,6 +54,8 @@ REQUESTS = _fields("""
     float s: first_sent_s gave_up_s
     int64 tokens: wasted_tokens
     text: tenant
+    float s: front_end_s queue_seats_s queue_blocks_s queue_budget_s queue_turn_s prefill_s prefill_wait_s
+    float s: link_s decode_s interference_s copy_s recompute_s batch_wait_s
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
@@ -71,6 +73,7 @@ STEPS = _fields("""
     category: blocked_by
     int64 query-key pairs: prefill_pairs
     int32 tokens: accepted_tokens
+    float s: interference_s copy_s
 """)
 
 SPANS = _fields("""
