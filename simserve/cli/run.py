@@ -65,10 +65,11 @@ def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
     from simserve.report.answers import Answers
     from simserve.report.groups import group_tables
     from simserve.report.mechanisms import asked_for
+    from simserve.report.slowest import terminal_sentence
     from simserve.report.verdict import prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
     tables = [terminal.table(rows) for rows in (terminal_table(summary), *group_tables(summary))]
     told = terminal.table(asked_for(Answers(summary)))
-    parts = (verdict(summary), *tables, told, prediction(summary), where)
+    parts = (verdict(summary), terminal_sentence(Answers(summary)), *tables, told, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

@@ -54,7 +54,7 @@ ACCEPTED_BYTES = 4
 _PACK_SPAN = Struct("<qqqq").pack
 
 PAUSE_ROW = np.dtype([("request_id", "<i8"), ("left_ps", "<i8"), ("back_ps", "<i8"), ("is_swapped", "<i8")])
-"""A request gave up its blocks at left_ps and had a seat again at back_ps, with all it had computed if it was swapped."""
+"""A request gave up its blocks at left_ps and had a seat again at back_ps; swapped, it had all that it had computed."""
 
 _PACK_PAUSE = Struct("<qqqq").pack
 

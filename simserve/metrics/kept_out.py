@@ -59,7 +59,8 @@ def _reasons(table: Columns) -> Ints:
     """Of each row, the place among REASONS of what it was blocked by; -1 for none."""
     column = table["blocked_by"]
     of_code = [REASONS.index(name) if name in REASONS else -1 for name in column.categories]
-    return np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
+    found: Ints = np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
+    return found
 
 
 def _with_stalls(pieces: _Pieces, at_ps: Ints, reasons: Ints) -> _Pieces:

@@ -8,7 +8,7 @@ from simserve.tables.columns import Columns, Flags, Ints
 from simserve.units import array_to_ps
 
 SCHEDULED, JOINED, LEFT, BACK, SWAPPED_BACK, ENDED = range(6)
-"""What happens to a request; until the next of these it computes its prompt, decodes, waits, computes again, decodes."""
+"""What happens to a request: until the next of these it computes its prompt, decodes, waits, recomputes, decodes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,4 @@ def phases(pauses: Columns, spans: Columns, scheduled_ps: Ints, end_ps: Ints) ->
     was_cut = np.zeros(n, np.bool_)
     was_cut[who[follows[(kind[follows] == SCHEDULED) & (kind[follows + 1] == LEFT)]]] = True
     returned = order[follows[(kind[follows] == SWAPPED_BACK) & (kind[follows + 1] == JOINED)] + 1]
-    return Phases(
-        request, total_ps(SCHEDULED), was_cut, total_ps(LEFT), total_ps(BACK), own_spans[returned - n]
-    )
+    return Phases(request, total_ps(SCHEDULED), was_cut, total_ps(LEFT), total_ps(BACK), own_spans[returned - n])

@@ -11,6 +11,7 @@ from simserve.metrics.phases import Phases, phases
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import Beside, RunTables
+from simserve.tables.schema import SPLIT
 from simserve.units import array_to_ps, array_to_s, to_ps
 
 PARTS = (
@@ -32,19 +33,16 @@ PARTS = (
 )
 """Columns of requests that add up to e2e_s, in the order of a request's life. docs/outputs.md says what each is."""
 
-OWN = tuple(name for name in PARTS if name not in ("transfer_wait_s", "preempted_s"))
-"""Those that are made here; the engine itself writes the others down."""
-
 
 def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[str, Floats]:
-    """The columns of OWN, `(n_requests,)` each, NaN of requests that did not finish.
+    """The columns of SPLIT, `(n_requests,)` each, NaN of requests that did not finish.
 
     Of tables that were read, what they hold: it was made from what no file keeps.
     """
     requests, beside = tables.requests, tables.beside
     if beside is None:
         nothing = np.full(len(requests["arrival_s"]), np.nan)
-        return {name: requests.get(name, nothing) for name in OWN}
+        return {name: requests.get(name, nothing) for name in SPLIT}
     lives = _lives(tables, beside, rows, facts)
     paused = phases(beside.pauses, tables.spans, lives.scheduled_ps, np.where(lives.has_finished, lives.end_ps, -1))
     alone_ps, copy_ps = _decoded(tables, rows, paused.swapped_spans)
