@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from simserve.report.answers import Answers
 from simserve.report.formats import NONE, SHORT, plural, seconds
 from simserve.report.sections import prose, section, table, text
+
+Found = Mapping[str, Mapping[str, Any]]
+"""By latency, what `metrics/slowest.py` found of it."""
 
 ORDER = ("ttft_s", "tpot_s", "e2e_s")
 
@@ -62,7 +66,11 @@ PARTS = {
         "make steps shorter with a lower {budget}",
     ),
     "prefill_s": Part(
-        "Prefill", "k1", 1, "in steps that computed their prompts", "let a prefix cache find what prompts share"
+        "Prefill",
+        "k1",
+        1,
+        "in steps that computed their prompts",
+        "shorten these, or let a prefix cache find what they share",
     ),
     "prefill_wait_s": Part(
         "Waiting inside prefill",
@@ -85,7 +93,7 @@ PARTS = {
         "Interference",
         "k4",
         1,
-        "decoding in the way of other requests' prompts",
+        "held up in decoding by the prompts of others",
         "cut these smaller (long_prefill_token_threshold), or compute them apart (cluster.disaggregate)",
     ),
     "copy_s": Part(
@@ -102,6 +110,9 @@ PARTS = {
     ),
 }
 """In the order of a request's life."""
+
+LONG_ANSWERS = "their answers are longer, so cap max_tokens or let a draft propose tokens (speculation)"
+"""What to do where decode sets the slowest by E2E apart."""
 
 _KNOBS = {
     "sglang": ("max_running_requests", "chunked_prefill_size"),
@@ -123,7 +134,8 @@ def why_slow(answers: Answers, latency: str) -> str | None:
     who = f"The slowest 1 % by {SHORT[latency]} ({plural(found['n'], 'request')}, from {seconds(found['from_s'])})"
     scheduler = str(answers.pools[0].get("scheduler")) if answers.pools else ""
     seats, budget = _KNOBS.get(scheduler, _USUAL_KNOBS)
-    act = part.act.format(seats=seats, budget=budget)
+    is_long = (latency, found["binds"]) == ("e2e_s", "decode_s")
+    act = LONG_ANSWERS if is_long else part.act.format(seats=seats, budget=budget)
     return (
         f"{who} spent {seconds(spent_s)} of {seconds(total_s)}{each} {part.spent}, "
         f"against {seconds(of_all[found['binds']])} for all: {act}."
@@ -151,7 +163,7 @@ def slowest(answers: Answers) -> str:
     return section("slowest", "What the slowest 1 % waited for", note, body)
 
 
-def _slowest(answers: Answers) -> Mapping[str, Mapping[str, object]]:
+def _slowest(answers: Answers) -> Found:
     return (answers.summary.get("time_split") or {}).get("slowest") or {}
 
 
@@ -173,7 +185,7 @@ def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
     return f'<div class="split"><span>{prose(label)}</span><div class="bar">{pieces}</div><b>{total}</b></div>'
 
 
-def _keys(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def _keys(found: Found) -> str:
     bars = [of[who] for of in found.values() for who in ("all", "mean")]
     shown = [
         part
@@ -187,7 +199,7 @@ def _keys(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     return f'<div class="keys">{swatches}</div>'
 
 
-def _table(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+def _table(found: Found) -> str:
     """Every part that anybody had, of all and of the slowest."""
     columns = [(f"{SHORT[latency]}, {who}", of[key]) for latency, of in found.items() for who, key in _WHO]
     rows = [
