@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from simserve import load_scenario, simulate
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -16,11 +18,13 @@ from simserve.engine.tabulate import tabulate
 from simserve.metrics.results import Results
 from simserve.metrics.time_split import PARTS
 from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.tables.columns import Columns
 from simserve.tables.facts import LinkFacts
 from simserve.units import array_to_ps, to_s
 from simserve.workload.trace import Trace
 from tests.agreement import run_both
+from tests.doubles import MS, LineCost, replica_setup, serve, trace
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle import OracleRun
 from tests.oracle_time import Account
@@ -31,6 +35,16 @@ from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, set
 
 SLOWLY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NO_FRONT_END = FrontEnd()
+SHORT = {
+    "agents": "workload.duration_s=100",
+    "chat_burst": "workload.duration_s=100",
+    "mixed_pool": "workload.n_requests=600",
+    "overload": "workload.duration_s=100",
+    "speculation": "workload.n_requests=600",
+    "tenants": "workload.duration_s=100",
+    "two_nodes": "workload.n_requests=600",
+}
+"""Scenarios, and what makes them short."""
 
 
 def split(
@@ -120,3 +134,51 @@ def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup]
 def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
     assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+
+
+@pytest.mark.parametrize(
+    "name", ["agents", "chat_burst", "mixed_pool", "overload", "speculation", "tenants", "two_nodes"]
+)
+def test_the_parts_of_whole_scenarios_are_the_whole_and_means_of_them_the_means_of_latencies(name: str) -> None:
+    results = simulate(load_scenario(f"scenarios/{name}.yaml", overrides=["measure.replays=0", SHORT[name]]))
+    requests = results.columns["requests"]
+    finished = requests["status"].is_("finished")
+    parts = [array_to_ps(requests[part][finished]) for part in PARTS]
+    assert min(int(ps.min()) for ps in parts) >= 0
+    assert (np.sum(parts, axis=0) == array_to_ps(requests["e2e_s"][finished])).all()
+    chosen = finished & requests["in_window"]
+    slowest = results.summary["time_split"]["slowest"]
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        of = slowest[latency]
+        values = requests[latency][chosen]
+        values = np.sort(values[~np.isnan(values)])
+        assert of["n"] == -(-len(values) // 100)
+        assert of["from_s"] == values[-of["n"]]
+        assert sum(of["all"].values()) == pytest.approx(values.mean(), rel=1e-9)
+        assert sum(of["mean"].values()) == pytest.approx(values[-of["n"] :].mean(), rel=1e-9)
+
+
+def test_an_eviction_in_the_midst_of_a_prompt_by_hand() -> None:
+    """Steps of 10 ms and 5 tokens, 4 blocks of 4 tokens. The second prompt gets 1 token at 0 ms and 4 at 10 ms, then no
+    block while the first request decodes; at 50 ms it loses its two blocks to that one, at 60 ms it begins again, and
+    computes to the end once the first request is done at 90 ms.
+    """
+    scheduler = Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False)
+    setup = replica_setup(scheduler, LineCost(step=10 * MS), n_blocks=4, block_size=4)
+    cluster = serve(setup, trace([0.0, 0.0], [4, 12], [9, 1]))
+    requests = split([setup], cluster, NO_FRONT_END)
+    first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
+    assert first == {"prefill_s": 0.01, "decode_s": 0.08}
+    assert second == {"prefill_s": 0.02, "prefill_wait_s": 0.03, "preempted_s": 0.01, "recompute_s": 0.05}
+
+
+def test_what_a_prompt_adds_to_the_steps_of_others_by_hand() -> None:
+    """A step takes 10 ms and 1 ms a token. The first request decodes alone for 11 ms a step; the second comes in its
+    first decode step, with 5 tokens that make the step after it 16 ms long.
+    """
+    setup = replica_setup(cost=LineCost(step=10 * MS, token=MS))
+    cluster = serve(setup, trace([0.0, 0.02], [4, 5], [4, 1]))
+    requests = split([setup], cluster, NO_FRONT_END)
+    first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
+    assert first == {"prefill_s": 0.014, "decode_s": 0.033, "interference_s": 0.005}
+    assert second == {"queue_turn_s": 0.005, "prefill_s": 0.016}
