@@ -100,6 +100,7 @@ def simulate(
         link=link,
         host_tier=served.host_tier,
         drafting_s=served.drafting_s,
+        respond_s=to_s(_front_end(setups).respond_ps),
     )
     return Results.from_run(tables, facts, scenario.to_yaml())
 

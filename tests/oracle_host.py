@@ -109,6 +109,7 @@ class OracleHost:
             self._resume(replica, request, (here, named))
             life.preempted_ps += now_ps - life.preempted_at_ps
             life.preempted_at_ps = -1
+            life.moves.append((now_ps, "swapped_back"))
 
     def _resume(self, replica: "OracleReplica", request: Request, blocks: tuple[list[int], list[int]]) -> None:
         here, named = blocks

@@ -63,6 +63,8 @@ class Life:
     """Tokens that it had room for in its last step, where tokens are proposed."""
     n_decoded: int = 0
     """Decode steps that it was in."""
+    moves: list[tuple[int, str]] = field(default_factory=list)
+    """When it was scheduled, joined those that decode, left, was back, was swapped_back, ended."""
 
     @property
     def held(self) -> int:
@@ -82,6 +84,13 @@ class Step:
     used_blocks: int
     queue_len: int
     accepted_tokens: int = 0
+    alone_ps: int = 0
+    """What its decoding requests would have taken by themselves."""
+    copied_ps: int = 0
+    blocked_by: str | None = None
+    computed: tuple[int, ...] = ()
+    """Rows of the requests whose prompts it computed."""
+    decoded: tuple[int, ...] = ()
 
 
 class OracleReplica:
@@ -99,6 +108,11 @@ class OracleReplica:
         self.wake_ps: int | None = None
         self.must_plan = False
         self.steps: list[Step] = []
+        self.alone_ps = self.copied_ps = 0
+        self.kept_out_by: str | None = None
+        """Of the step in flight: see Step."""
+        self.stalls: list[tuple[int, str]] = []
+        """When nobody stepped though somebody waited, and why."""
         self.n_outstanding = 0
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_tokens
@@ -265,7 +279,9 @@ class OracleReplica:
         plan, decoded, start_ps, shape, used, queue_len = self.step
         n_each = {request: self.tokens_of(self.lives[request]) for request in decoded}
         counts = (shape.prefill_tokens, shape.decode_requests, shape.kv_tokens, used, queue_len)
-        self.steps.append(Step(start_ps, now_ps, *counts, sum(n - 1 for n in n_each.values())))
+        rows = [tuple(r.row for r in chosen) for chosen in ([r for r, _ in plan.prefill], decoded)]
+        times = (self.alone_ps, self.copied_ps, self.kept_out_by)
+        self.steps.append(Step(start_ps, now_ps, *counts, sum(n - 1 for n in n_each.values()), *times, *rows))
         self.step = self.step_end_ps = None
         self.must_plan = True
         scheduler = self.setup.scheduler
@@ -298,6 +314,7 @@ class OracleReplica:
                 self.decoding.append(request)
                 request.phase = Phase.DECODE
                 self.token(request, now_ps)
+                self.lives[request].moves.append((now_ps, "joined"))
                 if (
                     self.setup.role == "prefill"
                     and self.lives[request].output_tokens > 1
@@ -413,6 +430,7 @@ class OracleReplica:
     def end(self, request: Request, now_ps: int) -> None:
         life = self.lives[request]
         life.finished = True
+        life.moves.append((now_ps, "ended"))
         scheduler = self.setup.scheduler
         scheduler.on_leave(request)
         if scheduler.stream:
@@ -529,6 +547,8 @@ class OracleReplica:
             self.plan(now_ps, how)
         else:
             self.wake_ps = plan.wake_at_ps
+            if plan.blocked_by is not None:
+                self.stalls.append((now_ps, plan.blocked_by))
             if not self.running and not self.waiting:
                 self.setup.scheduler.on_idle()
         if self.host:
@@ -562,6 +582,7 @@ class OracleReplica:
         del self.running[request]
         life.n_preemptions += 1
         life.preempted_at_ps = now_ps
+        life.moves.append((now_ps, "left"))
         request.phase = Phase.WAITING
         if self.host and is_swapped:
             life.n_swaps += 1
@@ -586,6 +607,7 @@ class OracleReplica:
                 self.running[request] = None
                 request.phase = Phase.PREFILL
                 self.hold_hits(request)
+                life.moves.append((now_ps, "scheduled" if life.scheduled_ps < 0 else "back"))
                 if life.scheduled_ps < 0:
                     life.scheduled_ps = now_ps
                 if life.preempted_at_ps >= 0:
@@ -605,10 +627,19 @@ class OracleReplica:
         queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
         self.step_end_ps = now_ps + self.step_ps(shape, [self.lives[r].stored for r in decoded])
+        alone = StepShape(decode_requests=len(decoded), kv_tokens=kv_tokens, sampled_rows=len(decoded))
+        self.alone_ps = self.step_ps(alone, [self.lives[r].stored for r in decoded]) if decoded else 0
+        self.copied_ps = 0
+        self.kept_out_by = plan.blocked_by
         if self.host:
             self.host.end_reads()
-            self.step_end_ps += self.host.copy(now_ps)
+            self.copied_ps = self.host.copy(now_ps)
+            self.step_end_ps += self.copied_ps
+            if self.host.swapped and plan.blocked_by is None:
+                self.kept_out_by = "seats" if len(self.running) >= self.setup.scheduler.seats else "blocks"
         if self.stages_free_ps:
+            n_stages = len(self.stages_free_ps)
+            self.alone_ps = n_stages * ((self.alone_ps + n_stages - 1) // n_stages)
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
@@ -686,8 +717,11 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         shapes = [rank.step[3] for rank in stepping if rank.step is not None]
         n_tokens = sum(shape.prefill_tokens + shape.decode_requests for shape in shapes)
         slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
+        n_decoding = sum(shape.decode_requests for shape in shapes)
+        alone_ps = max(rank.alone_ps for rank in stepping) + group[0].setup.cost.group_ps(n_decoding)
         for rank in stepping:
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
+            rank.alone_ps = alone_ps
 
 
 def replicas_of(

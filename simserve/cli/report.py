@@ -5,14 +5,27 @@ from typing import Annotated
 
 import typer
 
+from simserve.cli import trace_file
 
-def report(directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an earlier run wrote.")]) -> None:
+
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an earlier run wrote.")],
+    timeline: trace_file.Timeline = None,
+    timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
+) -> None:
     """Make the page of an earlier run again."""
     from simserve import load_results
     from simserve.cli import terminal
     from simserve.report.page import render
+    from simserve.report.trace import trace
     from simserve.tables.files import replace_text
 
+    chosen = trace_file.check(timeline, timeline_requests, directory)
+    results = load_results(directory)
+    if timeline is not None:
+        drawn = trace(results, chosen)
+        replace_text(timeline, drawn.text)
+        terminal.warnings([drawn.cut] if drawn.cut else [])
     page = directory / "report.html"
-    replace_text(page, render(load_results(directory)))
+    replace_text(page, render(results))
     terminal.result(str(page))

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from simserve.cli import trace_file
+
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
 
@@ -27,30 +29,39 @@ def run(
         Literal["stretch", "full", "none"],
         typer.Option("--steps", help="Rows of steps.parquet: one a stretch, one a step, or no file (nor spans)."),
     ] = "stretch",
+    timeline: trace_file.Timeline = None,
+    timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
     from simserve.cli import terminal
+    from simserve.report.trace import trace
     from simserve.study.uncertainty import predict
+    from simserve.tables.files import replace_text
     from simserve.tables.folder import check_folder
 
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
+    chosen = trace_file.check(timeline, timeline_requests, directory)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
         predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
         if bar:
             bar.show("writing the results")
+        drawn = None if timeline is None else trace(results, chosen)
         results.write(directory, steps=steps, report=None if no_report else _render)
+        if timeline is not None and drawn is not None:
+            replace_text(timeline, drawn.text)
     if as_json:
         terminal.result_json(results.summary)
     elif not quiet:
-        terminal.result(_answer(results.summary, directory, has_page=not no_report))
+        terminal.result(_answer(results.summary, directory, timeline, has_page=not no_report))
     if not quiet:
-        terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
+        cut = [drawn.cut] if drawn is not None and drawn.cut else []
+        terminal.warnings([*results.summary["notes"], *results.summary["warnings"], *cut])
 
 
 def _render(results: "Results") -> str:
@@ -59,16 +70,19 @@ def _render(results: "Results") -> str:
     return render(results)
 
 
-def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
+def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, has_page: bool) -> str:
     """The verdict, the short table, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.answers import Answers
     from simserve.report.groups import group_tables
     from simserve.report.mechanisms import asked_for
+    from simserve.report.slowest import terminal_sentence
     from simserve.report.verdict import prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
+    if timeline is not None:
+        where += f"\n{timeline} (open it in ui.perfetto.dev)"
     tables = [terminal.table(rows) for rows in (terminal_table(summary), *group_tables(summary))]
     told = terminal.table(asked_for(Answers(summary)))
-    parts = (verdict(summary), *tables, told, prediction(summary), where)
+    parts = (verdict(summary), terminal_sentence(Answers(summary)), *tables, told, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

@@ -36,7 +36,7 @@ class Clients:
     ) -> None:
         self._rows, self._recorder, self._offered = rows, recorder, offered
         self._backoff = patience.backoff
-        self._door = Door(front_end)
+        self._door = Door(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -174,7 +174,7 @@ class Clients:
         self._sent.append(row)
         if self.deadlines is not None:
             self.deadlines.sent(row, now_ps)
-        self._at_door.append((self._door.out_ps(now_ps, self._rows.prompt_tokens[row]), row))
+        self._at_door.append((self._door.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
 
     def _has_stopped(self, now_ps: int) -> bool:
         stop_ps = self._offered.stop_sending_ps

@@ -89,7 +89,8 @@ class Cluster:
         gate = None if admission is None else Gate(admission, self.rows, self.recorder, self._send)
         send = self._send if gate is None else gate.send
         self._asker = self._asking_sender(offered, send)
-        self.sender = self._asker or TraceSender(self.clock, self.rows, self.front_end, send, self._all_sent)
+        what = (self.clock, self.rows, self.recorder)
+        self.sender = self._asker or TraceSender(*what, self.front_end, send, self._all_sent)
         on_answer = self._asker.on_answer if self._asker else None
         is_alone = len(ranks) == 1 and self._asker is None
         for setup in setups:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from heapq import heapreplace
 
+from simserve.engine.recorder import Recorder
+
 
 @dataclass(frozen=True)
 class FrontEnd:
@@ -20,13 +22,14 @@ class FrontEnd:
 class Door:
     """The queue of requests that wait to be taken in: they come out in the order in which they were sent."""
 
-    def __init__(self, front_end: FrontEnd) -> None:
+    def __init__(self, front_end: FrontEnd, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._receive_ps, self._token_ps = front_end.receive_ps, front_end.token_ps
         self._free_at_ps = [0] * front_end.n_servers
         self._last_out_ps = 0
 
-    def out_ps(self, sent_ps: int, prompt_tokens: int) -> int:
-        """When the next request, sent then, is through. To be asked in the order of sending."""
+    def out_ps(self, row: int, sent_ps: int, prompt_tokens: int) -> int:
+        """When the next request, sent then, is through; noted down. To be asked in the order of sending."""
         work_ps = self._receive_ps + self._token_ps * prompt_tokens
         begin_ps = self._free_at_ps[0]
         if sent_ps > begin_ps:
@@ -35,4 +38,5 @@ class Door:
         heapreplace(self._free_at_ps, out_ps)
         if out_ps > self._last_out_ps:
             self._last_out_ps = out_ps
+        self._recorder.routed_ps[row] = self._last_out_ps
         return self._last_out_ps

@@ -27,7 +27,8 @@ class Lockstep:
 
     def __init__(self, ranks: Sequence[Rank], cost: CostModel, clock: Clock) -> None:
         self._ranks = ranks
-        self._cost = cost
+        self.cost = cost
+        """What the steps of each of them cost."""
         self._is_stepping = False
         self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].index)
         self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].index)
@@ -51,7 +52,7 @@ class Lockstep:
                 n_tokens += rank.stretch.n_prefill_tokens + rank.stretch.n_decoding
         if not n_tokens:
             return
-        step_ps = slowest_ps + self._cost.group_ps(n_tokens)
+        step_ps = slowest_ps + self.cost.group_ps(n_tokens)
         for rank in self._ranks:
             if rank.stretch is not None:
                 rank.stretch.last(step_ps)

@@ -11,6 +11,11 @@ class Pipeline:
     def __init__(self, n_stages: int) -> None:
         self._free_at_ps = [0] * n_stages
 
+    @property
+    def n_stages(self) -> int:
+        """Which all take a part of a step as long."""
+        return len(self._free_at_ps)
+
     @classmethod
     def join(cls, lanes: "Sequence[Lane]") -> None:
         """Make them the lanes of one pipeline, which has as many stages."""

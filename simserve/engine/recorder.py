@@ -53,7 +53,22 @@ ACCEPTED_BYTES = 4
 
 _PACK_SPAN = Struct("<qqqq").pack
 
-_TIME_COLUMNS = ("scheduled_ps", "first_token_ps", "finish_ps")
+PAUSE_ROW = np.dtype([("request_id", "<i8"), ("left_ps", "<i8"), ("back_ps", "<i8"), ("is_swapped", "<i8")])
+"""A request gave up its blocks at left_ps and had a seat again at back_ps; swapped, it had all that it had computed."""
+
+_PACK_PAUSE = Struct("<qqqq").pack
+
+STALL_ROW = np.dtype([("at_ps", "<i8"), ("blocked_by", "<i8")])
+"""A replica with requests that wait began no step then; until it begins one."""
+
+_PACK_STALL = Struct("<qq").pack
+
+COPY_ROW = np.dtype([("row", "<i8"), ("wait_ps", "<i8")])
+"""A stretch, by its place among those of its replica, that waited so long for copies from or to host memory."""
+
+_PACK_COPY = Struct("<qq").pack
+
+_TIME_COLUMNS = ("scheduled_ps", "first_token_ps", "finish_ps", "routed_ps")
 _COUNT_COLUMNS = (
     "preempted_ps",
     "n_preemptions",
@@ -66,6 +81,7 @@ _COUNT_COLUMNS = (
     "n_swaps",
     "host_cached_tokens",
     "disk_cached_tokens",
+    "chunks_ps",
 )
 
 
@@ -81,6 +97,9 @@ class Recorder:
         # A replica adds its own rows, whole, at each commit.
         self.stretch_rows = [bytearray() for _ in range(n_replicas)]
         self._spans = [bytearray() for _ in range(n_replicas)]
+        self._pauses = bytearray()
+        self._stalls = [bytearray() for _ in range(n_replicas)]
+        self._copies = [bytearray() for _ in range(n_replicas)]
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
 
@@ -94,11 +113,12 @@ class Recorder:
                 column[: len(old)] = old
             self.columns[name] = column
         views = {name: column.data for name, column in self.columns.items()}
-        self.scheduled_ps, self.first_token_ps, self.finish_ps = (views[name] for name in _TIME_COLUMNS)
+        self.scheduled_ps, self.first_token_ps, self.finish_ps, self.routed_ps = (views[name] for name in _TIME_COLUMNS)
         self._preempted, self._n_preemptions, self._n_recomputed, self.status, self._reason, *later = (
             views[name] for name in _COUNT_COLUMNS
         )
-        self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk = later
+        self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk, *later = later
+        (self._chunks,) = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
@@ -139,9 +159,22 @@ class Recorder:
         self._n_preemptions[row] += 1
         self._n_recomputed[row] += n_lost_tokens
 
-    def resume(self, row: int, waited_ps: int) -> None:
+    def resume(self, row: int, left_ps: int, now_ps: int, *, is_swapped: bool = False) -> None:
         """It runs again after a preemption."""
-        self._preempted[row] += waited_ps
+        self._preempted[row] += now_ps - left_ps
+        self._pauses += _PACK_PAUSE(row, left_ps, now_ps, is_swapped)
+
+    def begin_prompt(self, row: int, step_ps: int) -> None:
+        """A step that lasted so long has computed a part of its prompt, not the last, before any preemption."""
+        self._chunks[row] += step_ps
+
+    def stall(self, replica: int, now_ps: int, blocked_code: int) -> None:
+        """Nobody steps though somebody waits."""
+        self._stalls[replica] += _PACK_STALL(now_ps, blocked_code)
+
+    def wait_for_copies(self, replica: int, wait_ps: int) -> None:
+        """The stretch that begins now waits so long for copies."""
+        self._copies[replica] += _PACK_COPY(len(self.stretch_rows[replica]) // STRETCH_ROW.itemsize, wait_ps)
 
     def reject(self, row: int, reason: str) -> None:
         """A request that can never run."""
@@ -168,3 +201,15 @@ class Recorder:
     def spans(self, replica: int) -> NDArray[np.void]:
         """The spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""
         return np.frombuffer(self._spans[replica], SPAN_ROW)
+
+    def pauses(self) -> NDArray[np.void]:
+        """The preemptions that were over before the run was, in the order in which they ended, of PAUSE_ROW."""
+        return np.frombuffer(self._pauses, PAUSE_ROW)
+
+    def stalls(self, replica: int) -> NDArray[np.void]:
+        """When a replica stood still, in order, of STALL_ROW."""
+        return np.frombuffer(self._stalls[replica], STALL_ROW)
+
+    def copies(self, replica: int) -> NDArray[np.void]:
+        """Stretches of a replica that waited for copies, in order, of COPY_ROW."""
+        return np.frombuffer(self._copies[replica], COPY_ROW)

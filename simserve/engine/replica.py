@@ -1,7 +1,8 @@
 """Replica: turns plans into time. Plan, sleep until the stretch ends or the bell rings, commit, plan again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
 from simserve.engine.offered import Rows
@@ -137,6 +138,11 @@ class Replica:
     def on_their_way(self) -> list[Request]:
         """Requests that come from other replicas and do not run here yet."""
         return []
+
+    @property
+    def cost(self) -> CostModel:
+        """What its steps cost."""
+        return self._cost
 
     @property
     def streams(self) -> bool:
@@ -310,7 +316,7 @@ class Replica:
                     if self._follows:
                         self._scheduler.on_leave(request)
         if stretch.chunks:
-            self._commit_chunks(stretch.chunks, now_ps)
+            self._commit_chunks(stretch, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
         if self._coming:
@@ -322,8 +328,8 @@ class Replica:
         self.seats.waiting.extend(request for request, n in self._coming if n <= n_steps)
         self._coming = [(request, n - n_steps) for request, n in self._coming if n > n_steps]
 
-    def _commit_chunks(self, chunks: Sequence[tuple[Request, int]], now_ps: int) -> None:
-        for request, n_tokens in chunks:
+    def _commit_chunks(self, stretch: Stretch, now_ps: int) -> None:
+        for request, n_tokens in stretch.chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if self._caching is not None:
@@ -332,6 +338,8 @@ class Replica:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
                 self._end_prefill(request, now_ps)
+            elif not request.n_preemptions:
+                self._recorder.begin_prompt(request.row, now_ps - stretch.start_ps)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """The prefill is complete and has produced a token; the request decodes on, or is done."""
@@ -442,6 +450,8 @@ class Replica:
             self.decide(now_ps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
+        elif self._blocked_code:
+            self._recorder.stall(self.index, now_ps, self._blocked_code)
         elif self._follows and not seats.running and not seats.waiting:
             self._scheduler.on_idle()
 

@@ -127,7 +127,7 @@ class Seats:
             request.reserved_blocks = -(-reserve_tokens // self.pool.block_size)
             self.pool.reserve(request.reserved_blocks)
         if request.n_preemptions:
-            self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
+            self._recorder.resume(request.row, request.preempted_at_ps, now_ps)
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index

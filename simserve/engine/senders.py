@@ -17,12 +17,13 @@ class TraceSender:
         self,
         clock: Clock,
         rows: Rows,
+        recorder: Recorder,
         front_end: FrontEnd,
         send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
-        self._out_ps = _out_of_the_door(rows, front_end)
+        self._out_ps = _out_of_the_door(rows, recorder, front_end)
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
@@ -51,12 +52,13 @@ class TraceSender:
             self._on_end()
 
 
-def _out_of_the_door(rows: Rows, front_end: FrontEnd) -> Sequence[int]:
+def _out_of_the_door(rows: Rows, recorder: Recorder, front_end: FrontEnd) -> Sequence[int]:
     """When each row of a trace comes to the router."""
     if not front_end.receive_ps and not front_end.token_ps:
         return rows.arrival_ps
-    out_ps = Door(front_end).out_ps
-    return [out_ps(sent_ps, n) for sent_ps, n in zip(rows.arrival_ps, rows.prompt_tokens, strict=True)]
+    out_ps = Door(front_end, recorder).out_ps
+    sent = zip(rows.arrival_ps, rows.prompt_tokens, strict=True)
+    return [out_ps(row, sent_ps, n_tokens) for row, (sent_ps, n_tokens) in enumerate(sent)]
 
 
 class ClosedLoopSender:
@@ -77,7 +79,7 @@ class ClosedLoopSender:
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
-        self._door = Door(front_end)
+        self._door = Door(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -119,7 +121,7 @@ class ClosedLoopSender:
         row = self._n_asked
         self._n_asked = row + 1
         self._rows.arrival_ps[row] = sent_ps
-        self._coming.append((self._door.out_ps(sent_ps, self._rows.prompt_tokens[row]), row))
+        self._coming.append((self._door.out_ps(row, sent_ps, self._rows.prompt_tokens[row]), row))
         if len(self._coming) == 1:
             self._due.set(self._coming[0][0])
 

@@ -45,7 +45,7 @@ class SessionSender:
         self._recorder = recorder
         self._offered = offered
         self._stop_ps = math.inf if offered.stop_sending_ps is None else offered.stop_sending_ps
-        self._door = Door(front_end)
+        self._door = Door(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -164,7 +164,7 @@ class SessionSender:
         sessions.n_unanswered[session] += 1
         self._n_left -= 1
         self._rows.arrival_ps[row] = now_ps
-        self._coming.append((self._door.out_ps(now_ps, self._rows.prompt_tokens[row]), row))
+        self._coming.append((self._door.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
         if row == sessions.first_rows[session]:
             self._on_begun()
 

@@ -73,7 +73,7 @@ class SwappingSeats(Seats):
         self.swapped.popleft()
         self.returned.append(request)
         self.running[request] = None
-        self._recorder.resume(request.row, now_ps - request.preempted_at_ps)
+        self._recorder.resume(request.row, request.preempted_at_ps, now_ps, is_swapped=True)
         self.tier.swap_in(self.view.blocks_for(request.prefilled_tokens), self.take_back(request))
 
     def give_tokens(self, now_ps: int) -> None:

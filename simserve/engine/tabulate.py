@@ -6,10 +6,11 @@ from numpy.typing import NDArray
 from simserve.engine.attempts import attempt_columns
 from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
+from simserve.engine.interference import interference_ps
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
-from simserve.tables.run_tables import RunTables
+from simserve.tables.run_tables import Beside, RunTables
 from simserve.units import array_to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
@@ -30,7 +31,7 @@ def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tupl
         "pool": Categorical(pool, pool_names),
         **attempt_columns(cluster),
     }
-    return RunTables(requests, _steps(cluster), _spans(cluster))
+    return RunTables(requests, _steps(cluster), _spans(cluster), _beside(cluster, sent))
 
 
 def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
@@ -85,6 +86,7 @@ def _steps(cluster: Cluster) -> Columns:
     rows = _columns(per_replica)
     n_steps, first_ps, growth_ps = rows["n_steps"].astype(np.int64), rows["first_ps"], rows["growth_ps"]
     end_ps = rows["start_ps"] + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+    lasts_ps, copies_ps = end_ps - rows["start_ps"], _copies(cluster, lengths)
     counters = ("prefill_tokens", "prefill_pairs", "decode_requests", "kv_tokens", "kv_blocks_used")
     return {
         "replica": np.repeat(np.arange(len(lengths), dtype=np.int32), lengths),
@@ -96,9 +98,25 @@ def _steps(cluster: Cluster) -> Columns:
         "first_step_s": array_to_s(first_ps),
         "last_step_s": array_to_s(first_ps + growth_ps * (n_steps - 1)),
         **{name: rows[name] for name in (*counters, "kv_blocks_reserved", "queue_len")},
-        "blocked_by": Categorical(rows["blocked_by"].astype(np.int32), tuple(name or "" for name in BLOCKED_BY)),
+        "blocked_by": _blocked_by(rows["blocked_by"]),
         "accepted_tokens": rows["accepted_tokens"],
+        "interference_s": array_to_s(interference_ps(cluster.replicas, per_replica, lasts_ps - copies_ps)),
+        "copy_s": array_to_s(copies_ps),
     }
+
+
+def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
+    return Categorical(codes.astype(np.int32), tuple(name or "" for name in BLOCKED_BY))
+
+
+def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
+    """How long each row waited for copies."""
+    waits_ps = np.zeros(sum(lengths), np.int64)
+    for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
+        copies = cluster.recorder.copies(index)
+        copies = copies[copies["row"] < n_rows]  # the run may have ended before that step
+        waits_ps[first + copies["row"]] = copies["wait_ps"]
+    return waits_ps
 
 
 def _columns(per_replica: list[NDArray[np.void]]) -> Columns:
@@ -118,12 +136,39 @@ def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
 def _spans(cluster: Cluster) -> Columns:
     per_replica = [cluster.recorder.spans(replica.index) for replica in cluster.replicas]
     rows = _columns(per_replica)
-    place = np.empty(cluster.rows.capacity, np.int64)
-    place[cluster.sender.rows_sent] = np.arange(cluster.sender.n_sent)
     return {
-        "request_id": place[rows["request_id"]],
+        "request_id": _places(cluster)[rows["request_id"]],
         "replica": np.repeat(np.arange(len(per_replica), dtype=np.int32), list(map(len, per_replica))),
         "first_step": rows["first_step"],
         "last_step": rows["last_step"],
         "join_s": array_to_s(rows["join_ps"]),
     }
+
+
+def _beside(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Beside:
+    recorder = cluster.recorder
+    routed_ps, arrival_ps = recorder.columns["routed_ps"][sent], cluster.rows.arrivals[sent]
+    stalls = [recorder.stalls(replica.index) for replica in cluster.replicas]
+    pauses, stalled = recorder.pauses(), _columns(stalls)
+    return Beside(
+        routed_s=array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps)),
+        chunks_s=array_to_s(recorder.columns["chunks_ps"][sent]),
+        pauses={
+            "request_id": _places(cluster)[pauses["request_id"]],
+            "left_s": array_to_s(pauses["left_ps"]),
+            "back_s": array_to_s(pauses["back_ps"]),
+            "is_swapped": pauses["is_swapped"] > 0,
+        },
+        stalls={
+            "replica": np.repeat(np.arange(len(stalls), dtype=np.int32), list(map(len, stalls))),
+            "at_s": array_to_s(stalled["at_ps"]),
+            "blocked_by": _blocked_by(stalled["blocked_by"]),
+        },
+    )
+
+
+def _places(cluster: Cluster) -> NDArray[np.int64]:
+    """The place of each row among those that were sent."""
+    place = np.empty(cluster.rows.capacity, np.int64)
+    place[cluster.sender.rows_sent] = np.arange(cluster.sender.n_sent)
+    return place

@@ -50,6 +50,7 @@ class Tiered(Replica):
             return
         if wait_ps:
             stretch.last(stretch.first_ps + wait_ps)
+            self._recorder.wait_for_copies(self.index, wait_ps)
         if swapping is not None:
             self._go_on(swapping, stretch)
 

@@ -32,6 +32,8 @@ class DecodeRows:
     span_last: Ints
     accepted_tokens: Any
     """What the steps of each row gave beyond a token a member."""
+    places: Any
+    """Which rows of the table these are: a slice or whole numbers."""
 
     def __len__(self) -> int:
         return len(self.n_steps)
@@ -84,6 +86,7 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
         span_first,
         span_last,
         steps["accepted_tokens"][rows],
+        rows,
     )
 
 

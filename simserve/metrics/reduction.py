@@ -12,6 +12,7 @@ from simserve.metrics.latency import latency_columns
 from simserve.metrics.mechanisms import Measured
 from simserve.metrics.stats import Distribution, distribution
 from simserve.metrics.summary import summary
+from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilisation import utilisation
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
@@ -43,6 +44,7 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     answers_whole = _answers_whole(requests, facts)
     rows = decode_rows(tables.steps, spans)
     requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
+    requests |= split_columns(tables, rows, facts)
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
     requests |= {"in_window": window.has, "slo_met": all_met(met)}
     counted = finished & window.has

@@ -13,6 +13,7 @@ from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
 from simserve.metrics.saturation import is_saturated
+from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.throughput import throughput
 from simserve.metrics.trust import cautions, trust
@@ -55,6 +56,7 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
         **throughput(requests, window),
         "slo_attainment": attained,
         "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **told,
         "kv": kv_use(facts),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from simserve.report import cards, groups, sections
+from simserve.report import cards, groups, sections, slowest
 from simserve.report.answers import Answers
 from simserve.report.charts import Figure, by_prompt, cdf
 from simserve.report.document import document
@@ -35,6 +35,7 @@ def render(results: "Results") -> str:
         sections.header(answers),
         sections.trust(answers),
         cards.latency(answers, evidence, figures),
+        slowest.slowest(answers),
         cards.timeline(answers, evidence, figures),
         sections.percentiles(answers),
         groups.classes(answers),

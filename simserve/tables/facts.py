@@ -128,6 +128,8 @@ class RunFacts:
     """Targets of requests of a named class; all others have those of `slo`."""
     drafting_s: tuple[float, ...] = ()
     """Time that each rank spent on proposals."""
+    respond_s: float = 0.0
+    """From the end of a step until the client has its token."""
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:

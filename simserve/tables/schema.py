@@ -34,7 +34,24 @@ def _fields(text: str) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-REQUESTS = _fields("""
+SPLIT = (
+    "front_end_s",
+    "queue_seats_s",
+    "queue_blocks_s",
+    "queue_budget_s",
+    "queue_turn_s",
+    "prefill_s",
+    "prefill_wait_s",
+    "link_s",
+    "decode_s",
+    "interference_s",
+    "copy_s",
+    "recompute_s",
+    "batch_wait_s",
+)
+"""Columns of requests that the metrics make from what no file keeps; of a run that was read they stay as written."""
+
+REQUESTS = _fields(f"""
     id: request_id
     float s: arrival_s
     int64 tokens: prompt_tokens output_tokens max_tokens
@@ -54,6 +71,7 @@ REQUESTS = _fields("""
     float s: first_sent_s gave_up_s
     int64 tokens: wasted_tokens
     text: tenant
+    float s: {" ".join(SPLIT)}
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
@@ -71,6 +89,7 @@ STEPS = _fields("""
     category: blocked_by
     int64 query-key pairs: prefill_pairs
     int32 tokens: accepted_tokens
+    float s: interference_s copy_s
 """)
 
 SPANS = _fields("""

@@ -127,6 +127,8 @@ class Teller:
                 "queue_len": 0,
                 "blocked_by": "",
                 "accepted_tokens": 0,
+                "interference_s": 0.0,
+                "copy_s": 0.0,
             }
             | more
         )
@@ -298,6 +300,7 @@ _INT32 |= {"accepted_tokens"}
 _STEP_COLUMNS = (
     "replica step decode_step n_steps start_s end_s first_step_s last_step_s prefill_tokens prefill_pairs "
     "decode_requests kv_tokens kv_blocks_used kv_blocks_reserved queue_len blocked_by accepted_tokens"
+    " interference_s copy_s"
 )
 _SPAN_COLUMNS = "request_id replica first_step last_step join_s"
 

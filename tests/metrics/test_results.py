@@ -17,7 +17,7 @@ from simserve.metrics.results import Results, load_results
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import DERIVED, REQUESTS, SPANS, STEPS, TABLES
+from simserve.tables.schema import DERIVED, REQUESTS, SPANS, SPLIT, STEPS, TABLES
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
 
 SLO = {"ttft_s": 2.0, "itl_s": 0.5}
@@ -130,6 +130,19 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "gave_up_s",
         "wasted_tokens",
         "tenant",
+        "front_end_s",
+        "queue_seats_s",
+        "queue_blocks_s",
+        "queue_budget_s",
+        "queue_turn_s",
+        "prefill_s",
+        "prefill_wait_s",
+        "link_s",
+        "decode_s",
+        "interference_s",
+        "copy_s",
+        "recompute_s",
+        "batch_wait_s",
     ]
     assert list(results.steps.columns)[:15] == [
         "replica",
@@ -297,7 +310,7 @@ def columns_of(fields: Any, columns: Columns) -> set[str]:
 
 def test_the_schemas_name_what_the_engine_hands_over_and_nothing_else() -> None:
     run, _ = story()
-    assert columns_of(REQUESTS, run.requests) == set(DERIVED)
+    assert columns_of(REQUESTS, run.requests) == {*DERIVED, *SPLIT}
     assert columns_of(STEPS, run.steps) == set()
     assert columns_of(SPANS, run.spans) == set()
 

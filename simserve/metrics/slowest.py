@@ -1,0 +1,99 @@
+"""Slowest: what the slowest requests waited for, set beside all of them: the question "why this p99"."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.time_split import PARTS
+from simserve.metrics.window import Window
+from simserve.tables.columns import Columns, Floats
+from simserve.tables.facts import RunFacts
+
+SLOWEST_FRAC = 0.01
+"""The slowest of them, at least one."""
+
+BEFORE_FIRST = (
+    "front_end_s",
+    "queue_seats_s",
+    "queue_blocks_s",
+    "queue_budget_s",
+    "queue_turn_s",
+    "prefill_s",
+    "prefill_wait_s",
+)
+"""Parts that are over when the first token comes, unless the answer leaves whole."""
+
+Parts = Mapping[str, Floats]
+
+
+def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
+    """Means of each part over the window's finished requests, of all of them and of the slowest by each latency.
+
+    None where nothing finished, or where nobody has split the time.
+    """
+    chosen = requests["status"].is_("finished") & window.has
+    parts = {name: requests[name][chosen] for name in PARTS}
+    if not chosen.any() or any(np.isnan(values).any() for values in parts.values()):
+        return None
+    table = {name: requests[name][chosen] for name in LATENCIES} | {
+        name: requests[name][chosen] for name in ("first_token_s", "finish_s", "output_tokens")
+    }
+    first = _until_first(parts, table, pushes=facts.link is not None and facts.link.how == "push")
+    slowest = {}
+    for latency, measure in LATENCIES.items():
+        slowest[latency] = _of_slowest(table[latency], measure(parts, first, table))
+    return {"parts": list(PARTS), "mean": _means(parts, np.ones(int(chosen.sum()), np.bool_)), "slowest": slowest}
+
+
+def _until_first(parts: Parts, table: Columns, *, pushes: bool) -> Parts:
+    """What of each part was before the first token, so that they add up to ttft_s.
+
+    Of evictions that is the rest; first the waiting, for who is evicted waits before it computes again.
+    """
+    is_all = table["first_token_s"] == table["finish_s"]
+    before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
+    found = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
+    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(found.values()))
+    rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # what is less is rounding
+    waited_s = np.minimum(rest_s, parts["preempted_s"])
+    found["preempted_s"] = found["preempted_s"] + waited_s
+    found["recompute_s"] = found["recompute_s"] + (rest_s - waited_s)
+    return found
+
+
+def _a_token(parts: Parts, first: Parts, table: Columns) -> Parts:
+    """What of each part was after the first token, per token, so that they add up to tpot_s."""
+    n_gaps = np.maximum(table["output_tokens"] - 1, 1)
+    return {name: (values - first[name]) / n_gaps for name, values in parts.items()}
+
+
+LATENCIES: dict[str, Callable[[Parts, Parts, Columns], Parts]] = {
+    "ttft_s": lambda parts, first, table: first,
+    "tpot_s": _a_token,
+    "e2e_s": lambda parts, first, table: parts,
+}
+"""By which requests are slow, and what of each part is in that latency."""
+
+
+def _of_slowest(latency_s: Floats, parts: Parts) -> dict[str, Any] | None:
+    """The slowest requests by one latency: where they begin, their means, those of all, and what sets them apart."""
+    known = np.flatnonzero(~np.isnan(latency_s))
+    if not len(known):
+        return None
+    n = int(np.ceil(SLOWEST_FRAC * len(known)))
+    slow = known[np.argsort(latency_s[known], kind="stable")[-n:]]
+    mean, of_all = _means(parts, slow), _means(parts, known)
+    more = {name: mean[name] - of_all[name] for name in PARTS}
+    binds = max(more, key=lambda name: more[name])
+    return {
+        "n": n,
+        "from_s": float(latency_s[slow].min()),
+        "mean": mean,
+        "all": of_all,
+        "binds": binds if more[binds] > 0 else None,
+    }
+
+
+def _means(parts: Parts, chosen: Any) -> dict[str, float]:
+    return {name: float(parts[name][chosen].mean()) for name in PARTS}

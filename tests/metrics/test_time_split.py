@@ -1,0 +1,184 @@
+"""Every request's time is split as the oracle does that looks at every instant, and the parts add up to its E2E."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from simserve import load_scenario, simulate
+from simserve.engine.cluster import Cluster
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import tabulate
+from simserve.metrics.results import Results
+from simserve.metrics.time_split import PARTS
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
+from simserve.tables.columns import Columns
+from simserve.tables.facts import LinkFacts
+from simserve.units import array_to_ps, to_s
+from simserve.workload.trace import Trace
+from tests.agreement import run_both
+from tests.doubles import MS, LineCost, replica_setup, serve, trace
+from tests.metrics.stories import pool_facts, run_facts
+from tests.oracle import OracleRun
+from tests.oracle_time import Account
+from tests.test_oracle_handoff import layered, one_stage
+from tests.test_oracle_host_tier import offloading, swapping
+from tests.test_oracle_speculation import speculating
+from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
+
+SLOWLY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NO_FRONT_END = FrontEnd()
+SHORT = {
+    "agents": "workload.duration_s=100",
+    "chat_burst": "workload.duration_s=100",
+    "mixed_pool": "workload.n_requests=600",
+    "overload": "workload.duration_s=100",
+    "speculation": "workload.n_requests=600",
+    "tenants": "workload.duration_s=100",
+    "two_nodes": "workload.n_requests=600",
+}
+"""Scenarios, and what makes them short."""
+
+
+def split(
+    replicas: list[ReplicaSetup], cluster: Cluster, front_end: FrontEnd, how: Disaggregation | None = None
+) -> Columns:
+    """The table of requests that metrics make of a run."""
+    ranks = [setup for setup in replicas for _ in range(setup.n_ranks)]
+    run = tabulate(cluster, np.arange(len(ranks), dtype=np.int32), tuple(f"p{i}" for i in range(len(ranks))))
+    pools = tuple(
+        replace(pool_facts(n_replicas=1, streamed=rank.scheduler.stream), role=rank.role, name=f"p{i}")
+        for i, rank in enumerate(ranks)
+    )
+    link = how and LinkFacts(1.0, to_s(how.link.latency_ps), False, 1.0, "push" if how.is_pushed else "pull")
+    facts = run_facts(run, pools=pools, link=link, respond_s=to_s(front_end.respond_ps))
+    return Results.from_run(run, facts, "").columns["requests"]
+
+
+def assert_split(
+    requests: Columns, truth: OracleRun, front_end: FrontEnd = NO_FRONT_END, how: Disaggregation | None = None
+) -> None:
+    """As the oracle's account of each picosecond, and exactly the whole."""
+    parts = {name: array_to_ps(np.nan_to_num(requests[name])) for name in PARTS}
+    finished = np.flatnonzero(requests["status"].is_("finished")).tolist()
+    assert len(finished) == sum(life.finish_ps >= 0 for life in truth.lives.values())
+    for row in finished:
+        mine = {name: int(ps[row]) for name, ps in parts.items() if ps[row]}
+        assert mine == Account(truth, truth.lives[row], front_end, how).parts()
+    total_ps = np.sum(list(parts.values()), axis=0)
+    assert (total_ps[finished] == array_to_ps(requests["e2e_s"][finished])).all()
+    assert all(np.isnan(requests["decode_s"][row]) for row in range(len(total_ps)) if row not in finished)
+
+
+@SLOWLY
+@given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
+def test_of_replicas_pipelines_and_ranks(
+    replicas: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
+) -> None:
+    cluster, truth = run_both(replicas, router, load, concurrency, front_end)
+    assert_split(split(replicas, cluster, front_end), truth, front_end)
+
+
+@SLOWLY
+@given(disaggregated(), links(), traces(), st.none() | st.integers(1, 5), st.booleans())
+def test_of_prefill_and_decode_replicas(
+    replicas: list[ReplicaSetup], link: LinkSpec, load: Trace, concurrency: int | None, is_pushed: bool
+) -> None:
+    cluster, truth = run_both(replicas, RoundRobin, load, concurrency, link=link, is_pushed=is_pushed)
+    how = Disaggregation(RoundRobin(), link, is_pushed)
+    assert_split(split(replicas, cluster, NO_FRONT_END, how), truth, NO_FRONT_END, how)
+
+
+@SLOWLY
+@given(one_stage(), layered(), traces())
+def test_of_prompts_that_are_sent_as_they_are_computed(
+    replicas: list[ReplicaSetup], link: LinkSpec, load: Trace
+) -> None:
+    cluster, truth = run_both(replicas, RoundRobin, load, None, link=link, is_pushed=True)
+    how = Disaggregation(RoundRobin(), link, is_pushed=True)
+    assert_split(split(replicas, cluster, NO_FRONT_END, how), truth, NO_FRONT_END, how)
+
+
+@SLOWLY
+@given(caching().filter(lambda found: found[0].role == "both"), st.data())
+def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
+    load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
+    cluster, truth = run_both(replicas, RoundRobin, load, None)
+    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+
+
+@SLOWLY
+@given(swapping(), traces())
+def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace) -> None:
+    cluster, truth = run_both(replicas, RoundRobin, load, None)
+    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+
+
+@SLOWLY
+@given(offloading().filter(lambda found: found[0].role == "both"), st.data())
+def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
+    load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
+    cluster, truth = run_both(replicas, RoundRobin, load, None)
+    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+
+
+@settings(SLOWLY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@given(speculating(setups()), traces(), st.none() | st.integers(1, 5))
+def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
+    cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
+    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+
+
+@pytest.mark.parametrize(
+    "name", ["agents", "chat_burst", "mixed_pool", "overload", "speculation", "tenants", "two_nodes"]
+)
+def test_the_parts_of_whole_scenarios_are_the_whole_and_means_of_them_the_means_of_latencies(name: str) -> None:
+    results = simulate(load_scenario(f"scenarios/{name}.yaml", overrides=["measure.replays=0", SHORT[name]]))
+    requests = results.columns["requests"]
+    finished = requests["status"].is_("finished")
+    parts = [array_to_ps(requests[part][finished]) for part in PARTS]
+    assert min(int(ps.min()) for ps in parts) >= 0
+    assert (np.sum(parts, axis=0) == array_to_ps(requests["e2e_s"][finished])).all()
+    chosen = finished & requests["in_window"]
+    slowest = results.summary["time_split"]["slowest"]
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        of = slowest[latency]
+        values = requests[latency][chosen]
+        values = np.sort(values[~np.isnan(values)])
+        assert of["n"] == -(-len(values) // 100)
+        assert of["from_s"] == values[-of["n"]]
+        assert sum(of["all"].values()) == pytest.approx(values.mean(), rel=1e-9)
+        assert sum(of["mean"].values()) == pytest.approx(values[-of["n"] :].mean(), rel=1e-9)
+
+
+def test_an_eviction_in_the_midst_of_a_prompt_by_hand() -> None:
+    """Steps of 10 ms and 5 tokens, 4 blocks of 4 tokens. The second prompt gets 1 token at 0 ms and 4 at 10 ms, then no
+    block while the first request decodes; at 50 ms it loses its two blocks to that one, at 60 ms it begins again, and
+    computes to the end once the first request is done at 90 ms.
+    """
+    scheduler = Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False)
+    setup = replica_setup(scheduler, LineCost(step=10 * MS), n_blocks=4, block_size=4)
+    cluster = serve(setup, trace([0.0, 0.0], [4, 12], [9, 1]))
+    requests = split([setup], cluster, NO_FRONT_END)
+    first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
+    assert first == {"prefill_s": 0.01, "decode_s": 0.08}
+    assert second == {"prefill_s": 0.02, "prefill_wait_s": 0.03, "preempted_s": 0.01, "recompute_s": 0.05}
+
+
+def test_what_a_prompt_adds_to_the_steps_of_others_by_hand() -> None:
+    """A step takes 10 ms and 1 ms a token. The first request decodes alone for 11 ms a step; the second comes in its
+    first decode step, with 5 tokens that make the step after it 16 ms long.
+    """
+    setup = replica_setup(cost=LineCost(step=10 * MS, token=MS))
+    cluster = serve(setup, trace([0.0, 0.02], [4, 5], [4, 1]))
+    requests = split([setup], cluster, NO_FRONT_END)
+    first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
+    assert first == {"prefill_s": 0.014, "decode_s": 0.033, "interference_s": 0.005}
+    assert second == {"queue_turn_s": 0.005, "prefill_s": 0.016}
