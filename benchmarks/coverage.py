@@ -21,7 +21,7 @@ from simserve.metrics.batches import hanging
 from simserve.metrics.intervals import ENOUGH, mean_interval, percentile_interval, share_interval
 from simserve.metrics.steadiness import Steadiness, steadiness
 from simserve.metrics.window import measured_window
-from simserve.study.intervals import mean_of
+from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.tables.columns import Categorical, Columns
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ def m_m_1(load: float, n: int, generator: np.random.Generator, *, begins_empty: 
 
 
 def queue(arrival_s: Floats, service_s: Floats, first_wait_s: float = 0.0) -> Queue:
-    """Lindley (1952): waits are a walk of services less gaps, lifted by its lowest point so far where that is below 0."""
+    """Lindley (1952): waits are a walk of services less gaps, lifted by its lowest point so far below 0."""
     walk = first_wait_s + np.concatenate([[0.0], np.cumsum(service_s[:-1] - np.diff(arrival_s))])
     wait_s = walk - np.minimum(np.minimum.accumulate(walk), 0.0)
     return Queue(arrival_s, arrival_s + wait_s, arrival_s + wait_s + service_s)
@@ -109,16 +109,16 @@ def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
 def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
     """Likewise of replications, whose figures are independent."""
     sojourns = [run.sojourn_s for run in runs]
-    samples = {"mean": ([values.mean() for values in sojourns], 1 / (1 - load))}
+    n_worth = sum(len(each) / hanging(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True))
+    found = {"mean": (mean_of([float(each.mean()) for each in sojourns]), 1 / (1 - load))}
     for level in LEVELS:
-        samples[f"p{level:g}"] = ([np.percentile(each, level) for each in sojourns], quantile_s(load, level / 100))
+        values = [float(np.percentile(each, level)) for each in sojourns]
+        estimate = percentile_of(values, 1 - level / 100, n_worth / len(runs))
+        found[f"p{level:g}"] = (estimate, quantile_s(load, level / 100))
     for share in SHARES:
-        samples[f"SLO {share:.0%}"] = ([np.mean(each <= quantile_s(load, share)) for each in sojourns], share)
-    found = {}
-    for name, (values, truth) in samples.items():
-        estimate = mean_of([float(value) for value in values])
-        found[name] = (estimate.low <= truth <= estimate.high, True)
-    return found
+        values = [float(np.mean(each <= quantile_s(load, share))) for each in sojourns]
+        found[f"SLO {share:.0%}"] = (share_of(values, n_worth), share)
+    return {name: (each.low <= truth <= each.high, math.isfinite(each.high)) for name, (each, truth) in found.items()}
 
 
 def state_of(load: float, n: int, generator: np.random.Generator) -> Steadiness:

@@ -1,11 +1,13 @@
 """`simserve run`: simulate one scenario, write its files, and say how it went."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
@@ -27,6 +29,17 @@ def run(
         Literal["stretch", "full", "none"],
         typer.Option("--steps", help="Rows of steps.parquet: one a stretch, one a step, or no file (nor spans)."),
     ] = "stretch",
+    replications: Annotated[
+        int | None,
+        typer.Option("--replications", metavar="R", help="Runs with seeds of their own; all figures have intervals."),
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option("--precision", metavar="SHARE", help="As many runs as half an interval of that share takes."),
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="MEASURE", help="Of which; ttft_s.p99 unless it says otherwise.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -39,9 +52,16 @@ def run(
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
+    wanted = None
+    if (replications, precision, of) != (None, None, None):
+        from simserve.study.replicated import add_replications, asked
+
+        wanted = asked(replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
         predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
+        if wanted is not None:
+            add_replications(loaded, results, wanted, _counter(bar))
         if bar:
             bar.show("writing the results")
         results.write(directory, steps=steps, report=None if no_report else _render)
@@ -51,6 +71,11 @@ def run(
         terminal.result(_answer(results.summary, directory, has_page=not no_report))
     if not quiet:
         terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
+
+
+def _counter(bar: "ProgressBar | None") -> "Callable[[int, int], None] | None":
+    """Tells the bar of replications done."""
+    return None if bar is None else lambda n, of: bar.show(f"replication {n} of {of} more")
 
 
 def _render(results: "Results") -> str:
@@ -65,10 +90,11 @@ def _answer(summary: dict[str, Any], directory: Path, *, has_page: bool) -> str:
     from simserve.report.answers import Answers
     from simserve.report.groups import group_tables
     from simserve.report.mechanisms import asked_for
-    from simserve.report.verdict import prediction, terminal_table, verdict
+    from simserve.report.verdict import how_sure, prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
-    tables = [terminal.table(rows) for rows in (terminal_table(summary), *group_tables(summary))]
+    tables = [terminal.table(rows) for rows in group_tables(summary)]
     told = terminal.table(asked_for(Answers(summary)))
-    parts = (verdict(summary), *tables, told, prediction(summary), where)
+    latencies = (terminal.table(terminal_table(summary)), how_sure(Answers(summary)))
+    parts = (verdict(summary), *latencies, *tables, told, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

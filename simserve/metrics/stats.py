@@ -12,12 +12,6 @@ from simserve.tables.columns import Floats
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 """What every latency is reported at."""
 
-FEW_FOR_P99 = 1000
-"""Below so many requests a p99 rests on fewer than ten of them, and is a guess."""
-
-FEW_FOR_P999 = 10_000
-"""Likewise for a p99.9."""
-
 
 @dataclass(frozen=True)
 class Distribution:

@@ -4,9 +4,9 @@ import math
 from typing import Any
 
 from simserve.metrics.batches import LEAST
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999
 from simserve.metrics.intervals import ENOUGH
 from simserve.metrics.kv import NEAR_LIMIT_FRAC, unverified_peak_frac
-from simserve.metrics.stats import FEW_FOR_P99, FEW_FOR_P999
 from simserve.metrics.steadiness import Steadiness
 from simserve.metrics.window import Window
 from simserve.tables.facts import RunFacts
@@ -63,7 +63,7 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
             "the window did not, and count as misses"
         )
     if found["interval_too_narrow"] and not found["saturated"]:
-        said.append(_too_short(window.n_requests, found["n_worth"], found["steady"]))
+        said.append(too_short(window.n_requests, found["n_worth"], found["steady"]))
     if window.ends_with == "last finish":
         said.append(
             "all requests of the window were sent at one instant, so rates divide by the time to the last answer"
@@ -71,7 +71,7 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
     return said
 
 
-def _too_short(n: int, n_worth: float, state: str) -> str:
+def too_short(n: int, n_worth: float, state: str) -> str:
     """Why intervals are too narrow, and how long a run would do."""
     steady = ", and whether the queue is steady cannot be told" if state == "undetermined" else ""
     return (
