@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.tables.columns import Floats
+from simserve.tables.columns import Flags, Floats
 
 T_95: Mapping[int, float] = {20: 2.093024, 8: 2.364624}
 """Two-sided 95 % quantiles of Student's t with n - 1 degrees of freedom, by the number n of batches."""
@@ -37,7 +37,7 @@ class Batches:
     """Of all values."""
 
     @classmethod
-    def of(cls, values: Floats) -> "Batches | None":
+    def of(cls, values: Floats | Flags) -> "Batches | None":
         """None of too few values."""
         n = len(values)
         if n < LEAST:

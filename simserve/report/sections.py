@@ -144,7 +144,7 @@ def _latency_tile(answers: Answers, key: str) -> str:
     if ends is not None:
         lines.insert(0, prose(f"{between(ends)}"))
     within = answers.number("slo_attainment", "by_slo", key)
-    if within is not None and key in answers.slo and not answers.classes:
+    if within is not None and key in answers.slo and not answers.classes and not answers.replications:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
         lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
     return tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)

@@ -13,7 +13,8 @@ from simserve.tables.columns import Flags, Floats
 def chain(n: int, stay: float, seed: int) -> Flags:
     """Outcomes that keep their value with a probability, half of them true in the long run."""
     change = np.random.default_rng(seed).random(n) > stay
-    return np.cumsum(change) % 2 == 1
+    outcomes: Flags = np.cumsum(change) % 2 == 1
+    return outcomes
 
 
 def test_student_quantiles_are_those_of_the_distribution() -> None:

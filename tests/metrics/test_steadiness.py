@@ -112,13 +112,13 @@ def test_a_burst_that_drains_does_not_grow() -> None:
 
 
 def test_a_start_up_that_levels_off_does_not_grow() -> None:
-    arrival_s = np.arange(1000.0)  # each stays for 300 s, so the backlog rises for a third of the run
+    arrival_s = np.arange(1000, dtype=np.float64)  # each stays for 300 s, so the backlog rises for a third of the run
     assert told(requests_of(arrival_s, arrival_s + 300.5), rows_of(served(arrival_s, 0.1))).state != "growing"
 
 
 def test_a_closed_loop_is_steady() -> None:
     """64 clients: as many are in the system at the end as at the start."""
-    finish_s = np.arange(1, 6401) * 0.1
+    finish_s: Floats = np.arange(1, 6401, dtype=np.float64) * 0.1
     arrival_s = np.concatenate([np.zeros(64), finish_s[:-64]])
     assert told(requests_of(arrival_s, finish_s)).state == "steady"
 
