@@ -27,6 +27,9 @@ LEAST_GROWTH_REQUESTS = 10
 LEAST_RATIO = 1.5
 """A backlog that was there all along and grows by less than half is a busy cluster, not a losing one."""
 
+FREE_FRAC = 0.9
+"""Where the head of the queue was free to start for so much of the time there is hardly a queue that could grow."""
+
 AT_CAPACITY = 7.0
 MOST_FREE_FRAC = 0.07
 """At capacity a queue is empty for about AT_CAPACITY / sqrt(n requests) of the time at most, below it for a fixed
@@ -58,7 +61,7 @@ def steadiness(requests: Columns, steps: Columns, window: Window, replica_pool: 
     growth = _growth(batches.means)
     if _goes_on(backlog, batches.means) and growth >= GROWS:
         state = "growing"
-    elif n_worth >= SETTLES:
+    elif n_worth >= SETTLES or free_frac >= FREE_FRAC:
         state = "steady"
     elif free_frac <= min(AT_CAPACITY / math.sqrt(len(backlog)), MOST_FREE_FRAC):
         state = "critical"

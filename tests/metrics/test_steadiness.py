@@ -136,6 +136,19 @@ def test_a_request_finds_who_came_before_and_is_not_gone() -> None:
     assert found_there(requests).tolist() == [0.0, 1.0, 1.0, 2.0, 0.0]
 
 
+def test_where_hardly_anybody_is_kept_waiting_there_is_no_queue_that_could_be_unsteady() -> None:
+    arrival_s = np.arange(300, dtype=np.float64)
+    stays_s = np.where(np.arange(300) < 150, 40.5, 20.5)  # the load changes once, so the backlog does
+    free = {"replica": np.zeros(0, np.int32), "start_s": np.zeros(0), "end_s": np.zeros(0)}
+    free |= {"blocked_by": Categorical(np.zeros(0, np.int32), BLOCKED)}
+    found = told(requests_of(arrival_s, arrival_s + stays_s), free)
+    assert found.n_worth < 20
+    assert (found.free_frac, found.state) == (1.0, "steady")
+    held_up = {"replica": np.zeros(1, np.int32), "start_s": np.zeros(1), "end_s": np.array([100.0])}
+    held_up |= {"blocked_by": Categorical(np.ones(1, np.int32), BLOCKED)}
+    assert told(requests_of(arrival_s, arrival_s + stays_s), held_up).state == "undetermined"
+
+
 def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
     requests = requests_of(np.linspace(0.0, 10.0, 101), np.linspace(0.0, 10.0, 101) + 0.05)
     codes = np.array([BLOCKED.index("seats"), 0, BLOCKED.index("blocks")], np.int32)
