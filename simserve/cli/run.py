@@ -1,5 +1,6 @@
 """`simserve run`: simulate one scenario, write its files, and say how it went."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -8,6 +9,7 @@ import typer
 from simserve.cli import trace_file
 
 if TYPE_CHECKING:
+    from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
@@ -31,6 +33,17 @@ def run(
     ] = "stretch",
     timeline: trace_file.Timeline = None,
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
+    replications: Annotated[
+        int | None,
+        typer.Option("--replications", metavar="R", help="Runs with seeds of their own; all figures have intervals."),
+    ] = None,
+    precision: Annotated[
+        float | None,
+        typer.Option("--precision", metavar="SHARE", help="As many runs as half an interval of that share takes."),
+    ] = None,
+    of: Annotated[
+        str | None, typer.Option("--of", metavar="MEASURE", help="Of which; ttft_s.p99 unless it says otherwise.")
+    ] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -46,9 +59,16 @@ def run(
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
     chosen = trace_file.check(timeline, timeline_requests, directory)
+    wanted = None
+    if (replications, precision, of) != (None, None, None):
+        from simserve.study.replicated import add_replications, asked
+
+        wanted = asked(replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
         predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
+        if wanted is not None:
+            add_replications(loaded, results, wanted, _counter(bar))
         if bar:
             bar.show("writing the results")
         drawn = None if timeline is None else trace(results, chosen)
@@ -64,6 +84,11 @@ def run(
         terminal.warnings([*results.summary["notes"], *results.summary["warnings"], *cut])
 
 
+def _counter(bar: "ProgressBar | None") -> "Callable[[int, int], None] | None":
+    """Tells the bar of replications done."""
+    return None if bar is None else lambda n, of: bar.show(f"replication {n} of {of} more")
+
+
 def _render(results: "Results") -> str:
     from simserve.report.page import render
 
@@ -77,12 +102,14 @@ def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, 
     from simserve.report.groups import group_tables
     from simserve.report.mechanisms import asked_for
     from simserve.report.slowest import terminal_sentence
-    from simserve.report.verdict import prediction, terminal_table, verdict
+    from simserve.report.verdict import how_sure, prediction, terminal_table, verdict
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
     if timeline is not None:
         where += f"\n{timeline} (open it in ui.perfetto.dev)"
-    tables = [terminal.table(rows) for rows in (terminal_table(summary), *group_tables(summary))]
-    told = terminal.table(asked_for(Answers(summary)))
-    parts = (verdict(summary), terminal_sentence(Answers(summary)), *tables, told, prediction(summary), where)
+    answers = Answers(summary)
+    latencies = (terminal.table(terminal_table(summary)), how_sure(answers))
+    tables = [terminal.table(rows) for rows in group_tables(summary)]
+    told = terminal.table(asked_for(answers))
+    parts = (verdict(summary), terminal_sentence(answers), *latencies, *tables, told, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

@@ -92,7 +92,7 @@ def progress_line(progress: "Progress", wall_s: float) -> str:
 
 def _aligned(column: Sequence[str]) -> list[str]:
     width = max(map(len, column))
-    is_numeric = all(cell[:1] in set("0123456789-–≤<>") or not cell for cell in column[1:])
+    is_numeric = all(cell[:1] in set("0123456789-–≤≥<>~") or not cell for cell in column[1:])
     return [cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column]
 
 

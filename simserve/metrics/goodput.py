@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.stats import share_interval
+from simserve.metrics.batches import hanging
+from simserve.metrics.intervals import share_interval
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
@@ -57,19 +58,19 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> d
     everything = all_met(met)
     if everything is None:
         return None
-    outcomes = everything[window.has].astype(np.float64)
+    outcomes = everything[window.has]
     n_arrived = len(outcomes)
-    n_met = int(outcomes.sum())
+    n_met = int(np.count_nonzero(outcomes))
     status = requests["status"]
     n_rejected = int(np.count_nonzero(status.is_("rejected") & window.has))
     n_finished = int(np.count_nonzero(status.is_("finished") & window.has))
-    interval = share_interval(outcomes)
+    interval = share_interval(outcomes, hanging(requests["found_there"][window.has]))
     return {
         "frac": _share(n_met, n_arrived),
         "low_frac": interval.low_frac if interval else None,
         "high_frac": interval.high_frac if interval else None,
         "confidence": 0.95,
-        "interval": "batch means, at least Wilson's",
+        "interval": "Wilson's, for as many independent requests as batch means tell",
         "n_batches": interval.n_batches if interval else None,
         "correlated": interval.correlated if interval else None,
         "denominator": "arrived in the window",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.metrics.decode_rows import DecodeRows
+from simserve.metrics.intervals import Ends, mean_interval
 from simserve.metrics.progressions import Census, Progressions, census, order_statistics, singles
-from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated
+from simserve.metrics.stats import EMPTY, PERCENTILES, Distribution, interpolated, level_name
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
@@ -68,6 +69,19 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
         return EMPTY
     percentiles = _percentiles(gaps, found)
     return Distribution(found.n, found.mean / PS_PER_S, found.std / PS_PER_S, percentiles, found.highest / PS_PER_S)
+
+
+def itl_intervals(requests: Columns, counts: Flags, found: Distribution) -> dict[str, Ends | None]:
+    """Of the mean of all gaps, from the sum and the number of each request's; percentiles have none within one run.
+
+    A mean of gaps is a ratio of two means over requests, which errs as the mean of what each request has too much.
+    """
+    n_gaps = (requests["output_tokens"][counts] - 1).astype(np.float64)
+    none = {level_name(level): None for level in PERCENTILES}
+    if not found.n:
+        return {"mean": None, **none}
+    total_s = requests["finish_s"][counts] - requests["first_token_s"][counts]
+    return {"mean": mean_interval(found.mean + (total_s - found.mean * n_gaps) / n_gaps.mean()), **none}
 
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:

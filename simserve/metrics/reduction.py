@@ -1,23 +1,27 @@
 """Reduction: from the engine's tables to everything reported of a run; each step is a file of this package."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from simserve.metrics.backlog import found_there
+from simserve.metrics.batches import hanging
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.goodput import all_met, met_by_goal
-from simserve.metrics.itl import largest_gaps, pooled_itl
+from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
 from simserve.metrics.mechanisms import Measured
-from simserve.metrics.stats import Distribution, distribution
+from simserve.metrics.stats import Distribution, distribution, with_intervals
 from simserve.metrics.summary import summary
 from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
 from simserve.metrics.utilisation import utilisation
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
 from simserve.metrics.window import measured_window
-from simserve.tables.columns import Columns, Flags
+from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import REQUESTS
@@ -46,9 +50,12 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
     requests |= split_columns(tables, rows, facts)
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
-    requests |= {"in_window": window.has, "slo_met": all_met(met)}
+    requests |= {"in_window": window.has, "slo_met": all_met(met), "found_there": found_there(requests)}
     counted = finished & window.has
-    latencies = _latencies(requests, counted, rows, spans, answers_whole)
+    sample = partial(with_intervals, hang=hanging(requests["found_there"][window.has]))
+    latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
+    if not any(pool.speculation for pool in facts.pools):  # gaps are then between chunks, which requests do not count
+        latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
     series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
     use = utilisation(series.window_work, window.duration_s, facts)
     fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
@@ -74,13 +81,18 @@ def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
 
 
 def _latencies(
-    requests: Columns, counted: Flags, rows: DecodeRows, spans: Columns, answers_whole: Flags
+    requests: Columns,
+    counted: Flags,
+    rows: DecodeRows,
+    spans: Columns,
+    answers_whole: Flags,
+    sample: Callable[[Floats], Distribution] = distribution,
 ) -> dict[str, Distribution]:
     """Of the requests that count, which are the finished ones of the window."""
     found = {}
     for name in SAMPLED:
         values = requests[name][counted]
-        found[name] = distribution(values[~np.isnan(values)])
+        found[name] = sample(values[~np.isnan(values)])
     n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
     itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
     return {"ttft_s": found["ttft_s"], "tpot_s": found["tpot_s"], "itl_s": itl, **found}

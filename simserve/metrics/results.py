@@ -16,7 +16,7 @@ from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
 from simserve.tables.folder import check_folder, result_folder
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import TABLES
+from simserve.tables.schema import MORE_TABLES, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +37,7 @@ class Results:
         vllm_bench: dict[str, Any],
     ) -> None:
         self.columns = columns
-        """The tables as numpy columns, by the names of `tables.schema.TABLES`; steps and spans may be missing."""
+        """The tables as numpy columns, by their names in `tables.schema`; not all have steps, spans, replications."""
         self.facts = facts
         self.scenario_yaml = scenario_yaml
         self.summary = summary
@@ -71,6 +71,11 @@ class Results:
         """One row a replica and interval."""
         return self._frame("timeseries")
 
+    @cached_property
+    def replications(self) -> "pd.DataFrame":
+        """One row a seed. Raises OutputError where the run had none but its own."""
+        return self._frame("replications")
+
     def write(
         self, directory: str | Path, steps: StepRows = "stretch", report: Callable[["Results"], str] | None = None
     ) -> None:
@@ -101,14 +106,16 @@ class Results:
                 from simserve.tables.full_steps import full_steps
 
                 columns = full_steps(columns)
-            write_table(folder / f"{name}.parquet", TABLES[name], columns, facts if name == "requests" else None)
+            fields = (TABLES | MORE_TABLES)[name]
+            write_table(folder / f"{name}.parquet", fields, columns, facts if name == "requests" else None)
 
     def _frame(self, name: str) -> "pd.DataFrame":
         from simserve.tables.frames import frame
 
         if name not in self.columns:
-            raise OutputError(f"{name}: this run was written without them; run it again without --steps none")
-        return frame(TABLES[name], self.columns[name])
+            remedy = "with --replications" if name in MORE_TABLES else "without --steps none"
+            raise OutputError(f"{name}: this run was written without them; run it again {remedy}")
+        return frame((TABLES | MORE_TABLES)[name], self.columns[name])
 
 
 def load_results(directory: str | Path) -> Results:
@@ -121,7 +128,7 @@ def load_results(directory: str | Path) -> Results:
     summary = read_json(folder / "summary.json")
     tables = {
         name: read_table(folder / f"{name}.parquet", fields)
-        for name, fields in TABLES.items()
+        for name, fields in (TABLES | MORE_TABLES).items()
         if _is_there(folder, name)
     }
     wall_s = float(summary.get("wall_s") or 0.0)
@@ -134,8 +141,8 @@ def load_results(directory: str | Path) -> Results:
 
 
 def _is_there(folder: Path, name: str) -> bool:
-    """Steps and spans may have been left out."""
-    return name not in ("steps", "spans") or (folder / f"{name}.parquet").exists()
+    """Steps and spans may have been left out; most runs have no replications."""
+    return name not in ("steps", "spans", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
 
 
 def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:

@@ -12,9 +12,9 @@ from simserve.metrics.goodput import attainment, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
-from simserve.metrics.saturation import is_saturated
 from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
+from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
 from simserve.metrics.trust import cautions, trust
 from simserve.metrics.utilisation import Shares
@@ -29,8 +29,8 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
     requests, facts, window = run.requests, run.facts, run.window
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
     attained = attainment(requests, window, run.met)
-    correlated = bool(attained and attained["correlated"])
-    found = trust(facts, window, is_saturated(requests, window), correlated, fates["finished"])
+    queue = steadiness(requests, run.steps, window, facts.replica_pool)
+    found = trust(facts, window, queue, fates["finished"])
     told = mechanisms(run)
     warnings = (facts.warnings, cautions(found, facts, window, fates["finished"]), class_cautions(told["classes"]))
     return {
@@ -71,7 +71,8 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
 
 def _latency(found: Distribution) -> dict[str, Any]:
     percentiles = {level_name(level): value for level, value in found.percentiles.items()}
-    return {"n": found.n, "mean": found.mean, "std": found.std, **percentiles, "max": found.highest}
+    numbers = {"n": found.n, "mean": found.mean, "std": found.std, **percentiles, "max": found.highest}
+    return numbers | {"intervals": dict(found.intervals)}
 
 
 def _pool(pool: PoolFacts, use: Shares) -> dict[str, Any]:

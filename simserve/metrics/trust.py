@@ -1,14 +1,18 @@
 """Trust: which of the numbers stand on firm ground, and in plain words which do not."""
 
+import math
 from typing import Any
 
+from simserve.metrics.batches import LEAST
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999
+from simserve.metrics.intervals import ENOUGH
 from simserve.metrics.kv import NEAR_LIMIT_FRAC, unverified_peak_frac
-from simserve.metrics.stats import FEW_FOR_P99
+from simserve.metrics.steadiness import Steadiness
 from simserve.metrics.window import Window
 from simserve.tables.facts import RunFacts
 
 
-def trust(facts: RunFacts, window: Window, saturated: bool, correlated: bool, n_finished: int) -> dict[str, Any]:
+def trust(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> dict[str, Any]:
     """What a reader should know before leaning on the numbers."""
     peak_frac = unverified_peak_frac(facts)
     return {
@@ -17,8 +21,13 @@ def trust(facts: RunFacts, window: Window, saturated: bool, correlated: bool, n_
         "kv_limit_is_a_guess": peak_frac > NEAR_LIMIT_FRAC,
         "n_requests": window.n_requests,
         "n_enough_for_p99": n_finished >= FEW_FOR_P99,
-        "saturated": saturated,
-        "interval_too_narrow": correlated,
+        "n_enough_for_p999": n_finished >= FEW_FOR_P999,
+        "saturated": queue.state == "growing",
+        "steady": queue.state,
+        "n_worth": queue.n_worth,
+        "growth": queue.growth,
+        "free_frac": queue.free_frac,
+        "interval_too_narrow": window.n_requests >= LEAST and queue.n_worth < ENOUGH,
     }
 
 
@@ -36,6 +45,11 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
             "the backlog grew through the whole window: more arrives than is served, and latencies say how long the "
             "run was rather than how good the cluster is"
         )
+    if found["steady"] == "critical":
+        said.append(
+            "the queue wanders and hardly ever empties, as at capacity: it grows with the square root of time, so "
+            "latencies say how long the run was; offer a little less"
+        )
     if found["kv_limit_is_a_guess"]:
         said.append(
             f"KV cache use reached {unverified_peak_frac(facts):.0%} of a number of blocks that is an estimate; give "
@@ -48,12 +62,20 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
             f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} of "
             "the window did not, and count as misses"
         )
-    if found["interval_too_narrow"]:
-        said.append(
-            "outcomes hang together over long stretches, so the attainment's interval is too narrow; run longer"
-        )
+    if found["interval_too_narrow"] and not found["saturated"]:
+        said.append(too_short(window.n_requests, found["n_worth"], found["steady"]))
     if window.ends_with == "last finish":
         said.append(
             "all requests of the window were sent at one instant, so rates divide by the time to the last answer"
         )
     return said
+
+
+def too_short(n: int, n_worth: float, state: str) -> str:
+    """Why intervals are too narrow, and how long a run would do."""
+    steady = ", and whether the queue is steady cannot be told" if state == "undetermined" else ""
+    return (
+        f"requests hang together so long that {n:,} tell about as much as {max(n_worth, 1):.0f} independent ones: "
+        f"intervals are too narrow{steady}; make the run {math.ceil(ENOUGH / max(n_worth, 1))} times as long, or add "
+        "--replications 10"
+    )

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from simserve.tables.columns import Columns, Flags, Floats, Ints
+from simserve.metrics.backlog import found_there
+from simserve.tables.columns import Columns, Floats, Ints
 
 BATCH = 5
 FEWEST_BATCHES = 40
@@ -18,7 +19,7 @@ def warm_up_requests(requests: Columns) -> int | None:
     is_served = ~requests["status"].is_("rejected")
     waited = is_served & ~np.isnan(requests["ttft_s"])
     found = [
-        _row_of(np.flatnonzero(is_served), settled_after(_found_there(requests, is_served))),
+        _row_of(np.flatnonzero(is_served), settled_after(found_there(requests)[is_served])),
         _row_of(np.flatnonzero(waited), settled_after(requests["ttft_s"][waited])),
     ]
     return None if None in found else max(row for row in found if row is not None)
@@ -40,14 +41,6 @@ def settled_after(series: Floats) -> int | None:
     errors = (squares - sums**2 / left) / left**2
     best = int(np.argmin(errors[: n - BATCH]))  # a few values at the end are alike by chance
     return best * BATCH if best <= n // 2 else None
-
-
-def _found_there(requests: Columns, is_served: Flags) -> Floats:
-    """Requests in the system when each of those served comes, `(n_served,)`."""
-    arrival_s, finish_s = requests["arrival_s"][is_served], requests["finish_s"][is_served]
-    left_before = np.searchsorted(np.sort(finish_s[~np.isnan(finish_s)]), arrival_s, side="right")
-    found: Floats = np.arange(len(arrival_s)) - left_before.astype(np.float64)
-    return found
 
 
 def _row_of(rows: Ints, place: int | None) -> int | None:

@@ -4,14 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.formats import LATENCIES, count, number, plural, rate, share
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
+from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
 
+FAR_FRAC = 0.5
+"""Of a limit: were a hundredth of latencies beyond it, and their tail no heavier than exponential, a tenth would be
+beyond half of it."""
+
 UNEVEN = 3
 """How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
+
+
+FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
+"""Finished requests below which a percentile is a guess."""
+
+QUEUES = {
+    "steady": "steady",
+    "critical": "at capacity",
+    "growing": "growing",
+    "undetermined": "too short a run to tell",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,9 @@ class Answers:
     def classes(self) -> dict[str, "Answers"]:
         """The run as each class of requests had it."""
         found = self.summary.get("classes") or {}
-        return {name: Answers({**self.summary, **own, "classes": None}) for name, own in found.items()}
+        return {
+            name: Answers({**self.summary, **own, "classes": None, "replications": None}) for name, own in found.items()
+        }
 
     @property
     def judged_class(self) -> str | None:
@@ -64,18 +81,45 @@ class Answers:
     def tenants(self) -> dict[str, "Answers"]:
         """The run as each tenant had it."""
         found = self.summary.get("tenants") or {}
-        return {name: Answers({**self.summary, **own, "classes": None}) for name, own in found.items()}
+        return {
+            name: Answers({**self.summary, **own, "classes": None, "replications": None}) for name, own in found.items()
+        }
 
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
         return round(self.number("requests", fate) or 0)
 
     def number(self, *path: str) -> float | None:
-        """The number at a path of keys."""
+        """The number at a path of keys; its mean over replications, where there are any."""
+        over_runs = self._over_runs(".".join(path))
+        if over_runs is not None:
+            return number(over_runs["mean"])
         found: Any = self.summary
         for key in path:
             found = found.get(key) if isinstance(found, Mapping) else None
         return number(found)
+
+    @property
+    def replications(self) -> Mapping[str, Any] | None:
+        """What the summary says of all runs; None where there is but one."""
+        return self.summary.get("replications")
+
+    def _over_runs(self, key: str) -> Mapping[str, Any] | None:
+        found: Mapping[str, Any] | None = (self.replications or {}).get("measures", {}).get(key)
+        return found
+
+    def sureness(self, latency: str, level: str) -> tuple[float, float | None] | None:
+        """Where a percentile lies with 95 %, as far as chance goes; no high end where the run cannot bound it above."""
+        over_runs = self._over_runs(f"{latency}.{level}")
+        if over_runs is not None:
+            low, high = number(over_runs["low"]), number(over_runs["high"])
+            return None if low is None else (low, high)
+        found = ((self.summary.get(latency) or {}).get("intervals") or {}).get(level)
+        return None if found is None else (float(found[0]), number(found[1]))
+
+    def is_guess(self, level: str) -> bool:
+        """Too few requests finished for a p99, or a p99.9."""
+        return self.n("finished") < FEWEST.get(level, 0)
 
     def percentile(self, latency: str, level: str) -> float | None:
         """A percentile of a latency: `percentile("ttft_s", "p99")`."""
@@ -95,7 +139,18 @@ class Answers:
     def attainment_interval(self) -> tuple[float, float] | None:
         """Its 95 % interval, where the run is long enough for one."""
         low, high = self.number("slo_attainment", "low_frac"), self.number("slo_attainment", "high_frac")
+        over_runs = self._over_runs("slo_attainment.frac")
+        if over_runs is not None:
+            low, high = number(over_runs["low"]), number(over_runs["high"])
         return None if low is None or high is None else (low, high)
+
+    @property
+    def is_far_below(self) -> bool:
+        """Nobody missed, and nobody came near: then a run too short to count on rare misses is answer enough."""
+        if self.attainment != 1 or not self.slo:
+            return False
+        highest = {key: self.number(key, "max") for key in self.slo}
+        return all(value is not None and value <= FAR_FRAC * self.slo[key] for key, value in highest.items())
 
     @property
     def worst_slo(self) -> str | None:
@@ -114,8 +169,21 @@ class Answers:
 
     @property
     def is_saturated(self) -> bool:
-        """More arrived than was served, as long as requests came."""
-        return self.trusts("saturated")
+        """More arrived than was served, as long as requests came; in most runs, where there are several."""
+        return self.queue_state == "growing" if self.replications else self.trusts("saturated")
+
+    @property
+    def queue_state(self) -> str | None:
+        """steady, critical, growing or undetermined; of several runs what at least half of them are, or worse."""
+        if not self.replications:
+            return (self.summary.get("trust") or {}).get("steady")
+        states, n = self.replications["states"], self.replications["n"]
+        so_many = 0
+        for state in ("growing", "critical", "undetermined", "steady"):
+            so_many += states.get(state, 0)
+            if 2 * so_many > n:
+                return state
+        return None
 
     @property
     def preempted_frac(self) -> float | None:
@@ -130,7 +198,10 @@ class Answers:
     @property
     def asked(self) -> str:
         """What arrived in the window: `8,927 attempts`, or `12,000 requests` where nobody asked again."""
-        return plural(self.n("arrived"), "attempt" if self.has_retries else "request")
+        what = "attempt" if self.has_retries else "request"
+        if self.replications:
+            return f"{plural(self.replications['n_requests'], what)} in {self.replications['n']} runs"
+        return plural(self.n("arrived"), what)
 
     @property
     def reasons(self) -> dict[str, int]:
@@ -174,13 +245,15 @@ class Answers:
             return "nothing"
         if self.is_saturated:
             return "saturated"
+        if self.queue_state == "critical":
+            return "critical"
         judged = self.judged
         if judged.attainment is None:
             return "none"
         if judged.attainment_interval is None:
             return "few" if judged.attainment >= SURELY_MISSED_FRAC else "missed"
         low, high = judged.attainment_interval
-        if low < GOAL_FRAC <= high:
+        if low < GOAL_FRAC <= high and not judged.is_far_below:
             return "edge"
         return "met" if judged.attainment >= GOAL_FRAC else "missed"
 
@@ -201,6 +274,7 @@ class Answers:
             ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
             ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
             ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
+            ("Queue", QUEUES.get(self.queue_state or "", NONE)),
             ("Busy", share(at("busy_frac"))),
             ("FLOP utilisation (MFU)", share(at("mfu"))),
             ("Bandwidth utilisation (MBU)", share(at("mbu"))),

@@ -40,6 +40,17 @@ def seconds(value: Any) -> str:
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
+def span(low: Any, high: Any) -> str:
+    """Two durations as a range in one unit: `277–387 ms`, `0.91–1.20 s`; `≥ 277 ms` where the high end is open."""
+    low_s, high_s = number(low), number(high)
+    if low_s is None:
+        return NONE
+    if high_s is None:
+        return f"≥ {seconds(low_s)}"
+    scale, unit = (1e3, "ms") if high_s < 0.9995 else (1.0, "s")
+    return f"{_figures(low_s * scale)}–{_figures(high_s * scale)} {unit}"
+
+
 def share(value: Any) -> str:
     """A share 0..1 as a percentage; what is not all never reads as 100 %, what is not none never as 0 %."""
     frac = number(value)

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 def render(results: "Results") -> str:
     """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
     answers, evidence = Answers(results.summary), gather(results)
+    first = Answers({**results.summary, "replications": None})  # of whose requests the charts are
     figures = {
         name: drawn
         for name, drawn in (
-            ("ttft", _cdf(answers, evidence.ttft_s, evidence, "ttft_s")),
-            ("tpot", _cdf(answers, evidence.tpot_s, evidence, "tpot_s")),
-            ("prompt", _by_prompt(answers, evidence)),
-            ("time", _timeline(answers, evidence)),
+            ("ttft", _cdf(first, evidence.ttft_s, evidence, "ttft_s")),
+            ("tpot", _cdf(first, evidence.tpot_s, evidence, "tpot_s")),
+            ("prompt", _by_prompt(first, evidence)),
+            ("time", _timeline(first, evidence)),
         )
         if drawn is not None
     }

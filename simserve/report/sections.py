@@ -22,7 +22,18 @@ from simserve.report.formats import (
 from simserve.report.mechanisms import mechanisms
 from simserve.report.replicas import COLUMNS, ReplicaRow
 from simserve.report.trust import cautions
-from simserve.report.verdict import HEADLINES, LEVELS, between, detail, latency_cells, prediction
+from simserve.report.verdict import (
+    HEADLINES,
+    LEVELS,
+    SURENESS,
+    between,
+    detail,
+    how_sure,
+    latency_cells,
+    over_runs,
+    prediction,
+    sureness_cells,
+)
 
 MARKS = {
     "met": "✓",
@@ -30,6 +41,7 @@ MARKS = {
     "edge": "≈",
     "few": "…",
     "saturated": "▲",
+    "critical": "△",
     "nothing": "∅",
     "unmeasured": "∅",
     "none": "○",
@@ -72,7 +84,10 @@ def _setup(answers: Answers) -> str:
     measured = f"{answers.asked} in {seconds(window_s)}" if window_s else "No window"
     warmup_s = answers.number("window", "start_s")
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
-    return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.</p>'
+    runs = ""
+    if answers.replications:
+        runs = f" Figures are means over {over_runs(answers)}; charts, replicas, classes and tenants are of the first."
+    return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.{prose(runs)}</p>'
 
 
 def pool_words(pool: Mapping[str, Any]) -> str:
@@ -129,7 +144,7 @@ def _latency_tile(answers: Answers, key: str) -> str:
     if ends is not None:
         lines.insert(0, prose(f"{between(ends)}"))
     within = answers.number("slo_attainment", "by_slo", key)
-    if within is not None and key in answers.slo and not answers.classes:
+    if within is not None and key in answers.slo and not answers.classes and not answers.replications:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
         lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
     return tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)
@@ -150,14 +165,14 @@ def trust_list(said: Sequence[str], otherwise: str) -> str:
 def percentiles(answers: Answers) -> str:
     """One table of every latency, p50 to p99.9."""
     head = ["", *LEVELS, *(["SLO"] if answers.slo else [])]
-    rows = [
-        (f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(answers, key))
-        for key, meaning in LATENCIES.items()
-    ]
+    rows = []
+    for key, meaning in LATENCIES.items():
+        rows.append((f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(answers, key)))
+        rows += [(f"<small>{prose(SURENESS)}</small>", cells) for cells in sureness_cells(answers, key)]
     of_all = ", of all classes together" if len(answers.classes) > 1 else ""
     note = "TPOT leaves out the first token; ITL pools every gap of every request."
     who = f"Requests that arrived in the window{of_all}."
-    return section("percentiles", "Percentiles", f"{who} {note}", table(head, rows))
+    return section("percentiles", "Percentiles", f"{who} {note} {how_sure(answers)}", table(head, rows))
 
 
 def use(answers: Answers) -> str:

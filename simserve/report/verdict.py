@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.answers import Answers
+from simserve.report.answers import FEWEST, Answers
 from simserve.report.formats import (
     LATENCIES,
+    NONE,
     SHORT,
     count,
     goal,
@@ -18,6 +19,7 @@ from simserve.report.formats import (
     seconds,
     share,
     slo_terms,
+    span,
 )
 from simserve.report.remedy import in_the_end, lost, remedy, replicas_needed
 
@@ -28,10 +30,14 @@ HEADLINES = {
     "missed": "Misses the SLO",
     "none": "No SLO to meet",
     "saturated": "Saturated",
+    "critical": "At capacity",
     "nothing": "Nothing finished",
     "unmeasured": "Nothing was measured",
 }
 """The verdict in a few words, by `Answers.state`."""
+
+SURENESS = "95 %"
+"""What a row of intervals is called."""
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 GOAL = f"{GOAL_FRAC * 100:.4g} %"
@@ -68,17 +74,59 @@ def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Percentiles of each latency as text; the first row names the columns, the last column is the SLO, if any."""
     answers = Answers(summary)
     rows: list[tuple[str, ...]] = [("", *LEVELS, *(["SLO"] if answers.slo else []))]
-    return rows + [(SHORT[key], *latency_cells(answers, key)) for key in LATENCIES]
+    for key in LATENCIES:
+        rows.append((SHORT[key], *latency_cells(answers, key)))
+        rows += [(SURENESS, *cells) for cells in sureness_cells(answers, key)]
+    return rows
 
 
 def latency_cells(answers: Answers, key: str) -> list[str]:
-    """The percentiles of a latency as text, and its goal where the scenario has goals."""
-    cells = [seconds(answers.percentile(key, level)) for level in LEVELS]
+    """The percentiles of a latency as text, guesses marked, and its goal where the scenario has goals."""
+    cells = [_marked(seconds(answers.percentile(key, level)), answers.is_guess(level)) for level in LEVELS]
     return [*cells, goal(answers.slo.get(key))] if answers.slo else cells
+
+
+def sureness_cells(answers: Answers, key: str) -> list[list[str]]:
+    """A row with where each percentile lies as far as chance goes; none where nothing is known of any."""
+    ends = [answers.sureness(key, level) for level in LEVELS]
+    if not any(ends):
+        return []
+    return [[NONE if each is None else span(*each) for each in ends]]
+
+
+def how_sure(answers: Answers) -> str:
+    """What the rows of intervals are, and what marks a guess; nothing where there are neither."""
+    said = []
+    if any(answers.sureness(key, level) for key in LATENCIES for level in LEVELS):
+        where = f"Means over {over_runs(answers)}; " if answers.replications else ""
+        said.append(f"{where}{SURENESS}: where the value of endless runs lies, as far as chance goes")
+        said.append("≥: too short a run to say where it ends")
+    guesses = [level for level in LEVELS if answers.is_guess(level) and answers.n("finished")]
+    if guesses:
+        least = listed([f"{count(FEWEST[level])} for a {level}" for level in guesses])
+        said.append(f"~: a guess, with fewer requests than {least}")
+    return f"{'. '.join(said)}." if said else ""
+
+
+def over_runs(answers: Answers) -> str:
+    """`10 runs (seeds 0 to 9)`."""
+    found = answers.replications or {"seeds": [0]}
+    return f"{len(found['seeds'])} runs (seeds {found['seeds'][0]} to {found['seeds'][-1]})"
+
+
+def _marked(cell: str, is_guess: bool) -> str:
+    return f"~{cell}" if is_guess and cell != NONE else cell
 
 
 def detail(answers: Answers) -> str:
     """The rest of the verdict's sentence; with classes it is about the one that fares worst."""
+    said = _of_worst(answers)
+    if answers.queue_state == "undetermined" and answers.state in ("met", "edge", "missed", "none"):
+        return f"{said.removesuffix('.')}; whether the queue is steady, so short a run cannot tell."
+    return said
+
+
+def _of_worst(answers: Answers) -> str:
     state, worst = answers.state, answers.judged_class
     if worst is None or state not in ("met", "edge", "few", "missed"):
         return _SENTENCES[state](answers)
@@ -96,9 +144,10 @@ def _met(answers: Answers) -> str:
 
 
 def _edge(answers: Answers) -> str:
+    what = "these runs" if answers.replications else "this run"
     return (
-        f"{_attained(answers)}, too close to {GOAL} to tell from this run; "
-        "make it longer, or add a little capacity, before you rely on it."
+        f"{_attained(answers)}, too close to {GOAL} to tell from {what}; "
+        "make it longer, run it with more seeds (--replications), or add a little capacity, before you rely on it."
     )
 
 
@@ -131,6 +180,15 @@ def _saturated(answers: Answers) -> str:
     )
 
 
+def _critical(answers: Answers) -> str:
+    served = rate(answers.number("served_per_s"))
+    return (
+        f"{rate(answers.number('offered_per_s'))} requests/s arrived and {served} were served, but the queue hardly "
+        "ever emptied: at capacity it grows with the square root of time, so latencies tell how long the run was; "
+        f"offer a little less{replicas_needed(answers)}."
+    )
+
+
 def _nothing(answers: Answers) -> str:
     if answers.reasons:
         return f"none of {answers.asked} in the window was answered in full{lost(answers)}."
@@ -158,6 +216,7 @@ _SENTENCES = {
     "missed": _missed,
     "none": _none,
     "saturated": _saturated,
+    "critical": _critical,
     "nothing": _nothing,
     "unmeasured": _unmeasured,
 }
@@ -177,5 +236,7 @@ def _margin(answers: Answers) -> str:
     if not used:
         return ""
     key = max(used, key=lambda name: used[name])
+    if answers.is_far_below:
+        return f"; there is room for more load, as even the highest {SHORT[key]} takes less than half of its limit"
     room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
     return f"; {room}, as the p99 {SHORT[key]} takes {used[key] * 100:.0f} % of its limit"

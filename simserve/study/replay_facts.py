@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.stats import FEW_FOR_P99
+from simserve.metrics.goal import FEW_FOR_P99
 from simserve.scenario import PoolSetup
 from simserve.study.replayed import Group, Replayed, Sides
 from simserve.study.validate import Errors

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simserve.tables.schema import TABLES
+from simserve.tables.schema import MORE_TABLES, TABLES
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,13 @@ class Kind:
 RUN = Kind(
     "run",
     frozenset(
-        {*(f"{name}.parquet" for name in TABLES), "summary.json", "vllm_bench.json", "scenario.yaml", "report.html"}
+        {
+            *(f"{name}.parquet" for name in TABLES | MORE_TABLES),
+            "summary.json",
+            "vllm_bench.json",
+            "scenario.yaml",
+            "report.html",
+        }
     ),
     frozenset({"requests.parquet", "summary.json"}),
 )

@@ -111,3 +111,23 @@ TIMESERIES = _fields("""
 
 TABLES = {"requests": REQUESTS, "steps": STEPS, "spans": SPANS, "timeseries": TIMESERIES}
 """The tables of a result by name; each is the file `<name>.parquet`."""
+
+REPLICATIONS = _fields("""
+    int64: seed
+    float share 0..1: slo_attainment.frac
+    float requests/s: goodput.per_s goodput.per_gpu_s
+    float requests/$: goodput.per_usd
+    float s: ttft_s.mean ttft_s.p50 ttft_s.p90 ttft_s.p95 ttft_s.p99 ttft_s.p99.9
+    float s: tpot_s.mean tpot_s.p50 tpot_s.p90 tpot_s.p95 tpot_s.p99 tpot_s.p99.9
+    float s: itl_s.mean itl_s.p50 itl_s.p90 itl_s.p95 itl_s.p99 itl_s.p99.9
+    float s: e2e_s.mean e2e_s.p50 e2e_s.p90 e2e_s.p95 e2e_s.p99 e2e_s.p99.9
+    float s: queue_s.mean queue_s.p50 queue_s.p90 queue_s.p95 queue_s.p99 queue_s.p99.9
+    float requests/s: offered_per_s requests_per_s served_per_s
+    float tokens/s: input_tokens_per_s output_tokens_per_s total_tokens_per_s
+    float share 0..1: busy_frac mfu mbu kv.peak_frac
+    float requests: requests.arrived requests.finished trust.n_worth
+    float: preemptions.n
+""")
+
+MORE_TABLES = {"replications": REPLICATIONS}
+"""Those that a result has only where they were asked for."""

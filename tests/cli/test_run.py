@@ -12,6 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from simserve.errors import OutputError
+from simserve.metrics.results import load_results
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.cli.test_start_up import modules_after
@@ -103,6 +105,58 @@ def test_quiet_with_json_prints_the_summary_alone(tmp_path: Path) -> None:
     outcome = invoke("run", write_scenario(tmp_path), *arguments)
     assert json.loads(outcome.out)
     assert outcome.err == ""
+
+
+def test_replications_are_a_table_and_a_key_beside_the_files_of_the_first_run(tmp_path: Path) -> None:
+    one, out = tmp_path / "one", tmp_path / "out"
+    scenario = write_scenario(tmp_path)
+    invoke("run", scenario, "--out", one, "--no-report")
+    outcome = invoke("run", scenario, "--out", out, "--replications", 4)
+    assert outcome.exit_code == 0, outcome.err
+    assert names(out) == TABLES | OTHERS | {"report.html", "replications.parquet"}
+    for table in TABLES:
+        assert pq.read_table(out / table).equals(pq.read_table(one / table)), table
+    assert pq.read_table(out / "replications.parquet")["seed"].to_pylist() == [3, 4, 5, 6]
+    found = json.loads((out / "summary.json").read_text())["replications"]
+    assert (found["n"], found["seeds"]) == (4, [3, 4, 5, 6])
+    assert "Means over 4 runs (seeds 3 to 6)" in outcome.out
+    assert "in 4 runs had TTFT" in outcome.out
+    page = (out / "report.html").read_text()
+    assert (
+        "Figures are means over 4 runs (seeds 3 to 6); charts, replicas, classes and tenants are of the first." in page
+    )
+
+
+def test_a_run_with_replications_is_read_back_whole(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    invoke("run", write_scenario(tmp_path), "--out", out, "--no-report", "--precision", 0.5, "--of", "e2e_s.mean")
+    results = load_results(out)
+    assert results.replications["e2e_s.mean"].mean() == pytest.approx(
+        results.summary["replications"]["measures"]["e2e_s.mean"]["mean"]
+    )
+    assert results.summary["replications"]["precision"]["is_reached"]
+    assert invoke("run", tmp_path / "tiny.yaml", "--out", out, "--no-report").exit_code == 0
+    assert "replications.parquet" not in names(out)
+    with pytest.raises(OutputError, match=r"replications: .* with --replications"):
+        _ = load_results(out).replications
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--replications", 1),
+        ("--precision", 0),
+        ("--of", "ttft_s.p99"),
+        ("--precision", 0.1, "--of", "no_such.measure"),
+    ],
+)
+def test_replications_that_make_no_sense_are_2_before_anything_runs(
+    tmp_path: Path, options: tuple[object, ...]
+) -> None:
+    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", *options)
+    assert outcome.exit_code == 2
+    assert outcome.err.startswith("simserve: error: --")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missed_slo_is_a_good_run(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def test_latencies_are_those_worked_by_hand() -> None:
     assert (found["itl_s"]["n"], found["itl_s"]["mean"]) == (3, pytest.approx(4 / 3))
     assert found["e2e_s"]["p50"] == 3.0
     assert found["queue_s"]["max"] == 0.0
-    assert set(found["itl_s"]) == {"n", "mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max"}
+    assert set(found["itl_s"]) == {"n", "mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max", "intervals"}
 
 
 def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
@@ -125,7 +125,12 @@ def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
         "kv_limit_is_a_guess": False,
         "n_requests": 1200,
         "n_enough_for_p99": True,
+        "n_enough_for_p999": False,
         "saturated": False,
+        "steady": "steady",
+        "n_worth": 1200.0,  # nobody ever finds anybody there
+        "growth": 0.0,
+        "free_frac": 1.0,
         "interval_too_narrow": False,
     }
 
@@ -134,6 +139,31 @@ def test_fewer_than_a_thousand_requests_are_too_few_for_a_p99() -> None:
     found = steady(999)
     assert found["trust"]["n_enough_for_p99"] is False
     assert found["warnings"] == ["p99 of 999 requests is a guess; 1000 are the least"]
+
+
+def test_all_alike_has_an_interval_of_no_width_where_enough_finished() -> None:
+    found = steady()["ttft_s"]["intervals"]
+    assert found["mean"] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert found["p99"] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert found["p99.9"] is None
+    assert steady(999)["ttft_s"]["intervals"]["p99"] is None
+
+
+def test_the_mean_gap_has_an_interval_and_percentiles_of_gaps_have_none() -> None:
+    lives = [Life(i * 10 * S, 3) for i in range(100)]
+    teller = Teller(lives)
+    for i in range(100):
+        teller.pause(i * 10 * S - teller.now_ps)
+        teller.start(i)
+        teller.row(S, prefill_tokens=10, joins=(i,))
+        teller.row(S * (1 + i % 2))
+        teller.row(S * (1 + i % 2))
+    run = tables(lives, [teller])
+    found = Results.from_run(run, run_facts(run), "").summary["itl_s"]
+    low, high = found["intervals"]["mean"]
+    assert found["mean"] == pytest.approx(1.5)
+    assert 1.4 < low < 1.5 < high < 1.6
+    assert found["intervals"]["p99"] is None
 
 
 def test_estimated_kv_that_was_nearly_used_up_is_warned_of() -> None:

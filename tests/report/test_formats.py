@@ -72,3 +72,17 @@ def test_a_count_of_one_is_singular() -> None:
 
 def test_a_boolean_is_no_number() -> None:
     assert formats.seconds(True) == "–"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.2774, 0.3868, "277–387 ms"),
+        (0.91, 1.2, "0.91–1.20 s"),
+        (0.0, 0.0, "0–0 ms"),
+        (0.277, None, "≥ 277 ms"),
+        (None, None, "–"),
+    ],
+)
+def test_a_span_has_one_unit_and_may_be_open_above(low: float | None, high: float | None, said: str) -> None:
+    assert formats.span(low, high) == said

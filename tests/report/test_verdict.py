@@ -8,7 +8,7 @@ import pytest
 
 from simserve.report.answers import Answers
 from simserve.report.trust import cautions
-from simserve.report.verdict import terminal_table, verdict
+from simserve.report.verdict import how_sure, terminal_table, verdict
 from tests.report.synthetic import synthetic
 
 
@@ -229,9 +229,100 @@ def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, boo
 def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
     table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31)))
     assert table[0] == ("", "p50", "p90", "p95", "p99", "p99.9", "SLO")
-    assert table[1] == ("TTFT", "82.0 ms", "82.0 ms", "2.31 s", "2.31 s", "2.31 s", "500 ms")
+    assert table[1] == ("TTFT", "82.0 ms", "82.0 ms", "2.31 s", "~2.31 s", "~2.31 s", "500 ms")  # of 190 requests
     assert [row[0] for row in table[1:]] == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
     assert table[3][-1] == "–"
+
+
+def test_where_a_percentile_lies_stands_below_it() -> None:
+    ends = {"mean": [0.1, 0.2], "p50": [0.0801, 0.0842], "p90": [0.079, 1.234], "p95": [1.9, None], "p99": None}
+    table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31) | {"intervals": ends | {"p99.9": None}}))
+    assert table[2] == ("95 %", "80.1–84.2 ms", "0.079–1.23 s", "≥ 1.90 s", "–", "–")
+    assert table[3][0] == "TPOT"
+
+
+def test_below_the_table_stands_what_its_marks_mean() -> None:
+    said = how_sure(Answers(summary()))
+    assert said == "~: a guess, with fewer requests than 1,000 for a p99 and 10,000 for a p99.9."
+    assert how_sure(Answers(summary(requests=REQUESTS))) == ""
+    known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
+    assert how_sure(Answers(summary(requests=REQUESTS, **known))).startswith("95 %: where the value of endless runs")
+
+
+def test_at_capacity_the_square_root_of_time_is_named() -> None:
+    at_capacity = {"saturated": False, "steady": "critical"}
+    said = verdict(summary(requests=REQUESTS, trust=at_capacity, offered_per_s=24.0, served_per_s=23.6))
+    assert said.startswith(
+        "At capacity: 24.0 requests/s arrived and 23.6 were served, but the queue hardly ever emptied"
+    )
+    assert "the square root of time" in said
+    assert said.endswith("offer a little less or use about 3 replicas instead of 2.")
+
+
+def test_a_run_too_short_to_tell_whether_the_queue_is_steady_says_so() -> None:
+    short = {"saturated": False, "steady": "undetermined"}
+    missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
+    said = verdict(summary(requests=REQUESTS, trust=short, slo_attainment=missed))
+    assert said.endswith("; whether the queue is steady, so short a run cannot tell.")
+    assert "cannot tell" not in verdict(summary(requests=REQUESTS, slo_attainment=missed))
+
+
+def far_below(highest_s: float) -> dict[str, Any]:
+    latencies = {key: percentiles(0.01, 0.02) | {"max": 0.02} for key in ("ttft_s", "tpot_s")}
+    latencies["ttft_s"] |= {"max": highest_s}
+    return summary(requests=REQUESTS, slo_attainment=attained(1.0, 0.95, 1.0), **latencies)
+
+
+def test_a_run_in_which_nobody_came_near_a_limit_meets_it_however_few_its_independent_requests() -> None:
+    assert verdict(far_below(0.25)).startswith("Meets the SLO: 100 % of 12,000 requests")
+    assert "even the highest TPOT takes less than half" in verdict(far_below(0.01))
+    assert verdict(far_below(0.26)).startswith("On the edge of the SLO")
+
+
+REPLICATED = {
+    "n": 4,
+    "seeds": [3, 4, 5, 6],
+    "n_requests": 48_000,
+    "states": {"steady": 4},
+    "measures": {
+        "slo_attainment.frac": {"mean": 0.97, "low": 0.96, "high": 0.98},
+        "ttft_s.p99": {"mean": 0.3, "low": 0.2, "high": None},
+        "ttft_s.p50": {"mean": 0.05, "low": 0.04, "high": 0.06},
+    },
+}
+
+
+def test_over_replications_means_and_their_intervals_are_told() -> None:
+    one_run = {"requests": REQUESTS, "slo_attainment": attained(0.999, 0.998, 1.0, ttft_s=0.97)}
+    found = summary(**one_run, replications=REPLICATED)
+    assert verdict(found).startswith("Misses the SLO: only 97.0 % of 48,000 requests in 4 runs had ")
+    assert "(95 % interval 96.0–98.0 %)" in verdict(found)
+    table = terminal_table(found)
+    assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
+    assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
+    assert how_sure(Answers(found)).startswith("Means over 4 runs (seeds 3 to 6); 95 %: ")
+
+
+@pytest.mark.parametrize(
+    ("states", "state"),
+    [
+        ({"steady": 6, "growing": 4}, "steady"),
+        ({"steady": 5, "growing": 5}, "steady"),
+        ({"growing": 6, "steady": 4}, "growing"),
+        ({"growing": 3, "critical": 3, "steady": 4}, "critical"),
+        ({"undetermined": 6, "steady": 4}, "undetermined"),
+    ],
+)
+def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[str, int], state: str) -> None:
+    answers = Answers(summary(requests=REQUESTS, replications=REPLICATED | {"n": 10, "states": states}))
+    assert answers.queue_state == state
+    assert answers.is_saturated is (state == "growing")
+
+
+def test_classes_are_those_of_the_first_run() -> None:
+    chat = {"requests": REQUESTS, "slo_attainment": attained(0.5, 0.4, 0.6), "slo": {"ttft_s": 0.5}}
+    answers = Answers(summary(classes={"chat": chat}, replications=REPLICATED))
+    assert answers.classes["chat"].attainment == 0.5
 
 
 def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:

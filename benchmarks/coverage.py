@@ -1,0 +1,197 @@
+"""How often 95 % intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
+
+    python benchmarks/coverage.py               # 1,000 runs a row: the tables of docs/statistics.md, some minutes
+    python benchmarks/coverage.py --runs 100    # rough figures in half a minute
+
+Runs are made by Lindley's recursion in one line rather than by the engine, which gives the same times
+(tests/study/test_coverage.py) but takes longer; intervals and verdicts are simserve's own.
+"""
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.backlog import found_there
+from simserve.metrics.batches import hanging
+from simserve.metrics.intervals import ENOUGH, mean_interval, percentile_interval, share_interval
+from simserve.metrics.steadiness import Steadiness, steadiness
+from simserve.metrics.window import measured_window
+from simserve.study.intervals import mean_of, percentile_of, share_of
+from simserve.tables.columns import Categorical, Columns
+
+Floats = NDArray[np.float64]
+
+LEVELS = (50.0, 90.0, 99.0, 99.9)
+SHARES = (0.9, 0.99)
+"""Of an SLO that so many requests meet in truth."""
+
+LENGTHS = (2_000, 10_000, 50_000)
+LOADS = (0.5, 0.7, 0.9)
+REPLICATIONS = 10
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A run of one server, first come first served; a mean service takes 1 s."""
+
+    arrival_s: Floats
+    start_s: Floats
+    finish_s: Floats
+
+    @property
+    def sojourn_s(self) -> Floats:
+        """What a client sees."""
+        return self.finish_s - self.arrival_s
+
+    def requests(self) -> Columns:
+        """As the engine's table would have them."""
+        n = len(self.arrival_s)
+        columns = {
+            "arrival_s": self.arrival_s,
+            "finish_s": self.finish_s,
+            "gave_up_s": np.full(n, np.nan),
+            "status": Categorical(np.zeros(n, np.int32), ("finished",)),
+        }
+        return columns | {"found_there": found_there(columns)}
+
+    def steps(self) -> Columns:
+        """A row an answer, blocked where somebody waits as it begins."""
+        n = len(self.arrival_s)
+        waits = np.searchsorted(self.arrival_s, self.start_s, side="right") > np.arange(n) + 1
+        return {
+            "replica": np.zeros(n, np.int32),
+            "start_s": self.start_s,
+            "end_s": self.finish_s,
+            "blocked_by": Categorical(waits.astype(np.int32) - 1, ("seats",)),
+        }
+
+
+def m_m_1(load: float, n: int, generator: np.random.Generator, *, begins_empty: bool = False) -> Queue:
+    """n requests; the first finds the queue as a long run has it, or empty."""
+    gap_s, service_s = generator.exponential(1 / load, n), generator.exponential(1.0, n)
+    first_s = 0.0 if begins_empty or generator.random() > load else generator.exponential(1 / (1 - load))
+    return queue(np.cumsum(gap_s), service_s, first_s)
+
+
+def queue(arrival_s: Floats, service_s: Floats, first_wait_s: float = 0.0) -> Queue:
+    """Lindley (1952): waits are a walk of services less gaps, lifted by its lowest point so far below 0."""
+    walk = first_wait_s + np.concatenate([[0.0], np.cumsum(service_s[:-1] - np.diff(arrival_s))])
+    wait_s = walk - np.minimum(np.minimum.accumulate(walk), 0.0)
+    return Queue(arrival_s, arrival_s + wait_s, arrival_s + wait_s + service_s)
+
+
+def quantile_s(load: float, share: float) -> float:
+    """Of the sojourn, which is exponential with rate 1 - load."""
+    return -math.log(1 - share) / (1 - load)
+
+
+def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
+    """Of each figure of one run: its interval holds the truth, and is bounded above; none is left out."""
+    sojourn_s = run.sojourn_s
+    ordered, hang = np.sort(sojourn_s), hanging(run.requests()["found_there"])
+    found = {"mean": _held(mean_interval(sojourn_s), 1 / (1 - load))}
+    for level in LEVELS:
+        ends = percentile_interval(sojourn_s, ordered, level, hang)
+        found[f"p{level:g}"] = _held(ends, quantile_s(load, level / 100))
+    for share in SHARES:
+        interval = share_interval(sojourn_s <= quantile_s(load, share), hang)
+        assert interval is not None
+        found[f"SLO {share:.0%}"] = _held((interval.low_frac, interval.high_frac), share)
+    short = len(sojourn_s) / hang < ENOUGH
+    return {name: held for name, held in found.items() if held is not None} | {"short": (short, True)}
+
+
+def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
+    """Likewise of replications, whose figures are independent."""
+    sojourns = [run.sojourn_s for run in runs]
+    n_worth = sum(len(each) / hanging(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True))
+    found = {"mean": (mean_of([float(each.mean()) for each in sojourns]), 1 / (1 - load))}
+    for level in LEVELS:
+        values = [float(np.percentile(each, level)) for each in sojourns]
+        estimate = percentile_of(values, 1 - level / 100, n_worth / len(runs))
+        found[f"p{level:g}"] = (estimate, quantile_s(load, level / 100))
+    for share in SHARES:
+        values = [float(np.mean(each <= quantile_s(load, share))) for each in sojourns]
+        found[f"SLO {share:.0%}"] = (share_of(values, n_worth), share)
+    return {name: (each.low <= truth <= each.high, math.isfinite(each.high)) for name, (each, truth) in found.items()}
+
+
+def state_of(load: float, n: int, generator: np.random.Generator) -> Steadiness:
+    """Of a run that begins empty, a fifteenth of which is warm-up as in chat_burst."""
+    run = m_m_1(load, n, generator, begins_empty=True)
+    requests = run.requests()
+    warmup = {"warmup_s": float(run.arrival_s[n // 15])}
+    window = measured_window(requests, warmup, float(run.arrival_s[-1]), float(run.finish_s[-1]))
+    return steadiness(requests, run.steps(), window, [0])
+
+
+def _held(ends: tuple[float, float | None] | None, truth: float) -> tuple[bool, bool] | None:
+    if ends is None:
+        return None
+    low, high = ends
+    return low <= truth and (high is None or truth <= high), high is not None
+
+
+def _row(cells: Iterable[str]) -> None:
+    print(f"| {' | '.join(cells)} |", flush=True)
+
+
+def _print_coverage(title: str, rows: Iterable[tuple[str, list[dict[str, tuple[bool, bool]]]]]) -> None:
+    names = ["mean", *(f"p{level:g}" for level in LEVELS), *(f"SLO {share:.0%}" for share in SHARES)]
+    print(f"\n{title}\n")
+    _row(["load, requests", *names, "short"])
+    _row(["---"] * (len(names) + 2))
+    for label, found in rows:
+        cells = []
+        for name in names:
+            told = [each[name] for each in found if name in each]
+            n_open = sum(not bounded for _, bounded in told)
+            is_open = f" ({n_open / len(told):.0%} open)" if n_open else ""
+            cells.append(f"{100 * np.mean([held for held, _ in told]):.1f}{is_open}" if told else "too few")
+        n_short = [each["short"][0] for each in found if "short" in each]
+        _row([label, *cells, f"{np.mean(n_short):.0%}" if n_short else ""])
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description="Measure how often intervals hold the truth.")
+    parser.add_argument("--runs", type=int, default=1000)
+    n_runs = parser.parse_args().runs
+    rng = np.random.default_rng
+    _print_coverage(
+        f"Within one run, of {n_runs:,} (%)",
+        (
+            (f"{load}, {n:,}", [within_a_run(load, m_m_1(load, n, rng([1, i, n]))) for i in range(n_runs)])
+            for load in LOADS
+            for n in LENGTHS
+        ),
+    )
+    _print_coverage(
+        f"Over {REPLICATIONS} replications, of {n_runs:,} times (%)",
+        (
+            (f"{load}, {n:,}", [_replicated(load, n, i) for i in range(n_runs)])
+            for load in LOADS
+            for n in LENGTHS[: 3 if load > 0.8 else 2]
+        ),
+    )
+    print("\nWhat the queue is called (%)\n")
+    states = ("steady", "undetermined", "critical", "growing")
+    _row(["load, requests", *states])
+    _row(["---"] * (len(states) + 1))
+    for n in (1_000, 3_000, 10_000, 30_000):
+        for load in (0.7, 0.9, 1.0, 1.1):
+            called = Counter(state_of(load, n, rng([3, i, n])).state for i in range(max(n_runs // 2, 1)))
+            _row([f"{load}, {n:,}", *(f"{100 * called[state] / called.total():.1f}" for state in states)])
+
+
+def _replicated(load: float, n: int, i: int) -> dict[str, tuple[bool, bool]]:
+    return across_runs(load, [m_m_1(load, n, np.random.default_rng([2, i, n, r])) for r in range(REPLICATIONS)])
+
+
+if __name__ == "__main__":
+    main()
