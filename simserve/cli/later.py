@@ -2,7 +2,7 @@
 
 import typer
 
-COMMANDS = ("check", "sweep", "plan", "export")
+COMMANDS = ("sweep", "plan", "export")
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 

@@ -20,8 +20,16 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | N
     are looked up beside the file, then in the current directory. Raises ScenarioError with every mistake at once.
     """
     path = Path(path)
-    document = _read(path)
-    source = Source(str(path), document.lines)
+    return scenario_of(_content(path), path, overrides=overrides, seed=seed)
+
+
+def scenario_of(
+    content: bytes, path: Path, *, place: str | None = None, overrides: Iterable[str] = (), seed: int | None = None
+) -> Scenario:
+    """Likewise, of what a file holds, or held, that lies at `path`; mistakes call it `place` if that is given."""
+    place = place or str(path)
+    document = _document(content, place)
+    source = Source(place, document.lines)
     mistakes = Mistakes(source)
     for flaw, line in document.flaws:
         mistakes.add(flaw, line)
@@ -48,24 +56,28 @@ def _parsed(overrides: Iterable[str], seed: int | None, mistakes: Mistakes) -> l
     return found if seed is None else [*found, override_seed(seed)]
 
 
-def _read(path: Path) -> Document:
-    """The document in a file. Raises ScenarioError if there is none."""
+def _content(path: Path) -> bytes:
+    """What a file holds. Raises ScenarioError if there is none."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        document = read_yaml(text)
+        return path.read_bytes()
     except FileNotFoundError:
         raise ScenarioError([Mistake(str(path), "there is no such file", None, _similar(path))]) from None
     except IsADirectoryError:
         raise ScenarioError([Mistake(str(path), "is a folder", None, "name a scenario file in it")]) from None
     except OSError as error:
         raise ScenarioError([Mistake(str(path), f"cannot be read: {error.strerror}")]) from None
+
+
+def _document(content: bytes, place: str) -> Document:
+    """The document in it. Raises ScenarioError if there is none."""
+    try:
+        document = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ScenarioError([Mistake(str(path), f"is not UTF-8 text (byte {error.start})")]) from None
+        raise ScenarioError([Mistake(place, f"is not UTF-8 text (byte {error.start})")]) from None
     except NotYaml as error:
-        place = str(path) if error.line is None else f"{path}:{error.line}"
-        raise ScenarioError([Mistake(place, error.rule)]) from None
+        raise ScenarioError([Mistake(place if error.line is None else f"{place}:{error.line}", error.rule)]) from None
     if document.data is None:
-        raise ScenarioError([Mistake(str(path), "is empty", None, "`simserve init` writes one to start from")])
+        raise ScenarioError([Mistake(place, "is empty", None, "`simserve init` writes one to start from")])
     return document
 
 
