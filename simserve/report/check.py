@@ -103,7 +103,7 @@ def markdown(found: Mapping[str, Any]) -> str:
     if found["changes"]:
         lines += ["", "What differs in the scenario:", ""]
         lines += [
-            f"- {_code(each['key'])}: {_value(each['baseline'])} → {_value(each['candidate'])}"
+            f"- {_code(each['key'])}: {_escaped(_value(each['baseline']))} → {_escaped(_value(each['candidate']))}"
             for each in found["changes"]
         ]
     return "\n".join(lines) + "\n"

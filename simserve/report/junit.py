@@ -7,6 +7,8 @@ from xml.etree import ElementTree
 
 from simserve.report.check import goodput_name, sentence, table_rows
 
+DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
+
 
 def junit_xml(found: Mapping[str, Any]) -> str:
     """One test, failed if the check is; from what `simserve check --json` prints."""
@@ -23,7 +25,7 @@ def junit_xml(found: Mapping[str, Any]) -> str:
         failure = ElementTree.SubElement(test, "failure", {"message": told, "type": str(found["state"])})
         failure.text = f"{table}\n"
     ElementTree.indent(suites)
-    return ElementTree.tostring(suites, encoding="unicode", xml_declaration=True).replace("'", '"', 6) + "\n"
+    return f"{DECLARATION}\n{ElementTree.tostring(suites, encoding='unicode')}\n"
 
 
 def _line(row: Sequence[str]) -> str:

@@ -98,8 +98,8 @@ class Loss:
     log: float
     """log(baseline / candidate)."""
     error: float
-    """Its standard error, with so many degrees of freedom."""
-    n_free: int
+    """Its standard error, known as well as one from so many degrees of freedom."""
+    n_free: float
     is_paired: bool
     """Both sides had the same seeds."""
 
@@ -137,8 +137,8 @@ def loss_between(baseline: Curve, candidate: Curve, goal_frac: float, luck: Luck
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
-        error = standard_error(without[0] - without[1])
-        return Loss(value, error, max(1, len(baseline.seeds) - 1), is_paired=True)
+        apart = without[0] - without[1]
+        return Loss(value, standard_error(apart), _n_free(apart - apart.mean(), 1), is_paired=True)
     return _unpaired(value, without, luck or tuple(np.zeros(len(each)) for each in without))
 
 
@@ -165,8 +165,21 @@ def _unpaired(value: float, without: Sequence[Floats], luck: Sequence[Floats]) -
     centred = [each - each.mean() for each in luck]
     spread = sum(float(x @ x) for x in centred)
     slope = sum(float(x @ y) for x, y in zip(centred, done, strict=True)) / spread if spread else 0.0
-    left = sum(float(np.square(y - slope * x).sum()) for x, y in zip(centred, done, strict=True))
+    left = np.concatenate([y - slope * x for x, y in zip(centred, done, strict=True)])
     gap = float(luck[0].mean() - luck[1].mean())
-    n_free = max(1, sum(n_seeds) - 3)
-    variance = left / n_free * (sum(1 / n for n in n_seeds) + (gap * gap / spread if spread else 0.0))
-    return Loss(value - slope * gap, math.sqrt(variance), n_free, is_paired=False)
+    variance = (
+        float(left @ left)
+        / max(1, len(left) - 3)
+        * (sum(1 / n for n in n_seeds) + (gap * gap / spread if spread else 0.0))
+    )
+    return Loss(value - slope * gap, math.sqrt(variance), _n_free(left, 3), is_paired=False)
+
+
+def _n_free(left: Floats, n_fitted: int) -> float:
+    """Degrees of freedom of a variance: fewer where a few seeds, with one long burst each, make up most of it.
+
+    An estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40).
+    """
+    n, total = len(left), float(np.square(left).sum())
+    kurtosis = n * float((left**4).sum()) / total**2 if total else 3.0
+    return max(1.0, min(n - n_fitted, 2 * n / max(kurtosis - 1, 1.0)))

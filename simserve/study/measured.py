@@ -33,6 +33,7 @@ def check_can_be_gated(scenario: Scenario) -> None:
 
 def find_grid(side: Side) -> Grid:
     """Loads about where it stops meeting the goal. Raises SimserveError where it always does, or never."""
+    check_can_be_gated(side.scenario)
     found = side.find_grid()
     return found if isinstance(found, Grid) else _no_grid(side, found)
 
