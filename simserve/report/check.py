@@ -1,6 +1,7 @@
 """A check in words: whether a change loses p99 goodput, how much, which SLO fails first, and where the time went."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,10 +55,10 @@ def goodput_name(found: Mapping[str, Any]) -> str:
 
 def why(found: Mapping[str, Any]) -> str:
     """Which parts of a request's time and memory changed most, at the load that the baseline still holds."""
-    moved = [part for part in found["parts"] if abs(number(part["change_frac"]) or 0.0) >= WORTH_NAMING]
+    moved = [part for part in found["parts"] if _moved_by(part) >= WORTH_NAMING]
     if not moved or found["state"] == "unchanged":
         return ""
-    moved.sort(key=lambda part: -abs(part["change_frac"]))
+    moved.sort(key=_moved_by, reverse=True)
     named = [f"{part['label']} {_moved(part)}" for part in moved[:MOST_NAMED]]
     return f"At {rate(found['at']['baseline']['offered_per_s'])} requests/s: {listed(named)}."
 
@@ -169,9 +170,17 @@ def _what(found: Mapping[str, Any]) -> str:
     return f"The scenario is the same, so simserve itself has changed{then}."
 
 
+def _moved_by(part: Mapping[str, Any]) -> float:
+    """How far, as a share of what it was; from nothing to something is farthest."""
+    if part["baseline"] == 0 and part["candidate"]:
+        return math.inf
+    return abs(number(part["change_frac"]) or 0.0)
+
+
 def _moved(part: Mapping[str, Any]) -> str:
     before, now = (_amount(part[side], part["unit"]) for side in ("baseline", "candidate"))
-    return f"{before} → {now} ({_signed(part['change_frac'])})"
+    change = "" if number(part["change_frac"]) is None else f" ({_signed(part['change_frac'])})"
+    return f"{before} → {now}{change}"
 
 
 def _amount(value: Any, unit: str) -> str:

@@ -30,11 +30,18 @@ def _prefill_s(summary: Summary) -> float:
     return _at("ttft_s.mean")(summary) - _at("queue_s.mean")(summary)
 
 
+def _unanswered_frac(summary: Summary) -> float:
+    """Refused, given up or never finished: misses whatever the latencies of the others are."""
+    n_arrived = summary["requests"]["arrived"]
+    return 1 - summary["requests"]["finished"] / n_arrived if n_arrived else math.nan
+
+
 PARTS = (
     Part("queue_s", "queueing", "s", _at("queue_s.mean")),
     Part("prefill_s", "prefill", "s", _prefill_s),
     Part("transfer_s", "handing keys and values over", "s", _at("transfer.mean")),
     Part("tpot_s", "decoding a token", "s", _at("tpot_s.mean")),
+    Part("unanswered_frac", "requests without a full answer", "frac", _unanswered_frac),
     Part("preempted_frac", "requests that lost their KV blocks", "frac", _at("preemptions.requests_frac")),
     Part("kv_peak_frac", "peak of KV blocks", "frac", _at("kv.peak_frac")),
 )

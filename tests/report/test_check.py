@@ -10,7 +10,7 @@ from simserve.report.junit import junit_xml
 
 
 def part(key: str, label: str, unit: str, before: float | None, now: float | None) -> dict[str, Any]:
-    change = None if before is None or now is None else now / before - 1
+    change = None if not before or now is None else now / before - 1
     return {"key": key, "label": label, "unit": unit, "baseline": before, "candidate": now, "change_frac": change}
 
 
@@ -99,6 +99,16 @@ def test_a_side_without_a_p99_goodput_is_told_of_too(every: bool, passes: bool, 
 def test_parts_that_hardly_changed_are_no_reason() -> None:
     assert "prefill" not in why(found())
     assert why(found(parts=[part("queue_s", "queueing", "s", 0.02, 0.0201)])) == ""
+
+
+def test_what_was_not_there_before_is_named_first() -> None:
+    parts = [
+        part("queue_s", "queueing", "s", 0.02, 0.01),
+        part("lost_frac", "requests without a full answer", "frac", 0.0, 0.14),
+    ]
+    assert why(found(parts=parts)) == (
+        "At 12.5 requests/s: requests without a full answer 0 % → 14.0 % and queueing 20.0 ms → 10.0 ms (-50 %)."
+    )
 
 
 def test_markdown_escapes_what_would_break_it() -> None:

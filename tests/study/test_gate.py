@@ -111,10 +111,22 @@ def test_without_enough_seeds_the_answer_is_open() -> None:
 def test_knowing_how_hard_the_seeds_are_tells_two_sides_apart_sooner() -> None:
     rng = np.random.default_rng(5)
     known = [hardness(rng, 64) for _ in range(2)]
-    sides = [curve(rng, range(i * 64, i * 64 + 64), hard) for i, hard in enumerate(known)]
-    with_luck, without = loss_between(*sides, GOAL, known), loss_between(*sides, GOAL)
+    a, b = (curve(rng, range(i * 64, i * 64 + 64), hard) for i, hard in enumerate(known))
+    with_luck, without = loss_between(a, b, GOAL, known), loss_between(a, b, GOAL)
     assert with_luck.error < 0.6 * without.error
     assert not without.is_paired
+
+
+def test_an_error_that_one_burst_makes_up_is_known_from_few_seeds() -> None:
+    arrived = np.full((2, 32), N_ARRIVED)
+    even = np.array([[10], [40]]) + np.tile([-5, 5], 16)
+    burst = np.array([[10], [40]]) * np.ones(32, np.int64)
+    burst[:, 0] = 300
+    flat = np.array([[10], [40]]) * np.ones(32, np.int64)
+    sides = [Curve(SCALES, arrived - missed, arrived, tuple(range(32))) for missed in (even, burst, flat)]
+    free = [loss_between(side, sides[2], GOAL).n_free for side in sides[:2]]
+    assert free[0] == 31  # two values, one as often as the other: the variance is known as well as can be
+    assert free[1] < 3
 
 
 def test_sides_of_unlike_size_are_held_against_each_other_too() -> None:

@@ -11,6 +11,7 @@ import pytest
 from simserve import Scenario, load_scenario
 from simserve.study import side as side_module
 from simserve.study.gate import Curve
+from simserve.study.load_scale import at_scale
 from simserve.study.side import Boundless, Grid, Side
 from tests.cli.scenarios import write_scenario
 
@@ -97,7 +98,7 @@ def test_what_is_like_the_baseline_is_read_off_the_same_loads(tmp_path: Path, mo
     scales = grid.below, grid.above
     counts = [
         [run["slo_attainment"] for run in Server(1.0, 17).replicate([at], range(3, 35))[0]]
-        for at in (side_module.at_scale(load_scenario(write_scenario(tmp_path)), scale) for scale in scales)
+        for at in (at_scale(load_scenario(write_scenario(tmp_path)), scale) for scale in scales)
     ]
     met, arrived = (np.array([[each[key] for each in row] for row in counts]) for key in ("n_met", "n_arrived"))
     asked = side(tmp_path, monkeypatch, Server(1.0, 17))
