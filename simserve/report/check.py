@@ -13,6 +13,13 @@ WORTH_NAMING = 0.01
 MOST_NAMED = 3
 """Parts that the sentence names; the table has all."""
 
+BEHIND = {
+    "ttft_s": ("queue_s", "prefill_s"),
+    "tpot_s": ("tpot_s", "transfer_s", "preempted_frac"),
+    "itl_s": ("tpot_s", "transfer_s", "preempted_frac"),
+}
+"""The parts that an SLO is about; one of E2E is about all."""
+
 
 def sentence(found: Mapping[str, Any]) -> str:
     """The answer and why; from what `simserve check --json` prints."""
@@ -54,11 +61,12 @@ def goodput_name(found: Mapping[str, Any]) -> str:
 
 
 def why(found: Mapping[str, Any]) -> str:
-    """Which parts of a request's time and memory changed most, at the load that the baseline still holds."""
+    """Which parts of a request's time and memory changed most, those behind the SLO that fails first before others."""
     moved = [part for part in found["parts"] if _moved_by(part) >= WORTH_NAMING]
     if not moved or found["state"] == "unchanged":
         return ""
-    moved.sort(key=_moved_by, reverse=True)
+    behind = BEHIND.get(str(found["candidate"]["fails_first"]), ())
+    moved.sort(key=lambda part: (part["key"] not in (*behind, "unanswered_frac"), -_moved_by(part)))
     named = [f"{part['label']} {_moved(part)}" for part in moved[:MOST_NAMED]]
     return f"At {rate(found['at']['baseline']['offered_per_s'])} requests/s: {listed(named)}."
 

@@ -46,7 +46,7 @@ def test_it_says_how_much_is_lost_which_slo_fails_and_where_the_time_went() -> N
     assert sentence(found()) == (
         "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2 % less (5.1 % to 7.3 %), over the tolerance of "
         "2 % beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
-        "At 12.5 requests/s: queueing 24.0 ms → 31.0 ms (+29 %) and decoding a token 17.1 ms → 18.9 ms (+11 %). "
+        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11 %) and queueing 24.0 ms → 31.0 ms (+29 %). "
         'The scenario differs in cluster.router: "a|b", now nothing; simserve was 0.1.0 then and is 0.2.0 now.'
     )
 
