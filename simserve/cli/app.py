@@ -8,6 +8,7 @@ from simserve.cli import (
     calibrate,
     capacity,
     catalog,
+    check,
     compare,
     explain,
     init,
@@ -60,6 +61,7 @@ app.command("validate")(validate.validate)
 app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
+app.command("check")(check.check)
 app.command("schema")(schema.schema)
 for _name in later.COMMANDS:
     app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

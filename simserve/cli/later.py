@@ -2,7 +2,7 @@
 
 import typer
 
-COMMANDS = ("check", "plan", "export")
+COMMANDS = ("plan", "export")
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 

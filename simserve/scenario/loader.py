@@ -24,6 +24,13 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | N
     return Template.of(path, overrides, seed).resolved()
 
 
+def scenario_of(
+    content: bytes, path: Path, place: str, overrides: Iterable[str] = (), seed: int | None = None
+) -> Scenario:
+    """Likewise, of what a file at `path` once held; mistakes call it `place`."""
+    return Template(path, place, _document(content, place), _options(overrides, seed)).resolved()
+
+
 @dataclass(frozen=True)
 class UnreadOption:
     """An option that is no `key.path=value`."""
@@ -37,18 +44,20 @@ class Template:
     """A scenario's file and the options given with it, read once, to be resolved as it is or with other values."""
 
     path: Path
+    place: str
+    """What mistakes call it."""
     document: Document
     options: tuple[Override | UnreadOption, ...]
 
     @classmethod
     def of(cls, path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
         """Raises ScenarioError if there is no such document; options that make no sense are told when resolving."""
-        given = [_parsed(text) for text in overrides]
-        return cls(Path(path), _read(Path(path)), (*given, *([] if seed is None else [override_seed(seed)])))
+        path = Path(path)
+        return cls(path, str(path), _document(_content(path), str(path)), _options(overrides, seed))
 
     def resolved(self, more: Iterable[Override] = ()) -> Scenario:
         """The scenario, with `more` applied after the options. Raises ScenarioError with every mistake at once."""
-        source = Source(str(self.path), dict(self.document.lines))
+        source = Source(self.place, dict(self.document.lines))
         mistakes = Mistakes(source)
         for flaw, line in self.document.flaws:
             mistakes.add(flaw, line)
@@ -68,6 +77,10 @@ class Template:
         return resolve(data, mistakes, (self.path.parent.resolve(), Path.cwd()))
 
 
+def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | UnreadOption, ...]:
+    return (*map(_parsed, overrides), *([] if seed is None else [override_seed(seed)]))
+
+
 def _parsed(text: str) -> Override | UnreadOption:
     try:
         return parse_override(text)
@@ -75,24 +88,28 @@ def _parsed(text: str) -> Override | UnreadOption:
         return UnreadOption(f"--set {text}", error.flaw)
 
 
-def _read(path: Path) -> Document:
-    """The document in a file. Raises ScenarioError if there is none."""
+def _content(path: Path) -> bytes:
+    """What a file holds. Raises ScenarioError if there is none."""
     try:
-        text = path.read_bytes().decode("utf-8-sig")
-        document = read_yaml(text)
+        return path.read_bytes()
     except FileNotFoundError:
         raise ScenarioError([Mistake(str(path), "there is no such file", None, _similar(path))]) from None
     except IsADirectoryError:
         raise ScenarioError([Mistake(str(path), "is a folder", None, "name a scenario file in it")]) from None
     except OSError as error:
         raise ScenarioError([Mistake(str(path), f"cannot be read: {error.strerror}")]) from None
+
+
+def _document(content: bytes, place: str) -> Document:
+    """The document in it. Raises ScenarioError if there is none."""
+    try:
+        document = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ScenarioError([Mistake(str(path), f"is not UTF-8 text (byte {error.start})")]) from None
+        raise ScenarioError([Mistake(place, f"is not UTF-8 text (byte {error.start})")]) from None
     except NotYaml as error:
-        place = str(path) if error.line is None else f"{path}:{error.line}"
-        raise ScenarioError([Mistake(place, error.rule)]) from None
+        raise ScenarioError([Mistake(place if error.line is None else f"{place}:{error.line}", error.rule)]) from None
     if document.data is None:
-        raise ScenarioError([Mistake(str(path), "is empty", None, "`simserve init` writes one to start from")])
+        raise ScenarioError([Mistake(place, "is empty", None, "`simserve init` writes one to start from")])
     return document
 
 

@@ -1,0 +1,124 @@
+"""The gate's rule on recorded pairs: how often it raises a false alarm, and how often it finds a real loss.
+
+`python docs/studies/gate.py` draws pairs from the runs of gate.json, without a seed on both sides or with the same on
+both. `--record N` makes that file again from N seeds, some minutes for each hundred.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simserve import Scenario, load_scenario
+from simserve.study.crowding import crowd, crowding
+from simserve.study.gate import LOOKS, Curve, answer, doubt_of, loss_between
+from simserve.study.load_scale import at_scale
+from simserve.study.replications import replicate
+
+HERE = Path(__file__).parent
+RUNS = HERE / "gate.json"
+SCENARIO = HERE.parents[1] / "scenarios" / "chat_burst.yaml"
+GOAL = 0.99
+FIRST_SEED = 1000
+"""Not those of the baseline that is committed."""
+
+UNCHANGED = (0.895, 0.967)
+LOST = (0.829, 0.895)
+"""Loads, as scales, between which each side stops meeting the goal."""
+SLOWER = "engine={name: vllm, busy_compute_frac: 0.786}"
+"""Instead of 0.841: GPUs that compute 6.5 % slower cost 5 % of p99 goodput."""
+
+
+def recorded() -> dict[str, Any]:
+    """What `--record` has written."""
+    found: dict[str, Any] = json.loads(RUNS.read_text())
+    return found
+
+
+def record(n_seeds: int) -> None:
+    """Run both sides with all seeds."""
+    seeds = range(FIRST_SEED, FIRST_SEED + n_seeds)
+    scenario, slower = load_scenario(SCENARIO), load_scenario(SCENARIO, overrides=[SLOWER])
+    middle = float(np.sqrt(UNCHANGED[0] * UNCHANGED[1]))
+    above = crowd(scenario, middle, seeds, GOAL)
+    found = {
+        "unchanged": _counts(scenario, UNCHANGED, seeds),
+        "lost": _counts(slower, LOST, seeds),
+        "crowding": [round(each, 5) for each in crowding(scenario, middle, seeds, above).tolist()],
+    }
+    lines = ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in found.items())
+    RUNS.write_text(f"{{\n{lines}\n}}\n")
+
+
+def _counts(scenario: Scenario, scales: Sequence[float], seeds: Sequence[int]) -> list[list[list[int]]]:
+    """Who met every SLO and who arrived, at the lower load and at the higher, a number a seed."""
+    sides = replicate([at_scale(scenario, scale) for scale in scales], seeds)
+    return [[[run["slo_attainment"][key] for run in each] for key in ("n_met", "n_arrived")] for each in sides]
+
+
+def drawn(
+    runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int
+) -> Iterator[tuple[list[Curve], list[Any]]]:
+    """Baselines and candidates of LOOKS[-1] seeds each, and how hard their seeds are."""
+    rng = np.random.default_rng(0)
+    before, after = (np.array(runs[key], np.int64) for key in ("unchanged", side))
+    hard = np.array(runs["crowding"])
+    n_before, n_after, n = before.shape[2], after.shape[2], LOOKS[-1]
+    for _ in range(n_draws):
+        theirs = rng.permutation(n_after)[:n]
+        others = np.setdiff1d(np.arange(n_before), theirs)
+        ours = theirs if is_paired else rng.permutation(others)[:n]
+        scales = UNCHANGED, LOST if side == "lost" else UNCHANGED
+        sides = zip((before, after), (ours, theirs), scales, strict=True)
+        yield (
+            [Curve(scale, of[:, 0, seeds], of[:, 1, seeds], tuple(seeds.tolist())) for of, seeds, scale in sides],
+            [hard[ours], hard[theirs]],
+        )
+
+
+def shares(
+    runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int, tolerance_frac: float = 0.02
+) -> dict[str, float]:
+    """How often the gate fails, passes and cannot tell, and with how many seeds."""
+    said: Counter[str] = Counter()
+    n_seeds = 0
+    for curves, luck in drawn(runs, side, is_paired=is_paired, n_draws=n_draws):
+        for n in LOOKS:
+            first = [Curve(c.scales, c.n_met[:, :n], c.n_arrived[:, :n], c.seeds[:n]) for c in curves]
+            loss = loss_between(*first, GOAL, [each[:n] for each in luck])
+            found = answer(loss, tolerance_frac, doubt_of(len(LOOKS)))
+            if found != "open":
+                break
+        said[found] += 1
+        n_seeds += n
+    return {key: said[key] / n_draws for key in ("fail", "pass", "open")} | {"seeds": n_seeds / n_draws}
+
+
+def main() -> None:
+    """Print the table of docs/check.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--record", type=int, metavar="N", help="run N seeds of both sides first")
+    parser.add_argument("--draws", type=int, default=20_000)
+    asked = parser.parse_args()
+    if asked.record:
+        record(asked.record)
+    runs = recorded()
+    print(f"{'pairs':<34} {'tolerance':>9} {'fails':>8} {'passes':>8} {'open':>8} {'seeds':>6}")
+    for side, is_paired, tolerance in (
+        ("unchanged", False, 0.02),
+        ("unchanged", False, 0.0),
+        ("lost", True, 0.02),
+        ("lost", False, 0.02),
+    ):
+        found = shares(runs, side, is_paired=is_paired, n_draws=asked.draws, tolerance_frac=tolerance)
+        name = f"{side}, {'the same seeds' if is_paired else 'other seeds'}"
+        cells = "".join(f" {found[key]:8.2%}" for key in ("fail", "pass", "open"))
+        print(f"{name:<34} {tolerance:9.0%}{cells} {found['seeds']:6.0f}")
+
+
+if __name__ == "__main__":
+    main()

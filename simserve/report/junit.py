@@ -1,0 +1,37 @@
+"""JUnit: a check as the XML that CI systems show as a test."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.etree import ElementTree
+
+from simserve.report.check import goodput_name, sentence, table_rows
+
+DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
+
+
+def junit_xml(found: Mapping[str, Any]) -> str:
+    """One test, failed if the check is; from what `simserve check --json` prints."""
+    failures = str(int(not found["passes"]))
+    counts = {"tests": "1", "failures": failures, "errors": "0", "skipped": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "simserve check", **counts})
+    suite = ElementTree.SubElement(suites, "testsuite", {"name": "simserve check", **counts})
+    name = f"{goodput_name(found)} of {found['scenario']['name']}"
+    test = ElementTree.SubElement(suite, "testcase", {"classname": "simserve.check", "name": _allowed(name)})
+    told, table = _allowed(sentence(found)), _allowed("\n".join(map(_line, table_rows(found))))
+    if found["passes"]:
+        ElementTree.SubElement(test, "system-out").text = f"{told}\n\n{table}\n"
+    else:
+        failure = ElementTree.SubElement(test, "failure", {"message": told, "type": str(found["state"])})
+        failure.text = f"{table}\n"
+    ElementTree.indent(suites)
+    return f"{DECLARATION}\n{ElementTree.tostring(suites, encoding='unicode')}\n"
+
+
+def _line(row: Sequence[str]) -> str:
+    return "  ".join(cell for cell in row if cell)
+
+
+def _allowed(text: str) -> str:
+    """Without characters that no XML may hold (XML 1.0, section 2.2)."""
+    return re.sub(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)

@@ -1,0 +1,185 @@
+"""Gate: by how much one side's p99 goodput falls short of another's, and when that is more than chance.
+
+Both sides are run at the same loads with the same seeds, so that most of what chance does, it does to both. The loss is
+the logarithm of the ratio of two roots, the rates at which the goal is just met; its error comes from leaving out the
+same seed on both sides. What does not change at all loses exactly nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+from simserve.study.intervals import CONFIDENCE, standard_error
+from simserve.tables.columns import Floats
+
+LOOKS = (32, 64, 128)
+"""Seeds after which it is asked whether the answer is clear."""
+
+FALSE_ALARMS = 0.001
+"""How often a change that loses no more than the tolerance may fail, all looks together; each has its share of it."""
+
+FOUND = 0.95
+"""How often a real loss is to be found that is large enough to be looked for."""
+
+Answer = Literal["fail", "pass", "open"]
+
+Luck = Sequence[Floats]
+"""Of the baseline's seeds and of the candidate's."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What one side attained at two loads, between which it stops meeting the goal; each with the same seeds."""
+
+    scales: tuple[float, float]
+    """Times the scenario's own rates, the lower first."""
+    n_met: NDArray[np.int64]
+    """Requests that met every SLO, `(2, n_seeds)`."""
+    n_arrived: NDArray[np.int64]
+    """All of them, likewise."""
+    seeds: tuple[int, ...]
+
+    def log_root(self, goal_frac: float) -> float:
+        """The logarithm of the load, as a scale, that just meets the goal: on a line through the logits of misses."""
+        return float(self._roots(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1)))
+
+    def log_roots_without(self, goal_frac: float) -> Floats:
+        """The same without each seed in turn, `(n_seeds,)`."""
+        rest = (counts.sum(axis=1, keepdims=True) - counts for counts in (self._missed, self.n_arrived))
+        return self._roots(goal_frac, *rest)
+
+    def reaches(self, goal_frac: float) -> bool:
+        """The goal lies between the loads, or not more than half as far again beyond them: a line still serves."""
+        near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
+        return bool(far > near and -0.5 <= -near / (far - near) <= 1.5)
+
+    def is_like(self, other: "Curve") -> bool:
+        """The same came of the same loads."""
+        pairs = ((self.n_met, other.n_met), (self.n_arrived, other.n_arrived))
+        return self.scales == other.scales and all(np.array_equal(*pair) for pair in pairs)
+
+    def rise(self) -> float:
+        """By how many logits the share that misses grows from one load to the other."""
+        below, above = _logits(self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
+        return float(above - below)
+
+    @property
+    def _missed(self) -> NDArray[np.int64]:
+        return self.n_arrived - self.n_met
+
+    def _roots(self, goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+        near, far = self._beyond(goal_frac, missed, arrived)
+        low, high = map(math.log, self.scales)
+        flat = near == far
+        way: Floats = np.where(flat, 0.5, near / np.where(flat, 1.0, near - far))
+        return low + (high - low) * way
+
+    @staticmethod
+    def _beyond(goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+        """By how many logits more is missed than may be, at both loads, `(2, ...)`."""
+        return _logits(missed, arrived) - math.log((1 - goal_frac) / goal_frac)
+
+
+def _logits(missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
+    """Of the share that missed; half a request more on both sides, so that they are finite."""
+    odds: Floats = (missed + 0.5) / (arrived - missed + 0.5)
+    return np.log(odds)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How much lower the candidate's p99 goodput is; below zero, it gained."""
+
+    log: float
+    """log(baseline / candidate)."""
+    error: float
+    """Its standard error, known as well as one from so many degrees of freedom."""
+    n_free: float
+    is_paired: bool
+    """Both sides had the same seeds."""
+
+    @property
+    def frac(self) -> float:
+        """As a share of the baseline's."""
+        return -math.expm1(-self.log)
+
+    def at_least(self, doubt: float) -> float:
+        """It is at least so large, but for that share of cases."""
+        return -math.expm1(-(self.log - self._reach(doubt)))
+
+    def at_most(self, doubt: float) -> float:
+        """Likewise at most."""
+        return -math.expm1(-(self.log + self._reach(doubt)))
+
+    def interval(self) -> tuple[float, float]:
+        """That holds it with CONFIDENCE."""
+        return self.at_least((1 - CONFIDENCE) / 2), self.at_most((1 - CONFIDENCE) / 2)
+
+    def smallest_found(self, tolerance_frac: float, doubt: float) -> float:
+        """The real loss that would fail in FOUND of all cases, as well as the loss is known."""
+        reach = self._reach(doubt) + self._reach(1 - FOUND)
+        return -math.expm1(math.log1p(-tolerance_frac) - reach)
+
+    def _reach(self, doubt: float) -> float:
+        return float(student.ppf(1 - doubt, self.n_free)) * self.error if self.error else 0.0
+
+
+def loss_between(baseline: Curve, candidate: Curve, goal_frac: float, luck: Luck | None = None) -> Loss:
+    """Seed by seed where both sides had the same seeds, else as of two that know nothing of each other.
+
+    `luck` says how hard each seed of either side happened to be, whatever the server; without it, it counts as noise.
+    """
+    value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
+    without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
+    if baseline.seeds == candidate.seeds:
+        apart = without[0] - without[1]
+        return Loss(value, standard_error(apart), _n_free(apart - apart.mean(), 1), is_paired=True)
+    return _unpaired(value, without, luck or tuple(np.zeros(len(each)) for each in without))
+
+
+def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:
+    """`fail`: it lost more than that; `pass`: it did not; both beyond doubt. `open`: chance may have made it either."""
+    if loss.at_least(doubt) > tolerance_frac:
+        return "fail"
+    return "pass" if loss.at_most(doubt) <= tolerance_frac else "open"
+
+
+def doubt_of(n_looks: int) -> float:
+    """The share of false alarms that each of so many looks may have."""
+    return FALSE_ALARMS / n_looks
+
+
+def _unpaired(value: float, without: Sequence[Floats], luck: Sequence[Floats]) -> Loss:
+    """A loss with the part taken out that is due to one side's seeds being harder than the other's.
+
+    A line, of one slope on both sides, through what each seed did to the root (jackknife pseudo-values) over how hard
+    it was (analysis of covariance: Cochran 1957, Biometrics 13).
+    """
+    n_seeds = [len(each) for each in without]
+    done = [-(n - 1) * (each - each.mean()) for n, each in zip(n_seeds, without, strict=True)]
+    centred = [each - each.mean() for each in luck]
+    spread = sum(float(x @ x) for x in centred)
+    slope = sum(float(x @ y) for x, y in zip(centred, done, strict=True)) / spread if spread else 0.0
+    left = np.concatenate([y - slope * x for x, y in zip(centred, done, strict=True)])
+    gap = float(luck[0].mean() - luck[1].mean())
+    variance = (
+        float(left @ left)
+        / max(1, len(left) - 3)
+        * (sum(1 / n for n in n_seeds) + (gap * gap / spread if spread else 0.0))
+    )
+    return Loss(value - slope * gap, math.sqrt(variance), _n_free(left, 3), is_paired=False)
+
+
+def _n_free(left: Floats, n_fitted: int) -> float:
+    """Degrees of freedom of a variance: fewer where a few seeds, with one long burst each, make up most of it.
+
+    An estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40).
+    """
+    n, total = len(left), float(np.square(left).sum())
+    kurtosis = n * float((left**4).sum()) / total**2 if total else 3.0
+    return max(1.0, min(n - n_fitted, 2 * n / max(kurtosis - 1, 1.0)))

@@ -1,0 +1,165 @@
+"""`simserve check` fails what has surely lost p99 goodput, and nothing else."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.invoke import Outcome, invoke
+from tests.cli.scenarios import write_scenario
+
+WORKLOAD = {
+    "arrivals": {"kind": "poisson", "rate_per_s": 40},
+    "lengths": {"kind": "lognormal", "prompt_tokens": {"median": 256, "sigma": 0.5, "max": 1024}}
+    | {"output_tokens": {"median": 24, "sigma": 0.3, "max": 64}},
+    "n_requests": 300,
+}
+SLO = {"ttft_s": 0.2, "tpot_s": 0.03}
+TOLERANCE = ("--tolerance", 0.15)
+"""So wide that few seeds do."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a scenario and its baseline."""
+    folder = tmp_path_factory.mktemp("check")
+    outcome = invoke("check", scenario(folder), "--baseline", folder / "base.json", "--update", *TOLERANCE)
+    assert outcome.exit_code == 0, outcome.err
+    assert outcome.out.startswith(f"{folder / 'base.json'}: p99 goodput of tiny is ")
+    return folder
+
+
+def scenario(folder: Path) -> Path:
+    return write_scenario(folder, workload=WORKLOAD, slo=SLO)
+
+
+def checked(place: Path, *options: object) -> Outcome:
+    return invoke("check", place / "tiny.yaml", "--baseline", place / "base.json", *TOLERANCE, *options)
+
+
+def test_what_has_not_changed_passes_and_has_lost_exactly_nothing(place: Path) -> None:
+    outcome = checked(place, "--tolerance", 0, "--json")
+    assert outcome.exit_code == 0
+    found = json.loads(outcome.out)
+    assert found["state"] == "unchanged"
+    assert found["loss"]["frac"] == found["loss"]["low_frac"] == found["loss"]["high_frac"] == 0
+    assert found["candidate"]["goodput_per_s"] == found["baseline"]["goodput_per_s"]
+    assert found["changes"] == []
+    assert outcome.err == ""
+
+
+def test_the_same_inputs_print_the_same_bytes(place: Path) -> None:
+    assert checked(place).out == checked(place).out
+
+
+def test_a_worse_scheduler_fails_and_it_says_how_much_and_why(place: Path, tmp_path: Path) -> None:
+    files = "--summary", tmp_path / "check.md", "--junit", tmp_path / "check.xml"
+    outcome = checked(place, "--set", "cluster.pools.0.scheduler={kind: prefill_first, max_num_seqs: 8}", *files)
+    assert outcome.exit_code == 1
+    assert outcome.out.startswith("tiny fails: p99 goodput is ")
+    assert ", over the tolerance of 15 % beyond doubt. Held against " in outcome.out
+    assert "queueing" in outcome.out
+    told = (tmp_path / "check.md").read_text()
+    assert told.startswith("### simserve check: tiny fails\n")
+    assert "- `cluster.pools.0.scheduler.max_num_seqs`: 1024 → 8\n" in told
+    suite = ElementTree.parse(tmp_path / "check.xml").getroot()[0]
+    assert suite.attrib["failures"] == "1"
+    failure = suite[0].find("failure")
+    assert failure is not None
+    assert failure.attrib["message"].startswith("tiny fails: ")
+
+
+def test_noise_alone_passes(place: Path) -> None:
+    outcome = checked(place, "--seed", 1000, "--json")
+    assert outcome.exit_code == 0
+    assert not json.loads(outcome.out)["loss"]["is_paired"]
+
+
+def test_a_change_that_does_nothing_passes(place: Path) -> None:
+    outcome = checked(place, "--tolerance", 0, "--set", "cluster.router=random")  # of one replica
+    assert outcome.exit_code == 0
+    assert 'The scenario differs in cluster.router: "round_robin", now "random".' in outcome.out
+
+
+def test_a_gain_passes(place: Path) -> None:
+    found = json.loads(checked(place, "--set", "cluster.pools.0.replicas=2", "--json").out)
+    assert found["state"] == "better"
+    assert found["loss"]["frac"] < -0.5
+
+
+def test_where_no_rate_holds_any_more_it_fails(place: Path) -> None:
+    outcome = checked(place, "--set", "engine={name: vllm, step_host_s: 0.05}")
+    assert outcome.exit_code == 1
+    assert outcome.out.startswith("tiny fails: no rate that was tried meets the SLO; p99 goodput of the baseline is ")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--set", "slo.tpot_s=0.04"),
+            "base.json: slo.tpot_s: must be that of tiny, 0.04, got 0.03",
+        ),
+        (
+            ("--set", "workload.arrivals.rate_per_s=50"),
+            "workload.arrivals.rate_per_s: must be that of tiny, 50.0, got 40",
+        ),
+        (("--set", "name=other"), 'base.json: name: must be that of other, "other", got "tiny"'),
+        (("--goal", 0.9), "base.json: goal (--goal): must be that of tiny, 0.9, got 0.99"),
+    ],
+)
+def test_a_baseline_of_another_question_is_refused(options: Sequence[object], told: str, place: Path) -> None:
+    outcome = checked(place, *options)
+    assert outcome.exit_code == 2
+    assert told in outcome.err
+    assert "answers another question than" in outcome.err.splitlines()[-1]
+    assert "make it again (--baseline FILE --update)" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--baseline", "a.json", "--against", "main"), ("--against", "main", "--update")]
+)
+def test_it_needs_one_thing_to_hold_it_against(options: Sequence[str], tmp_path: Path) -> None:
+    outcome = invoke("check", scenario(tmp_path), *options)
+    assert outcome.exit_code == 2
+    assert "check: must have one of --baseline FILE" in outcome.err
+
+
+def test_a_closed_loop_and_a_scenario_without_slo_are_refused(tmp_path: Path) -> None:
+    outcome = invoke("check", write_scenario(tmp_path, slo={}), "--baseline", tmp_path / "base.json", "--update")
+    assert outcome.exit_code == 2
+    assert "tiny: needs an slo to be held to, got none" in outcome.err
+    loop = {"client": {"kind": "closed_loop", "concurrency": 4}, "n_requests": 40}
+    file = write_scenario(tmp_path, workload=loop | {"lengths": WORKLOAD["lengths"]})
+    outcome = invoke("check", file, "--baseline", tmp_path / "base.json", "--update")
+    assert outcome.exit_code == 2
+    assert "tiny: workload: needs a rate to be gated on" in outcome.err
+    assert not (tmp_path / "base.json").exists()
+
+
+def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
+    file = write_scenario(tmp_path, slo={"ttft_s": 0.001})
+    outcome = invoke("check", file, "--baseline", tmp_path / "base.json", "--update")
+    assert outcome.exit_code == 2
+    assert "tiny: slo: 99 % of requests must meet it at some rate, got none down to " in outcome.err
+    assert "(0 % meet ttft_s there)" in outcome.err
+
+
+def test_against_another_ref_both_are_run(tmp_path: Path) -> None:
+    file = scenario(tmp_path)
+    who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "first"]):
+        subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
+    outcome = invoke("check", file, "--against", "HEAD", "--tolerance", 0)
+    assert outcome.exit_code == 0
+    assert "nothing has changed" in outcome.out
+    assert "tiny.yaml at HEAD with the same 32 seeds" in outcome.out
+    file.write_text(file.read_text().replace("replicas: 1", "replicas: 2"))
+    outcome = invoke("check", file, "--against", "HEAD", *TOLERANCE)
+    assert "The scenario differs in cluster.pools.0.replicas: 1, now 2." in outcome.out
+    outcome = invoke("check", file, "--against", "no-such")
+    assert outcome.exit_code == 2
+    assert "--against no-such: must be a commit, branch or tag" in outcome.err
