@@ -60,17 +60,25 @@ def search(question: Question, pool: str, runs_with: RunsWith) -> FleetSize:
             tried[n] = Point(n, tuple(runs_with(n, range(first, first + FIRST_SEEDS))))
         return tried[n].attained_frac >= question.goal_frac and not tried[n].is_saturated
 
-    least, most = own // 2, own
+    n = fewest(holds, own)
+    return FleetSize(question, pool, None if n is None else tried[n], _in_order(tried))
+
+
+def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
+    """The least number that holds, where more of them hold better: by doubling or halving from `start`, then by
+    bisection; None: not even the `limit` does. What was asked once is asked again: let `holds` remember."""
+    most = min(start, limit)
+    least = most // 2
     while not holds(most):
-        if most >= MOST:
-            return FleetSize(question, pool, None, _in_order(tried))
-        least, most = most, 2 * most
-    while least and least not in tried and holds(least):
+        if most >= limit:
+            return None
+        least, most = most, min(2 * most, limit)
+    while least and holds(least):
         least, most = least // 2, least
     while most - least > 1:
         middle = (least + most) // 2
         least, most = (least, middle) if holds(middle) else (middle, most)
-    return FleetSize(question, pool, tried[most], _in_order(tried))
+    return most
 
 
 def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
