@@ -1,12 +1,12 @@
-"""Plan: the cheapest fleet that serves a demand, of the kinds that are compared, and what becomes of it as demand grows."""
+"""Plan: the cheapest fleet that serves a demand, of the kinds that are compared, and what growth makes of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from simserve.scenario import Scenario
 from simserve.study.capacity import check_slo
-from simserve.study.plan_cost import Cost, cost_of
+from simserve.study.plan_cost import HOURS_A_MONTH, Cost, cost_of
 from simserve.study.plan_demand import Demand, demand_of
 from simserve.study.plan_growth import Need, hours_of, months_of, need_of, outgrown_month
 from simserve.study.plan_options import checked, options, usd_per_gpu_hour
@@ -83,7 +83,7 @@ class Plan:
 
 
 def find_plan(asked: Asked, told: Told | None = None) -> Plan:
-    """Search. Raises SimserveError where there is no demand, no SLO or no such card, and TraceError for an empty load."""
+    """Search. Raises SimserveError where there is no demand, no SLO or no such card; TraceError for an empty load."""
     check_slo(asked.scenario)
     demand = demand_of(asked.scenario)
     offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses a load of nobody
@@ -102,27 +102,39 @@ def planned(
 ) -> Plan:
     """Rank what came of the options, and follow those that hold as the demand grows and over the hours."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
-    choices = [
-        _followed(asked, Choice(each, sized, cost_of(sized, asked.bounds, usd[each.option.gpu])), told)
-        for each, sized in held
-    ]
+    choices = [Choice(each, sized, cost_of(sized, asked.bounds, usd[each.option.gpu])) for each, sized in held]
     ranked = sorted(choices, key=lambda choice: choice.order)
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:
         return Plan(asked, demand, usd, (), others)
     if told:
         told(f"months and hours of {ranked[0].outcome.option.name}")
-    best = ranked[0].sized
-    months = months_of(best, asked.scales, asked.bounds) if asked.growth_frac else ()
-    return Plan(asked, demand, usd, tuple(ranked), others, months, hours_of(best, demand, asked.bounds))
-
-
-def _followed(asked: Asked, choice: Choice, told: Told | None) -> Choice:
-    """With what growth makes of it."""
+    hours = hours_of(ranked[0].sized, demand, asked.bounds)
     if not asked.growth_frac:
-        return choice
-    if told:
-        told(f"growth of {choice.outcome.option.name}")
-    month = outgrown_month(choice.sized, asked.scales)
-    at_end = need_of(choice.sized, asked.scales[-1], asked.bounds)
-    return Choice(choice.outcome, choice.sized, choice.cost, month, at_end)
+        return Plan(asked, demand, usd, tuple(ranked), others, (), hours)
+    months = tuple(months_of(ranked[0].sized, asked.scales, asked.bounds))
+    return Plan(asked, demand, usd, tuple(_followed(asked, ranked, months[-1], told)), others, months, hours)
+
+
+def _followed(asked: Asked, ranked: Sequence[Choice], end: Need, told: Told | None) -> Iterator[Choice]:
+    """With what growth makes of those that may cost less than the first in the end: none gets cheaper."""
+    most = usd_of(ranked[0], end)
+    for choice in ranked:
+        if most is not None and choice.cost.usd_per_month > most:
+            yield choice
+            continue
+        if told:
+            told(f"growth of {choice.outcome.option.name}")
+        at_end = need_of(choice.sized, asked.scales[-1], asked.bounds)
+        yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, asked.scales))
+
+
+def gpus_of(choice: Choice, need: Need) -> int | None:
+    """What some time needs of an option; None: more than are allowed."""
+    return None if need.n_replicas is None else need.n_replicas * choice.sized.fleets.gpus_per_replica
+
+
+def usd_of(choice: Choice, need: Need) -> float | None:
+    """A month of that."""
+    gpus = gpus_of(choice, need)
+    return None if gpus is None else gpus * choice.cost.usd_per_gpu_hour * HOURS_A_MONTH

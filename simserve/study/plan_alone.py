@@ -46,7 +46,7 @@ def alone(scenario: Scenario) -> Alone | None:
     if load.trace.prefixes is not None or load.trace.dependencies is not None or scenario.slo.classes:
         return None
     trace = load.trace.take(slice(N_REQUESTS))
-    one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace)) * APART_S))
+    one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace), dtype=np.float64) * APART_S))
     measure = scenario.measure.model_copy(update={"warmup_s": 0.0, "warmup_requests": None})
     run = simulate(scenario.model_copy(update={"measure": measure}), load=one_at_a_time)
     attained = run.summary["slo_attainment"]

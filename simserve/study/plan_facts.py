@@ -1,17 +1,17 @@
 """Plan facts: what a plan found as plain data, for JSON, tables and pages; `report.plan` adds the words."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from simserve import __version__
 from simserve.study.capacity import Question
 from simserve.study.capacity_facts import question_facts
-from simserve.study.intervals import CONFIDENCE, Estimate
-from simserve.study.plan import Choice, Plan
+from simserve.study.intervals import CONFIDENCE
+from simserve.study.plan import Choice, Plan, gpus_of, usd_of
 from simserve.study.plan_cost import HOURS_A_MONTH, attained
 from simserve.study.plan_growth import Need
 from simserve.study.plan_outcome import Outcome, seeds_of
 from simserve.study.plan_tries import Trial
+from simserve.study.plan_warnings import plan_warnings
 from simserve.tables.schema import SCHEMA
 
 ENERGY = (
@@ -34,6 +34,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
         "options": rows + [_other(plan, outcome) for outcome in plan.others],
         "growth": _growth(plan, plan.best) if plan.best and plan.months else None,
         "autoscaling": _autoscaling(plan, plan.best) if plan.best and plan.hours else None,
+        "warnings": plan_warnings(plan),
     }
 
 
@@ -121,7 +122,7 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
         "fewer_n_seeds": None if sized.fewer is None else len(sized.fewer.point.runs),
         **_fails_first(sized.fewer),
         "outgrown_month": choice.outgrown_month,
-        **_at_end(plan, choice),
+        **_at_end(choice),
     }
 
 
@@ -174,9 +175,12 @@ def _fails_first(trial: Trial | None) -> dict[str, Any]:
     return {"fails_first": slo, "fails_first_frac": frac}
 
 
-def _at_end(plan: Plan, choice: Choice) -> dict[str, Any]:
-    gpus = None if choice.at_end is None else _gpus(choice, choice.at_end)
-    return {"gpus_at_end": gpus, "usd_per_month_at_end": _usd(choice, gpus)}
+def _at_end(choice: Choice) -> dict[str, Any]:
+    end = choice.at_end
+    return {
+        "gpus_at_end": None if end is None else gpus_of(choice, end),
+        "usd_per_month_at_end": None if end is None else usd_of(choice, end),
+    }
 
 
 def _other(plan: Plan, outcome: Outcome) -> dict[str, Any]:
@@ -222,13 +226,4 @@ def _autoscaling(plan: Plan, best: Choice) -> dict[str, Any]:
 
 
 def _row(choice: Choice, need: Need) -> dict[str, Any]:
-    gpus = _gpus(choice, need)
-    return {"replicas": need.n_replicas, "gpus": gpus, "usd_per_month": _usd(choice, gpus)}
-
-
-def _gpus(choice: Choice, need: Need) -> int | None:
-    return None if need.n_replicas is None else need.n_replicas * choice.sized.fleets.gpus_per_replica
-
-
-def _usd(choice: Choice, gpus: int | None) -> float | None:
-    return None if gpus is None else gpus * choice.cost.usd_per_gpu_hour * HOURS_A_MONTH
+    return {"replicas": need.n_replicas, "gpus": gpus_of(choice, need), "usd_per_month": usd_of(choice, need)}

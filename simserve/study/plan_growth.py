@@ -28,14 +28,16 @@ def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Ne
 
 def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
     """The first month whose demand the fleet of today is too small for; None: none of them."""
-    enough, too_small = 0, len(scales)
+    if sized.tries.holds(sized.size, scales[-1]):
+        return None
+    enough, too_small = 0, len(scales) - 1
     while too_small - enough > 1:
         month = (enough + too_small) // 2
         if sized.tries.holds(sized.size, scales[month]):
             enough = month
         else:
             too_small = month
-    return too_small if too_small < len(scales) else None
+    return too_small
 
 
 def need_of(sized: Sized, scale: float, bounds: Bounds) -> Need:

@@ -85,7 +85,6 @@ class Fleets:
         return Scenario.from_dict(self._data | {"cluster": cluster | {"pools": pools}})
 
 
-
 def refusal(error: SimserveError) -> Mistake:
     """The first thing that is wrong with an option."""
     return error.mistakes[0] if isinstance(error, ScenarioError) else Mistake("", str(error))

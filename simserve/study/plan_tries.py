@@ -30,7 +30,7 @@ class Trial:
 
 
 class Tries:
-    """Fleets of one option. The size of a fleet is its number of replicas; apart, it is one less, so that the least is 1.
+    """Fleets of one option. Their size is the number of replicas; apart, it is one less, so that the least is 1.
 
     A fleet that holds also holds less, and larger ones hold, too; what follows from that is not run.
     """
@@ -52,7 +52,8 @@ class Tries:
         """Whether a fleet of that size does."""
         for (other, times), trial in self._best.items():
             is_held = self.is_met(trial)
-            if is_held and other <= n and times >= scale or not is_held and other >= n and times <= scale:
+            is_less, is_more = n <= other and scale >= times, n >= other and scale <= times
+            if is_more if is_held else is_less:
                 return is_held
         return self.is_met(self.best(n, scale))
 
