@@ -14,7 +14,7 @@ def plan_warnings(plan: Plan) -> list[str]:
 
 def _of_load(plan: Plan) -> Iterator[str]:
     if plan.demand.kind == "diurnal":
-        yield "the load is diurnal: fleets are sized for its highest rate held steady, which is worse than any real peak"
+        yield "the load is diurnal: fleets are sized for its highest rate held steady, which no peak of it is"
     if plan.demand.is_repeated:
         yield "a replayed trace is the same with every seed: intervals are those within one run, and other days differ"
     best = plan.best
