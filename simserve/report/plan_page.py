@@ -1,6 +1,6 @@
 """The page of a plan: which fleet to take, what it costs, why the others lose, and how long it lasts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simserve.report.cards import card
@@ -40,7 +40,7 @@ def _headline(found: Mapping[str, Any]) -> Headline:
 def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
     ends = interval(best["attained_low_frac"], best["attained_high_frac"])
     per = [
-        prose(f"{usd(best['usd_per_m_output_tokens'])} for any output"),
+        prose(f"{usd(best['usd_per_m_output_tokens'])} good or not"),
         prose(f"{usd(best['usd_per_m_tokens'])} with prompts"),
     ]
     return (
@@ -52,19 +52,13 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
             share(best["attained_frac"]),
             [prose(f"95 % CI {ends}"), prose(f"{best['n_seeds']} seeds")],
         ),
-        tile(
-            "Energy a month",
-            f"{rate(best['kwh_per_month'])} kWh",
-            [prose(f"at most {rate(best['kwh_per_month_at_tdp'])}")],
-        ),
+        tile("kWh a month", rate(best["kwh_per_month"]), [prose(f"at most {rate(best['kwh_per_month_at_tdp'])}")]),
         tile("Busy", share(best["busy_frac"]), ["of the time, with a step in progress"]),
     )
 
 
 def _options(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    note = (
-        "A month's price of each option that holds. Whiskers: one replica fewer or more, where chance leaves that open"
-    )
+    note = "Of each option that holds. Whiskers: one replica fewer or more, where chance leaves that open"
     chart = card("costs", figures, "Cost a month", note, (), "No option holds, whatever it costs.")
     rows = [(text(option_name(row)), option_cells(row)[1:]) for row in found["options"]]
     marked = any(row["calibrated"] is False for row in found["options"])
@@ -74,11 +68,17 @@ def _options(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
 
 def _reasons(found: Mapping[str, Any]) -> str:
     """A paragraph an option."""
+    pairs = [(option_name(row), row["reason"]) for row in found["options"]]
+    return section("reasons", "Why this one, and why not the others", "", _pairs(pairs))
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    """Names and sentences, which may take several lines."""
     said = "".join(
-        f'<div class="fact"><dt>{text(option_name(row))}</dt><dd style="white-space:normal">{prose(row["reason"])}</dd></div>'
-        for row in found["options"]
+        f'<div class="fact"><dt>{text(name)}</dt><dd style="white-space: normal">{prose(value)}</dd></div>'
+        for name, value in pairs
     )
-    return section("reasons", "Why this one, and why not the others", "", f"<dl>{said}</dl>")
+    return f"<dl>{said}</dl>"
 
 
 def _later(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
@@ -106,11 +106,7 @@ def _assumed(found: Mapping[str, Any]) -> str:
         ("Energy", assumed["energy"]),
         ("Largest fleet", plural(assumed["max_gpus"], "GPU")),
     ]
-    body = "".join(
-        f'<div class="fact"><dt>{text(name)}</dt><dd style="white-space:normal">{prose(value)}</dd></div>'
-        for name, value in facts
-    )
-    return section("assumed", "Assumed", "", f"<dl>{body}</dl>")
+    return section("assumed", "Assumed", "", _pairs(facts))
 
 
 def _trust(found: Mapping[str, Any]) -> str:
