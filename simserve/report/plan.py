@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import interval, plural, rate, share, slo_terms
+from simserve.report.formats import interval, listed, plural, rate, share, slo_terms
 from simserve.report.plan_reasons import needs_text, reason, shortfall, wanted
 
 
@@ -24,15 +24,18 @@ def sentence(found: Mapping[str, Any]) -> str:
     best = best_of(found)
     if best is None:
         return f"No option holds: {wanted(found)}. {_nearest(found)}"
+    return f"Take {fleet(best)} for {usd(best['usd_per_month'])} a month. {supported(found, best)}"
+
+
+def supported(found: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    """What the fleet to take does, and how the others compare."""
     per = f"{usd(best['usd_per_m_good_tokens'])} a million output tokens that met the SLO"
     down = plural(found["assumed"]["spare_replicas"], "replica")
     of_each = " of each kind" if best["how"] == "apart" else ""
     spare = f", even with {down}{of_each} down" if found["assumed"]["spare_replicas"] else ""
     at = f"at {'a peak of ' if found['demand']['kind'] == 'diurnal' else ''}{rate(best['offered_per_s'])} requests/s"
-    return (
-        f"Take {fleet(best)} for {usd(best['usd_per_month'])} a month ({usd(best['usd_per_gpu_hour'])} an hour and "
-        f"GPU, {per}): {attained(best)} have {terms(found)} {at}{spare}.{_next(found)}{_uncalibrated(best)}"
-    )
+    price = f"At {usd(best['usd_per_gpu_hour'])} an hour and GPU that is {per}."
+    return f"{attained(best)} have {terms(found)} {at}{spare}. {price}{_next(found)}{_uncalibrated(best)}"
 
 
 def fleet(row: Mapping[str, Any]) -> str:
@@ -137,7 +140,7 @@ def _next(found: Mapping[str, Any]) -> str:
     close = [row["option"] for row in held if row["close_call"]]
     said = f" {needs_text(held[1], held[0])}" if len(held) > 1 else ""
     if close:
-        said += f" {' and '.join(close)} {'is' if len(close) == 1 else 'are'} too close to call: chance may rank so."
+        said += f" Chance may have decided between it and {listed(close)}: a longer load would tell."
     return said
 
 

@@ -45,8 +45,8 @@ def _open(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [row["usd_per_month_high"] - row["usd_per_month"] for row in held],
-        "arrayminus": [row["usd_per_month"] - row["usd_per_month_low"] for row in held],
+        "array": [row["usd_per_month_high"] - row["usd_per_month"] or None for row in held],
+        "arrayminus": [row["usd_per_month"] - row["usd_per_month_low"] or None for row in held],
         "color": "$ink",
         "thickness": 1.5,
         "width": 5,

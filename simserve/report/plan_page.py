@@ -4,8 +4,19 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from simserve.report.cards import card
-from simserve.report.formats import goal, interval, plural, rate, share
-from simserve.report.plan import best_of, fleet, grown, option_cells, option_name, scaled, table_heads, usd
+from simserve.report.formats import interval, plural, rate, share
+from simserve.report.plan import (
+    best_of,
+    fleet,
+    grown,
+    option_cells,
+    option_name,
+    scaled,
+    supported,
+    table_heads,
+    terms,
+    usd,
+)
 from simserve.report.plan_charts import costs, hours, months
 from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
@@ -34,7 +45,7 @@ def _headline(found: Mapping[str, Any]) -> Headline:
     title = f"Take {best['gpus']} × {best['gpu']}: {usd(best['usd_per_month'])} a month"
     spare = plural(assumed["spare_replicas"], "spare replica")
     setup += f" A month is {rate(assumed['hours_per_month'])} hours; {spare} of each kind are in it."
-    return Headline("plan", name, state, title, found["sentence"], setup, _tiles(best))
+    return Headline("plan", name, state, title, supported(found, best), setup, _tiles(best))
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
@@ -46,7 +57,7 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         tile("Fleet", plural(best["gpus"], "GPU"), [prose(fleet(best))]),
         tile("Cost a month", usd(best["usd_per_month"]), [prose(f"{usd(best['usd_per_hour'])} an hour")]),
-        tile("A million good tokens", usd(best["usd_per_m_good_tokens"]), per),
+        tile("Per M good tokens", usd(best["usd_per_m_good_tokens"]), per),
         tile(
             "SLO attainment",
             share(best["attained_frac"]),
@@ -75,10 +86,9 @@ def _reasons(found: Mapping[str, Any]) -> str:
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and sentences, which may take several lines."""
     said = "".join(
-        f'<div class="fact"><dt>{text(name)}</dt><dd style="white-space: normal">{prose(value)}</dd></div>'
-        for name, value in pairs
+        f"<div><dt>{text(name)}</dt><dd>{prose(value[:1].upper() + value[1:])}</dd></div>" for name, value in pairs
     )
-    return f"<dl>{said}</dl>"
+    return f'<dl class="said">{said}</dl>'
 
 
 def _later(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
@@ -100,7 +110,7 @@ def _assumed(found: Mapping[str, Any]) -> str:
     facts = [
         ("Demand", f"{rate(demand['sized_for_per_s'])} requests/s sized for, {rate(demand['mean_per_s'])} on average"),
         ("Goal", f"{share(found['goal_frac'])} of requests meet every SLO"),
-        ("SLO", ", ".join(f"{key} {goal(limit)}" for key, limit in found["slo"].items()) or "by class"),
+        ("SLO", terms(found)),
         ("Failures", f"the goal holds with {spare} of each kind down, all along; not while they fail over"),
         ("Prices", f"dollars an hour and GPU: {prices}{given}"),
         ("Energy", assumed["energy"]),

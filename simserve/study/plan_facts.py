@@ -12,6 +12,7 @@ from simserve.study.plan_growth import Need
 from simserve.study.plan_outcome import Outcome, seeds_of
 from simserve.study.plan_tries import Trial
 from simserve.study.plan_warnings import plan_warnings
+from simserve.tables.files import plain
 from simserve.tables.schema import SCHEMA
 
 ENERGY = (
@@ -21,21 +22,24 @@ ENERGY = (
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
-    """What `simserve plan --json` prints, but for its sentences."""
+    """What `simserve plan --json` prints, but for its sentences; None where there is no number."""
     asked = plan.asked
     rows = [_choice(plan, choice, rank) for rank, choice in enumerate(plan.choices, 1)]
-    return {
-        "schema": SCHEMA,
-        "version": __version__,
-        **question_facts(Question(asked.scenario, asked.bounds.goal_frac, 0.0)),
-        "state": "found" if plan.best else "none",
-        "demand": _demand(plan),
-        "assumed": _assumed(plan),
-        "options": rows + [_other(plan, outcome) for outcome in plan.others],
-        "growth": _growth(plan, plan.best) if plan.best and plan.months else None,
-        "autoscaling": _autoscaling(plan, plan.best) if plan.best and plan.hours else None,
-        "warnings": plan_warnings(plan),
-    }
+    found: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            **question_facts(Question(asked.scenario, asked.bounds.goal_frac, 0.0)),
+            "state": "found" if plan.best else "none",
+            "demand": _demand(plan),
+            "assumed": _assumed(plan),
+            "options": rows + [_other(plan, outcome) for outcome in plan.others],
+            "growth": _growth(plan, plan.best) if plan.best and plan.months else None,
+            "autoscaling": _autoscaling(plan, plan.best) if plan.best and plan.hours else None,
+            "warnings": plan_warnings(plan),
+        }
+    )
+    return found
 
 
 def _demand(plan: Plan) -> dict[str, Any]:
