@@ -50,7 +50,7 @@ def find_fleet_size(question: Question, pool: str, told: Told | None = None) -> 
 
 
 def search(question: Question, pool: str, runs_with: RunsWith) -> FleetSize:
-    """Likewise, whatever it is that runs: from the scenario's own number by doubling or halving, then by bisection."""
+    """Likewise, whatever it is that runs: from the scenario's own number on."""
     first = question.scenario.seed
     own = next(each.replicas for each in question.scenario.cluster.pools if each.name == pool)
     tried: dict[int, Point] = {}
@@ -65,16 +65,16 @@ def search(question: Question, pool: str, runs_with: RunsWith) -> FleetSize:
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
-    """The least number that holds, where more of them hold better: by doubling or halving from `start`, then by
+    """The least number that holds, where more of them hold better: from `start` by steps that double, then by
     bisection; None: not even the `limit` does. What was asked once is asked again: let `holds` remember."""
     most = min(start, limit)
-    least = most // 2
+    least, step = most - 1, 1
     while not holds(most):
         if most >= limit:
             return None
-        least, most = most, min(2 * most, limit)
-    while least and holds(least):
-        least, most = least // 2, least
+        least, most, step = most, min(most + step, limit), 2 * step
+    while least > 0 and holds(least):
+        least, most, step = max(0, least - 2 * step), least, 2 * step
     while most - least > 1:
         middle = (least + most) // 2
         least, most = (least, middle) if holds(middle) else (middle, most)

@@ -61,7 +61,7 @@ def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
     start = sized.size
 
     def need(scale: float) -> int | None:
-        return sized.tries.fewest(max(1, math.ceil(start * scale)), limit, scale)
+        return sized.tries.fewest(max(1, math.floor(start * scale)), limit, scale)
 
     found = _filled(need, scales)
     n_pools = sized.fleets.option.n_pools
