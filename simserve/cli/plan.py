@@ -50,7 +50,7 @@ def plan(
         gpus=_names(gpu or ""),
         tensors=_degrees(tensor),
         is_split=split,
-        growth_frac=growth,
+        growth_frac=_share(growth),
         months=months,
         given_usd=_prices(price or []),
     )
@@ -93,6 +93,14 @@ def _tell(found: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     parts.append(f"{directory}/{where.format(directory)}")
     terminal.result("\n\n".join(part for part in parts if part))
     terminal.warnings(found["warnings"])
+
+
+def _share(growth: float) -> float:
+    from simserve.errors import SimserveError
+
+    if not 0 <= growth <= 1:  # NaN, which no range refuses
+        raise SimserveError(f"--growth: must be a share a month, got {growth}; for example --growth 0.05")
+    return growth
 
 
 def _names(text: str) -> list[str]:

@@ -154,6 +154,7 @@ def _nearest(found: Mapping[str, Any]) -> str:
     """The option that comes closest, and by how much it falls short."""
     known = [row for row in found["options"] if row["state"] != "refused"]
     if not known:
-        return f"None of the {plural(len(found['options']), 'option')} can be built."
+        first = found["options"][0]
+        return f"None can be built: {first['option']} {shortfall(first, found)}."
     nearest = max(known, key=lambda row: row.get("attained_frac") or row["alone_attained_frac"] or 0.0)
     return f"The nearest is {nearest['option']}: it {shortfall(nearest, found)}."
