@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.formats import interval, listed, plural, rate, share, slo_terms
-from simserve.report.plan_reasons import needs_text, reason, shortfall, wanted
+from simserve.report.plan_reasons import is_by_chance, needs_text, reason, shortfall, wanted
 
 
 def with_words(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def option_cells(row: Mapping[str, Any]) -> Sequence[str]:
     if row["state"] != "holds":
         tried = row.get("attained_frac", row["alone_attained_frac"])
         return (name, "–", "–", "–", share(tried), "–", "–", row["state"])
-    state = "take it" if row["rank"] == 1 else "too close" if row["close_call"] else "dearer"
+    state = "take it" if row["rank"] == 1 else "as good" if row["close_call"] else "dearer"
     return (
         name,
         str(row["gpus"]),
@@ -137,7 +137,7 @@ def option_cells(row: Mapping[str, Any]) -> Sequence[str]:
 def _next(found: Mapping[str, Any]) -> str:
     """How the runner-up does."""
     held = [row for row in found["options"] if row["state"] == "holds"]
-    close = [row["option"] for row in held if row["close_call"]]
+    close = [row["option"] for row in held if is_by_chance(row, held[0])]
     said = f" {needs_text(held[1], held[0])}" if len(held) > 1 else ""
     if close:
         said += f" Chance may have decided between it and {listed(close)}: a longer load would tell."

@@ -5,6 +5,9 @@ from typing import Any
 
 from simserve.report.formats import SHORT, count, goal, plural, rate, seconds, share, slo_terms
 
+LITTLE = 0.01
+"""A million good tokens that costs so much more, as a share, costs the same: they differ by chance."""
+
 
 def reason(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """Of any option."""
@@ -13,7 +16,7 @@ def reason(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     best = found["options"][0]
     if row["rank"] == 1:
         return f"the cheapest that holds; {why_so_many(row, found)}"
-    close = "; too close to call, as chance may have decided on a replica" if row["close_call"] else ""
+    close = "; too close to call, as chance may have decided on a replica" if is_by_chance(row, best) else ""
     return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, found)}{close}"
 
 
@@ -34,7 +37,13 @@ def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     if more > 1e-9:
         return f"{more * 100:.3g} % dearer" if more < 1 else f"{more + 1:.3g} times as dear"
     per = row["usd_per_m_good_tokens"] / best["usd_per_m_good_tokens"] - 1
-    return "as dear" if per < 5e-4 else f"as dear a month, {per * 100:.2g} % dearer for a million good tokens"
+    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g} % dearer for a million good tokens"
+
+
+def is_by_chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
+    """Chance may have ranked an option behind the first; not where both surely cost the same."""
+    ends = {each[key] for each in (row, best) for key in ("usd_per_month_low", "usd_per_month_high")}
+    return bool(row["close_call"]) and len(ends) > 1
 
 
 def gpus_text(row: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ def option(name: str, **changes: Any) -> dict[str, Any]:
     money = {"usd_per_gpu_hour": 4.0, "usd_per_hour": 12.0, "usd_per_month": 8760.0}
     money |= {"usd_per_month_low": 8760.0, "usd_per_month_high": 8760.0}
     per = {"usd_per_m_output_tokens": 0.55, "usd_per_m_tokens": 0.11, "usd_per_m_good_tokens": 0.56}
+    per |= {"usd_per_m_good_tokens_low": 0.55, "usd_per_m_good_tokens_high": 0.57}
     energy = {"kwh_per_month": 1200.0, "kwh_per_month_at_tdp": 1533.0, "busy_frac": 0.78}
     met = {"attained_frac": 0.9932, "attained_low_frac": 0.9911, "attained_high_frac": 0.9953, "n_seeds": 8}
     fewer = {"fewer_attained_frac": 0.95, "fewer_saturated": False, "fails_first": "tpot_s", "fails_first_frac": 0.96}
@@ -55,7 +56,8 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 H100 = option("h100-sxm TP 1")
-L40S = option("l40s TP 2", rank=2, gpus=18, replicas=9, needed_replicas=8, usd_per_month=12_088.8)
+DEARER = {"usd_per_month": 12_088.8, "usd_per_month_low": 12_088.8, "usd_per_month_high": 12_088.8}
+L40S = option("l40s TP 2", rank=2, gpus=18, replicas=9, needed_replicas=8, **DEARER)
 TOO_SLOW = option("l40s TP 1", rank=None, state="too slow") | {
     "alone_attained_frac": 0.968,
     "alone_slo": "ttft_s",
@@ -113,7 +115,10 @@ def test_every_option_has_its_reason() -> None:
         ({"usd_per_month": 8760.0}, "as dear: needs"),
         ({"fewer_attained_frac": None}, "fewer replicas there cannot be"),
         ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
-        ({"close_call": True}, "; too close to call, as chance may have decided on a replica"),
+        (
+            {"close_call": True, "usd_per_month_low": 8000.0},
+            "; too close to call, as chance may have decided on a replica",
+        ),
     ],
 )
 def test_losers_differ(changes: dict[str, Any], said: str) -> None:
@@ -230,3 +235,11 @@ def test_the_browser_draws_every_chart_and_complains_of_nothing(tmp_path: Path, 
         assert 'class="js-line"' in charts[name]
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.S)
     assert not re.search(r"\$[a-z]", body)  # a colour that nobody resolved
+
+
+def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:
+    same = {"usd_per_month_low": 8760.0, "usd_per_month_high": 8760.0, "usd_per_month": 8760.0, "close_call": True}
+    told = with_words(facts(H100, L40S | same))
+    assert "Chance" not in told["sentence"]
+    assert "chance" not in told["options"][1]["reason"]
+    assert option_cells(told["options"][1])[-1] == "as good"

@@ -100,6 +100,18 @@ def test_tokens_whose_requests_missed_the_slo_are_not_good(tmp_path: Path) -> No
     assert ratio == pytest.approx(1 / 0.995)
 
 
+def test_more_tokens_make_the_low_end_of_what_a_million_costs(tmp_path: Path) -> None:
+    """Two runs of 100 and 300 tokens a second: a mean of 200, whose interval reaches as far up as down."""
+
+    def runs(replicas: Any, scale: float, seeds: Any) -> list[dict[str, Any]]:
+        return [summary(scale, output_tokens_per_s=100 if seed % 2 else 300) for seed in seeds]
+
+    cost = cost_of(held(tmp_path, H100, runs), BOUNDS, 4.0)
+    per = cost.usd_per_million(cost.output_tokens)
+    assert per.low < per.value < per.high
+    assert 1 / per.low + 1 / per.high == pytest.approx(2 / per.value)
+
+
 def test_tokens_and_energy_are_those_at_the_mean_demand(tmp_path: Path) -> None:
     found = held(tmp_path, H100, World(0.3), mean_load_frac=0.5)
     assert cost_of(found, BOUNDS, 4.0).output_tokens.value == pytest.approx(100 * 730 * 3600)
