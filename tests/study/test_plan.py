@@ -230,3 +230,19 @@ def test_all_that_is_told_of_an_option_says_how_many_seeds_it_rests_on(tmp_path:
     (row,) = facts["options"]
     assert (row["n_seeds"], row["fewer_n_seeds"], facts["assumed"]["n_seeds"]) == (8, 2, 8)
     assert row["fewer_attained_frac"] == 1 - 500 / N
+
+
+def test_a_class_that_drowns_among_the_others_is_warned_of(tmp_path: Path) -> None:
+    """All 1,000 requests of a run meet the goal of 99 % with 995; of the class's 20, 15 do."""
+    arrivals = {"kind": "poisson", "rate_per_s": 8}
+    lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
+    classes = {"chat": {"share": 0.98}, "rare": {"share": 0.02}}
+    workload = {"arrivals": arrivals, "lengths": lengths, "n_requests": 40, "classes": classes}
+    slo = {"classes": {"chat": {"ttft_s": 1}, "rare": {"ttft_s": 1}}}
+    scenario = load_scenario(write_scenario(tmp_path, workload=workload, slo=slo))
+    own = {"chat": {"n_met": 980, "n_arrived": 980}, "rare": {"n_met": 15, "n_arrived": 20}}
+    found = {name: {"slo_attainment": attained} for name, attained in own.items()}
+    at_class = outcome(tmp_path, H100, lambda replicas, scale, seeds: [summary(scale, 995, classes=found)] * len(seeds))
+    plan = planned(Asked(scenario, BOUNDS), Demand("arrivals", scenario), {"h100-sxm": 4.0}, [at_class])
+    said = "class rare meets its SLO for 75.0% of its requests only: the goal is of all requests together"
+    assert plan_facts(plan)["warnings"] == [said]
