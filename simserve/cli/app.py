@@ -13,6 +13,7 @@ from simserve.cli import (
     explain,
     init,
     later,
+    plan,
     report,
     run,
     schema,
@@ -62,6 +63,7 @@ app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
+app.command("plan")(plan.plan)
 app.command("schema")(schema.schema)
 for _name in later.COMMANDS:
     app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

@@ -2,7 +2,7 @@
 
 import typer
 
-COMMANDS = ("plan", "export")
+COMMANDS = ("export",)
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 

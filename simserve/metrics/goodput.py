@@ -94,5 +94,16 @@ def goodput(n_met: int, duration_s: float, facts: RunFacts) -> dict[str, float]:
     }
 
 
+def good_tokens(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, float]:
+    """Tokens per second of the window of the requests that met every SLO: answers, and prompts and answers."""
+    everything = all_met(met)
+    counted = window.has if everything is None else window.has & everything
+    n_output, n_input = (int(requests[name][counted].sum()) for name in ("output_tokens", "prompt_tokens"))
+    return {
+        "output_tokens_per_s": n_output / window.duration_s,
+        "total_tokens_per_s": (n_input + n_output) / window.duration_s,
+    }
+
+
 def _share(n: int, of: int) -> float | None:
     return n / of if of else None

@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve import __version__
 from simserve.metrics.classes import class_cautions
-from simserve.metrics.goodput import attainment, goodput
+from simserve.metrics.goodput import attainment, good_tokens, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
@@ -55,7 +55,8 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
         **{name: _latency(found_in) for name, found_in in latencies.items()},
         **throughput(requests, window),
         "slo_attainment": attained,
-        "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "goodput": attained
+        and goodput(attained["n_met"], window.duration_s, facts) | good_tokens(requests, window, run.met),
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **told,

@@ -57,7 +57,7 @@ def study_fleet_size(question: Question, pool: str, told: Told | None = None) ->
 
 
 def search(question: Question, place: int, runs_with: RunsWith) -> FleetSize:
-    """Likewise, whatever it is that runs: from the scenario's own number by doubling or halving, then by bisection."""
+    """Likewise, whatever it is that runs: from the scenario's own number on."""
     first = question.scenario.seed
     own = question.scenario.cluster.pools[place].replicas
     goal = Goal(question.goal_frac)
@@ -68,17 +68,25 @@ def search(question: Question, place: int, runs_with: RunsWith) -> FleetSize:
             tried[n] = Point(n, tuple(runs_with(n, range(first, first + FIRST_SEEDS))))
         return goal.is_met(tried[n])
 
-    least, most = own // 2, own
+    n = fewest(holds, own)
+    return FleetSize(question, place, None if n is None else tried[n], _in_order(tried))
+
+
+def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
+    """The least number that holds, where more of them hold better: from `start` by steps that double, then by
+    bisection; None: not even the `limit` does. What was asked once is asked again: let `holds` remember."""
+    most = min(start, limit)
+    least, step = most - 1, 1
     while not holds(most):
-        if most >= MOST:
-            return FleetSize(question, place, None, _in_order(tried))
-        least, most = most, 2 * most
-    while least and least not in tried and holds(least):
-        least, most = least // 2, least
+        if most >= limit:
+            return None
+        least, most, step = most, min(most + step, limit), 2 * step
+    while least > 0 and holds(least):
+        least, most, step = max(0, least - 2 * step), least, 2 * step
     while most - least > 1:
         middle = (least + most) // 2
         least, most = (least, middle) if holds(middle) else (middle, most)
-    return FleetSize(question, place, tried[most], _in_order(tried))
+    return most
 
 
 def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:

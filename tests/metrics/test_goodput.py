@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simserve.metrics.goodput import attainment, goodput, met_by_goal
+from simserve.metrics.goodput import attainment, good_tokens, goodput, met_by_goal
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
 from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables
@@ -94,3 +94,11 @@ def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
     facts = run_facts(tables(lives, [Teller(lives)]), pools=pools)
     # 800 requests in 10 s on 8 GPUs that cost 72 dollars an hour, which is 0.02 dollars a second
     assert goodput(800, 10.0, facts) == pytest.approx({"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0})
+
+
+def test_good_tokens_are_those_of_requests_in_the_window_that_met_every_slo() -> None:
+    columns = requests(["finished", "finished", "finished", "rejected"], [10, 20, 40, 80], ttft_s=[0.1, 9.0, 0.1, 0.1])
+    columns["prompt_tokens"] = np.array([100, 200, 400, 800])
+    window = Window(0.0, 10.0, 10.0, "last arrival", np.array([True, True, False, True]))
+    found = good_tokens(columns, window, met_by_goal(columns, {"ttft_s": 1}))
+    assert found == {"output_tokens_per_s": 1.0, "total_tokens_per_s": 11.0}  # the first alone: 10 and 110 in 10 s

@@ -90,7 +90,8 @@ def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
     assert (attained["frac"], attained["of_admitted_frac"], attained["n_met"]) == (1 / 3, 0.5, 1)
     assert attained["low_frac"] is None  # too few for an interval
     assert attained["by_slo"] == {"ttft_s": 2 / 3, "tpot_s": 1 / 3}
-    assert found["goodput"] == pytest.approx({"per_s": 0.25, "per_gpu_s": 0.25, "per_usd": 250.0})
+    tokens = {"output_tokens_per_s": 0.75, "total_tokens_per_s": 25.75}  # of the first: 3 of the answer, 100 before
+    assert found["goodput"] == pytest.approx({"per_s": 0.25, "per_gpu_s": 0.25, "per_usd": 250.0} | tokens)
 
 
 def test_without_slo_there_is_neither_attainment_nor_goodput() -> None:

@@ -1,0 +1,135 @@
+"""`simserve plan`: the cheapest fleet that serves a demand, and why the others lose."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+
+if TYPE_CHECKING:
+    from simserve.study.plan import Asked
+
+NO = 1
+TENSORS = "1,2,4,8"
+
+
+def plan(
+    scenario: ScenarioFile,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", metavar="A,B,...", help="GPUs to compare. Default: the scenario's own.")
+    ] = None,
+    tensor: Annotated[
+        str, typer.Option("--tensor", metavar="N,M,...", help="Tensor parallel degrees to compare.")
+    ] = TENSORS,
+    split: Annotated[bool, typer.Option("--split", help="Compare prefill and decode apart, too.")] = False,
+    spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
+    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5 %.")] = 0.0,
+    months: Annotated[int, typer.Option("--months", min=1, max=120, help="How far growth is looked at.")] = 12,
+    goal: Annotated[
+        float, typer.Option("--goal", min=0.01, max=0.9999, help="Share of requests that must meet every SLO.")
+    ] = 0.99,
+    max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="No larger fleet is tried.")] = 256,
+    price: Annotated[
+        list[str] | None,
+        typer.Option("--price", metavar="GPU=USD", help="Dollars an hour, for the catalog's. Repeatable."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
+    assignments: Assignments = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
+    from simserve import load_scenario
+    from simserve.study.plan import Asked
+    from simserve.study.plan_outcome import Bounds
+
+    asked = Asked(
+        load_scenario(scenario, overrides=assignments or (), seed=seed),
+        Bounds(goal, spare, max_gpus),
+        gpus=_names(gpu or ""),
+        tensors=_degrees(tensor),
+        is_split=split,
+        growth_frac=_share(growth),
+        months=months,
+        given_usd=_prices(price or []),
+    )
+    directory = out or Path("reports") / f"{asked.scenario.name}-plan"
+    found = _written(asked, directory)
+    _tell(found, directory, as_json=as_json)
+    if found["state"] == "none":
+        raise typer.Exit(NO)
+
+
+def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
+    """Search, and write what was found."""
+    from simserve.cli import terminal
+    from simserve.report.plan import with_words
+    from simserve.report.plan_page import render
+    from simserve.study.plan import find_plan
+    from simserve.study.plan_facts import plan_facts
+    from simserve.study.plan_folder import write_plan
+    from simserve.tables.folder import check_folder
+    from simserve.tables.kinds import PLAN
+
+    check_folder(directory, PLAN)
+    with terminal.progress_bar() as bar:
+        answer = find_plan(asked, told=bar.show if bar else None)
+        found = with_words(plan_facts(answer))
+        write_plan(directory, answer, found, render(found))
+    return found
+
+
+def _tell(found: dict[str, Any], directory: Path, *, as_json: bool) -> None:
+    from simserve.cli import terminal
+    from simserve.report.plan import grown, reasons, scaled, table_rows
+
+    if as_json:
+        terminal.result_json(found)
+        return
+    parts = [found["sentence"], grown(found), scaled(found), terminal.table(table_rows(found))]
+    parts += ["\n".join(f"  {said}" for said in reasons(found))]
+    where = "report.html (all files: {0}/)" if found["state"] == "found" else "report.html"
+    parts.append(f"{directory}/{where.format(directory)}")
+    terminal.result("\n\n".join(part for part in parts if part))
+    terminal.warnings(found["warnings"])
+
+
+def _share(growth: float) -> float:
+    from simserve.errors import SimserveError
+
+    if not 0 <= growth <= 1:  # NaN, which no range refuses
+        raise SimserveError(f"--growth: must be a share a month, got {growth}; for example --growth 0.05")
+    return growth
+
+
+def _names(text: str) -> list[str]:
+    return [name for each in text.split(",") if (name := each.strip())]
+
+
+def _degrees(text: str) -> list[int]:
+    from simserve.errors import SimserveError
+
+    names = _names(text)
+    for name in names:
+        if not (name.isascii() and name.isdigit()) or int(name) < 1:
+            raise SimserveError(
+                f"--tensor: must be whole numbers from 1 on, got {name}; for example --tensor {TENSORS}"
+            )
+    if not names:
+        raise SimserveError(f"--tensor: must name a degree, got nothing; for example --tensor {TENSORS}")
+    return [int(name) for name in names]
+
+
+def _prices(texts: list[str]) -> dict[str, float]:
+    from simserve.errors import SimserveError
+
+    found = {}
+    for text in texts:
+        gpu, _, usd = text.partition("=")
+        try:
+            found[gpu.strip()] = float(usd)
+        except ValueError:
+            rule = "must be GPU=DOLLARS an hour"
+            raise SimserveError(f"--price: {rule}, got {text}; for example --price h100-sxm=2.5") from None
+    return found

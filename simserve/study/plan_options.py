@@ -1,0 +1,155 @@
+"""Plan options: kinds of fleets that could serve a scenario, and the scenario with such a fleet."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve import catalog
+from simserve.errors import CatalogError, Mistake, ScenarioError, SimserveError, did_you_mean
+from simserve.scenario import Scenario
+
+OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
+"""Keys of a pool that hold for one card and one number of ranks: other fleets are planned without."""
+
+OF_PLACES = ("name", "role", "replicas", "gpu")
+"""Keys of a pool that a plan chooses."""
+
+APART_ONLY = ("kv_link", "decode_router", "disaggregate")
+"""Keys of a cluster whose pools have roles."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """A kind of replica, of which a fleet has so many as are needed."""
+
+    gpu: str
+    tensor: int
+    is_apart: bool
+    """Prefill and decode on replicas of their own."""
+
+    @property
+    def name(self) -> str:
+        """`h100-sxm TP 2, apart`."""
+        return f"{self.gpu} TP {self.tensor}{', apart' if self.is_apart else ''}"
+
+    @property
+    def n_pools(self) -> int:
+        """Prefill and decode, or one for both."""
+        return 2 if self.is_apart else 1
+
+
+Replicas = tuple[int, ...]
+"""Of each pool: one number, or those of prefill and decode."""
+
+
+def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
+    """All that are to be compared. Raises SimserveError for a card that the catalog does not have."""
+    for gpu in gpus:
+        if gpu not in catalog.names("gpus"):
+            known = did_you_mean(gpu, catalog.names("gpus"))
+            raise SimserveError(f"--gpu: must be a GPU of the catalog, got {gpu}; {known}")
+    hows = (False, True) if is_split else (False,)
+    cards, degrees = dict.fromkeys(gpus or _own_gpus(scenario)), dict.fromkeys(tensors)
+    return [Option(gpu, tensor, is_apart) for is_apart in hows for gpu in cards for tensor in degrees]
+
+
+def _own_gpus(scenario: Scenario) -> list[str]:
+    return [pool.gpu or scenario.gpu for pool in scenario.cluster.pools]
+
+
+def usd_per_gpu_hour(found: Sequence[Option], given: Mapping[str, float]) -> dict[str, float]:
+    """The price of each card: the one given, else the catalog's. Raises SimserveError for a card that is no option."""
+    cards = list(dict.fromkeys(option.gpu for option in found))
+    for gpu, usd in given.items():
+        if gpu not in cards:
+            raise SimserveError(f"--price: must name a GPU that is compared, got {gpu}; {did_you_mean(gpu, cards)}")
+        if not 0 < usd < 1e6:
+            raise SimserveError(f"--price {gpu}: must be dollars an hour above 0, got {usd:g}; for example {gpu}=2.5")
+    return {gpu: given.get(gpu, catalog.load_gpu(gpu).price_per_hour_usd) for gpu in cards}
+
+
+class Fleets:
+    """Fleets of one option, of any size."""
+
+    def __init__(self, scenario: Scenario, option: Option) -> None:
+        """`scenario`: what is asked of them. Raises SimserveError where no such fleet can be."""
+        self.option = option
+        self._data = _data(scenario, option)
+        self.least = self.of((1,) * option.n_pools)
+        self.gpus_per_replica = self.least.setups[0].gpus_per_replica
+
+    def of(self, replicas: Replicas) -> Scenario:
+        """The scenario with a fleet."""
+        cluster = self._data["cluster"]
+        pools = [pool | {"replicas": n} for pool, n in zip(cluster["pools"], replicas, strict=True)]
+        return Scenario.from_dict(self._data | {"cluster": cluster | {"pools": pools}})
+
+
+def refusal(error: SimserveError) -> Mistake:
+    """The first thing that is wrong with an option."""
+    return error.mistakes[0] if isinstance(error, ScenarioError) else Mistake("", str(error))
+
+
+def _data(scenario: Scenario, option: Option) -> dict[str, Any]:
+    """The scenario as data: what was given for all fleets, without what was filled in for its own."""
+    data = scenario.to_dict()
+    cluster = {key: value for key, value in data["cluster"].items() if key not in ("pools", *APART_ONLY)}
+    if option.is_apart:
+        given = _given(data["cluster"], scenario.origins, "cluster")
+        cluster |= {key: given[key] for key in APART_ONLY if key in given}
+    roles = ("prefill", "decode") if option.is_apart else ("both",)
+    pools = [_pool(scenario, option, role) for role in roles]
+    return data | {"gpu": option.gpu, "cluster": cluster | {"pools": pools}}
+
+
+def _pool(scenario: Scenario, option: Option, role: str) -> dict[str, Any]:
+    """As the scenario has it of that role, else as its first one."""
+    roles = [pool.role for pool in scenario.cluster.pools]
+    place = roles.index(role) if role in roles else 0
+    own, written = scenario.cluster.pools[place], scenario.to_dict()["cluster"]["pools"][place]
+    given = _given(written, scenario.origins, f"cluster.pools.{place}")
+    is_own = (own.gpu or scenario.gpu, own.parallel.tensor, own.role) == (option.gpu, option.tensor, role)
+    left_out = {*OF_PLACES, *(() if is_own else _bound(own.gpu or scenario.gpu, option, given))}
+    if own.role != role and role == "decode":
+        left_out.add("enable_prefix_caching")  # decode pools fetch whole prompts
+    parallel = {**given.get("parallel", {}), "tensor": option.tensor}
+    if parallel.get("expert", 1) > 1:  # whole experts on each GPU, on however many there are
+        parallel["expert"] = option.tensor * parallel.get("data", 1)
+    kept = {key: value for key, value in given.items() if key not in left_out}
+    return kept | {"name": own.name if role == own.role else _NAMES[role], "role": role, "parallel": parallel}
+
+
+_NAMES = {"both": "serve", "prefill": "prefill", "decode": "decode"}
+
+
+def _bound(own_gpu: str, option: Option, given: Mapping[str, Any]) -> set[str]:
+    """What was given for another kind of replica."""
+    found = set(OF_ONE_SIZE)
+    if own_gpu == option.gpu or given.get("calibration") == {"file": "none"}:
+        found.discard("calibration")
+    return found
+
+
+def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict[str, Any]:
+    """What the user wrote of a mapping; what resolving filled in is left out."""
+    kept = {}
+    for key, value in data.items():
+        path = f"{at}.{key}"
+        if isinstance(value, Mapping):
+            inner = _given(value, origins, path)
+            if inner:
+                kept[key] = inner
+        elif origins.get(path, "explicit") == "explicit":
+            kept[key] = value
+    return kept
+
+
+def checked(scenario: Scenario, found: Sequence[Option]) -> dict[Option, Fleets | Mistake]:
+    """The fleets of each option, or why there are none."""
+    fleets: dict[Option, Fleets | Mistake] = {}
+    for option in found:
+        try:
+            fleets[option] = Fleets(scenario, option)
+        except (ScenarioError, CatalogError) as error:
+            fleets[option] = refusal(error)
+    return fleets
