@@ -10,6 +10,7 @@ from simserve.cli import (
     catalog,
     compare,
     explain,
+    export,
     init,
     later,
     report,
@@ -58,6 +59,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("validate")(validate.validate)
 app.command("compare")(compare.compare)
 app.command("capacity")(capacity.capacity)
+app.command("export")(export.export)
 app.command("schema")(schema.schema)
 for _name in later.COMMANDS:
     app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

@@ -2,7 +2,7 @@
 
 import typer
 
-COMMANDS = ("check", "sweep", "plan", "export")
+COMMANDS = ("check", "sweep", "plan")
 ANY_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 
