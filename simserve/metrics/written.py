@@ -16,8 +16,8 @@ ANSWERS = {
     RUN: ("summary.json", ("schema", "name", "requests", "pools", "trust", "window")),
     CAPACITY: ("capacity.json", ("scenario", "goal_frac", "slo", "points", "answer")),
     COMPARISON: ("comparison.json", ("a", "b", "how", "confidence", "measures")),
-    PLAN: ("plan.json", ()),
-    SWEEP: ("sweep.json", ()),
+    PLAN: ("plan.json", ("scenario", "demand", "assumed", "options")),
+    SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),
 }
 """The file that holds the answer of each kind, and what it must say."""
 
@@ -43,6 +43,10 @@ class Written:
 
 def read_written(directories: list[Path]) -> list[Written]:
     """What the folders hold, in their order. Raises OutputError where one is no result, or half of one."""
+    places = [directory.resolve() for directory in directories]
+    for place, directory in zip(places, directories, strict=True):
+        if places.count(place) > 1:
+            raise OutputError(f"{directory}: must be named once, got it twice; leave one out")
     found = [_read(directory) for directory in directories]
     names = [(written.command, written.label) for written in found]
     return [

@@ -8,7 +8,7 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.written import Written
 from simserve.report.answers import Answers
 from simserve.report.cost_basis import UNKNOWN, Basis, Known
-from simserve.report.formats import rate, share
+from simserve.report.formats import count, rate, share
 from simserve.report.sheets import at
 
 
@@ -97,7 +97,7 @@ def _of_capacity(source: Written) -> Basis | None:
         gpus=gpus,
         prices={gpu: Known(None if hourly is None else hourly / n_gpus, f"{said}: the catalog.") for gpu in gpus},
         holds_per_s=Known(
-            None if holds is None else holds / n_units, f"{said}: {rate(holds)} requests/s on {rate(n_gpus)} GPUs."
+            None if holds is None else holds / n_units, f"{said}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
         ),
         demand_per_s=Known(own if own is not None else holds, f"{said}: the load of its scenario."),
         good_frac=Known(at(found, "goal_frac"), f"{said}: the goal, which just holds there."),

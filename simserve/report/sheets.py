@@ -135,11 +135,10 @@ def at(found: Mapping[str, object] | None, *path: str) -> float | None:
     return value if isinstance(value, float | int) and not isinstance(value, bool) else None
 
 
-def tabulated(columns: Sequence[Column], groups: Mapping[str, Sequence[Mapping[str, Value | Cell]]]) -> Table:
-    """Rows that say their values by head, without the columns that none of them fills."""
-    rows = [row for group in groups.values() for row in group]
+def tabulated(columns: Sequence[Column], groups: Sequence[tuple[str, Sequence[Mapping[str, Value | Cell]]]]) -> Table:
+    """Groups by their titles, whose rows say their values by head; columns that none of them fills are left out."""
+    rows = [row for _, group in groups for row in group]
     kept = tuple(column for column in columns if any(cell_of(row.get(column.head)).value is not None for row in rows))
     return kept, tuple(
-        Group(title, [tuple(row.get(column.head) for column in kept) for row in group])
-        for title, group in groups.items()
+        Group(title, [tuple(row.get(column.head) for column in kept) for row in group]) for title, group in groups
     )

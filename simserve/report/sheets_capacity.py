@@ -23,9 +23,13 @@ NOTE = (
 
 def capacity_curve(studies: Sequence[Written]) -> Sheet:
     """A row a load, and two charts for each study."""
-    tables = {study.label: [_cells(study.answer, point) for point in _loads(study.answer)] for study in studies}
-    columns, groups = tabulated(_columns(), tables)
-    charts = [chart for number, study in enumerate(studies) for chart in _charts(number, study, tables[study.label])]
+    tables = [[_cells(study.answer, point) for point in _loads(study.answer)] for study in studies]
+    columns, groups = tabulated(_columns(), [(study.label, rows) for study, rows in zip(studies, tables, strict=True)])
+    charts = [
+        chart
+        for number, (study, rows) in enumerate(zip(studies, tables, strict=True))
+        for chart in _charts(number, study, rows)
+    ]
     return Sheet("Capacity curve", "Latency and attainment by load", NOTE, "Study", columns, groups, tuple(charts))
 
 

@@ -9,8 +9,8 @@ from simserve.report.cost_basis import Basis, Known, gpus_name, price_name
 from simserve.report.sheets import Cell, Column, Form, Group, Row, Sheet
 
 NOTE = (
-    "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it "
-    "that is to be used, is rounded up to whole units. Capacity is taken to grow in proportion to them, which errs on "
+    "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it"
+    " that is to be used, is rounded up to whole units. Capacity is taken to grow in proportion to them, which errs on "
     "the careful side: larger fleets even out bursts. Prices are the catalog's unless given; yours will differ."
 )
 

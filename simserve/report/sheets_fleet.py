@@ -83,12 +83,12 @@ Cells = dict[str, Value | Cell]
 def fleet_options(studies: Sequence[Written], basis: Basis | None) -> Sheet:
     """A row an option of a plan, a point of a sweep, or a number of replicas that was tried."""
     rows = {"plan": _plan, "sweep": _sweep, "capacity": _replicas}
-    tables = {study.title: rows[study.command](study.answer, basis) for study in studies}
+    tables = [(study.title, rows[study.command](study.answer, basis)) for study in studies]
     columns, groups = tabulated(COLUMNS, tables)
     charts = [
         _chart(study, number)
-        for number, study in enumerate(studies)
-        if any("Cost a month" in row for row in tables[study.title])
+        for number, (study, (_, table)) in enumerate(zip(studies, tables, strict=True))
+        if any("Cost a month" in row for row in table)
     ]
     return Sheet("Fleet options", "Fleets that were weighed", NOTE, "Study", columns, groups, tuple(charts))
 

@@ -26,7 +26,7 @@ NUMBERS: dict[Form, str] = {
 WIDTH = {"tall": 76.0, "text": 44.0}
 """The most characters that a column of text is wide."""
 
-NUMBER_WIDTH = 12.0
+NUMBER_WIDTH = 18.0
 LEAST_WIDTH = 9.0
 
 CHARACTERS = 1.12
