@@ -56,7 +56,7 @@ def percentiles(runs: Sequence[Written]) -> Sheet:
             is_log=True,
         )
         for number, group in enumerate(groups[:4])
-        if any(value for row in group.rows for value in row[3:])
+        if any(value for row in group.rows for value in row[2:8])  # 0 and empty have no logarithm
     )
     return Sheet(
         "Percentiles",
