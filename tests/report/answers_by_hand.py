@@ -154,7 +154,7 @@ def replicas_answer() -> Written:
         "high_frac": 0.996,
         "fleet": {"n_gpus": 6, "usd_per_hour": 18.0, "kw": 4.2},
     }
-    common = capacity_answer().answer | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
+    common = dict(capacity_answer().answer) | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
     return Written("capacity", "chat", common | {"answer": found, "points": tried})
 
 

@@ -103,7 +103,9 @@ def test_classes_have_percentiles_of_their_own() -> None:
 
 
 def test_nothing_answered_is_empty_cells_and_no_chart() -> None:
-    nothing = {key: {"n": 0, "p50": None, "p99": None} for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")}
+    nothing: dict[str, Any] = {
+        key: {"n": 0, "p50": None, "p99": None} for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+    }
     found = sheet("Percentiles", run_answer(**nothing, prediction=None))
     assert {row["p99"] for row in rows(found)} == {None}
     assert found.charts == ()

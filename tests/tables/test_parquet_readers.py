@@ -36,7 +36,7 @@ def by_pyarrow(file: Path) -> Table:
 
 
 def by_duckdb(file: Path) -> Table:
-    found = duckdb.sql(f"SELECT * FROM '{file}'")
+    found = duckdb.read_parquet(str(file))
     rows = found.fetchall()
     return {name: [row[place] for row in rows] for place, name in enumerate(found.columns)}
 
