@@ -80,18 +80,17 @@ def _of_capacity(source: Written) -> Basis | None:
     n_gpus, hourly = at(answer, "fleet", "n_gpus"), at(answer, "fleet", "usd_per_hour")
     if not n_gpus or not points:
         return None
-    own = next((at(point, "offered_per_s") for point in points if at(point, "scale") == 1.0), None)
+    light = next((point for point in points if not point.get("saturated")), points[0])
+    output, offered = at(light, "output_tokens_per_s"), at(light, "offered_per_s")
     is_replicas = "pool" in found
-    holds = at(answer, "offered_per_s", "value") or at(answer, "served_per_s")
-    if is_replicas:
-        holds = own = at(points[-1], "offered_per_s")
+    holds = at(answer, "offered_per_s", "value") or at(answer, "served_per_s") or (offered if is_replicas else None)
+    is_rate = at(answer, "scale", "value") is not None
+    own = offered / light["scale"] if is_rate and offered and light["scale"] else holds
     pools = [dict(pool) for pool in found.get("pools") or []]
     for pool in pools:
         if is_replicas and pool["name"] == found["pool"]:
-            pool["replicas"] = answer["replicas"]
-    n_units, gpus = _units(pools, round(n_gpus), "replicas")
-    light = next((point for point in points if not point.get("saturated")), points[0])
-    output, offered = at(light, "output_tokens_per_s"), at(light, "offered_per_s")
+            pool["n_replicas"] = answer["replicas"]
+    n_units, gpus = _units(pools, round(n_gpus))
     return Basis(
         unit="replica" if len(pools) == 1 else "fleet",
         gpus=gpus,
@@ -99,7 +98,7 @@ def _of_capacity(source: Written) -> Basis | None:
         holds_per_s=Known(
             None if holds is None else holds / n_units, f"{said}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
         ),
-        demand_per_s=Known(own if own is not None else holds, f"{said}: the load of its scenario."),
+        demand_per_s=Known(own, f"{said}: the load of its scenario."),
         good_frac=Known(at(found, "goal_frac"), f"{said}: the goal, which just holds there."),
         output_tokens=Known(output / offered, f"{said}: at its lightest load.") if output and offered else UNKNOWN,
     )
@@ -145,7 +144,7 @@ def _of_run(source: Written) -> Basis | None:
     answers, said = Answers(source.answer), f"Run {source.label}"
     if not answers.pools or not answers.n_gpus:
         return None
-    n_units, gpus = _units(answers.pools, answers.n_gpus, "n_replicas")
+    n_units, gpus = _units(answers.pools, answers.n_gpus)
     holds, finished = _held(answers, said), answers.number("requests_per_s")
     tokens = {
         name: Known(total / finished, f"{said}: mean of what was answered.")
@@ -177,12 +176,12 @@ def _held(answers: Answers, said: str) -> Known:
     return Known(offered, f"{said} held {rate(offered)} requests/s; it may hold more: export a capacity with it.")
 
 
-def _units(pools: Sequence[Mapping[str, Any]], n_gpus: int, replicas: str) -> tuple[int, dict[str, int]]:
+def _units(pools: Sequence[Mapping[str, Any]], n_gpus: int) -> tuple[int, dict[str, int]]:
     """How many units a fleet has, and the GPUs of one: replicas of a single pool, else the fleet as it is."""
     if len(pools) == 1:
-        n = int(pools[0][replicas])
+        n = int(pools[0]["n_replicas"])
         return n, {str(pools[0]["gpu"]): int(pools[0]["gpus_per_replica"])}
     gpus: dict[str, int] = {}
     for pool in pools:
-        gpus[str(pool["gpu"])] = gpus.get(str(pool["gpu"]), 0) + int(pool[replicas]) * int(pool["gpus_per_replica"])
+        gpus[str(pool["gpu"])] = gpus.get(str(pool["gpu"]), 0) + int(pool["n_replicas"]) * int(pool["gpus_per_replica"])
     return 1, gpus or {"GPU": n_gpus}

@@ -67,13 +67,14 @@ def _pool(pool: Mapping[str, Any]) -> Row:
 
 def _capacity(found: Mapping[str, Any]) -> list[Row]:
     answer = found["answer"]
-    said = fleet_size.sentence(found) if "pool" in found else capacity.sentence(found)
+    said = {"rate": capacity.sentence, "replicas": fleet_size.sentence}.get(found.get("asked", "rate"), _unsaid)(found)
     rows: list[Row] = [("Answer", said)]
     rows += [("What to trust", str(caution)) for caution in found.get("warnings") or []]
     rows += [
         _figure("Goal", at(found, "goal_frac"), "share share"),
         ("SLO", slo_terms(found["slo"])),
         *_estimates("Capacity", answer, "offered_per_s", "requests/s"),
+        *_estimates("Capacity", answer, "concurrency", "clients"),
         *_estimates("Per GPU", answer, "per_gpu_s", "requests/s"),
         *_estimates("Per dollar", answer, "per_usd", "requests/USD"),
         *_estimates("Per kWh", answer, "per_kwh", "requests/kWh"),
@@ -88,10 +89,16 @@ def _capacity(found: Mapping[str, Any]) -> list[Row]:
     return rows + _made(found.get("version"), scenario.get("digest"), scenario.get("seed"))
 
 
+def _unsaid(found: Mapping[str, Any]) -> None:
+    """Of a question that this version has no words for, the figures alone are told."""
+
+
 def _alone(each: Mapping[str, Any]) -> list[Row]:
     """The highest load if only this SLO, or this class, had to hold."""
     what = " of ".join(filter(None, (SHORT.get(each.get("slo") or ""), each.get("slo_class")))) or "all"
-    return [_figure(f"Capacity if only {what} counted", at(each, "offered_per_s", "value"), "rate requests/s")]
+    label = f"Capacity if only {what} counted"
+    rate, clients = at(each, "offered_per_s", "value"), at(each, "concurrency", "value")
+    return [_figure(label, rate, "rate requests/s"), _figure(label, clients, "count clients")]
 
 
 def _comparison(found: Mapping[str, Any]) -> list[Row]:

@@ -12,7 +12,7 @@ from xlsxwriter.utility import xl_rowcol_to_cell
 
 from simserve.report.sheets import Cell, Form, Sheet, cell_of
 from simserve.report.workbook_charts import place_charts
-from simserve.report.workbook_look import WIDTH, Look, header_height, note_height, row_height, widths
+from simserve.report.workbook_look import WIDTH, Look, header_height, n_pages_wide, note_height, row_height, widths
 
 HEAD_ROW = 2
 """The title and the note stand above."""
@@ -69,8 +69,10 @@ class _Page:
         page.freeze_panes(FIRST_ROW, 1)
         page.set_landscape()
         page.set_paper(9)  # A4
-        page.fit_to_pages(1, 0)
+        page.set_margins(0.4, 0.4, 0.5, 0.6)
+        page.fit_to_pages(n_pages_wide(self._widths), 0)
         page.repeat_rows(HEAD_ROW)
+        page.repeat_columns(0, 1)
         page.set_footer("&L&A&RPage &P of &N")
         for column, width in enumerate(self._widths):
             page.set_column(column, column, width)

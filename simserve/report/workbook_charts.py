@@ -9,9 +9,7 @@ COLOURS = ("#2F6DB5", "#C8571B", "#3A8A5F", "#7A5AA6", "#8A6D3B", "#4A4A46")
 
 LIMIT = "#B3261E"
 
-SIZE = {"width": 720, "height": 340}
-COLUMN_PX = 7.3
-"""A character of a column's width, in pixels."""
+SIZE = {"width": 640, "height": 320}
 
 SHORT_ROWS = 40
 """Below a longer table nobody would find a chart."""

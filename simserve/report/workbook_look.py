@@ -32,6 +32,9 @@ LEAST_WIDTH = 9.0
 CHARACTERS = 1.12
 """That fit into a unit of width on average, which is that of a zero."""
 
+PAGE_WIDTH = 230.0
+"""Characters across a page that are still large enough."""
+
 LINE_HEIGHT = 13.5
 """Of a line of text in points."""
 
@@ -84,6 +87,11 @@ def widths(sheet: Sheet) -> list[float]:
         most = WIDTH.get(column.form, NUMBER_WIDTH)
         found.append(_fits(max([words, *values]), most))
     return found
+
+
+def n_pages_wide(found: Sequence[float]) -> int:
+    """Of paper, so that columns of those widths can be read on it."""
+    return max(1, math.ceil(sum(found) / PAGE_WIDTH))
 
 
 def header_height(sheet: Sheet, found: Sequence[float]) -> float:

@@ -5,6 +5,7 @@ import math
 import re
 import zipfile
 
+import pandas as pd
 import pytest
 from openpyxl import load_workbook
 
@@ -96,6 +97,20 @@ def test_every_sheet_has_a_legal_name_frozen_heads_with_units_and_columns_that_f
                 heads[place - 1],
             )
             assert width >= max(map(len, str(heads[place - 1]).split()))
+
+
+def test_pandas_reads_a_sheet_from_its_third_row_with_numbers_where_formulas_are(everything: bytes) -> None:
+    growth = pd.read_excel(io.BytesIO(everything), sheet_name="Growth", header=2)
+    assert growth["Month"].tolist() == list(range(13))
+    assert growth["Cost a month (USD)"].dtype.kind in "if"
+    assert growth["Cost a month (USD)"].iloc[0] == 21_900  # the plan's
+
+
+def test_wide_tables_are_printed_over_several_pages_and_the_first_columns_on_each(everything: bytes) -> None:
+    book = load_workbook(io.BytesIO(everything))
+    assert [book[name].page_setup.fitToWidth or 1 for name in ("Summary", "Fleet options")] == [1, 2]
+    assert book["Fleet options"].print_title_cols == "$A:$B"
+    assert book["Fleet options"].print_title_rows == "$3:$3"
 
 
 def test_no_number_is_written_as_text(everything: bytes) -> None:
