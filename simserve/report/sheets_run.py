@@ -6,7 +6,7 @@ from simserve.metrics.pool_series import pool_series
 from simserve.metrics.written import Written
 from simserve.report.answers import Answers
 from simserve.report.formats import LATENCIES, SHORT
-from simserve.report.sheets import Chart, Column, Group, Row, Series, Sheet, at, ms
+from simserve.report.sheets import Chart, Column, Group, Row, Series, Sheet, ms
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 DRAWN = ("p50", "p90", "p99", "p99.9")
@@ -17,7 +17,7 @@ MOST_ROWS = 600
 PERCENTILES_NOTE = (
     "Of the requests that arrived in the measured window and were answered. TPOT leaves out the first token; ITL pools "
     "every gap between two tokens; its goal binds the largest gap of a request. The last columns say between which "
-    "values the p99 lies as far as step costs are known, where the run was replayed."
+    "values the p99 lies: by chance, of a run of this length (95 %), and as far as step costs are known (90 %)."
 )
 
 SERIES_NOTE = (
@@ -71,8 +71,10 @@ def percentiles(runs: Sequence[Written]) -> Sheet:
             Column("max", "ms", "ms"),
             Column("SLO", "ms", "ms"),
             Column("within SLO", "share", "share"),
-            Column("p99 at least", "ms", "ms"),
-            Column("p99 at most", "ms", "ms"),
+            Column("p99 low, by chance", "ms", "ms"),
+            Column("p99 high, by chance", "ms", "ms"),
+            Column("p99 low, by costs", "ms", "ms"),
+            Column("p99 high, by costs", "ms", "ms"),
         ),
         tuple(groups),
         charts,
@@ -90,11 +92,11 @@ def _latencies(answers: Answers) -> list[Row]:
 
 
 def _latency(answers: Answers, key: str) -> Row:
-    found = answers.summary.get(key) or {}
-    low, high = answers.predicted(key, "p99") or (None, None)
-    figures = [ms(at(found, name)) for name in ("mean", *LEVELS, "max")]
+    figures = [ms(answers.number(key, name)) for name in ("mean", *LEVELS, "max")]
     within = answers.number("slo_attainment", "by_slo", key) if key in answers.slo else None
-    return (SHORT[key], at(found, "n"), *figures, ms(answers.slo.get(key)), within, ms(low), ms(high))
+    intervals = (answers.summary.get(key) or {}).get("intervals") or {}
+    ends = (*(intervals.get("p99") or (None, None)), *(answers.predicted(key, "p99") or (None, None)))
+    return (SHORT[key], answers.number(key, "n"), *figures, ms(answers.slo.get(key)), within, *map(ms, ends))
 
 
 def time_series(runs: Sequence[Written]) -> Sheet:

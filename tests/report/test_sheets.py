@@ -91,8 +91,15 @@ def test_percentiles_are_milliseconds_with_the_goal_beside_them() -> None:
     assert list(found) == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
     ttft = found["TTFT"]
     assert (ttft["p50"], ttft["p99"], ttft["p99.9"], ttft["max"]) == (100.0, 400.0, 500.0, 600.0)
-    assert (ttft["SLO"], ttft["within SLO"], ttft["p99 at least"], ttft["p99 at most"]) == (500.0, 1.0, 350.0, 450.0)
-    assert (found["E2E"]["SLO"], found["E2E"]["p99 at least"]) == (None, None)
+    assert (ttft["SLO"], ttft["within SLO"]) == (500.0, 1.0)
+    assert (ttft["p99 low, by costs"], ttft["p99 high, by costs"]) == (350.0, 450.0)
+    assert (found["E2E"]["SLO"], found["E2E"]["p99 low, by costs"]) == (None, None)
+
+
+def test_a_run_that_knows_how_far_chance_goes_says_so() -> None:
+    latency = {"n": 10, "p99": 0.4, "intervals": {"p99": [0.35, None]}}
+    ttft = rows(sheet("Percentiles", run_answer(ttft_s=latency)))[0]
+    assert (ttft["p99"], ttft["p99 low, by chance"], ttft["p99 high, by chance"]) == (400.0, 350.0, None)
 
 
 def test_classes_have_percentiles_of_their_own() -> None:
