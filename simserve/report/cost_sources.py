@@ -91,16 +91,19 @@ def _of_capacity(source: Written) -> Basis | None:
         if is_replicas and pool["name"] == found["pool"]:
             pool["n_replicas"] = answer["replicas"]
     n_units, gpus = _units(pools, round(n_gpus))
+    price = Known(hourly and hourly / n_gpus, f"{said}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
+    full = Known(1.0, f"{said}: these replicas hold the load as it is; lower it for more room.")
     return Basis(
         unit="replica" if len(pools) == 1 else "fleet",
         gpus=gpus,
-        prices={gpu: Known(None if hourly is None else hourly / n_gpus, f"{said}: the catalog.") for gpu in gpus},
+        prices=dict.fromkeys(gpus, price),
         holds_per_s=Known(
             None if holds is None else holds / n_units, f"{said}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
         ),
         demand_per_s=Known(own, f"{said}: the load of its scenario."),
         good_frac=Known(at(found, "goal_frac"), f"{said}: the goal, which just holds there."),
         output_tokens=Known(output / offered, f"{said}: at its lightest load.") if output and offered else UNKNOWN,
+        **({"target_frac": full} if is_replicas else {}),
     )
 
 

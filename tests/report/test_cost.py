@@ -135,6 +135,7 @@ def test_a_number_of_replicas_that_holds_shares_the_load() -> None:
     assert (found.unit, dict(found.gpus)) == ("replica", {"h100-sxm": 2})
     assert found.holds_per_s.value == 4.0  # 12 by three replicas
     assert found.demand_per_s.value == 12.0
+    assert grown(found, 0).units == 3  # what was found to be enough, without more headroom
 
 
 def test_a_capacity_without_an_answer_leaves_the_floor_to_others() -> None:
