@@ -32,6 +32,11 @@ def cost_basis(sources: Sequence[Written]) -> Basis | None:
     return told[0] if told else None
 
 
+def _all_used(said: str) -> dict[str, Known]:
+    """Of a fleet that was seen to hold the load: no room beyond what the simulation had."""
+    return {"target_frac": Known(1.0, f"{said}: its fleet holds the load as it is; lower it for more room.")}
+
+
 def _of_plan(source: Written) -> Basis | None:
     """The option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
     found, said = source.answer, f"Plan {source.label}"
@@ -64,7 +69,7 @@ def _of_plan(source: Written) -> Basis | None:
         prompt_tokens=Known(None if both is None or output is None else both - output, f"{said}: mean of its load."),
         output_tokens=Known(output, f"{said}: mean of its load."),
         mean_frac=Known(at(found, "demand", "mean_load_frac"), f"{said}: mean of its load by what it is sized for."),
-        target_frac=Known(1.0, f"{said}: its replicas hold the demand as they are; lower it for more room."),
+        **_all_used(said),
         **{
             name: Known(0.0 if is_apart and name == "spare_units" else value, f"{said}.")
             for name, value in given.items()
@@ -92,7 +97,6 @@ def _of_capacity(source: Written) -> Basis | None:
             pool["n_replicas"] = answer["replicas"]
     n_units, gpus = _units(pools, round(n_gpus))
     price = Known(hourly and hourly / n_gpus, f"{said}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
-    full = Known(1.0, f"{said}: these replicas hold the load as it is; lower it for more room.")
     return Basis(
         unit="replica" if len(pools) == 1 else "fleet",
         gpus=gpus,
@@ -103,7 +107,7 @@ def _of_capacity(source: Written) -> Basis | None:
         demand_per_s=Known(own, f"{said}: the load of its scenario."),
         good_frac=Known(at(found, "goal_frac"), f"{said}: the goal, which just holds there."),
         output_tokens=Known(output / offered, f"{said}: at its lightest load.") if output and offered else UNKNOWN,
-        **({"target_frac": full} if is_replicas else {}),
+        **(_all_used(said) if is_replicas else {}),
     )
 
 
@@ -128,6 +132,7 @@ def _of_sweep(source: Written) -> Basis | None:
         demand_per_s=Known(good, f"{name}: its good requests."),
         good_frac=Known(attained, f"{name}: its attainment."),
         output_tokens=Known(output / served, f"{name}.") if output and served else UNKNOWN,
+        **_all_used(said),
     )
 
 
@@ -165,6 +170,7 @@ def _of_run(source: Written) -> Basis | None:
         demand_per_s=Known(answers.number("offered_per_s"), f"{said}: what was offered."),
         good_frac=UNKNOWN if answers.attainment is None else Known(answers.attainment, f"{said}: its attainment."),
         **tokens,
+        **(_all_used(said) if answers.has_slo and holds.value is not None else {}),
     )
 
 

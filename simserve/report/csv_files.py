@@ -5,7 +5,7 @@ import io
 import math
 from collections.abc import Sequence
 
-from simserve.report.sheets import Cell, Sheet, cell_of
+from simserve.report.sheets import Cell, Form, Sheet, cell_of
 
 BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 """What spreadsheets take for the beginning of a formula, even in a text file."""
@@ -25,16 +25,19 @@ def _text(sheet: Sheet) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(sheet.heads)
+    forms = [column.form for column in sheet.columns]
     for group in sheet.groups:
-        writer.writerows(
-            [_written(Cell(group.title)), *(_written(cell_of(value)) for value in row)] for row in group.rows
-        )
+        for row in group.rows:
+            cells = (_written(cell_of(value), form) for value, form in zip(row, forms, strict=True))
+            writer.writerow([_written(Cell(group.title), "text"), *cells])
     return file.getvalue()
 
 
-def _written(cell: Cell) -> str:
+def _written(cell: Cell, form: Form) -> str:
     """A formula as its value; text that a spreadsheet would compute, behind an apostrophe."""
     value = cell.value
     if isinstance(value, str):
         return f"'{value}" if value.startswith(BEGINNINGS) else value
-    return repr(value) if value is not None and math.isfinite(value) else ""
+    if value is None or not math.isfinite(value):
+        return ""
+    return str(int(value)) if (cell.form or form) == "count" and value == int(value) else repr(value)

@@ -96,6 +96,7 @@ def test_a_run_that_met_its_slo_holds_what_it_offered() -> None:
     assert found.holds_per_s.value == 6.0  # 12 on two replicas
     assert (found.unit, dict(found.gpus), found.prices["h100-sxm"].value) == ("replica", {"h100-sxm": 2}, 3.0)
     assert (found.prompt_tokens.value, found.output_tokens.value, found.good_frac.value) == (300.0, 100.0, 0.999)
+    assert grown(found, 0).units == 2  # the fleet that was simulated, and no more
 
 
 def test_a_run_that_missed_it_tells_no_capacity_and_says_what_would() -> None:
@@ -166,6 +167,7 @@ def test_a_sweep_offers_its_cheapest_point() -> None:
     assert found is not None
     assert (found.unit, dict(found.gpus), found.holds_per_s.value) == ("fleet", {"h100-sxm": 2}, 10.0)
     assert found.output_tokens.value == 100.0
+    assert grown(found, 0).units == 1
 
 
 def test_nothing_to_pay_for_is_no_basis() -> None:
