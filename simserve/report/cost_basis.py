@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TARGET_FRAC = 0.8
 GROWTH_FRAC = 0.05
@@ -47,6 +47,8 @@ class Basis:
     growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
     months_ahead: Known = Known(MONTHS_AHEAD, "Of the column After growth.")
     hours_per_month: Known = Known(MONTH_HOURS, "8,760 hours a year, by 12.")
+    simulated_gpus: Mapping[int, int | None] = field(default_factory=dict)
+    """What a plan found each month to need at its own growth, by simulation rather than in proportion."""
 
     @property
     def gpus_per_unit(self) -> int:

@@ -32,7 +32,7 @@ def cost_basis(sources: Sequence[Written]) -> Basis | None:
     return told[0] if told else None
 
 
-def _all_used(said: str) -> dict[str, Known]:
+def _all_used(said: str) -> dict[str, Any]:
     """Of a fleet that was seen to hold the load: no room beyond what the simulation had."""
     return {"target_frac": Known(1.0, f"{said}: its fleet holds the load as it is; lower it for more room.")}
 
@@ -55,11 +55,12 @@ def _of_plan(source: Written) -> Basis | None:
     held = f"{said}: {best['option']} holds {rate(sized)} requests/s with {needed:.0f} replicas."
     assumed = {"spare_units": "spare_replicas", "growth_frac": "growth_frac", "hours_per_month": "hours_per_month"}
     given = {name: at(found, "assumed", key) for name, key in assumed.items()}
+    priced = found["assumed"].get("given_prices") or []
     return Basis(
         unit="fleet" if is_apart else "replica",
         gpus={str(best["gpu"]): round(n_in_unit)},
         prices={
-            str(option["gpu"]): Known(price, f"{said}.")
+            str(option["gpu"]): Known(price, f"{said}: {'given' if option['gpu'] in priced else 'the catalog'}.")
             for option in found["options"]
             if (price := at(option, "usd_per_gpu_hour")) is not None
         },
@@ -75,6 +76,7 @@ def _of_plan(source: Written) -> Basis | None:
             for name, value in given.items()
             if value is not None
         },
+        simulated_gpus={row["month"]: row["gpus"] for row in (found.get("growth") or {}).get("rows") or []},
     )
 
 
@@ -154,7 +156,7 @@ def _of_run(source: Written) -> Basis | None:
         return None
     n_units, gpus = _units(answers.pools, answers.n_gpus)
     holds, finished = _held(answers, said), answers.number("requests_per_s")
-    tokens = {
+    tokens: dict[str, Any] = {
         name: Known(total / finished, f"{said}: mean of what was answered.")
         for name, key in (("prompt_tokens", "input_tokens_per_s"), ("output_tokens", "output_tokens_per_s"))
         if finished and (total := answers.number(key)) is not None

@@ -12,6 +12,7 @@ COLUMNS = (
     Column("Option", "text"),
     Column("Rank", "count"),
     Column("State", "text"),
+    Column("Close call", "text"),
     Column("GPU", "text"),
     Column("TP", "count"),
     Column("How", "text"),
@@ -73,8 +74,9 @@ LATENCIES = ("TTFT", "TPOT", "E2E")
 
 NOTE = (
     "Costs are formulas: they follow the prices and the hours a month of the sheet Cost, and what is yellow here. "
-    "Needed is the fewest replicas that hold the SLO, replicas has the spare ones, too. Attained is the share of "
-    "requests that met every SLO. Options on the front are beaten by no other in both cost and goodput."
+    "Needed is the fewest replicas that hold the SLO, replicas has the spare ones, too. A close call may by chance "
+    "alone be ranked behind the first. Attained is the share of requests that met every SLO. Options on the front are "
+    "beaten by no other in both cost and goodput."
 )
 
 Cells = dict[str, Value | Cell]
@@ -107,6 +109,7 @@ def _plan(found: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
     for option in found["options"]:
         cells: Cells = {"Option": str(option["option"]), **{head: option.get(key) for head, key in PLAN.items()}}
         cells |= {f"{name} p99": ms(at(option, f"{name.lower()}_p99_s")) for name in LATENCIES}
+        cells["Close call"] = _said(option.get("close_call"))
         gpus, price, hours = at(option, "gpus"), at(option, "usd_per_gpu_hour"), at(found, "assumed", "hours_per_month")
         if gpus and price and hours and basis is not None:
             cells |= _costs(str(option["gpu"]), gpus, price, basis) | _per_million(option, gpus * price, hours)

@@ -6,6 +6,10 @@ from simserve.report.sheets import Cell, Chart, Column, Group, Row, Series, Shee
 
 MONTHS = 12
 
+SIMULATED = Column("GPUs by simulation", "count", "at the plan's growth")
+
+SIMULATED_NOTE = " The last column is what the plan found by simulation, at its own growth: it follows no input."
+
 NOTE = (
     "Month 0 is today; what is paid is summed from month 1 on. Everything follows the inputs of the sheet Cost: change "
     "growth, price or headroom there."
@@ -23,13 +27,15 @@ def growth(basis: Basis) -> Sheet:
         Column("Cost so far", "dollars", "USD"),
         Column("Per million requests", "usd", "USD"),
         Column("Per million good output tokens", "usd", "USD"),
+        *([SIMULATED] if basis.simulated_gpus else []),
     )
     charts = (
         Chart("GPUs needed", "bars", 0, "Month", (Series("GPUs"),), "GPUs"),
         Chart("Cost a month", "bars", 0, "Month", (Series("Cost a month"),), "USD"),
     )
     group = Group(" and ".join(basis.gpus), _rows(basis))
-    return Sheet("Growth", "Twelve months of growth", NOTE, "Fleet", columns, (group,), charts)
+    note = NOTE + (SIMULATED_NOTE if basis.simulated_gpus else "")
+    return Sheet("Growth", "Twelve months of growth", note, "Fleet", columns, (group,), charts)
 
 
 def _rows(basis: Basis) -> list[Row]:
@@ -52,4 +58,5 @@ def _row(basis: Basis, month: int, cost: Cost, paid: float) -> Row:
         Cell(paid, formula="=N([^Cost so far])+N([Cost a month])" if month else "=0*[Month]"),
         Cell(cost.usd_per_million(1.0), formula=here.usd_per_million("1")),
         Cell(cost.usd_per_million(basis.good_tokens), formula=here.usd_per_million("output_tokens*good_frac")),
+        *([basis.simulated_gpus.get(month)] if basis.simulated_gpus else []),
     )

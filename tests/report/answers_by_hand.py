@@ -219,7 +219,8 @@ def plan_answer(**changes: Any) -> Written:
         "sentence": "Take h100-sxm TP 2.",
         "state": "found",
         "demand": {"kind": "diurnal", "mean_per_s": 12.0, "sized_for_per_s": 24.0, "mean_load_frac": 0.5},
-        "assumed": {"spare_replicas": 1, "growth_frac": 0.1, "months": 12, "hours_per_month": 730},
+        "assumed": {"spare_replicas": 1, "growth_frac": 0.1, "months": 12, "hours_per_month": 730}
+        | {"given_prices": ["h100-sxm"]},
         "options": [option, other, refused],
         "warnings": [],
     }

@@ -156,6 +156,7 @@ def test_a_plan_comes_to_what_the_plan_says() -> None:
     # the plan's own: 21,900 dollars for 12 requests/s of 100 tokens
     assert cost.usd_per_million(found.output_tokens.value) == pytest.approx(21_900 / (12 * 730 * 3600 * 100) * 1e6)
     assert {gpu: price.value for gpu, price in found.prices.items()} == {"h100-sxm": 3.0, "l40s": 1.0}
+    assert [price.origin for price in found.prices.values()] == ["Plan chat: given.", "Plan chat: the catalog."]
 
 
 def test_a_plan_that_found_nothing_leaves_the_floor_to_others() -> None:

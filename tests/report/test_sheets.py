@@ -220,6 +220,14 @@ def test_growth_is_month_by_month() -> None:
     assert table[12]["Cost so far"] == sum(row["Cost a month"] for row in table[1:])
 
 
+def test_growth_has_what_a_plan_found_by_simulation_beside_it() -> None:
+    found = [{"month": month, "offered_per_s": 24.0, "replicas": 5, "gpus": 10 + month} for month in range(13)]
+    grown = sheet("Growth", plan_answer(growth={"outgrown_month": 1, "rows": found}))
+    assert [row["GPUs by simulation"] for row in rows(grown)] == list(range(10, 23))
+    assert grown.note.endswith("it follows no input.")
+    assert "GPUs by simulation" not in rows(sheet("Growth", plan_answer(growth=None)))[0]
+
+
 def test_csv_has_units_in_its_heads_and_numbers_in_full() -> None:
     files = csv_files(sheets_of([run_answer(offered_per_s=1 / 3), comparison_answer()]))
     assert list(files) == [
