@@ -77,6 +77,7 @@ OWNERS = {
     "plotly": {"report"},
     "typer": {"cli"},
     "scipy": {"calibrate", "study"},
+    "xlsxwriter": {"report"},
 }
 
 FILES = sorted(PACKAGE.rglob("*.py"))

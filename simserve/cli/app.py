@@ -11,8 +11,8 @@ from simserve.cli import (
     check,
     compare,
     explain,
+    export,
     init,
-    later,
     plan,
     report,
     run,
@@ -64,6 +64,5 @@ app.command("capacity")(capacity.capacity)
 app.command("sweep")(sweep.sweep)
 app.command("check")(check.check)
 app.command("plan")(plan.plan)
+app.command("export")(export.export)
 app.command("schema")(schema.schema)
-for _name in later.COMMANDS:
-    app.command(_name, hidden=True, add_help_option=False, context_settings=later.ANY_ARGUMENTS)(later.not_yet)

@@ -14,9 +14,14 @@ from simserve.errors import OutputError
 
 def replace_text(path: Path, text: str) -> None:
     """Write a file beside its place and move it there, so that no reader ever sees half of it. Raises OutputError."""
+    replace_file(path, text.encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Likewise."""
     beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(content)
         os.replace(beside, path)
     except OSError as error:
         raise OutputError(f"{path}: must be writable, got {error.strerror}; free space or permit it") from error

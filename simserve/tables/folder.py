@@ -26,7 +26,7 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     made: list[Path] = []
     beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
-        with _said_plainly(directory):
+        with _said_plainly(directory, kind):
             _make_parents(place, made)
             made.append(beside)
             beside.mkdir()
@@ -41,24 +41,24 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
 
 def check_folder(directory: Path, kind: Kind = RUN) -> None:
     """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
-    with _said_plainly(directory):
+    with _said_plainly(directory, kind):
         if not directory.exists():
             _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
             return
         if not directory.is_dir():
-            raise OutputError(f"{directory}: must be a folder, got a file; choose another --out")
+            raise OutputError(f"{directory}: must be a folder, got a file; choose another {kind.option}")
         names = {entry.name for entry in directory.iterdir()}
     strangers = sorted(names - kind.files)
     if strangers:
         others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
         raise OutputError(
             f"{directory}: must be empty or hold only an earlier result, got {strangers[0]}{others}; "
-            "choose another --out"
+            f"choose another {kind.option}"
         )
     if names and not names >= kind.marks:
         raise OutputError(
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
-            f"without {' and '.join(sorted(kind.marks - names))}; choose another --out"
+            f"without {' and '.join(sorted(kind.marks - names))}; choose another {kind.option}"
         )
 
 
@@ -82,14 +82,14 @@ def _check_writable(parent: Path) -> None:
 
 
 @contextmanager
-def _said_plainly(directory: Path) -> Iterator[None]:
+def _said_plainly(directory: Path, kind: Kind) -> Iterator[None]:
     """Turn what the operating system refuses into a message that says what to do."""
     try:
         yield
     except OSError as error:
         said = os.strerror(error.errno) if error.errno else str(error)
         raise OutputError(
-            f"{directory}: must be writable, got {said}; free space there or choose another --out "
+            f"{directory}: must be writable, got {said}; free space there or choose another {kind.option} "
             "(nothing was written, an earlier result is as it was)"
         ) from error
 

@@ -15,6 +15,8 @@ class Kind:
     """All that it may hold."""
     marks: frozenset[str]
     """What it always holds; a folder without them is somebody else's."""
+    option: str = "--out"
+    """That names it."""
 
 
 RUN = Kind(
@@ -50,3 +52,22 @@ UNFINISHED_SWEEP = Kind("sweep", SWEEP.files, frozenset({"sweep.jsonl"}))
 """What a sweep goes on from; a finished one holds that, too."""
 
 KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
+
+EXPORT = Kind(
+    "export",
+    frozenset(
+        {
+            "summary.csv",
+            "percentiles.csv",
+            "time_series.csv",
+            "capacity_curve.csv",
+            "comparison.csv",
+            "fleet_options.csv",
+            "cost.csv",
+            "growth.csv",
+        }
+    ),
+    frozenset({"summary.csv"}),
+    "--csv",
+)
+"""Results as CSV files: written, and never read again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simserve.cli import later, terminal
+from simserve.cli import terminal
 from simserve.errors import InvariantError, Mistake, ScenarioError
 from tests.cli.invoke import invoke
 
@@ -122,23 +122,19 @@ def test_a_mistyped_command_line_is_2_and_answers_nothing(arguments: list[str]) 
     assert "Traceback" not in outcome.err
 
 
-@pytest.mark.parametrize("command", later.COMMANDS)
-@pytest.mark.parametrize("arguments", [[], ["a.yaml", "b.yaml"], ["--some", "option"], ["--help"]], ids=" ".join)
-def test_a_command_of_the_contract_that_is_not_there_yet_says_so(command: str, arguments: list[str]) -> None:
-    outcome = invoke(command, *arguments)
-    assert outcome.exit_code == 2
-    assert outcome.out == ""
-    assert outcome.err.startswith(f"simserve: error: {command}: not yet")
+COMMANDS = (
+    *("calibrate", "capacity", "catalog", "check", "compare", "explain", "export", "init", "plan"),
+    *("report", "run", "schema", "sweep", "trace", "validate"),
+)
 
 
-def test_help_lists_what_works_and_nothing_else() -> None:
+def test_help_lists_every_command() -> None:
     text = invoke("--help").out
     listed = {line.split()[0] for line in text.partition("Commands:")[2].splitlines() if line.startswith("  ")}
-    assert {"run", "explain", "init", "report", "trace", "catalog", "schema"} <= listed
-    assert not listed & set(later.COMMANDS)
+    assert listed >= set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["run", "explain", "init", "report", "trace", "catalog", "schema"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
     outcome = invoke(command, "--help")
     assert outcome.exit_code == 0

@@ -1,0 +1,69 @@
+"""`simserve export`: results as a workbook with live formulas and charts, or as CSV files."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from simserve.report.sheets import Sheet
+
+
+def export(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Folders that run, capacity, compare, sweep or plan wrote.", show_default=False
+        ),
+    ],
+    xlsx: Annotated[
+        Path | None, typer.Option("--xlsx", metavar="FILE", help="Write a workbook: capacity.xlsx.", show_default=False)
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", metavar="FOLDER", help="Write a CSV file a sheet.", show_default=False)
+    ] = None,
+) -> None:
+    """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
+    from simserve.cli import terminal
+    from simserve.metrics.written import read_written
+    from simserve.report.exported import sheets_of
+    from simserve.tables.folder import check_folder
+    from simserve.tables.kinds import EXPORT
+    from simserve.tables.workbook_file import check_workbook_file
+
+    if xlsx is None and csv is None:
+        raise typer.BadParameter("give --xlsx FILE, --csv FOLDER, or both")
+    if xlsx is not None:
+        check_workbook_file(xlsx)
+    if csv is not None:
+        check_folder(csv, EXPORT)
+    sheets = sheets_of(read_written(directories))
+    for place in (_workbook(sheets, xlsx), _files(sheets, csv)):
+        if place is not None:
+            terminal.result(place)
+
+
+def _workbook(sheets: "list[Sheet]", file: Path | None) -> str | None:
+    """Where it is and what it holds."""
+    if file is None:
+        return None
+    from simserve.report.workbook import workbook
+    from simserve.tables.files import replace_file
+
+    replace_file(file, workbook(sheets))
+    return f"{file}: {', '.join(sheet.name for sheet in sheets)}"
+
+
+def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
+    """Likewise."""
+    if folder is None:
+        return None
+    from simserve.report.csv_files import csv_files
+    from simserve.tables.folder import result_folder
+    from simserve.tables.kinds import EXPORT
+
+    files = csv_files(sheets)
+    with result_folder(folder, EXPORT) as beside:
+        for name, text in files.items():
+            (beside / name).write_text(text, encoding="utf-8")
+    return f"{folder}/: {', '.join(files)}"

@@ -1,0 +1,54 @@
+"""Pool series: the time series of a pool, its replicas put together, and neighbouring intervals where they are many."""
+
+from typing import Any
+
+import numpy as np
+
+from simserve.tables.columns import Columns, Floats, Ints
+
+SUMS = ("queue_len", "running", "prefill_tokens_per_s", "output_tokens_per_s")
+MEANS = ("kv_frac", "busy_frac", "mfu", "mbu")
+MOST = {"longest_queue": "queue_len", "fullest_kv_frac": "kv_frac"}
+"""What the one replica had that has most, by the column it is the most of."""
+
+
+def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[str, Floats], int]:
+    """Columns of a pool, `(n_rows,)` each with n_rows <= most_rows, and of how many intervals a row is made.
+
+    Rows that are made of several are means weighted by time, but for the columns of MOST, which stay the most.
+    """
+    of_pool = timeseries["pool"].is_(pool)
+    names = ("start_s", "end_s", *SUMS, *MEANS)
+    table: dict[str, Floats] = {name: timeseries[name][of_pool] for name in names}
+    starts, interval = np.unique(table["start_s"], return_inverse=True)
+    n = len(starts)
+    ends = _most(table["end_s"], interval, n)
+    n_replicas = np.bincount(interval, minlength=n)
+    summed = {name: np.bincount(interval, table[name], n).astype(np.float64) for name in (*SUMS, *MEANS)}
+    found = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
+    n_merged = max(1, -(-n // most_rows))
+    first = np.arange(0, n, n_merged)
+    last = np.minimum(first + n_merged, n) - 1
+    return {
+        "start_s": starts[first],
+        "end_s": ends[last],
+        **{name: _mean(values, ends - starts, first) for name, values in found.items()},
+        **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
+    }, n_merged
+
+
+def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:
+    return _reduced(np.add, values * lengths, first) / _reduced(np.add, lengths, first)
+
+
+def _reduced(how: Any, values: Floats, first: Ints) -> Floats:
+    """Over the rows from each of `first` to the next."""
+    reduced: Floats = how.reduceat(values, first) if len(first) else values
+    return reduced
+
+
+def _most(values: Floats, interval: Ints, n: int) -> Floats:
+    """Of each interval."""
+    found = np.full(n, -np.inf)
+    np.maximum.at(found, interval, values)
+    return found

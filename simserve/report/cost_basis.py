@@ -1,0 +1,89 @@
+"""Cost basis: what a cost is computed from, each number with where it comes from."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TARGET_FRAC = 0.8
+GROWTH_FRAC = 0.05
+MONTHS_AHEAD = 12.0
+MONTH_HOURS = 730.0
+
+
+@dataclass(frozen=True)
+class Known:
+    """A number, and where it comes from."""
+
+    value: float | None
+    origin: str
+
+
+UNKNOWN = Known(None, "Nothing that was exported tells it: type it in.")
+
+
+@dataclass(frozen=True)
+class Basis:
+    """A fleet that grows by whole units, and the load that it is for."""
+
+    unit: str
+    """What is added when more is needed: `replica`, or the `fleet` as it is where its pools depend on each other."""
+    gpus: Mapping[str, int]
+    """Of a unit, by their names in the catalog."""
+    prices: Mapping[str, Known]
+    """Of a GPU-hour in USD, by GPU; of those of the unit and of others that were weighed."""
+    holds_per_s: Known
+    """Requests a second that a unit serves within its SLO."""
+    demand_per_s: Known
+    good_frac: Known
+    """Share of requests that meet every SLO."""
+    prompt_tokens: Known = UNKNOWN
+    """Of a request."""
+    output_tokens: Known = UNKNOWN
+    mean_frac: Known = Known(1.0, "The demand as it is, day and night; of a day with a peak, its mean by its peak.")
+    target_frac: Known = Known(
+        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100 % uses all that was found."
+    )
+    spare_units: Known = Known(0.0, "How many may fail before the SLO is missed.")
+    growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
+    months_ahead: Known = Known(MONTHS_AHEAD, "Of the column After growth.")
+    hours_per_month: Known = Known(MONTH_HOURS, "8,760 hours a year, by 12.")
+    simulated_gpus: Mapping[int, int | None] = field(default_factory=dict)
+    """What a plan found each month to need at its own growth, by simulation rather than in proportion."""
+
+    @property
+    def gpus_per_unit(self) -> int:
+        """Of all kinds."""
+        return sum(self.gpus.values())
+
+    @property
+    def usd_per_unit_hour(self) -> float | None:
+        """At these prices; None where one is not known."""
+        found = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
+        return None if any(price is None for _, price in found) else sum(n * (price or 0.0) for n, price in found)
+
+    @property
+    def good_tokens(self) -> float | None:
+        """Output tokens of a request, times the share of requests that are good."""
+        output, good = self.output_tokens.value, self.good_frac.value
+        return None if output is None or good is None else output * good
+
+    @property
+    def all_tokens(self) -> float | None:
+        """Of a request, prompt and answer; None unless both are known."""
+        prompt, output = self.prompt_tokens.value, self.output_tokens.value
+        return prompt + output if prompt and output else None
+
+
+def price_name(gpu: str) -> str:
+    """What formulas call the price of a GPU-hour."""
+    return f"price_per_gpu_hour_{_word(gpu)}"
+
+
+def gpus_name(gpu: str) -> str:
+    """What formulas call the GPUs of a unit."""
+    return f"gpus_of_unit_{_word(gpu)}"
+
+
+def _word(name: str) -> str:
+    """Letters, digits and underscores, as a name in a workbook may have."""
+    return re.sub(r"\W", "_", name, flags=re.ASCII)

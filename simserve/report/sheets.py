@@ -1,0 +1,144 @@
+"""Sheets: tables of numbers for spreadsheets, before anybody knows whether they become a workbook or CSV files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Value = str | float | int | None
+"""None, and a float that is not finite, are empty cells."""
+
+Form = Literal["text", "count", "rate", "number", "ms", "share", "usd", "dollars", "tall"]
+"""How a value reads. usd has cents, dollars none; tall is text that wraps."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value that is more than its column says."""
+
+    value: Value
+    form: Form | None = None
+    """None: as the column."""
+    formula: str | None = None
+    """What `value` came of, as a spreadsheet writes it: names, `[GPUs]` for this row's cell under that head, `[^GPUs]`
+    for the one above it."""
+    name: str | None = None
+    """That formulas call it by."""
+    limits: tuple[float, float] | None = None
+    """Of an input: between which values it may be changed. None: it is no input."""
+
+
+Row = Sequence[Value | Cell]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What stands below a head."""
+
+    head: str
+    form: Form
+    unit: str = ""
+
+    @property
+    def title(self) -> str:
+        """The head with its unit, as it is written."""
+        return f"{self.head} ({self.unit})" if self.unit else self.head
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that belong together; their title stands in the first column of each."""
+
+    title: str
+    rows: Sequence[Row]
+
+
+Table = tuple[tuple[Column, ...], tuple[Group, ...]]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line, or one set of bars."""
+
+    column: str
+    """The head of the column that it shows."""
+    is_limit: bool = False
+    """A straight line to stay on one side of."""
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A picture of one group."""
+
+    title: str
+    kind: Literal["line", "points", "bars"]
+    group: int
+    across: str
+    """The head of the column along the bottom."""
+    series: tuple[Series, ...]
+    y_title: str
+    is_log: bool = False
+    most: float | None = None
+    """The top of the axis; None: as the values ask for."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One table, with what to know of it above and its charts beside or below.
+
+    Invariant: every row has a value for each column.
+    """
+
+    name: str
+    """A legal name of a sheet; in lower case, the name of its CSV file."""
+    title: str
+    note: str
+    group_head: str
+    """What the titles of groups are."""
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    charts: tuple[Chart, ...] = ()
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Of all columns, that of the groups first, with units."""
+        return (self.group_head, *(column.title for column in self.columns))
+
+    @property
+    def n_rows(self) -> int:
+        """Below the heads."""
+        return sum(len(group.rows) for group in self.groups)
+
+    def place(self, head: str) -> int:
+        """Which column has that head, from 0; the groups' is 0."""
+        return 1 + [column.head for column in self.columns].index(head)
+
+    def first_row(self, group: int) -> int:
+        """Of a group, counted from 0 below the heads."""
+        return sum(len(each.rows) for each in self.groups[:group])
+
+
+def cell_of(value: Value | Cell) -> Cell:
+    """The same as a Cell."""
+    return value if isinstance(value, Cell) else Cell(value)
+
+
+def ms(value_s: object) -> float | None:
+    """Seconds as milliseconds."""
+    return value_s * 1e3 if isinstance(value_s, float | int) else None
+
+
+def at(found: Mapping[str, object] | None, *path: str) -> float | None:
+    """The number at a path of keys; None where there is none."""
+    value: object = found
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, float | int) and not isinstance(value, bool) else None
+
+
+def tabulated(columns: Sequence[Column], groups: Sequence[tuple[str, Sequence[Mapping[str, Value | Cell]]]]) -> Table:
+    """Groups by their titles, whose rows say their values by head; columns that none of them fills are left out."""
+    rows = [row for _, group in groups for row in group]
+    kept = tuple(column for column in columns if any(cell_of(row.get(column.head)).value is not None for row in rows))
+    return kept, tuple(
+        Group(title, [tuple(row.get(column.head) for column in kept) for row in group]) for title, group in groups
+    )

@@ -1,0 +1,23 @@
+"""Workbook file: where one may be written."""
+
+from pathlib import Path
+
+from simserve.errors import OutputError
+from simserve.tables.kinds import KINDS
+
+
+def check_workbook_file(path: Path) -> None:
+    """Raises OutputError where no program would open it, or where it would lie among the files of a result."""
+    if path.suffix != ".xlsx":
+        raise OutputError(f"{path}: must end in .xlsx, got {path.name}; spreadsheet programs go by the name")
+    if path.is_dir():
+        raise OutputError(f"{path}: must be a file, got a folder; choose another --xlsx")
+    if not path.parent.is_dir():
+        raise OutputError(
+            f"{path}: must be in a folder, got no folder {path.parent}; make it, or choose another --xlsx"
+        )
+    names = {entry.name for entry in path.parent.iterdir()}
+    kind = next((kind for kind in KINDS if kind.marks <= names <= kind.files and path.name not in kind.files), None)
+    if kind is not None:  # the command would refuse to write there again
+        rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
+        raise OutputError(f"{path}: {rule}; choose another --xlsx")
