@@ -14,9 +14,9 @@ MOST_NAMED = 3
 """Parts that the sentence names; the table has all."""
 
 BEHIND = {
-    "ttft_s": ("queue_s", "prefill_s"),
-    "tpot_s": ("tpot_s", "transfer_s", "preempted_frac"),
-    "itl_s": ("tpot_s", "transfer_s", "preempted_frac"),
+    "ttft_s": ("queue_s", "queue_seats_s", "queue_blocks_s", "queue_budget_s", "prefill_s"),
+    "tpot_s": ("tpot_s", "transfer_s", "interference_s", "evicted_s", "preempted_frac"),
+    "itl_s": ("tpot_s", "transfer_s", "interference_s", "evicted_s", "preempted_frac"),
 }
 """The parts that an SLO is about; one of E2E is about all."""
 
@@ -85,7 +85,7 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
         limit = f" ≤ {goal(found['slo'][key])}" if key in found["slo"] else ""
         rows.append((f"{SHORT[key]}{limit} met", *(share(side["by_slo"].get(key)) for side in at), ""))
     for part in found["parts"]:
-        if part["baseline"] is not None or part["candidate"] is not None:
+        if part["baseline"] is not None and part["candidate"] is not None:
             cells = [_amount(part[side], part["unit"]) for side in ("baseline", "candidate")]
             rows.append(
                 (

@@ -36,11 +36,26 @@ def _unanswered_frac(summary: Summary) -> float:
     return 1 - summary["requests"]["finished"] / n_arrived if n_arrived else math.nan
 
 
+def _split(*names: str) -> Callable[[Summary], float]:
+    """The sum of some parts into which each request's time is split exactly; NaN where it is not."""
+
+    def of(summary: Summary) -> float:
+        means = (summary.get("time_split") or {}).get("mean")
+        return math.nan if means is None else float(sum(means[name] for name in names))
+
+    return of
+
+
 PARTS = (
     Part("queue_s", "queueing", "s", _at("queue_s.mean")),
+    Part("queue_seats_s", "waiting for a seat", "s", _split("queue_seats_s")),
+    Part("queue_blocks_s", "waiting for KV blocks", "s", _split("queue_blocks_s")),
+    Part("queue_budget_s", "waiting for the token budget", "s", _split("queue_budget_s")),
     Part("prefill_s", "prefill", "s", _prefill_s),
     Part("transfer_s", "handing keys and values over", "s", _at("transfer.mean")),
     Part("tpot_s", "decoding a token", "s", _at("tpot_s.mean")),
+    Part("interference_s", "decoding held up by prompts of others", "s", _split("interference_s")),
+    Part("evicted_s", "time lost to evictions", "s", _split("preempted_s", "recompute_s", "copy_s")),
     Part("unanswered_frac", "requests without a full answer", "frac", _unanswered_frac),
     Part("preempted_frac", "requests that lost their KV blocks", "frac", _at("preemptions.requests_frac")),
     Part("kv_peak_frac", "peak of KV blocks", "frac", _at("kv.peak_frac")),

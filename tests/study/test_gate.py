@@ -135,3 +135,15 @@ def test_sides_of_unlike_size_are_held_against_each_other_too() -> None:
     found = loss_between(few, many, GOAL)
     errors = [np.std(-(len(c.seeds) - 1) * c.log_roots_without(GOAL), ddof=1) for c in (few, many)]
     assert found.error == pytest.approx(math.hypot(errors[0] / math.sqrt(32), errors[1] / math.sqrt(128)), rel=0.25)
+
+
+def test_seeds_that_are_much_harder_on_one_side_leave_more_doubt() -> None:
+    rng = np.random.default_rng(8)
+    known = [hardness(rng, 64) for _ in range(2)]
+    a, b = (curve(rng, range(i * 64, i * 64 + 64), hard) for i, hard in enumerate(known))
+    shifted = known[1] + 0.2 + known[0].mean() - known[1].mean()
+    near, far = loss_between(a, b, GOAL, known), loss_between(a, b, GOAL, [known[0], shifted])
+    spread = sum(float(np.square(each - each.mean()).sum()) for each in known)
+    gap = float(known[0].mean() - known[1].mean())
+    grown = math.sqrt((2 / 64 + 0.2**2 / spread) / (2 / 64 + gap**2 / spread))  # as a line is less known far out
+    assert far.error == pytest.approx(grown * near.error)

@@ -5,6 +5,8 @@ from typing import Any
 
 from simserve.study.load_facts import binding, load_facts
 
+OF_A_SPLIT = ("queue_seats_s", "queue_blocks_s", "queue_budget_s", "interference_s", "evicted_s")
+
 
 def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100) -> dict[str, Any]:
     return {
@@ -26,7 +28,7 @@ def test_they_are_means_of_the_runs() -> None:
     assert found["attained_frac"] == 0.65
     assert found["by_slo"] == {"ttft_s": 0.65, "tpot_s": 1.0}
     assert found["saturated_frac"] == 0.5
-    assert found["parts"] == {
+    assert {key: value for key, value in found["parts"].items() if key not in OF_A_SPLIT} == {
         "queue_s": 0.15,
         "prefill_s": 0.3,
         "transfer_s": None,
@@ -47,3 +49,19 @@ def test_nothing_is_made_of_nothing() -> None:
     assert not any(
         isinstance(each, float) and math.isnan(each) for each in load_facts(1.0, [run(0.1, 0.2, 9)]).values()
     )
+
+
+def test_where_time_is_split_exactly_its_parts_are_told_too() -> None:
+    assert all(load_facts(1.0, [run(0.1, 0.2, 90)])["parts"][key] is None for key in OF_A_SPLIT)
+    names = (
+        "queue_seats_s",
+        "queue_blocks_s",
+        "queue_budget_s",
+        "interference_s",
+        "preempted_s",
+        "recompute_s",
+        "copy_s",
+    )
+    split = {"time_split": {"mean": {name: 0.1 * i for i, name in enumerate(names)}}}
+    found = load_facts(1.0, [run(0.1, 0.2, 90) | split])["parts"]
+    assert [found[key] for key in OF_A_SPLIT] == [0.0, 0.1, 0.2, 0.3, 1.5]
