@@ -25,7 +25,7 @@ def trust(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -
         "saturated": queue.state == "growing",
         "steady": queue.state,
         "n_worth": queue.n_worth,
-        "growth": queue.growth,
+        "backlog_by_thirds": list(queue.backlog),
         "free_frac": queue.free_frac,
         "interval_too_narrow": window.n_requests >= LEAST and queue.n_worth < ENOUGH,
     }

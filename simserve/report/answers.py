@@ -4,29 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999, GOAL_FRAC
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
+from simserve.report.sureness import FEWEST, QUEUES, is_far_below, lies_between, over_runs, queue_state
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
 
-FAR_FRAC = 0.5
-"""Of a limit: were a hundredth of latencies beyond it, and their tail no heavier than exponential, a tenth would be
-beyond half of it."""
-
 UNEVEN = 3
 """How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
-
-
-FEWEST = {"p99": FEW_FOR_P99, "p99.9": FEW_FOR_P999}
-"""Finished requests below which a percentile is a guess."""
-
-QUEUES = {
-    "steady": "steady",
-    "critical": "at capacity",
-    "growing": "growing",
-    "undetermined": "too short a run to tell",
-}
 
 
 @dataclass(frozen=True)
@@ -59,10 +45,7 @@ class Answers:
     @property
     def classes(self) -> dict[str, "Answers"]:
         """The run as each class of requests had it."""
-        found = self.summary.get("classes") or {}
-        return {
-            name: Answers({**self.summary, **own, "classes": None, "replications": None}) for name, own in found.items()
-        }
+        return self._groups("classes")
 
     @property
     def judged_class(self) -> str | None:
@@ -80,10 +63,12 @@ class Answers:
     @property
     def tenants(self) -> dict[str, "Answers"]:
         """The run as each tenant had it."""
-        found = self.summary.get("tenants") or {}
-        return {
-            name: Answers({**self.summary, **own, "classes": None, "replications": None}) for name, own in found.items()
-        }
+        return self._groups("tenants")
+
+    def _groups(self, key: str) -> dict[str, "Answers"]:
+        """Of the first run, where there are several."""
+        alone: dict[str, None] = dict.fromkeys(("classes", "replications"))
+        return {name: Answers({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()}
 
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
@@ -91,9 +76,9 @@ class Answers:
 
     def number(self, *path: str) -> float | None:
         """The number at a path of keys; its mean over replications, where there are any."""
-        over_runs = self._over_runs(".".join(path))
-        if over_runs is not None:
-            return number(over_runs["mean"])
+        of_all = over_runs(self.summary, ".".join(path))
+        if of_all is not None:
+            return number(of_all["mean"])
         found: Any = self.summary
         for key in path:
             found = found.get(key) if isinstance(found, Mapping) else None
@@ -104,18 +89,9 @@ class Answers:
         """What the summary says of all runs; None where there is but one."""
         return self.summary.get("replications")
 
-    def _over_runs(self, key: str) -> Mapping[str, Any] | None:
-        found: Mapping[str, Any] | None = (self.replications or {}).get("measures", {}).get(key)
-        return found
-
     def sureness(self, latency: str, level: str) -> tuple[float, float | None] | None:
-        """Where a percentile lies with 95 %, as far as chance goes; no high end where the run cannot bound it above."""
-        over_runs = self._over_runs(f"{latency}.{level}")
-        if over_runs is not None:
-            low, high = number(over_runs["low"]), number(over_runs["high"])
-            return None if low is None else (low, high)
-        found = ((self.summary.get(latency) or {}).get("intervals") or {}).get(level)
-        return None if found is None else (float(found[0]), number(found[1]))
+        """Where a percentile lies with 95 %, as far as chance goes; no high end where it cannot be bounded above."""
+        return lies_between(self.summary, latency, level)
 
     def is_guess(self, level: str) -> bool:
         """Too few requests finished for a p99, or a p99.9."""
@@ -139,18 +115,15 @@ class Answers:
     def attainment_interval(self) -> tuple[float, float] | None:
         """Its 95 % interval, where the run is long enough for one."""
         low, high = self.number("slo_attainment", "low_frac"), self.number("slo_attainment", "high_frac")
-        over_runs = self._over_runs("slo_attainment.frac")
-        if over_runs is not None:
-            low, high = number(over_runs["low"]), number(over_runs["high"])
+        of_all = over_runs(self.summary, "slo_attainment.frac")
+        if of_all is not None:
+            low, high = number(of_all["low"]), number(of_all["high"])
         return None if low is None or high is None else (low, high)
 
     @property
     def is_far_below(self) -> bool:
         """Nobody missed, and nobody came near: then a run too short to count on rare misses is answer enough."""
-        if self.attainment != 1 or not self.slo:
-            return False
-        highest = {key: self.number(key, "max") for key in self.slo}
-        return all(value is not None and value <= FAR_FRAC * self.slo[key] for key, value in highest.items())
+        return self.attainment == 1 and is_far_below(self.summary, self.slo)
 
     @property
     def worst_slo(self) -> str | None:
@@ -174,16 +147,8 @@ class Answers:
 
     @property
     def queue_state(self) -> str | None:
-        """steady, critical, growing or undetermined; of several runs what at least half of them are, or worse."""
-        if not self.replications:
-            return (self.summary.get("trust") or {}).get("steady")
-        states, n = self.replications["states"], self.replications["n"]
-        so_many = 0
-        for state in ("growing", "critical", "undetermined", "steady"):
-            so_many += states.get(state, 0)
-            if 2 * so_many > n:
-                return state
-        return None
+        """steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
+        return queue_state(self.summary)
 
     @property
     def preempted_frac(self) -> float | None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.answers import FEWEST, Answers
+from simserve.report.answers import Answers
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -22,6 +22,7 @@ from simserve.report.formats import (
     span,
 )
 from simserve.report.remedy import in_the_end, lost, remedy, replicas_needed
+from simserve.report.sureness import FEWEST
 
 HEADLINES = {
     "met": "Meets the SLO",

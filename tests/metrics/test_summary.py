@@ -130,7 +130,7 @@ def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
         "saturated": False,
         "steady": "steady",
         "n_worth": 1200.0,  # nobody ever finds anybody there
-        "growth": 0.0,
+        "backlog_by_thirds": [pytest.approx(0.1, abs=0.001)] * 3,
         "free_frac": 1.0,
         "interval_too_narrow": False,
     }
