@@ -4,9 +4,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.report.trace_events import Events, Track
-from simserve.tables.columns import Categorical, Columns, Ints
+
+Table = dict[str, Any]
+"""Columns of a table of a run, by name."""
+
+Ints = NDArray[np.int64]
 
 REQUESTS = 1
 """The process of the requests; those of replicas follow."""
@@ -15,7 +20,7 @@ STEPS = 1
 """The thread of a replica's steps."""
 
 
-def add_replica(events: Events, steps: Columns, rows: Ints, name: str) -> None:
+def add_replica(events: Events, steps: Table, rows: Ints, name: str) -> None:
     """Its steps of these rows, and its counters."""
     replica = int(steps["replica"][rows[0]])
     track = track_of(replica)
@@ -51,7 +56,7 @@ def track_of(replica: int) -> Track:
     return Track(REQUESTS + 1 + replica, STEPS)
 
 
-def overlapping(steps: Columns, replica: int, ends_s: tuple[float, float]) -> Ints:
+def overlapping(steps: Table, replica: int, ends_s: tuple[float, float]) -> Ints:
     """Rows of a replica in which any of that time lies."""
     first, stop = np.searchsorted(steps["replica"], [replica, replica + 1]).tolist()
     begin = int(np.searchsorted(steps["end_s"][first:stop], ends_s[0], side="right"))
@@ -59,6 +64,6 @@ def overlapping(steps: Columns, replica: int, ends_s: tuple[float, float]) -> In
     return np.arange(first + begin, first + max(end, begin))
 
 
-def words(column: Categorical, rows: Any = slice(None)) -> list[str]:
+def words(column: Any, rows: Any = slice(None)) -> list[str]:
     """The words of a column's rows; "" for null."""
     return [*np.array([*column.categories, ""])[column.codes[rows]].tolist()]

@@ -125,6 +125,11 @@ _USUAL_KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
 def why_slow(answers: Answers, latency: str) -> str | None:
     """What sets the slowest by a latency apart, and what would help, in a sentence; None where nothing does."""
+    said = _account_and_act(answers, latency)
+    return None if said is None else f"{said[0]}: {said[1]}."
+
+
+def _account_and_act(answers: Answers, latency: str) -> tuple[str, str] | None:
     found = _slowest(answers).get(latency)
     if not found or found["binds"] not in PARTS:
         return None
@@ -136,10 +141,8 @@ def why_slow(answers: Answers, latency: str) -> str | None:
     seats, budget = _KNOBS.get(scheduler, _USUAL_KNOBS)
     is_long = (latency, found["binds"]) == ("e2e_s", "decode_s")
     act = LONG_ANSWERS if is_long else part.act.format(seats=seats, budget=budget)
-    return (
-        f"{who} spent {seconds(spent_s)} of {seconds(total_s)}{each} {part.spent}, "
-        f"against {seconds(of_all[found['binds']])} for all: {act}."
-    )
+    spent = f"{who} spent {seconds(spent_s)} of {seconds(total_s)}{each} {part.spent}"
+    return f"{spent}, against {seconds(of_all[found['binds']])} for all", act
 
 
 def terminal_sentence(answers: Answers) -> str | None:
@@ -155,12 +158,21 @@ def slowest(answers: Answers) -> str:
     found = {latency: of for latency in ORDER if (of := _slowest(answers).get(latency))}
     if not found:
         return ""
-    said = [sentence for latency in found if (sentence := why_slow(answers, latency)) is not None]
-    sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in said)
+    sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in _sentences(answers, found))
     bars = "".join(_pair(latency, of["all"], of["mean"]) for latency, of in found.items())
     body = f'<ul class="why">{sentences}</ul><div class="card">{_keys(found)}{bars}</div>{_table(found)}'
     note = "Means over the window's finished requests. Each bar adds up to its latency; TPOT is a token's."
     return section("slowest", "What the slowest 1 % waited for", note, body)
+
+
+def _sentences(answers: Answers, found: Found) -> list[str]:
+    """One a latency; what would help is said once."""
+    said: list[str] = []
+    acts: set[str] = set()
+    for account, act in filter(None, (_account_and_act(answers, latency) for latency in found)):
+        said.append(f"{account}." if act in acts else f"{account}: {act}.")
+        acts.add(act)
+    return said
 
 
 def _slowest(answers: Answers) -> Found:

@@ -10,10 +10,9 @@ from simserve.errors import OutputError
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import span_ends
 from simserve.report.formats import plural
-from simserve.report.replica_track import REQUESTS, add_replica, overlapping, track_of, words
+from simserve.report.replica_track import REQUESTS, Ints, Table, add_replica, overlapping, track_of, words
 from simserve.report.request_track import Life, Span, pieces
 from simserve.report.trace_events import Events, Track
-from simserve.tables.columns import Columns, Ints
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
@@ -94,7 +93,7 @@ def trace(results: "Results", chosen: Chosen) -> Drawn:
     return Drawn(events.as_json(facts), cut)
 
 
-def _rows_of(requests: Columns, chosen: Chosen) -> list[int]:
+def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
     """Rows of the chosen requests, the slowest by TTFT first."""
     if chosen.ids:
         place = {str(each): row for row, each in reversed(list(enumerate(requests["request_id"].tolist())))}
@@ -111,7 +110,7 @@ def _rows_of(requests: Columns, chosen: Chosen) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _spans_of(steps: Columns, spans: Columns, rows: Sequence[int]) -> dict[int, list[Span]]:
+def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list[Span]]:
     """Those of the chosen requests, in order of time."""
     decoding = decode_rows(steps, spans)
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
@@ -148,7 +147,7 @@ def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[Spa
 
 
 def _kept_out(
-    steps: Columns, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
+    steps: Table, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
 ) -> list[tuple[str, float, float]]:
     """What kept the head of a queue out, piece by piece: as its steps say, and its turn in between."""
     from_s, until_s = ends_s
@@ -167,7 +166,7 @@ def _kept_out(
     return [*found, ("turn", last_s, until_s)]
 
 
-def _steps_of(steps: Columns, lives: Sequence[Life]) -> tuple[Ints, int]:
+def _steps_of(steps: Table, lives: Sequence[Life]) -> tuple[Ints, int]:
     """Rows in which replicas had any of these requests, and how many requests had to do without."""
     kept, n_left_out = np.zeros(len(steps["replica"]), np.bool_), 0
     for life in lives:

@@ -99,3 +99,9 @@ def test_the_page_draws_each_part_to_scale_and_lists_it() -> None:
 
 def test_a_page_of_a_run_whose_time_nobody_split_has_no_such_section() -> None:
     assert '<section id="slowest">' not in render(synthetic(200))
+
+
+def test_the_page_says_what_would_help_once() -> None:
+    page = render(synthetic(200, time_split=split(ttft_s=QUEUED, e2e_s=QUEUED)))
+    sentences = re.findall(r"<li>(The slowest.*?)</li>", page)
+    assert ["raise max_num_seqs" in sentence for sentence in sentences] == [True, False]
