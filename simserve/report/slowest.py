@@ -193,8 +193,8 @@ def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
         for name, part in PARTS.items()
         if parts.get(name, 0.0) > 0
     )
-    total = prose(seconds(sum(parts.values())))
-    return f'<div class="split"><span>{prose(label)}</span><div class="bar">{pieces}</div><b>{total}</b></div>'
+    total = f"<strong>{prose(seconds(sum(parts.values())))}</strong>"
+    return f'<div class="split"><span>{prose(label)}</span><div class="bar">{pieces}</div>{total}</div>'
 
 
 def _keys(found: Found) -> str:
