@@ -75,7 +75,7 @@ def _found(question: "Question", directory: Path, dask: str | None) -> dict[str,
     """Run what is not finished yet, and write the answer, which is returned."""
     from simserve.cli import terminal
     from simserve.report.sweep_page import render
-    from simserve.study.sweep import n_foreign, n_left, run_sweep
+    from simserve.study.sweep import check_any, n_foreign, n_left, run_sweep
     from simserve.study.sweep_facts import sweep_facts
     from simserve.study.sweep_folder import check_sweep_folder, withdraw, write_sweep
     from simserve.study.sweep_journal import open_journal
@@ -89,9 +89,10 @@ def _found(question: "Question", directory: Path, dask: str | None) -> dict[str,
             )
         if n_left(question, journal):
             withdraw(directory)
+        with _says_how_to_go_on(question, journal, directory), terminal.progress_bar() as bar:
+            swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
+        check_any(swept)
         with _says_how_to_go_on(question, journal, directory):
-            with terminal.progress_bar() as bar:
-                swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
             found = sweep_facts(swept)
             write_sweep(directory, swept, found, render(found))
             return found

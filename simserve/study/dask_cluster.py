@@ -1,9 +1,11 @@
 """Dask: many runs on a cluster that is there already, `tcp://host:port`; only plain data goes in and comes out."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from typing import Any
 
 from simserve import __version__
@@ -19,6 +21,8 @@ TELL_S = 1.0
 
 AHEAD = 2
 """Tasks handed out for each thread of the cluster, so that no worker waits for the next."""
+
+LOGS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "distributed.utils")
 
 
 class DaskCluster:
@@ -52,31 +56,25 @@ class DaskCluster:
         last_seen_s = time.monotonic()
         while True:
             n_threads = sum(worker["nthreads"] for worker in self._workers().values())
-            for place, task in left:
-                running[self._client.submit(work, task, pure=False)] = place
-                if len(running) >= AHEAD * max(1, n_threads):
-                    break
+            for place, task in islice(left, max(0, AHEAD * max(1, n_threads) - len(running))):
+                with self._while_it_lasts():
+                    running[self._client.submit(work, task, pure=False)] = place
             if not running:
                 return
             if n_threads:
                 last_seen_s = time.monotonic()
             elif time.monotonic() - last_seen_s > NO_WORKERS_S:
                 raise self._gone(f"has had no worker for {NO_WORKERS_S} s")
-            try:
-                with self._client.as_current():
-                    done = wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED").done
-            except TimeoutError:
-                continue
-            for future in done:
+            with self._while_it_lasts(), suppress(TimeoutError), self._client.as_current():
+                wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED")
+            for future in [future for future in running if future.done()]:
                 yield running.pop(future), self._answer(future)
 
     def check_versions(self) -> None:
         """Raises SimserveError where a worker does not have this very simserve, or there is no worker."""
         self._wait_for_a_worker()
-        try:
+        with self._while_it_lasts():
             versions = self._client.run(_version, on_error="return")
-        except Exception as error:  # whatever the library makes of a cluster that breaks down
-            raise self._gone(f"broke off ({error})") from None
         for worker, version in versions.items():
             if version != __version__:
                 got = version if isinstance(version, str) else "none that can be imported"
@@ -94,21 +92,26 @@ class DaskCluster:
             time.sleep(0.1)
 
     def _workers(self) -> dict[str, Any]:
-        try:
+        with self._while_it_lasts():
             found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
-        except Exception as error:  # likewise
-            raise self._gone(f"went away ({error})") from None
         if self._client.status != "running":
             raise self._gone("went away")
         return found
 
     def _answer(self, future: Any) -> Any:
-        if future.status == "finished":
-            return future.result()
-        if future.status != "error":  # cancelled or lost: with the scheduler
-            raise self._gone("went away")
-        error = future.exception()
+        with self._while_it_lasts():
+            if future.status == "finished":
+                return future.result()
+            error = future.exception()  # raises where it is cancelled or lost: with the scheduler
         return Lost(f"the cluster could not run it: {type(error).__name__}: {error}")
+
+    @contextmanager
+    def _while_it_lasts(self) -> Iterator[None]:
+        """Whatever the library makes of a scheduler that goes away, say so."""
+        try:
+            yield
+        except (Exception, asyncio.CancelledError) as error:
+            raise self._gone(f"went away ({_short(error)})") from None
 
     def _gone(self, what: str) -> SimserveError:
         return SimserveError(f"command line --dask {self._address}: the cluster {what}; see to it and start again")
@@ -122,6 +125,8 @@ def dask_cluster(address: str) -> Iterator[DaskCluster]:
     except ImportError:
         remedy = 'install it: pip install "simserve[cluster]"'
         raise SimserveError(f"command line --dask {address}: needs the package distributed; {remedy}") from None
+    for name in LOGS:  # what matters of a cluster that breaks down is said here, without stack traces
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     _check_scheduler(address)
     client = Client(address, timeout=CONNECT_S, set_as_default=False)
     try:
@@ -149,7 +154,7 @@ def _check_scheduler(address: str) -> None:
         raise SimserveError(f"command line --dask {address}: {rule}; {remedy}") from None
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 

@@ -1,6 +1,6 @@
 """Sweep: a scenario at many points, each with the same seeds, on all cores or a cluster; what is finished is kept."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -57,7 +57,7 @@ class Sweep:
 def run_sweep(question: Question, journal: Journal, run: Runner, told: Told | None = None) -> Sweep:
     """Run what the journal does not have yet; it has each run as soon as it is finished.
 
-    Raises SimserveError where all runs fail; OutputError where the disk does not take more.
+    Raises OutputError where the disk does not take more, SimserveError where a cluster goes away.
     """
     tasks = _tasks(question, journal)
     failed: dict[str, Row] = {}
@@ -74,9 +74,8 @@ def run_sweep(question: Question, journal: Journal, run: Runner, told: Told | No
         n_done += 1
         if told:
             told(n_done, n_all)
-    rows = tuple(_rows(question, place, journal.rows | failed) for place in range(len(question.points)))
-    _check_any(rows)
-    return Sweep(question, rows)
+    by_key = journal.rows | failed
+    return Sweep(question, tuple(_rows(question, place, by_key) for place in range(len(question.points))))
 
 
 def n_runs(question: Question) -> int:
@@ -117,9 +116,9 @@ def _rows(question: Question, place: int, by_key: Mapping[str, Row]) -> tuple[Ro
     )
 
 
-def _check_any(rows: Sequence[Sequence[Row]]) -> None:
+def check_any(sweep: Sweep) -> None:
     """Raises SimserveError where no run came to anything: then there is nothing to compare."""
-    every = [row for of_point in rows for row in of_point]
+    every = [row for rows in sweep.rows for row in rows]
     if all(row["status"] == "failed" for row in every):
         reasons = list(dict.fromkeys(str(row["reason"]) for row in every))
         more = [f"and {len(reasons) - MOST_REASONS} more reasons"] if len(reasons) > MOST_REASONS else []

@@ -118,6 +118,17 @@ def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatc
     assert invoke("sweep", *asked).exit_code == 0
 
 
+def test_where_every_run_fails_the_reason_is_the_answer(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,-3,5\n")
+    scenario = write_scenario(tmp_path, workload={"trace": {"path": str(trace)}})
+    outcome = invoke("sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    assert outcome.exit_code == 2
+    assert outcome.err.splitlines()[0] == "simserve: error: all 2 runs failed"
+    assert "trace.csv" in outcome.err.splitlines()[1]
+    assert not (tmp_path / "out" / "sweep.parquet").exists()
+
+
 class Stoppable:
     """A sweep over prompt lengths in a process of its own, which can be stopped in the middle."""
 
