@@ -207,6 +207,8 @@ def _signed(frac: Any) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
     return "nothing" if value is None else json.dumps(value, ensure_ascii=False)
 
 
