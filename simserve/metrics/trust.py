@@ -48,7 +48,7 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
     if found["steady"] == "critical":
         said.append(
             "the queue wanders and hardly ever empties, as at capacity: it grows with the square root of time, so "
-            "latencies say how long the run was; offer a little less"
+            "latencies say how long the run was; offer less"
         )
     if found["kv_limit_is_a_guess"]:
         said.append(
@@ -62,7 +62,7 @@ def cautions(found: dict[str, Any], facts: RunFacts, window: Window, n_finished:
             f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} of "
             "the window did not, and count as misses"
         )
-    if found["interval_too_narrow"] and not found["saturated"]:
+    if found["interval_too_narrow"] and found["steady"] not in ("growing", "critical"):  # longer would not help
         said.append(too_short(window.n_requests, found["n_worth"], found["steady"]))
     if window.ends_with == "last finish":
         said.append(

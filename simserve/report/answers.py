@@ -114,10 +114,8 @@ class Answers:
     @property
     def attainment_interval(self) -> tuple[float, float] | None:
         """Its 95 % interval, where the run is long enough for one."""
-        low, high = self.number("slo_attainment", "low_frac"), self.number("slo_attainment", "high_frac")
-        of_all = over_runs(self.summary, "slo_attainment.frac")
-        if of_all is not None:
-            low, high = number(of_all["low"]), number(of_all["high"])
+        of_all, alone = over_runs(self.summary, "slo_attainment.frac"), self.summary.get("slo_attainment") or {}
+        low, high = (number(of_all[end] if of_all else alone.get(f"{end}_frac")) for end in ("low", "high"))
         return None if low is None or high is None else (low, high)
 
     @property

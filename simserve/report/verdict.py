@@ -185,8 +185,8 @@ def _critical(answers: Answers) -> str:
     served = rate(answers.number("served_per_s"))
     return (
         f"{rate(answers.number('offered_per_s'))} requests/s arrived and {served} were served, but the queue hardly "
-        "ever emptied: at capacity it grows with the square root of time, so latencies tell how long the run was; "
-        f"offer a little less{replicas_needed(answers)}."
+        "ever emptied: at capacity it grows with the square root of time, and latencies tell how long the run was; "
+        f"stay well below {served} requests/s{replicas_needed(answers)}."
     )
 
 

@@ -256,7 +256,7 @@ def test_at_capacity_the_square_root_of_time_is_named() -> None:
         "At capacity: 24.0 requests/s arrived and 23.6 were served, but the queue hardly ever emptied"
     )
     assert "the square root of time" in said
-    assert said.endswith("offer a little less or use about 3 replicas instead of 2.")
+    assert said.endswith("stay well below 23.6 requests/s or use about 3 replicas instead of 2.")
 
 
 def test_a_run_too_short_to_tell_whether_the_queue_is_steady_says_so() -> None:
