@@ -46,7 +46,9 @@ def _headline(found: Facts) -> Headline:
         if answer[key] is not None:
             tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
     both = found["together"]
-    if both is not None:
+    if both is None:
+        tiles.append(tile("Splits tried", str(len(found["splits"])), []))
+    else:
         tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
     state = "met" if answer["is_clear"] else "edge"
     return Headline("capacity", name, state, title, sentence(found), setup, tuple(tiles))

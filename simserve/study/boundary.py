@@ -44,9 +44,12 @@ class Boundary:
         return (self.load.high - self.load.low) / 2 / self.load.value
 
     @property
-    def per_load(self) -> float:
-        """Requests a second for each unit of the load."""
-        return (self.below.offered_per_s / self.below.scale + self.above.offered_per_s / self.above.scale) / 2
+    def offered_per_s(self) -> Estimate:
+        """Requests a second: between those of the two loads; not all that comes need follow the load."""
+        low, high = self.below, self.above
+        share = math.log(self.load.value / low.scale) / math.log(high.scale / low.scale)
+        value = low.offered_per_s * (high.offered_per_s / low.offered_per_s) ** share
+        return Estimate(*(end / self.load.value * value for end in (self.load.value, self.load.low, self.load.high)))
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class Capacity:
     @property
     def offered_per_s(self) -> Estimate:
         """The p99 goodput, where the goal is 99 %; requests a second offered, nearly all of which are good."""
-        return rate_of(self.boundary)
+        return self.boundary.offered_per_s
 
     @property
     def below(self) -> Point:
@@ -90,8 +90,3 @@ def search_in(question: Question, tried: Tried, axis: Axis = SCALES) -> Capacity
     if isinstance(found, Point):
         return Unbounded(question, found, goal.is_met(found), tried.points)
     return Capacity(question, found, tried.points)
-
-
-def rate_of(found: Boundary) -> Estimate:
-    """The load in requests a second."""
-    return Estimate(*(end * found.per_load for end in (found.load.value, found.load.low, found.load.high)))

@@ -7,7 +7,7 @@ from typing import Any
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.study.boundary import FIRST_SEEDS, Boundary, Goal, Search
-from simserve.study.capacity import SCALES, rate_of
+from simserve.study.capacity import SCALES
 from simserve.study.capacity_facts import fails_first, per_facts, question_facts
 from simserve.study.found import Found
 from simserve.study.intervals import CONFIDENCE, Estimate
@@ -59,7 +59,7 @@ class Served:
     def rate(self) -> Estimate:
         """Requests a second; the last that was looked at where every load holds, 0 where none does."""
         if isinstance(self.found, Boundary):
-            return rate_of(self.found)
+            return self.found.offered_per_s
         at = self.found.offered_per_s if self.is_met else 0.0
         return Estimate(at, at, at)
 

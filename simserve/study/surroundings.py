@@ -33,13 +33,8 @@ class Alone:
     """A point: it holds even there, the highest load that was looked at, or does not even there, the lowest."""
     is_met: bool
     """Of a point: it holds."""
-    whole: float
+    whole: Boundary | Point
     """The capacity as the same seeds have it: the room beyond it owes nothing to luck."""
-
-    @property
-    def room_frac(self) -> float:
-        """How much further it would hold than everything together."""
-        return (self.found.scale if isinstance(self.found, Point) else self.found.load.value) / self.whole - 1
 
 
 @dataclass(frozen=True)
@@ -61,13 +56,12 @@ def look_around(found: Capacity, tried: Tried, axis: Axis) -> Surroundings:
     near = Axis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
     frac = found.question.goal_frac
     whole = _highest(Goal(frac), tried, near)
-    whole_load = whole.scale if isinstance(whole, Point) else whole.load.value
     alone = []
     for each in parts:
         goal = Goal(frac, criterion=each)
         highest = _highest(goal, tried, near)
         is_met = isinstance(highest, Point) and goal.is_met(highest)
-        alone.append(Alone(each, highest, is_met, whole_load))
+        alone.append(Alone(each, highest, is_met, whole))
     return Surroundings(tuple(alone), curve)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.study.boundary import FIRST_SEEDS, Boundary
 from simserve.study.capacity import Capacity
 from simserve.study.capacity_facts import point_facts
 from simserve.study.intervals import Estimate
@@ -19,35 +20,43 @@ class Unit:
     """What a load is told in."""
 
     key: str
-    of_scale: Callable[[float], float]
-    """What a load comes to, with the seeds of the answer."""
+    of: Callable[[Boundary | Point], float]
+    more: float = 1.0
+    """What the seeds of the answer offered, over what the first of them did: a curve of these lies where it belongs."""
 
 
-CLIENTS = Unit("concurrency", lambda scale: scale)
+CLIENTS = Unit("concurrency", lambda found: found.scale if isinstance(found, Point) else found.load.value)
 
 
 def requests_per_s(capacity: Capacity) -> Unit:
-    """Rates are told as the answer's seeds have them, so that a curve of fewer seeds lies where it belongs."""
-    return Unit("offered_per_s", lambda scale: scale * capacity.boundary.per_load)
+    """Rates as the answer's seeds have them."""
+    more = capacity.below.offered_per_s / capacity.below.first(FIRST_SEEDS).offered_per_s
+    return Unit("offered_per_s", _offered_per_s, more)
+
+
+def _offered_per_s(found: Boundary | Point) -> float:
+    return found.offered_per_s if isinstance(found, Point) else found.offered_per_s.value
 
 
 def surroundings_facts(found: Surroundings, capacity: Estimate, unit: Unit) -> dict[str, Any]:
     """`alone`, the highest load for each SLO and class; `curve`, latency by load; `knees`, where it turns."""
     return {
         "alone": [_alone(each, capacity, unit) for each in found.alone],
-        "curve": [{**point_facts(point), unit.key: unit.of_scale(point.scale)} for point in found.curve],
+        "curve": [{**point_facts(point), unit.key: unit.of(point) * unit.more} for point in found.curve],
         "knees": {
             key: {unit.key: turned.load, "light_s": turned.light_s, "rise": RISE, "level": LEVEL}
             for key in CURVES
-            if (turned := knee([(unit.of_scale(each.scale), each.latency_s(key, LEVEL)) for each in found.curve]))
+            if (turned := knee([(unit.of(each) * unit.more, each.latency_s(key, LEVEL)) for each in found.curve]))
         },
     }
 
 
 def _alone(each: Alone, capacity: Estimate, unit: Unit) -> dict[str, Any]:
     """The load and its interval, and the room beyond the capacity; a state as of the whole."""
-    found, what, by = each.found, each.criterion, capacity.value * (1 + each.room_frac)
-    common = {"slo": what.slo, "slo_class": what.slo_class, "room_frac": each.room_frac}
+    found, what = each.found, each.criterion
+    room_frac = unit.of(found) / unit.of(each.whole) - 1
+    by = capacity.value * (1 + room_frac)
+    common = {"slo": what.slo, "slo_class": what.slo_class, "room_frac": room_frac}
     if isinstance(found, Point):
         state = "every load" if each.is_met else "no load"
         more = {"attained_frac": found.share_of(what), "ends_with": _end(found)}
