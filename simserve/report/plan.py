@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.formats import interval, listed, plural, rate, share, slo_terms
-from simserve.report.plan_reasons import is_by_chance, needs_text, reason, shortfall, wanted
+from simserve.report.plan_reasons import is_by_chance, needs_text, reason, shortfall, usd, wanted
 
 
 def with_words(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,13 +58,6 @@ def attained(row: Mapping[str, Any]) -> str:
     return f"{share(row['attained_frac'])} of requests ({sure}{plural(row['n_seeds'], 'seed')})"
 
 
-def usd(value: Any) -> str:
-    """`$8,760`, `$4.00`, `$0.552`."""
-    if value is None:
-        return "–"
-    return f"${value:,.0f}" if value >= 100 else f"${value:,.2f}" if value >= 0.1 else f"${value:.3f}"
-
-
 def grown(found: Mapping[str, Any]) -> str:
     """What growth makes of the fleet; empty where there is none."""
     growth = found["growth"]
@@ -102,7 +95,7 @@ def reasons(found: Mapping[str, Any]) -> list[str]:
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row an option, below the heads of the columns."""
-    return [table_heads(), *(option_cells(row) for row in found["options"])]
+    return [table_heads(), *(option_cells(row, best_of(found)) for row in found["options"])]
 
 
 def table_heads() -> Sequence[str]:
@@ -115,13 +108,14 @@ def option_name(row: Mapping[str, Any]) -> str:
     return str(row["option"]) + (" *" if row["calibrated"] is False else "")
 
 
-def option_cells(row: Mapping[str, Any]) -> Sequence[str]:
+def option_cells(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> Sequence[str]:
     """What stands in these columns."""
     name = option_name(row)
-    if row["state"] != "holds":
-        tried = row.get("attained_frac", row["alone_attained_frac"])
+    if row["state"] != "holds" or best is None:
+        tried = row["alone_attained_frac"] if row["attained_frac"] is None else row["attained_frac"]
         return (name, "–", "–", "–", share(tried), "–", "–", row["state"])
-    state = "take it" if row["rank"] == 1 else "as good" if row["close_call"] else "dearer"
+    close = "too close" if is_by_chance(row, best) else "as dear" if row["close_call"] else "dearer"
+    state = "take it" if row["rank"] == 1 else close
     return (
         name,
         str(row["gpus"]),
@@ -156,5 +150,5 @@ def _nearest(found: Mapping[str, Any]) -> str:
     if not known:
         first = found["options"][0]
         return f"None can be built: {first['option']} {shortfall(first, found)}."
-    nearest = max(known, key=lambda row: row.get("attained_frac") or row["alone_attained_frac"] or 0.0)
+    nearest = max(known, key=lambda row: row["attained_frac"] or row["alone_attained_frac"] or 0.0)
     return f"The nearest is {nearest['option']}: it {shortfall(nearest, found)}."

@@ -5,7 +5,8 @@ from typing import Any
 
 from simserve.report.charts import Figure, axis, figure
 from simserve.report.formats import plural, rate
-from simserve.report.plan import option_name, usd
+from simserve.report.plan import option_name
+from simserve.report.plan_reasons import usd
 
 BAR = 34
 """Height of one, with the room below it."""

@@ -15,9 +15,9 @@ from simserve.report.plan import (
     supported,
     table_heads,
     terms,
-    usd,
 )
 from simserve.report.plan_charts import costs, hours, months
+from simserve.report.plan_reasons import usd
 from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 
@@ -71,7 +71,7 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
 def _options(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     note = "Of each option that holds. Whiskers: one replica fewer or more, where chance leaves that open"
     chart = card("costs", figures, "Cost a month", note, (), "No option holds, whatever it costs.")
-    rows = [(text(option_name(row)), option_cells(row)[1:]) for row in found["options"]]
+    rows = [(text(option_name(row)), option_cells(row, best_of(found))[1:]) for row in found["options"]]
     marked = any(row["calibrated"] is False for row in found["options"])
     said = "The best first." + (" *: step costs are uncalibrated." if marked else "")
     return section("options", "Options", said, chart + table(table_heads(), rows))

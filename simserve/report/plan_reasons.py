@@ -16,8 +16,16 @@ def reason(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     best = found["options"][0]
     if row["rank"] == 1:
         return f"the cheapest that holds; {why_so_many(row, found)}"
-    close = "; too close to call, as chance may have decided on a replica" if is_by_chance(row, best) else ""
-    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, found)}{close}"
+    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, found)}{_chance(row, best)}"
+
+
+def _chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    """What may turn the ranks."""
+    if not is_by_chance(row, best):
+        return ""
+    if row["usd_per_month_low"] < row["usd_per_month"]:
+        return f"; too close to call: chance alone may have failed those, which cost {usd(row['usd_per_month_low'])}"
+    return "; too close to call: the first one may need a replica more"
 
 
 def wanted(found: Mapping[str, Any]) -> str:
@@ -89,7 +97,7 @@ def shortfall(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     if row["state"] == "too slow":
         return _too_slow(row, found)
     most = f"{count(found['assumed']['max_gpus'])} GPUs"
-    if row.get("attained_frac") is None:
+    if row["attained_frac"] is None:
         return f"needs more than {most} for the least fleet there is"
     if row["saturated"]:
         return f"needs more than {most}: with them the queue only grows"
@@ -114,3 +122,10 @@ def slo_name(key: str, found: Mapping[str, Any]) -> str:
     """`TTFT ≤ 500 ms`."""
     limit = found["slo"].get(key)
     return SHORT[key] if limit is None or found["slo_classes"] else f"{SHORT[key]} ≤ {goal(limit)}"
+
+
+def usd(value: Any) -> str:
+    """`$8,760`, `$4.00`, `$0.552`."""
+    if value is None:
+        return "–"
+    return f"${value:,.0f}" if value >= 100 else f"${value:,.2f}" if value >= 0.1 else f"${value:.3f}"

@@ -6,6 +6,7 @@ from simserve import __version__
 from simserve.study.capacity_facts import question_facts
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan import Choice, Plan, gpus_of, usd_of
+from simserve.study.plan_columns import COLUMNS
 from simserve.study.plan_cost import HOURS_A_MONTH, attained
 from simserve.study.plan_growth import Need
 from simserve.study.plan_outcome import Outcome, seeds_of
@@ -20,6 +21,9 @@ ENERGY = (
     "hosts, network and cooling are left out"
 )
 
+NOTHING = {field.name: None for field in COLUMNS}
+"""An option of which nothing is known, so that every row has every column."""
+
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
     """What `simserve plan --json` prints, but for its sentences; None where there is no number."""
@@ -33,7 +37,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
             "state": "found" if plan.best else "none",
             "demand": _demand(plan),
             "assumed": _assumed(plan),
-            "options": rows + [_other(plan, outcome) for outcome in plan.others],
+            "options": [NOTHING | row for row in (*rows, *(_other(plan, outcome) for outcome in plan.others))],
             "growth": _growth(plan, plan.best) if plan.best and plan.months else None,
             "autoscaling": _autoscaling(plan, plan.best) if plan.best and plan.hours else None,
             "warnings": plan_warnings(plan),

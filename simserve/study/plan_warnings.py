@@ -42,8 +42,9 @@ def _of_fleets(plan: Plan) -> Iterator[str]:
     if sum(pool.role == "both" for pool in scenario.cluster.pools) > 1:
         yield "a plan has one kind of replica: pools of role both but the first were left out"
     written = [key for key, origin in scenario.origins.items() if origin == "explicit"]
+    has_others = len(plan.choices) + len(plan.others) > 1
     for key in OF_ONE_SIZE:
-        if any(f".{key}" in path and path.startswith("cluster.pools.") for path in written):
+        if has_others and any(f".{key}" in path and path.startswith("cluster.pools.") for path in written):
             yield f"{key} was given for one kind of replica, and others are planned without it"
 
 

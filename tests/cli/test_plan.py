@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.study.plan_folder import COLUMNS
+from simserve.study.plan_columns import COLUMNS
 from simserve.study.replications import replicate
 from simserve.tables.parquet import read_table
 from tests.cli.invoke import Outcome, invoke
@@ -36,7 +36,7 @@ def test_it_says_what_to_take_and_why_and_writes_that_down(tmp_path: Path) -> No
         assert f"{row['option']}: {row['reason']}" in outcome.out
     assert [row["option"] for row in found["options"] if row["state"] == "refused"] == ["h100-sxm TP 3", "l40s TP 3"]
     columns, _ = read_table(tmp_path / "out" / "plan.parquet", COLUMNS)
-    assert columns["gpus"].tolist() == [row.get("gpus") or -1 for row in found["options"]]
+    assert columns["gpus"].tolist() == [row["gpus"] or -1 for row in found["options"]]
     assert columns["usd_per_month"][0] == best["usd_per_month"] == best["gpus"] * 4.0 * 730
     files = {"plan.json", "plan.parquet", "scenario.yaml", "report.html"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files

@@ -89,7 +89,7 @@ def test_it_says_so_where_costs_are_uncalibrated_or_chance_decides_or_replicas_m
     assert "at 13.1 requests/s, even with 1 replica down." in said
     assert "Chance may have decided between it and l40s TP 2" in said
     assert said.endswith("Step costs of h100-sxm are uncalibrated: measure one before you buy.")
-    assert option_cells(told["options"][0])[0] == "h100-sxm TP 1 *"
+    assert option_cells(told["options"][0], None)[0] == "h100-sxm TP 1 *"
     assert reasons(with_words(told))[-1].startswith("* step costs are uncalibrated")
 
 
@@ -117,8 +117,9 @@ def test_every_option_has_its_reason() -> None:
         ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
         (
             {"close_call": True, "usd_per_month_low": 8000.0},
-            "; too close to call, as chance may have decided on a replica",
+            "; too close to call: chance alone may have failed those, ",
         ),
+        ({"close_call": True}, "; too close to call: the first one may need a replica more"),
     ],
 )
 def test_losers_differ(changes: dict[str, Any], said: str) -> None:
@@ -242,4 +243,4 @@ def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:
     told = with_words(facts(H100, L40S | same))
     assert "Chance" not in told["sentence"]
     assert "chance" not in told["options"][1]["reason"]
-    assert option_cells(told["options"][1])[-1] == "as good"
+    assert option_cells(told["options"][1], told["options"][0])[-1] == "as dear"
