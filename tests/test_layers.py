@@ -26,7 +26,7 @@ ALLOWED: dict[str, set[str]] = {
         "study",
     },
     "study": {"simulate", "scenario", "catalog", "cost", "tables", "metrics", "workload"},
-    "report": {"metrics", "tables.columns"},
+    "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog"},
     "simulate": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},
     "metrics": {"tables"},
