@@ -83,7 +83,7 @@ def test_a_file_without_a_date_gets_one(tmp_path: Path) -> None:
     assert json.loads(path.read_text())["made"]["date"] == "2026-01-02"
 
 
-@pytest.mark.parametrize("step", ["replace", "write_text"])
+@pytest.mark.parametrize("step", ["replace", "write_bytes"])
 def test_a_failure_leaves_the_file_as_it_was(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "vllm.json"
     write_calibration(path, data(), "2026-01-01")

@@ -39,6 +39,7 @@ def test_each_command_is_known_by_its_file(tmp_path: Path) -> None:
         write(tmp_path / "c", "plan.json", plan_answer().answer),
         write(tmp_path / "d", "sweep.json", sweep_answer().answer),
     ]
+    (tmp_path / "d" / "sweep.parquet").touch()  # which is written last
     found = read_written(folders)
     assert [each.title for each in found] == ["Capacity chat", "Compare =new against old", "Plan chat", "Sweep chat"]
 
