@@ -61,8 +61,8 @@ def _sweep(options: argparse.Namespace) -> Took:
 def _alone_s(options: argparse.Namespace) -> float:
     """CPU time of the same runs in one process, imports and the first run left out."""
     from simserve.scenario.loader import Template
-    from simserve.study.sweep_points import grid, parse_axis, resolved
-    from simserve.study.sweep_run import run_row, task_of
+    from simserve.study.sweep.points import grid, parse_axis, resolved
+    from simserve.study.sweep.run import run_row, task_of
 
     _, vary, *assignments = _given(options)
     template = Template.of(SCENARIO, assignments[1::2])

@@ -122,6 +122,6 @@ def test_every_link_within_the_project_leads_somewhere(page: Path) -> None:
 def test_the_text_names_no_command_that_is_not_there() -> None:
     from simserve.cli.app import app
 
-    names = {each.name for each in (*app.registered_commands, *app.registered_groups)}
+    names = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
     used = {command.split()[1] for command in commands(README)}
     assert used and used <= names

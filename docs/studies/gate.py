@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from simserve import Scenario, load_scenario
-from simserve.study.crowding import crowd, crowding
-from simserve.study.gate import LOOKS, Curve, answer, doubt_of, loss_between
+from simserve.study.check.crowding import crowd, crowding
+from simserve.study.check.gate import LOOKS, Curve, answer, doubt_of, loss_between
 from simserve.study.load_scale import at_scale
 from simserve.study.replications import replicate
 

@@ -73,8 +73,8 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     from simserve.calibrate.write import write_host, written
     from simserve.cli import terminal
     from simserve.cli.validate import campaign_named
-    from simserve.study.host_fit import TTFT_IS_USABLE, at_bound, fit_host
-    from simserve.study.serving import read_rows
+    from simserve.study.validate.host_fit import TTFT_IS_USABLE, at_bound, fit_host
+    from simserve.study.validate.serving import read_rows
 
     found = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
     if not found:

@@ -11,8 +11,8 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
-    from simserve.study.found import Found
-    from simserve.study.question import Question
+    from simserve.study.capacity.found import Found
+    from simserve.study.capacity.question import Question
 
 NO = 1
 
@@ -57,7 +57,7 @@ def capacity(
     """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
     from simserve.cli import terminal
-    from simserve.study.question import Question, goal_from
+    from simserve.study.capacity.question import Question, goal_from
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import CAPACITY
 
@@ -90,19 +90,19 @@ def _ask(
         raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
     told = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
     if not given:
-        from simserve.study.rate_study import study_rate
+        from simserve.study.capacity.rate_study import study_rate
 
         return study_rate(question, told)
     if given == ["--concurrency"]:
-        from simserve.study.concurrency import study_concurrency
+        from simserve.study.capacity.concurrency import study_concurrency
 
         return study_concurrency(question, told)
     pools = str(asked[given[0]])
     if given == ["--ratio"]:
-        from simserve.study.ratio import study_ratio
+        from simserve.study.capacity.ratio import study_ratio
 
         return study_ratio(question, pools, gpus, told)
-    from simserve.study.fleet_size import study_fleet_size
+    from simserve.study.capacity.fleet_size import study_fleet_size
 
     return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
 
@@ -110,7 +110,7 @@ def _ask(
 def _told(found: dict[str, Any], out: Path | None) -> str:
     """The answer, what lies around it, what was tried, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.capacity_words import paragraphs, table_rows
+    from simserve.report.capacity.words import paragraphs, table_rows
 
     where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
     return "\n\n".join([*paragraphs(found), terminal.table(table_rows(found)), *where])
@@ -118,7 +118,7 @@ def _told(found: dict[str, Any], out: Path | None) -> str:
 
 def _write(directory: Path, found: "Found", question: "Question") -> None:
     """The folder, whole or not at all."""
-    from simserve.report.capacity_page import render
+    from simserve.report.capacity.rate_page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
     from simserve.tables.kinds import CAPACITY

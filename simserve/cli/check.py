@@ -10,7 +10,7 @@ from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.scenario import Scenario
-    from simserve.study.side import Told
+    from simserve.study.check.side import Told
 
 NO = 1
 
@@ -75,10 +75,10 @@ def _found(
 ) -> dict[str, Any]:
     """What came of it. Places are those of the scenario, its baseline and its git ref; asked, goal and tolerance."""
     from simserve.cli import terminal
-    from simserve.study.against import against_file, against_ref
-    from simserve.study.check import check as check_sides
-    from simserve.study.check_facts import check_facts
-    from simserve.study.side import Side
+    from simserve.study.check.against import against_file, against_ref
+    from simserve.study.check.check import check as check_sides
+    from simserve.study.check.facts import check_facts
+    from simserve.study.check.side import Side
 
     (scenario, baseline, ref), (goal, tolerance) = places, asked
     with terminal.progress_bar() as bar:
@@ -94,10 +94,10 @@ def _update(loaded: "Scenario", baseline: Path, asked: tuple[float | None, float
     """Measure, write, and say what was written."""
     from simserve.cli import terminal
     from simserve.report.check import baseline_sentence
-    from simserve.study.against import GOAL_FRAC
-    from simserve.study.baseline import check_place, write_baseline
-    from simserve.study.measured import well_measured
-    from simserve.study.side import Side
+    from simserve.study.check.against import GOAL_FRAC
+    from simserve.study.check.baseline import check_place, write_baseline
+    from simserve.study.check.measured import well_measured
+    from simserve.study.check.side import Side
 
     goal, tolerance = asked
     check_place(baseline)

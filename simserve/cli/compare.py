@@ -30,8 +30,8 @@ def compare(
 ) -> None:
     """Compare two scenarios, results or benchmarks, measure by measure."""
     from simserve.cli import terminal
-    from simserve.study.compare import REPLICATIONS, read_side
-    from simserve.study.compare import compare as compare_sides
+    from simserve.study.compare.compare import REPLICATIONS, read_side
+    from simserve.study.compare.compare import compare as compare_sides
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import COMPARISON
 
@@ -46,7 +46,7 @@ def compare(
     if as_json:
         terminal.result_json(found)
     else:
-        from simserve.report.comparison import sentence, table_rows
+        from simserve.report.comparison.words import sentence, table_rows
 
         where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
         terminal.result("\n\n".join([sentence(found), terminal.table(table_rows(found)), *where]))
@@ -55,7 +55,7 @@ def compare(
 
 def _write(directory: Path, found: dict[str, Any]) -> None:
     """The folder, whole or not at all."""
-    from simserve.report.comparison_page import render
+    from simserve.report.comparison.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
     from simserve.tables.kinds import COMPARISON

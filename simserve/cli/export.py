@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from simserve.report.sheets import Sheet
+    from simserve.report.spreadsheet.sheets import Sheet
 
 
 def export(
@@ -26,7 +26,7 @@ def export(
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
     from simserve.cli import terminal
     from simserve.metrics.written import read_written
-    from simserve.report.exported import sheets_of
+    from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import EXPORT
     from simserve.tables.workbook_file import check_workbook_file
@@ -47,7 +47,7 @@ def _workbook(sheets: "list[Sheet]", file: Path | None) -> str | None:
     """Where it is and what it holds."""
     if file is None:
         return None
-    from simserve.report.workbook import workbook
+    from simserve.report.spreadsheet.workbook import workbook
     from simserve.tables.files import replace_file
 
     replace_file(file, workbook(sheets))
@@ -58,7 +58,7 @@ def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
     """Likewise."""
     if folder is None:
         return None
-    from simserve.report.csv_files import csv_files
+    from simserve.report.spreadsheet.csv_files import csv_files
     from simserve.tables.folder import result_folder
     from simserve.tables.kinds import EXPORT
 

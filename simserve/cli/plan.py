@@ -8,7 +8,7 @@ import typer
 from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from simserve.study.plan import Asked
+    from simserve.study.plan.plan import Asked
 
 NO = 1
 TENSORS = "1,2,4,8"
@@ -41,8 +41,8 @@ def plan(
 ) -> None:
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
     from simserve import load_scenario
-    from simserve.study.plan import Asked
-    from simserve.study.plan_outcome import Bounds
+    from simserve.study.plan.outcome import Bounds
+    from simserve.study.plan.plan import Asked
 
     asked = Asked(
         load_scenario(scenario, overrides=assignments or (), seed=seed),
@@ -64,11 +64,11 @@ def plan(
 def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
     """Search, and write what was found."""
     from simserve.cli import terminal
-    from simserve.report.plan import with_words
-    from simserve.report.plan_page import render
-    from simserve.study.plan import find_plan
-    from simserve.study.plan_facts import plan_facts
-    from simserve.study.plan_folder import write_plan
+    from simserve.report.plan.page import render
+    from simserve.report.plan.words import with_words
+    from simserve.study.plan.facts import plan_facts
+    from simserve.study.plan.folder import write_plan
+    from simserve.study.plan.plan import find_plan
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import PLAN
 
@@ -82,7 +82,7 @@ def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
 
 def _tell(found: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     from simserve.cli import terminal
-    from simserve.report.plan import grown, reasons, scaled, table_rows
+    from simserve.report.plan.words import grown, reasons, scaled, table_rows
 
     if as_json:
         terminal.result_json(found)

@@ -17,7 +17,7 @@ def report(
     from simserve import load_results
     from simserve.cli import terminal
     from simserve.report.page import render
-    from simserve.report.trace import trace
+    from simserve.report.trace.trace import trace
     from simserve.tables.files import replace_text
 
     chosen = trace_file.check(timeline, timeline_requests, directory)

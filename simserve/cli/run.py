@@ -50,7 +50,7 @@ def run(
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
     from simserve.cli import terminal
-    from simserve.report.trace import trace
+    from simserve.report.trace.trace import trace
     from simserve.study.uncertainty import predict
     from simserve.tables.files import replace_text
     from simserve.tables.folder import check_folder

@@ -13,8 +13,8 @@ from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.study.processes import Runner
-    from simserve.study.sweep import Question
-    from simserve.study.sweep_journal import Journal
+    from simserve.study.sweep.journal import Journal
+    from simserve.study.sweep.sweep import Question
 
 
 def sweep(
@@ -60,9 +60,9 @@ def _question(
 ) -> "Question":
     """What is to be run; all that is wrong with it is said before anything runs."""
     from simserve.scenario.loader import Template
-    from simserve.study.sweep import Question
-    from simserve.study.sweep_file import read_points
-    from simserve.study.sweep_points import grid, parse_axis, resolved
+    from simserve.study.sweep.points import grid, parse_axis, resolved
+    from simserve.study.sweep.points_file import read_points
+    from simserve.study.sweep.sweep import Question
 
     assignments, seed, replications, goal = asked
     axes = [parse_axis(text) for text in vary]
@@ -74,11 +74,11 @@ def _question(
 def _found(question: "Question", directory: Path, dask: str | None) -> dict[str, Any]:
     """Run what is not finished yet, and write the answer, which is returned."""
     from simserve.cli import terminal
-    from simserve.report.sweep_page import render
-    from simserve.study.sweep import check_any, n_foreign, n_left, run_sweep
-    from simserve.study.sweep_facts import sweep_facts
-    from simserve.study.sweep_folder import check_sweep_folder, withdraw, write_sweep
-    from simserve.study.sweep_journal import open_journal
+    from simserve.report.sweep.page import render
+    from simserve.study.sweep.facts import sweep_facts
+    from simserve.study.sweep.folder import check_sweep_folder, withdraw, write_sweep
+    from simserve.study.sweep.journal import open_journal
+    from simserve.study.sweep.sweep import check_any, n_foreign, n_left, run_sweep
 
     check_sweep_folder(directory)
     with _runner(dask) as run, open_journal(directory) as journal:
@@ -116,7 +116,7 @@ def _runner(dask: str | None) -> Iterator["Runner"]:
 def _says_how_to_go_on(question: "Question", journal: "Journal", directory: Path) -> Iterator[None]:
     """Where the block does not end well, say what is kept."""
     from simserve.cli import terminal
-    from simserve.study.sweep import n_left, n_runs
+    from simserve.study.sweep.sweep import n_left, n_runs
 
     try:
         yield
@@ -147,7 +147,7 @@ class _Counted:
 
 def _answer(found: dict[str, Any], directory: Path) -> str:
     from simserve.cli import terminal
-    from simserve.report.sweep import MOST_ROWS, sentence, table_rows
+    from simserve.report.sweep.words import MOST_ROWS, sentence, table_rows
 
     n_more = len(found["points"]) - MOST_ROWS
     more = f"  and {n_more} more points\n" if n_more > 0 else ""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from simserve.report.trace import Chosen
+    from simserve.report.trace.trace import Chosen
 
 Timeline = Annotated[
     Path | None,
@@ -24,7 +24,7 @@ SLOWEST_20 = "slowest:20"
 def check(timeline: Path | None, requests: str, directory: Path) -> "Chosen":
     """Whose requests are asked for. Raises OutputError for a file that cannot be, before anything is computed."""
     from simserve.errors import OutputError
-    from simserve.report.trace import Chosen
+    from simserve.report.trace.trace import Chosen
 
     if timeline is not None:
         if not timeline.absolute().parent.is_dir():

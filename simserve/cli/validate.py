@@ -11,8 +11,8 @@ from simserve.cli.run import AsJson
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
-    from simserve.study.serving import Campaign, Point, ServingRow
-    from simserve.study.validate import Validation
+    from simserve.study.validate.serving import Campaign, Point, ServingRow
+    from simserve.study.validate.validate import Validation
 
 WORST = 5
 CAMPAIGN = "aiconfigurator"
@@ -90,7 +90,7 @@ def _refuse_with_scenario(options: Sequence[str]) -> None:
 
 def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
     """The runs of a table, or those of one engine."""
-    from simserve.study.serving import read_rows
+    from simserve.study.validate.serving import read_rows
 
     found = [row for row in read_rows(rows) if engine is None or row.engine == engine]
     if not found:
@@ -103,7 +103,7 @@ def _validate_runs(
 ) -> None:
     """How far off the means of closed-loop runs are predicted."""
     from simserve.cli import terminal
-    from simserve.study.validate import validate as replay_all
+    from simserve.study.validate.validate import validate as replay_all
 
     result = replay_all(rows, campaign, leave_out=leave_out, told=terminal.message)
     if page is not None:
@@ -123,7 +123,7 @@ def _validate_kernels(name: str, as_json: bool) -> None:
     from dataclasses import asdict
 
     from simserve.cli import terminal
-    from simserve.study.validate import kernels_of
+    from simserve.study.validate.validate import kernels_of
 
     found = kernels_of(name)
     if as_json:
@@ -140,7 +140,7 @@ def _validate_kernels(name: str, as_json: bool) -> None:
 
 def campaign_named(name: str) -> "Campaign":
     """How runs were made, by its name."""
-    from simserve.study.serving import CAMPAIGNS
+    from simserve.study.validate.serving import CAMPAIGNS
 
     if name not in CAMPAIGNS:
         raise typer.BadParameter(
@@ -170,7 +170,7 @@ def _told(result: "Validation") -> str:
 
 def _tables(points: "Sequence[Point]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.study.validate import by, errors
+    from simserve.study.validate.validate import by, errors
 
     lines = []
     for title, key in KEYS.items():
@@ -197,7 +197,7 @@ def _tables(points: "Sequence[Point]") -> list[str]:
 
 def _worst(points: "Sequence[Point]") -> list[str]:
     from simserve.cli import terminal
-    from simserve.study.validate import METRICS, worst
+    from simserve.study.validate.validate import METRICS, worst
 
     lines = []
     for metric in ("tpot", "ttft"):

@@ -11,9 +11,9 @@ HEAD = ("requests", "mean error", "median", "p90", "bias")
 def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario, and say how far off the predictions are."""
     from simserve.cli import terminal
-    from simserve.study.logs import read_log
-    from simserve.study.replay_facts import replay_facts
-    from simserve.study.replayed import replay_log, server_of
+    from simserve.study.validate.logs import read_log
+    from simserve.study.validate.replay_facts import replay_facts
+    from simserve.study.validate.replayed import replay_log, server_of
     from simserve.tables.files import plain
 
     server = server_of(scenario)

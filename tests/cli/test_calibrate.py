@@ -245,7 +245,7 @@ def test_runs_that_say_nothing_of_the_host_are_2(
 def test_host_constants_need_the_kernels_before_the_minutes_of_a_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simserve.study import host_fit
+    from simserve.study.validate import host_fit
 
     monkeypatch.setattr(
         host_fit, "fit_host", lambda *_, **__: pytest.fail("fitted before it was known where to put it")
@@ -259,7 +259,7 @@ def test_host_constants_need_the_kernels_before_the_minutes_of_a_fit(
 def test_host_constants_go_into_the_calibration_of_the_runs_engine(
     fitted: tuple[Path, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from simserve.study import host_fit
+    from simserve.study.validate import host_fit
 
     def found(rows: Any, *_: Any, **__: Any) -> host_fit.HostFit:
         return host_fit.HostFit({"step_host_s": 1.25e-3}, len(rows), 0.01, 0.02)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from simserve import load_scenario
-from simserve.report.fleet_size import sentence
+from simserve.report.capacity.fleet_size import sentence
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 

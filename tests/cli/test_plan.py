@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.study.plan_columns import COLUMNS
+from simserve.study.plan.columns import COLUMNS
 from simserve.study.replications import replicate
 from simserve.tables.parquet import read_table
 from tests.cli.invoke import Outcome, invoke
@@ -162,7 +162,7 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("simserve.study.plan_outcome.replicate", stop)
+    monkeypatch.setattr("simserve.study.plan.outcome.replicate", stop)
     outcome = plan(tmp_path)
     assert outcome.exit_code == 130
     assert not (tmp_path / "out").exists()

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simserve.errors import OutputError
-from simserve.study.sweep_journal import open_journal
+from simserve.study.sweep.journal import open_journal
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 
@@ -107,7 +107,7 @@ def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatc
         raise OutputError("report.html: must be writable, got No space left on device; free space or permit it")
 
     asked = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
-    monkeypatch.setattr("simserve.study.sweep_folder.replace_text", refuse)
+    monkeypatch.setattr("simserve.study.sweep.folder.replace_text", refuse)
     outcome = invoke("sweep", *asked)
     assert outcome.exit_code == 2
     assert outcome.err.splitlines() == [

@@ -230,8 +230,9 @@ def plan_answer(**changes: Any) -> Written:
 def sweep_answer() -> Written:
     """Two points that ran and one that did not; the first is the cheapest that meets the goal."""
 
-    def measures(good: float, attained: float) -> dict[str, Any]:
+    def measures(good: float, attained: float, price: float) -> dict[str, Any]:
         found = {"goodput.per_s": good, "slo_attainment.frac": attained, "served_per_s": good}
+        found |= {"goodput.per_usd": good * 3600 / (2 * price), "goodput.per_gpu_s": good / 2}
         found |= {"output_tokens_per_s": good * 100, "ttft_s.p99": 0.4, "tpot_s.p99": 0.04, "e2e_s.p99": 4.0}
         return {key: estimate(value) for key, value in found.items()}
 
@@ -245,7 +246,7 @@ def sweep_answer() -> Written:
             "fleet": {"n_gpus": 2, "usd_per_hour": 2 * price, "kw": 1.4},
             "saturated": False,
             "meets_goal": attained >= 0.99,
-            "measures": measures(good, attained),
+            "measures": measures(good, attained, price),
         }
 
     failed = {"point": 2, "values": {"gpu": "@none", "cluster.pools.0.replicas": 2}, "status": "failed"}
@@ -261,7 +262,11 @@ def sweep_answer() -> Written:
         "slo": {"ttft_s": 0.5},
         "slo_classes": [],
         "fronts": {"cost_goodput": [0], "ttft_tpot": [0]},
-        "best": {"per_usd": {"point": 0}, "goodput": {"point": 0}, "cheapest": {"point": 0}},
+        "best": {
+            "per_usd": {"point": 0, "not_told_apart": None},
+            "goodput": {"point": 0, "not_told_apart": None},
+            "cheapest": {"point": 0},
+        },
         "points": [
             tried(0, "h100-sxm", 3.0, 10.0, 0.995),
             tried(1, "l40s", 1.0, 4.0, 0.8),

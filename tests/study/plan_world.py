@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simserve.study.plan_options import Replicas
+from simserve.study.plan.options import Replicas
 
 N = 1000
 """Requests of a run."""

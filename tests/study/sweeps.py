@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from simserve.scenario.loader import Template
-from simserve.study.sweep import Question, Sweep
-from simserve.study.sweep_points import grid, parse_axis, resolved
-from simserve.study.sweep_run import ALL_MEASURES, Row, failed_row
+from simserve.study.sweep.points import grid, parse_axis, resolved
+from simserve.study.sweep.run import ALL_MEASURES, Row, failed_row
+from simserve.study.sweep.sweep import Question, Sweep
 from tests.cli.scenarios import write_scenario
 
 

@@ -13,7 +13,7 @@ from simserve.errors import SimserveError
 from simserve.study import dask_cluster as module
 from simserve.study.dask_cluster import dask_cluster
 from simserve.study.processes import Lost
-from simserve.study.sweep_run import run_row
+from simserve.study.sweep.run import run_row
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 from tests.study.sweep_work import die, die_once, echo

@@ -1,0 +1,1 @@
+"""Capacities in words and on pages."""

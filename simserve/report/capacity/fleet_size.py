@@ -1,0 +1,42 @@
+"""A fleet size in words: how many replicas a load needs, what they cost, and what fewer and more would do."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.capacity.rate import attained, latency_cells, latency_heads, wanted
+from simserve.report.formats import interval, plural, rate, share
+
+
+def sentence(found: Mapping[str, Any]) -> str:
+    """The answer; from what `simserve capacity --replicas --json` prints."""
+    name, pool, answer = found["scenario"]["name"], found["pool"], found["answer"]
+    offered = rate(found["points"][-1]["offered_per_s"])
+    if answer is None:
+        most = found["points"][-1]["replicas"]
+        return f"{name} needs more than {most:,} replicas of {pool}, where the search stopped, so that {wanted(found)}."
+    fleet, n = answer["fleet"], answer["replicas"]
+    what = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
+    price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
+    point = next(each for each in found["points"] if each["replicas"] == n)
+    sure = f"{share(point['attained_frac'])} do ({found['confidence'] * 100:.0f} % interval {_interval(answer)})"
+    fewer = [each for each in found["points"] if each["replicas"] == n - 1]
+    less = f"; with one fewer {_share(fewer[0])}" if fewer else ""
+    edge = "" if answer["low_frac"] >= found["goal_frac"] else " Too close to tell for sure: one more, or longer runs."
+    return f"{name} needs {what}{price}, for {offered} requests/s, so that {wanted(found)}: {sure}{less}.{edge}"
+
+
+def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+    """A row a number of replicas, the fewest first, below the heads of the columns."""
+    keys, heads = latency_heads(found)
+    rows: list[Sequence[str]] = [("replicas", "attained", "interval", *heads)]
+    for point in found["points"]:
+        rows.append((f"{point['replicas']}", attained(point), _interval(point), *latency_cells(point, keys)))
+    return rows
+
+
+def _share(point: Mapping[str, Any]) -> str:
+    return "the queue only grows" if point["saturated"] else f"{share(point['attained_frac'])} would"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    return interval(found["low_frac"], found["high_frac"])

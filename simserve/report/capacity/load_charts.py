@@ -1,0 +1,183 @@
+"""Charts of a capacity: latency and attainment against the load, with the answer, the goal and the knee drawn in."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.report.capacity.surroundings import LoadUnit
+from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.formats import SHORT, goal, number, seconds, share
+from simserve.report.sections import text
+
+CURVES = ("p50", "p99")
+
+TOP_ROOM = 1.35
+"""Above the highest point, so that labels have a place."""
+
+WIDE = 20.0
+"""Latencies that span more are drawn on a logarithmic axis."""
+
+GOAL_ROOM = 10
+"""How many times the share that may miss the chart of attainment shows: the goal is where it is read."""
+
+
+@dataclass(frozen=True)
+class LoadAxis:
+    """What is drawn to the right."""
+
+    unit: LoadUnit
+    answer: Mapping[str, Any] | None
+    """The load that is the answer: value, low, high; None: there is none."""
+
+    def of(self, points: Sequence[Mapping[str, Any]]) -> list[float]:
+        """The loads of points."""
+        return [float(point[self.unit.key]) for point in points]
+
+    def drawn(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """From nothing to a little beyond the last point."""
+        return axis(self.unit.title, range=[0, 1.05 * max(self.of(points))], nticks=8)
+
+
+def latency_chart(
+    points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis, marks: Mapping[str, float | None]
+) -> Figure | None:
+    """p50 and p99 of a latency; `marks` are its `slo` and its `knee`, if any. None where no run had any."""
+    known = [point for point in points if number(point[key]["p99"]) is not None]
+    if not known or max(point[key]["p99"] for point in known) <= 0:
+        return None
+    lines = [_line(known, key, level, loads) for level in CURVES]
+    slo = marks.get("slo")
+    heights = [float(point[key][level]) for point in known for level in CURVES] + ([] if slo is None else [slo])
+    positive = [each for each in heights if each > 0]
+    is_wide = max(positive) / min(positive) > WIDE
+    y_axis = latency_axis(min(positive) / 1.2 if is_wide else 0.0, max(positive) * (TOP_ROOM if is_wide else 1.12))
+    shapes, labels = _answer_mark(loads)
+    if slo is not None:
+        shapes.append(_level(slo, "$c2"))
+        labels.append(
+            _label(0.01, slo, f"<b>SLO {goal(slo)}</b>", "$c2", y_axis) | {"xref": "paper", "xanchor": "left"}
+        )
+    knee = marks.get("knee")
+    dots = [] if knee is None else [_knee(knee, known, key, loads)]
+    margin = {"l": 64, "r": 14, "t": 26, "b": 48}
+    layout = {"xaxis": loads.drawn(points), "yaxis": y_axis, "shapes": shapes, "annotations": labels, "margin": margin}
+    return figure([*lines, *dots], 340, **layout)
+
+
+def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: LoadAxis) -> dict[str, Any]:
+    """Open marks where the queue only grew: there latency tells how long the runs were."""
+    x = loads.of(points)
+    values = [point[key][level] for point in points]
+    said = [
+        text(f"{loads.unit.told(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
+        for at, value, point in zip(x, values, points, strict=True)
+    ]
+    symbols = ["circle-open" if point["saturated"] else "circle" for point in points]
+    is_tail = level == "p99"
+    line = {"color": "$c1", "width": 2.5 if is_tail else 1.5} | ({} if is_tail else {"dash": "2px,3px"})
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": numbers(x),
+        "y": numbers(values),
+        "text": said,
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": line,
+        "marker": {"color": "$c1", "size": 7 if is_tail else 4, "symbol": symbols},
+    }
+
+
+def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
+    """A diamond on the p99 where it has risen to twice what it was."""
+    light_s = float(points[0][key]["p99"])
+    said = text(f"knee at {loads.unit.told(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
+    marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
+    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [said]}
+    return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
+
+
+def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, loads: LoadAxis) -> Figure:
+    """The share that met every SLO, with its interval; where the goal is crossed lies the answer."""
+    x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
+    said = [
+        text(f"{loads.unit.told(at)}: {share(value)}{_grows(point)}")
+        for at, value, point in zip(x, y, points, strict=True)
+    ]
+    ends = [_ends(point) for point in points]
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": numbers([high - value for (_, high), value in zip(ends, y, strict=True)]),
+        "arrayminus": numbers([value - low for (low, _), value in zip(ends, y, strict=True)]),
+        "color": "$c1",
+        "thickness": 1.5,
+        "width": 4,
+    }
+    line = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": numbers(x),
+        "y": numbers(y, 7),
+        "error_y": error,
+        "text": said,
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": "$c1", "width": 2.5},
+        "marker": {
+            "color": "$c1",
+            "size": 7,
+            "symbol": ["circle-open" if p["saturated"] else "circle" for p in points],
+        },
+    }
+    least = max(0.0, min(*y, 1 - (1 - goal_frac) * 2), 1 - GOAL_ROOM * (1 - goal_frac))
+    room = 0.06 * (1 - least)
+    decimals = max(0, math.ceil(-math.log10(1 - least) - 1e-9) - 1)
+    y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
+    shapes, labels = _answer_mark(loads)
+    shapes.append(_level(goal_frac, "$c2"))
+    said_goal = f"<b>goal {goal_frac * 100:.4g} %</b>"
+    labels.append(
+        _label(0.01, goal_frac, said_goal, "$c2", y_axis) | {"xref": "paper", "xanchor": "left", "yanchor": "top"}
+    )
+    margin = {"l": 64, "r": 14, "t": 26, "b": 48}
+    layout = {"xaxis": loads.drawn(points), "yaxis": y_axis, "shapes": shapes, "annotations": labels, "margin": margin}
+    return figure([line], 340, **layout)
+
+
+def _grows(point: Mapping[str, Any]) -> str:
+    return ", the queue only grows" if point["saturated"] else ""
+
+
+def _ends(point: Mapping[str, Any]) -> tuple[float, float]:
+    """The interval, or the share itself where there is none."""
+    low, high, value = (number(point[key]) for key in ("low_frac", "high_frac", "attained_frac"))
+    at = value or 0.0
+    return (at if low is None else min(low, at), at if high is None else max(high, at))
+
+
+def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The answer as an upright line in the band of its interval, with the number above."""
+    answer = loads.answer
+    if answer is None:
+        return [], []
+    at, low, high = float(answer["value"]), number(answer["low"]), number(answer["high"])
+    upright: dict[str, Any] = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": at, "x1": at, "layer": "below"}
+    shapes = [upright | {"line": {"color": "$ink", "width": 1.5}}]
+    if low is not None and high is not None:
+        band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": low, "x1": high}
+        shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
+    said = loads.unit.bare(at)
+    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{said}</b>"}
+    return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
+
+
+def _level(at: float, colour: str) -> dict[str, Any]:
+    """A dashed line across."""
+    line: dict[str, Any] = {"type": "line", "y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
+    return line | {"line": {"color": colour, "width": 1.75, "dash": "5px,4px"}}
+
+
+def _label(x: float, y: float, said: str, colour: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
+    at = math.log10(y) if y_axis.get("type") == "log" else y
+    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": said}
+    return label | {"font": {"color": colour, "size": 13}}

@@ -1,0 +1,98 @@
+"""The page of a ratio: the best split into prefill and decode, and what every other split would serve."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.capacity.ratio import against, replicas, sentence, table_rows
+from simserve.report.capacity.surroundings import REQUESTS_PER_S
+from simserve.report.cards import card
+from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.formats import listed, plural, rate
+from simserve.report.sections import pool_words, prose, section, table, text, tile
+from simserve.report.study_page import Headline, study_page
+from simserve.report.study_trust import made_from, trust
+
+Facts = Mapping[str, Any]
+
+
+def render(found: Facts) -> str:
+    """The page as HTML, from what `simserve capacity --ratio --json` prints."""
+    figures = {"splits": _chart(found)}
+    note = "The highest rate that holds, by replicas of prefill : decode, with its 95 % interval; the best is filled."
+    keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs, each doing both")] if found["together"] else [])]
+    head, *rows = table_rows(found)
+    body = table([head[0].capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows])
+    parts = (
+        section("rates", "What each split serves", "", card("splits", figures, "", note, keys, "")),
+        section("tried", "Every split", "All with the same seeds.", body),
+        trust(found),
+    )
+    return study_page(_headline(found), parts, figures, made_from(found))
+
+
+def _headline(found: Facts) -> Headline:
+    answer, name = found["answer"], found["scenario"]["name"]
+    setup = f"{listed([pool_words(pool) for pool in found['pools']])}, as the scenario has it."
+    if answer is None:
+        return Headline("capacity", name, "missed", "No split holds", sentence(found), setup)
+    at = answer["offered_per_s"]
+    title = f"{answer['split']}, {REQUESTS_PER_S.told(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
+    tiles = [
+        tile("Best split", answer["split"], [prose(replicas(answer))]),
+        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95 % CI {REQUESTS_PER_S.interval(at)}")]),
+        tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", []),
+    ]
+    for key, label in (("per_usd", "Per dollar"), ("per_kwh", "Per kWh")):
+        if answer[key] is not None:
+            tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
+    both = found["together"]
+    if both is None:
+        tiles.append(tile("Splits tried", str(len(found["splits"])), []))
+    else:
+        tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
+    state = "met" if answer["is_clear"] else "edge"
+    return Headline("capacity", name, state, title, sentence(found), setup, tuple(tiles))
+
+
+def _chart(found: Facts) -> Figure:
+    """A mark a split; the best is filled and larger, so that colour alone does not tell it."""
+    splits: Sequence[Facts] = found["splits"]
+    answer, both = found["answer"], found["together"]
+    best = [answer is not None and each["split"] == answer["split"] for each in splits]
+    rates = [each["offered_per_s"] for each in splits]
+    names = [each["split"] for each in splits]
+    dots = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": names,
+        "y": numbers([each["value"] for each in rates]),
+        "error_y": {
+            "type": "data",
+            "symmetric": False,
+            "array": numbers([each["high"] - each["value"] for each in rates]),
+            "arrayminus": numbers([each["value"] - each["low"] for each in rates]),
+            "color": "$c1",
+            "thickness": 1.5,
+            "width": 4,
+        },
+        "text": [
+            text(f"{name}: {REQUESTS_PER_S.told(each['value'])}") for name, each in zip(names, rates, strict=True)
+        ],
+        "hovertemplate": "%{text}<extra></extra>",
+        "line": {"color": "$c1", "width": 1.5, "dash": "2px,3px"},
+        "marker": {
+            "color": "$c1",
+            "size": [13 if is_best else 9 for is_best in best],
+            "symbol": ["circle" if is_best else "circle-open" for is_best in best],
+        },
+    }
+    highest = max([each["high"] for each in rates] + ([both["offered_per_s"]["value"]] if both else []))
+    shapes = []
+    if both is not None:
+        at = both["offered_per_s"]["value"]
+        level = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at, "layer": "below"}
+        shapes = [level | {"line": {"color": "$ink", "width": 1.5, "dash": "5px,4px"}}]
+    x_axis = axis("Prefill : decode replicas", type="category", categoryorder="array", categoryarray=names)
+    y_axis = axis("Requests/s", range=[0, 1.12 * highest if highest else 1.0], nticks=6)
+    margin = {"l": 64, "r": 14, "t": 14, "b": 50}
+    return figure([dots], 360, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)

@@ -1,0 +1,166 @@
+"""The page of a comparison: which side is better at what, by how much, and whether chance alone might do that."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.report.cards import card
+from simserve.report.charts import Figure, axis, figure, numbers
+from simserve.report.comparison.words import TOLD_FIRST, amount, change, sentence, table_rows
+from simserve.report.formats import number
+from simserve.report.sections import prose, section, table, text, tile, trust_list
+from simserve.report.study_page import Headline, study_page
+
+Facts = Mapping[str, Any]
+
+MOST_FRAC = 1.0
+"""Changes beyond are drawn at the edge: a measure that is ten times as bad would hide all others."""
+
+LEAST_FRAC = 0.02
+"""An axis that shows less would make much of nothing."""
+
+GOODPUT = "goodput.per_s"
+
+VERDICTS = {
+    "better": ("$good", "triangle-right"),
+    "worse": ("$bad", "triangle-left"),
+    "unclear": ("$soft", "circle-open"),
+    "same": ("$soft", "line-ns-open"),
+}
+"""Colour and mark of each verdict: colour alone never tells it."""
+
+ONE_RUN = (
+    "One run each has no interval: chance may have made any of these differences. Compare scenarios for intervals."
+)
+
+
+def render(found: Facts) -> str:
+    """The page as HTML, from what `simserve compare --json` prints."""
+    drawn = [each for each in found["measures"] if number(each["change_frac"]) is not None]
+    figures = {"change": _chart(drawn)} if drawn else {}
+    head, *rows = table_rows(found)
+    body = table(head, [(text(row[0]), row[1:]) for row in rows])
+    parts = (
+        section("changes", "B against A", "", card("change", figures, "", _note(), (), "Nothing to compare.")),
+        section("measures", "Every measure", f"A: {found['a']} · B: {found['b']}. {found['how'].capitalize()}.", body),
+        _trust(found),
+    )
+    return study_page(_headline(found), parts, figures, {"simserve": found.get("version")})
+
+
+def _note() -> str:
+    return (
+        "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
+        "Bars: 95 % interval, as a share of A."
+    )
+
+
+def _headline(found: Facts) -> Headline:
+    measures = found["measures"]
+    state, title = _verdict(found)
+    by_key = {each["key"]: each for each in measures}
+    first = [by_key[key] for key in (*TOLD_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
+    tiles = tuple(_tile(each) for each in first[:6])
+    return Headline("compare", f"{found['a']} and {found['b']}", state, title, sentence(found), "", tiles)
+
+
+def _verdict(found: Facts) -> tuple[str, str]:
+    """By goodput, which counts what users were promised; where that does not differ, by how many measures do."""
+    a, b, measures = found["a"], found["b"], found["measures"]
+    n = {verdict: sum(each["verdict"] == verdict for each in measures) for verdict in VERDICTS}
+    if all(each["verdict"] == "same" for each in measures):
+        return "none", f"{b} is just like {a}"
+    if not _has_intervals(found):
+        return "few", f"{b} against {a}: one run each"
+    goodput = next((each for each in measures if each["key"] == GOODPUT), None)
+    if goodput is not None and goodput["verdict"] in ("better", "worse"):
+        is_better = goodput["verdict"] == "better"
+        size = f"{abs(goodput['change_frac']) * 100:.3g} % " if number(goodput["change_frac"]) is not None else ""
+        return ("met" if is_better else "missed"), f"{b} has {size}{'more' if is_better else 'less'} goodput"
+    if n["better"] and n["worse"]:
+        return "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
+    if n["better"] or n["worse"]:
+        word = "better" if n["better"] else "worse"
+        return ("met" if n["better"] else "missed"), f"{b} is {word} at {n[word]} of {len(measures)} measures"
+    return "none", "No difference that chance could not have made"
+
+
+def _tile(each: Facts) -> str:
+    values = f"{amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])}"
+    mark, name = {"better": ("▶", "ok"), "worse": ("◀", "over")}.get(each["verdict"], ("", "soft"))
+    verdict = f'<span class="{name}">{mark} {text(each["verdict"])}</span>'
+    return tile(each["label"], change(each), [prose(values), verdict])
+
+
+def _has_intervals(found: Facts) -> bool:
+    return any(number(each["low"]) is not None for each in found["measures"])
+
+
+def _chart(measures: Sequence[Facts]) -> Figure:
+    """A row a measure, the first on top: how much better B is, as a share of A."""
+    gains = [_gain(each) for each in measures]
+    ends = [_ends(each) for each in measures]
+    widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
+    shown = [max(-widest, min(widest, gain)) for gain in gains]
+    colours, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
+    said = [
+        text(f"{each['label']}: {amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])} ({change(each)})")
+        for each in measures
+    ]
+    bars = {
+        "type": "data",
+        "symmetric": False,
+        "array": numbers([max(0.0, min(high, widest) - x) for (_, high), x in zip(ends, shown, strict=True)]),
+        "arrayminus": numbers([max(0.0, x - max(low, -widest)) for (low, _), x in zip(ends, shown, strict=True)]),
+        "color": "$soft",
+        "thickness": 1.5,
+        "width": 4,
+    }
+    rows = [text(each["label"]) for each in measures]
+    dots = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": numbers(shown),
+        "y": rows,
+        "error_x": bars,
+        "text": said,
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {
+            "color": list(colours),
+            "symbol": list(symbols),
+            "size": 11,
+            "line": {"color": list(colours), "width": 2},
+        },
+        "cliponaxis": False,
+    }
+    x_axis = axis("← B is worse · B is better →", range=[-1.08 * widest, 1.08 * widest], tickformat="+.3~%", nticks=7)
+    y_axis = axis(type="category", categoryorder="array", categoryarray=rows[::-1], range=[-0.7, len(rows) - 0.3])
+    none = {"type": "line", "x0": 0, "x1": 0, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+    shapes = [none | {"line": {"color": "$ink", "width": 1.25}}]
+    margin = {"l": 132, "r": 18, "t": 8, "b": 50}
+    return figure([dots], 70 + 26 * len(rows), xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+
+
+def _is_cost(each: Facts) -> bool:
+    """Less is better: of all measures, the durations."""
+    return bool(each["unit"] == "s")
+
+
+def _gain(each: Facts) -> float:
+    return float(each["change_frac"]) * (-1 if _is_cost(each) else 1)
+
+
+def _ends(each: Facts) -> tuple[float, float]:
+    """The interval of the gain; its value where it has none."""
+    low, high = number(each["low"]), number(each["high"])
+    if low is None or high is None:
+        return _gain(each), _gain(each)
+    ends = [end / abs(each["a"]) * (-1 if _is_cost(each) else 1) for end in (low, high)]
+    return min(ends), max(ends)
+
+
+def _trust(found: Facts) -> str:
+    said = [f"{warning[:1].upper()}{warning[1:]}." for warning in found["warnings"]]
+    if not _has_intervals(found):
+        said.append(ONE_RUN)
+    fine = "Both sides had the same load and the same SLO, and the intervals tell chance from difference."
+    return trust_list(said, fine)

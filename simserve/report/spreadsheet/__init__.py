@@ -1,0 +1,1 @@
+"""Results as sheets of a workbook, or CSV files."""

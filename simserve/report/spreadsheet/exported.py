@@ -1,0 +1,43 @@
+"""Exported: the sheets that the folders of a session fill, in the order in which a reader wants them."""
+
+from collections.abc import Sequence
+
+from simserve.metrics.written import Written
+from simserve.report.spreadsheet.cost_sources import cost_basis
+from simserve.report.spreadsheet.sheets import Sheet
+from simserve.report.spreadsheet.sheets_capacity import capacity_curve
+from simserve.report.spreadsheet.sheets_comparison import comparison
+from simserve.report.spreadsheet.sheets_cost import cost
+from simserve.report.spreadsheet.sheets_fleet import fleet_options
+from simserve.report.spreadsheet.sheets_growth import growth
+from simserve.report.spreadsheet.sheets_run import percentiles, time_series
+from simserve.report.spreadsheet.sheets_summary import summary
+
+SHEETS = (
+    "Summary",
+    "Percentiles",
+    "Time series",
+    "Capacity curve",
+    "Comparison",
+    "Fleet options",
+    "Cost",
+    "Growth",
+)
+"""All that there may be."""
+
+
+def sheets_of(sources: Sequence[Written]) -> list[Sheet]:
+    """The sheets that these folders fill, the summary first."""
+    runs, capacities, comparisons = (
+        [source for source in sources if source.command == command] for command in ("run", "capacity", "compare")
+    )
+    fleets = [source for source in sources if source.command in ("plan", "sweep") or "pool" in source.answer]
+    basis = cost_basis(sources)
+    others = [
+        *([percentiles(runs), time_series(runs)] if runs else []),
+        *([capacity_curve(capacities)] if capacities else []),
+        *([comparison(comparisons)] if comparisons else []),
+        *([fleet_options(fleets, basis)] if fleets else []),
+        *([cost(basis), growth(basis)] if basis is not None else []),
+    ]
+    return [summary(sources, others), *others]

@@ -1,0 +1,45 @@
+"""The sheet of comparisons: by how much B differs from A, measure by measure."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve.metrics.written import Written
+from simserve.report.spreadsheet.sheets import Cell, Column, Form, Group, Row, Sheet, at
+
+UNITS: dict[str, tuple[str, Form, float]] = {
+    "s": ("ms", "ms", 1e3),
+    "frac": ("share", "share", 1.0),
+    "per_s": ("/s", "rate", 1.0),
+    "count": ("", "rate", 1.0),
+}
+"""How a measure is shown: its unit, how it reads, and times what."""
+
+
+def comparison(studies: Sequence[Written]) -> Sheet:
+    """A row a measure of each pair."""
+    return Sheet(
+        "Comparison",
+        "What B does that A does not",
+        "B − A with its interval where the runs tell one; better and worse are said where chance could not have made "
+        "the difference, unclear where it could.",
+        "Pair",
+        (
+            Column("Measure", "text"),
+            Column("Unit", "text"),
+            Column("A", "rate"),
+            Column("B", "rate"),
+            Column("B − A", "rate"),
+            Column("B − A, low", "rate"),
+            Column("B − A, high", "rate"),
+            Column("Change", "share", "share of A"),
+            Column("B is", "text"),
+        ),
+        tuple(Group(study.label, [_row(each) for each in study.answer["measures"]]) for study in studies),
+    )
+
+
+def _row(each: Mapping[str, Any]) -> Row:
+    unit, form, times = UNITS.get(each["unit"], (each["unit"], "rate", 1.0))
+    figures = [at(each, key) for key in ("a", "b", "difference", "low", "high")]
+    scaled = [Cell(None if figure is None else figure * times, form) for figure in figures]
+    return (each["label"], unit, *scaled, at(each, "change_frac"), each["verdict"])

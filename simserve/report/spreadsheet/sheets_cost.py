@@ -1,0 +1,143 @@
+"""The sheet of costs: inputs in marked cells, and formulas that follow them, today and after growth."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
+from simserve.report.spreadsheet.cost import Cost, Formulas, grown
+from simserve.report.spreadsheet.cost_basis import Basis, Known, gpus_name, price_name
+from simserve.report.spreadsheet.sheets import Cell, Column, Form, Group, Row, Sheet
+
+NOTE = (
+    "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it"
+    " that is to be used, is rounded up to whole units. Capacity is taken to grow in proportion to them, which errs on "
+    "the careful side: larger fleets even out bursts. Prices are the catalog's unless given; yours will differ."
+)
+
+SIMULATED = "The fleet that was simulated."
+
+
+def cost(basis: Basis) -> Sheet:
+    """Inputs and outputs."""
+    columns = (
+        Column("Item", "text"),
+        Column("Value", "rate"),
+        Column("After growth", "rate"),
+        Column("Unit", "text"),
+        Column("Where it comes from", "tall"),
+    )
+    groups = (Group("Inputs", _inputs(basis)), Group("Prices", _prices(basis)), Group("Outputs", _outputs(basis)))
+    return Sheet("Cost", "What it costs", NOTE, "Part", columns, groups)
+
+
+def _inputs(basis: Basis) -> list[Row]:
+    unit = basis.unit
+    return [
+        _input("Demand", "demand_per_s", basis.demand_per_s, "rate requests/s", (0, 1e9)),
+        _input(f"One {unit} holds", "holds_per_s", basis.holds_per_s, "rate requests/s", (0, 1e9)),
+        *(
+            _input(f"{gpu} in a {unit}", gpus_name(gpu), Known(float(n), SIMULATED), "count GPUs", (0, 1e5))
+            for gpu, n in basis.gpus.items()
+        ),
+        _input("Of that to be used", "target_frac", basis.target_frac, "share share", (0.05, 1)),
+        _input(f"Spare {unit}s", "spare_units", basis.spare_units, f"count {unit}s", (0, 1e4)),
+        _input("Mean load by demand", "mean_frac", basis.mean_frac, "share share", (0.01, 1)),
+        _input("Prompt tokens", "prompt_tokens", basis.prompt_tokens, "rate tokens a request", (0, 1e9)),
+        _input("Output tokens", "output_tokens", basis.output_tokens, "rate tokens a request", (0, 1e9)),
+        _input("Good requests", "good_frac", basis.good_frac, "share share", (0, 1)),
+        _input("Growth", "growth_per_month", basis.growth_frac, "share share a month", (-0.5, 2)),
+        _input("Months ahead", "months_ahead", basis.months_ahead, "count months", (0, 120)),
+        _input("Hours a month", "hours_per_month", basis.hours_per_month, "count h", (1, 744)),
+    ]
+
+
+def _prices(basis: Basis) -> list[Row]:
+    return [_input(gpu, price_name(gpu), price, "usd USD a GPU-hour", (0, 1e4)) for gpu, price in basis.prices.items()]
+
+
+def _input(label: str, name: str, known: Known, reads: str, limits: tuple[float, float]) -> Row:
+    """`reads` is the form and the unit."""
+    form, unit = _read(reads)
+    return (label, Cell(known.value, form, name=name, limits=limits), None, unit, known.origin)
+
+
+def _read(reads: str) -> tuple[Form, str]:
+    form, _, unit = reads.partition(" ")
+    return cast(Form, form), unit
+
+
+@dataclass(frozen=True)
+class _Output:
+    """A row of formulas."""
+
+    label: str
+    name: str
+    reads: str
+    """Form and unit."""
+    formula: Callable[[Formulas], str]
+    of: Callable[[Cost], float | None]
+    said: str = ""
+
+
+def _outputs(basis: Basis) -> list[Row]:
+    now, then = grown(basis, 0), grown(basis, basis.months_ahead.value or 0.0)
+    rows: list[Row] = []
+    for each in _rows(basis):
+        form, unit = _read(each.reads)
+        cells = (_cell(each, form, "today", now), _cell(each, form, "then", then))
+        rows.append((each.label, *cells, unit, each.said))
+    return rows
+
+
+def _cell(each: _Output, form: Form, when: str, found: Cost) -> Cell:
+    names = Formulas(found.basis, f"demand_{when}", f"units_{when}", f"usd_per_month_{when}")
+    return Cell(each.of(found), form, formula=each.formula(names), name=f"{each.name}_{when}")
+
+
+def _rows(basis: Basis) -> list[_Output]:
+    units = f"{basis.unit}s"
+    use = "At the demand; the rest is headroom, spare ones and what rounding up adds."
+    return [
+        _Output(
+            "Demand",
+            "demand",
+            "rate requests/s",
+            lambda names: names.demand_after("0" if names.units == "units_today" else "months_ahead"),
+            lambda cost: cost.demand_per_s,
+        ),
+        _Output(
+            f"{units.capitalize()} needed", "units", f"count {units}", Formulas.needed_units, lambda cost: cost.units
+        ),
+        _Output("GPUs needed", "gpus", "count GPUs", Formulas.gpus, lambda cost: cost.gpus),
+        _Output("Used of what they hold", "used", "share share", Formulas.used_frac, lambda cost: cost.used_frac, use),
+        _Output("Cost a month", "usd_per_month", "dollars USD", Formulas.cost_a_month, lambda cost: cost.usd_per_month),
+        _Output(
+            "Requests a month",
+            "requests_per_month",
+            "dollars requests",
+            Formulas.requests_a_month,
+            lambda cost: cost.requests_per_month,
+        ),
+        _per_million("requests", "1", 1.0),
+        _per_million("good requests", "good_frac", basis.good_frac.value),
+        _per_million(
+            "tokens",
+            "(prompt_tokens+output_tokens)*(prompt_tokens*output_tokens>0)",
+            basis.all_tokens,
+            "Prompts and answers.",
+        ),
+        _per_million("output tokens", "output_tokens", basis.output_tokens.value),
+        _per_million("good output tokens", "output_tokens*good_frac", basis.good_tokens),
+    ]
+
+
+def _per_million(what: str, each: str, value: float | None, said: str = "") -> _Output:
+    """Of what a request has so many: as a formula, and as a number."""
+    return _Output(
+        f"Per million {what}",
+        f"usd_per_million_{what.replace(' ', '_')}",
+        "usd USD",
+        lambda names: names.usd_per_million(each),
+        lambda cost: cost.usd_per_million(value),
+        said or ("Of requests that met every SLO." if what.startswith("good") else ""),
+    )

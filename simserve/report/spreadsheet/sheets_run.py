@@ -1,0 +1,135 @@
+"""Sheets of runs: percentiles of every latency with its goal beside it, and what happened when."""
+
+from collections.abc import Sequence
+
+from simserve.metrics.pool_series import pool_series
+from simserve.metrics.written import Written
+from simserve.report.answers import Answers
+from simserve.report.formats import LATENCIES, SHORT
+from simserve.report.spreadsheet.sheets import Chart, Column, Group, Row, Series, Sheet, ms
+
+LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
+DRAWN = ("p50", "p90", "p99", "p99.9")
+
+MOST_ROWS = 600
+"""Of the time series of a pool."""
+
+PERCENTILES_NOTE = (
+    "Of the requests that arrived in the measured window and were answered. TPOT leaves out the first token; ITL pools "
+    "every gap between two tokens; its goal binds the largest gap of a request. The last columns say between which "
+    "values the p99 lies: by chance, of a run of this length (95 %), and as far as step costs are known (90 %)."
+)
+
+SERIES_NOTE = (
+    "Means over intervals, all replicas of a pool together: queue, running and tokens are sums over replicas, shares "
+    "are their means; longest queue and fullest KV are those of the one replica that had most."
+)
+
+SERIES = {
+    "start_s": Column("From", "number", "s"),
+    "end_s": Column("To", "number", "s"),
+    "queue_len": Column("Queue", "rate", "requests"),
+    "longest_queue": Column("Longest queue", "rate", "requests"),
+    "running": Column("Running", "rate", "requests"),
+    "prefill_tokens_per_s": Column("Prompt tokens", "rate", "tokens/s"),
+    "output_tokens_per_s": Column("Output tokens", "rate", "tokens/s"),
+    "kv_frac": Column("KV memory", "share", "share"),
+    "fullest_kv_frac": Column("Fullest KV", "share", "share"),
+    "busy_frac": Column("Busy", "share", "share"),
+    "mfu": Column("MFU", "share", "share"),
+    "mbu": Column("MBU", "share", "share"),
+}
+"""Columns of `pool_series` in their order."""
+
+
+def percentiles(runs: Sequence[Written]) -> Sheet:
+    """A row a latency of each run, and of each of its classes."""
+    groups = [Group(name, _latencies(answers)) for run in runs for name, answers in _parts(run)]
+    charts = tuple(
+        Chart(
+            f"Latency of {group.title}",
+            "bars",
+            number,
+            "Latency",
+            tuple(Series(level) for level in DRAWN),
+            "ms, logarithmic",
+            is_log=True,
+        )
+        for number, group in enumerate(groups[:4])
+        if any(value for row in group.rows for value in row[2:8])  # 0 and empty have no logarithm
+    )
+    return Sheet(
+        "Percentiles",
+        "Latency percentiles",
+        PERCENTILES_NOTE,
+        "Run",
+        (
+            Column("Latency", "text"),
+            Column("n", "count"),
+            Column("mean", "ms", "ms"),
+            *(Column(level, "ms", "ms") for level in LEVELS),
+            Column("max", "ms", "ms"),
+            Column("SLO", "ms", "ms"),
+            Column("within SLO", "share", "share"),
+            Column("p99 low, by chance", "ms", "ms"),
+            Column("p99 high, by chance", "ms", "ms"),
+            Column("p99 low, by costs", "ms", "ms"),
+            Column("p99 high, by costs", "ms", "ms"),
+        ),
+        tuple(groups),
+        charts,
+    )
+
+
+def _parts(run: Written) -> list[tuple[str, Answers]]:
+    """The run as a whole, and as each class had it."""
+    answers = Answers(run.answer)
+    return [(run.label, answers), *((f"{run.label}: {name}", own) for name, own in answers.classes.items())]
+
+
+def _latencies(answers: Answers) -> list[Row]:
+    return [_latency(answers, key) for key in LATENCIES]
+
+
+def _latency(answers: Answers, key: str) -> Row:
+    figures = [ms(answers.number(key, name)) for name in ("mean", *LEVELS, "max")]
+    within = answers.number("slo_attainment", "by_slo", key) if key in answers.slo else None
+    intervals = (answers.summary.get(key) or {}).get("intervals") or {}
+    ends = (*(intervals.get("p99") or (None, None)), *(answers.predicted(key, "p99") or (None, None)))
+    return (SHORT[key], answers.number(key, "n"), *figures, ms(answers.slo.get(key)), within, *map(ms, ends))
+
+
+def time_series(runs: Sequence[Written]) -> Sheet:
+    """A row a pool and interval, its replicas put together."""
+    groups, charts, n_merged = [], [], 1
+    for run in runs:
+        for pool in _pools(run):
+            series, n = pool_series(run.rows or {}, pool, MOST_ROWS)
+            rows = [(pool, *values) for values in zip(*(series[name].tolist() for name in SERIES), strict=True)]
+            groups.append(Group(run.label, rows))
+            charts += _charts(len(groups) - 1, f"{run.label}, {pool}") if rows else []
+            n_merged = max(n_merged, n)
+    reduced = f" Evenly reduced: a row is {n_merged} neighbouring intervals; timeseries.parquet has all."
+    return Sheet(
+        "Time series",
+        "What happened when",
+        SERIES_NOTE + (reduced if n_merged > 1 else ""),
+        "Run",
+        (Column("Pool", "text"), *SERIES.values()),
+        tuple(groups),
+        tuple(charts),
+    )
+
+
+def _charts(group: int, what: str) -> list[Chart]:
+    requests, tokens = (Series("Queue"), Series("Running")), (Series("Prompt tokens"), Series("Output tokens"))
+    use = (Series("Busy"), Series("KV memory"), Series("MBU"))
+    return [
+        Chart(f"Requests: {what}", "line", group, "From", requests, "requests"),
+        Chart(f"Tokens: {what}", "line", group, "From", tokens, "tokens/s"),
+        Chart(f"Use: {what}", "line", group, "From", use, "share", most=1),
+    ]
+
+
+def _pools(run: Written) -> list[str]:
+    return [str(pool["name"]) for pool in run.answer["pools"]]

@@ -1,0 +1,145 @@
+"""Workbook: sheets as one xlsx file, with live formulas and charts."""
+
+import io
+import math
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import xlsxwriter
+from xlsxwriter.utility import xl_rowcol_to_cell
+
+from simserve.report.spreadsheet.sheets import Cell, Form, Sheet, cell_of
+from simserve.report.spreadsheet.workbook_charts import place_charts
+from simserve.report.spreadsheet.workbook_look import (
+    WIDTH,
+    Look,
+    header_height,
+    n_pages_wide,
+    note_height,
+    row_height,
+    widths,
+)
+
+HEAD_ROW = 2
+"""The title and the note stand above."""
+
+FIRST_ROW = HEAD_ROW + 1
+
+MADE_AT = datetime(1980, 1, 1, tzinfo=UTC)
+"""What the file says of itself, as zip does of its members: the same sheets always give the same bytes."""
+
+LONGEST_TEXT = 32_767
+"""Characters that a cell holds, in Excel and in LibreOffice."""
+
+
+def workbook(sheets: Sequence[Sheet]) -> bytes:
+    """The file. Text is never taken for a formula, a number or a link, whatever it begins with."""
+    file = io.BytesIO()
+    book = xlsxwriter.Workbook(file, {"in_memory": True})
+    book.set_properties({"title": sheets[0].title, "created": MADE_AT.replace(tzinfo=None), "comments": "simserve"})
+    look = Look(book)
+    pages = [book.add_worksheet(sheet.name) for sheet in sheets]
+    for sheet, page in zip(sheets, pages, strict=True):
+        _Page(book, page, sheet, look).fill()
+    book.close()
+    return file.getvalue()
+
+
+class _Page:
+    """One sheet on its way into the file."""
+
+    def __init__(self, book: Any, page: Any, sheet: Sheet, look: Look) -> None:
+        self._book = book
+        self._page = page
+        self._sheet = sheet
+        self._look = look
+        self._widths = widths(sheet)
+
+    def fill(self) -> None:
+        """All of it."""
+        self._set_up()
+        self._head()
+        row = FIRST_ROW
+        for group in self._sheet.groups:
+            for place, values in enumerate(group.rows):
+                self._page.set_row(row, row_height(values, self._widths))
+                self._text(row, 0, group.title, self._look.group(is_first=place == 0))
+                for column, value in enumerate(values, start=1):
+                    self._cell((row, column), cell_of(value), is_first=place == 0)
+                row += 1
+        place_charts(self._book, self._page, self._sheet, FIRST_ROW)
+
+    def _set_up(self) -> None:
+        page = self._page
+        page.hide_gridlines(2)
+        page.freeze_panes(FIRST_ROW, 1)
+        page.set_landscape()
+        page.set_paper(9)  # A4
+        page.set_margins(0.4, 0.4, 0.5, 0.6)
+        page.fit_to_pages(n_pages_wide(self._widths), 0)
+        page.repeat_rows(HEAD_ROW)
+        page.repeat_columns(0, 1)
+        page.set_footer("&L&A&RPage &P of &N")
+        for column, width in enumerate(self._widths):
+            page.set_column(column, column, width)
+
+    def _head(self) -> None:
+        page, sheet, last = self._page, self._sheet, len(self._sheet.columns)
+        self._text(0, 0, sheet.title, self._look.title)
+        page.set_row(0, 26)
+        page.merge_range(1, 0, 1, last, "", self._look.note)
+        self._text(1, 0, sheet.note, self._look.note)
+        page.set_row(1, note_height(sheet, self._widths))
+        page.set_row(HEAD_ROW, header_height(sheet, self._widths))
+        for column, head in enumerate(sheet.heads):
+            is_text = column == 0 or sheet.columns[column - 1].form in WIDTH
+            self._text(HEAD_ROW, column, head, self._look.head(is_text=is_text))
+
+    def _text(self, row: int, column: int, text: str, how: Any) -> None:
+        self._page.write_string(row, column, text[:LONGEST_TEXT], how)
+
+    def _cell(self, place: tuple[int, int], cell: Cell, *, is_first: bool) -> None:
+        column: Form = self._sheet.columns[place[1] - 1].form
+        how = self._look.cell(cell.form or column, column, is_first=is_first, is_input=cell.limits is not None)
+        value = cell.value
+        if cell.formula is not None:
+            self._page.write_formula(*place, self._formula(cell.formula, place[0]), how, "" if value is None else value)
+        elif isinstance(value, str):
+            self._text(*place, value, how)
+        elif value is None or not math.isfinite(value):
+            self._page.write_blank(*place, None, how)
+        else:
+            self._page.write_number(*place, value, how)
+        if cell.name is not None:
+            self._book.define_name(cell.name, f"='{self._sheet.name}'!{xl_rowcol_to_cell(*place, True, True)}")
+        if cell.limits is not None:
+            self._permit(place, cell.limits)
+
+    def _formula(self, text: str, row: int) -> str:
+        """With addresses in place of heads."""
+
+        def address(found: re.Match[str]) -> str:
+            return str(xl_rowcol_to_cell(row - len(found[1]), self._sheet.place(found[2])))
+
+        return re.sub(r"\[(\^?)([^\]]+)\]", address, text)
+
+    def _permit(self, place: tuple[int, int], limits: tuple[float, float]) -> None:
+        """Between which numbers an input may be changed, said where it is typed."""
+        low, high = limits
+        rule = f"A number from {low:,g} to {high:,g}."
+        self._page.data_validation(
+            *place,
+            *place,
+            {
+                "validate": "decimal",
+                "criteria": "between",
+                "minimum": low,
+                "maximum": high,
+                "input_title": "Input",
+                "input_message": f"{rule} Everything else follows.",
+                "error_title": "Out of range",
+                "error_message": rule,
+            },
+        )

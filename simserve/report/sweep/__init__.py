@@ -1,0 +1,1 @@
+"""Sweeps in words and on pages."""

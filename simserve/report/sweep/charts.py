@@ -1,0 +1,130 @@
+"""The charts of a sweep: two Pareto fronts, every point a dot that says what it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
+from simserve.report.formats import number, rate, seconds, share
+from simserve.report.sections import text
+from simserve.report.sweep.words import ATTAINED, GOODPUT, TPOT, TTFT, dollars, value, values_of
+
+ROOM = 1.2
+"""How far axes of latencies run past the outermost dots."""
+
+MOST_NAMED = 12
+"""Points of a front whose numbers stand beside their dots; more would lie over each other."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point on a chart."""
+
+    x: float
+    y: float
+    low: float | None
+    """The ends of the interval of y, if there is one."""
+    high: float | None
+    point: Mapping[str, Any]
+
+
+def cost_chart(found: Mapping[str, Any]) -> Figure | None:
+    """Goodput against what it costs; None where no point has both."""
+    dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(found, GOODPUT)]
+    if not dots:
+        return None
+    axes = {
+        "xaxis": axis("Dollars an hour", rangemode="tozero"),
+        "yaxis": axis("Goodput, requests/s", rangemode="tozero"),
+    }
+    return _drawn(found, dots, ("cost_goodput", "top left"), axes)
+
+
+def latency_chart(found: Mapping[str, Any]) -> Figure | None:
+    """p99 TPOT against p99 TTFT; None where no point has both."""
+    known = [point for point in _ran(found, TTFT) if value(point, TPOT) is not None]
+    dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
+    if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
+        return None
+    axes = {
+        "xaxis": _latency([dot.x for dot in dots], "p99 TTFT"),
+        "yaxis": _latency([dot.y for dot in dots], "p99 TPOT"),
+    }
+    return _drawn(found, dots, ("ttft_tpot", "top right"), axes)
+
+
+def _ran(found: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    return [point for point in found["points"] if point["status"] == "finished" and value(point, key) is not None]
+
+
+def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
+    y = point["measures"][key]
+    low = number(y["low"])
+    return Dot(x, float(y["value"]), None if low is None else max(low, 0.0), number(y["high"]), point)
+
+
+def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
+    found = latency_axis(min(values) / ROOM, max(values) * ROOM)
+    return found | {"title": axis(title)["title"]}
+
+
+def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
+    """The front as steps, its points with their numbers, on the side where no other dot can be; all others behind."""
+    front, side = named
+    on_front = {number: at for at, number in enumerate(found["fronts"][front])}
+    best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
+    beaten = [dot for dot in dots if dot.point["point"] not in on_front and not dot.point["saturated"]]
+    saturated = [dot for dot in dots if dot.point["saturated"]]
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": numbers([dot.x for dot in best]),
+        "y": numbers([dot.y for dot in best]),
+        "line": {"color": "$c1", "width": 1.5, "shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    traces = [
+        line,
+        _trace(found, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
+        _trace(found, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
+        _trace(
+            found, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
+        ),
+    ]
+    return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 70, "r": 22, "t": 22, "b": 56}, **axes)
+
+
+def _trace(
+    found: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
+) -> Figure:
+    trace: Figure = {
+        "type": "scatter",
+        "mode": "markers" if named is None else "markers+text",
+        "x": numbers([dot.x for dot in dots]),
+        "y": numbers([dot.y for dot in dots]),
+        "hovertext": [_hover(found, dot.point) for dot in dots],
+        "hovertemplate": "%{hovertext}<extra></extra>",
+        "marker": dict(marker),
+    }
+    if named is not None:
+        words = {"text": [str(dot.point["point"]) for dot in dots], "textposition": named}
+        trace |= words | {"textfont": {"color": "$ink", "size": 13}}
+    if any(dot.low is not None for dot in dots):
+        ends = [
+            (dot.low if dot.low is not None else dot.y, dot.high if dot.high is not None else dot.y) for dot in dots
+        ]
+        bars = {"type": "data", "symmetric": False, "thickness": 1, "width": 3, "color": marker["color"]}
+        bars |= {"array": numbers([high - dot.y for dot, (_, high) in zip(dots, ends, strict=True)])}
+        trace["error_y"] = bars | {
+            "arrayminus": numbers([dot.y - low for dot, (low, _) in zip(dots, ends, strict=True)])
+        }
+    return trace
+
+
+def _hover(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """What the point is, and what came of it."""
+    lines = [f"<b>{point['point']}: {text(values_of(found, point))}</b>", f"{dollars(point)} an hour"]
+    if value(point, GOODPUT) is not None:
+        lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(value(point, ATTAINED))} meet the SLO")
+    lines.append(f"p99 TTFT {seconds(value(point, TTFT))}, p99 TPOT {seconds(value(point, TPOT))}")
+    return "<br>".join([*lines, *(["saturated: the queue only grew"] if point["saturated"] else [])])

@@ -1,0 +1,1 @@
+"""Requests and replicas as a trace for Perfetto."""

@@ -1,0 +1,196 @@
+"""Trace: chosen requests of a run and the replicas that served them, as a file for Perfetto or chrome://tracing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simserve.errors import OutputError
+from simserve.metrics.decode_rows import decode_rows
+from simserve.metrics.itl import span_ends
+from simserve.report.formats import plural
+from simserve.report.trace.events import Events, Track
+from simserve.report.trace.replica_track import REQUESTS, Ints, Table, add_replica, overlapping, track_of, words
+from simserve.report.trace.request_track import Life, Span, pieces
+
+if TYPE_CHECKING:
+    from simserve.metrics.results import Results
+
+MOST_ROWS = 40_000
+"""Rows of steps in a trace: with them a file has 20 MB, which both viewers open in seconds."""
+
+ROW = (
+    "arrival_s",
+    "scheduled_s",
+    "finish_s",
+    "gave_up_s",
+    "front_end_s",
+    "prefill_s",
+    "prefill_wait_s",
+    "transfer_s",
+    "transfer_wait_s",
+    "link_s",
+    "decode_s",
+    "interference_s",
+    "preempted_s",
+    "recompute_s",
+    "n_preemptions",
+    "n_swaps",
+    "n_recomputed_tokens",
+    "prompt_tokens",
+    "cached_tokens",
+    "output_tokens",
+    "ttft_s",
+    "tpot_s",
+    "e2e_s",
+)
+"""What a track is made from, and what is told of a request."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which requests: the slowest by TTFT and by E2E, so many of each; or those of these ids."""
+
+    slowest: int = 20
+    ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A trace as text, and what was cut to keep it small, if anything."""
+
+    text: str
+    cut: str | None
+
+
+def trace(results: "Results", chosen: Chosen) -> Drawn:
+    """The chosen requests and their replicas. Raises OutputError where steps are missing or a request is not there.
+
+    One track a request with what it was at; one track a replica with its steps, in the time in which it had any of
+    these requests, and its counters; arrows from a request to the step that began its prompt, and to the first that
+    decoded it where that is elsewhere.
+    """
+    if "steps" not in results.columns:
+        raise OutputError("--timeline: steps and spans are not in this folder; run again without --steps none")
+    requests, steps, spans = (results.columns[name] for name in ("requests", "steps", "spans"))
+    rows = _rows_of(requests, chosen)
+    lives = _lives(results, rows, _spans_of(steps, spans, rows))
+    kept, n_left_out = _steps_of(steps, lives)
+    events, pools = Events(), results.facts.replica_pool
+    for replica in np.unique(steps["replica"][kept]).tolist():
+        name = f"Replica {replica} ({results.facts.pools[pools[replica]].name})"
+        add_replica(events, steps, kept[steps["replica"][kept] == replica], name)
+    starts = set(zip(steps["replica"][kept].tolist(), steps["start_s"][kept].tolist(), strict=True))
+    events.name_process(REQUESTS, "Requests")
+    for number, life in enumerate(lives, start=1):
+        _add_request(events, Track(REQUESTS, number), life, starts)
+    cut = None
+    if n_left_out:
+        who = plural(n_left_out, "request")
+        cut = f"the trace lacks steps around {who}, to keep {MOST_ROWS:,} rows; choose fewer by --timeline-requests"
+    facts = {"scenario": results.facts.name, "seed": results.facts.seed, "requests": len(lives), "cut": cut}
+    return Drawn(events.as_json(facts), cut)
+
+
+def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
+    """Rows of the chosen requests, the slowest by TTFT first."""
+    if chosen.ids:
+        place = {str(each): row for row, each in reversed(list(enumerate(requests["request_id"].tolist())))}
+        unknown = [each for each in chosen.ids if each not in place]
+        if unknown:
+            known = f"ids go from {requests['request_id'][0]} to {requests['request_id'][-1]}" if place else "none came"
+            raise OutputError(f"--timeline-requests: must name requests of the run ({known}), got {unknown[0]}")
+        return list(dict.fromkeys(place[each] for each in chosen.ids))
+    counted = np.flatnonzero(requests["in_window"] & requests["status"].is_("finished"))
+    found: list[int] = []
+    for name in ("ttft_s", "e2e_s"):
+        order = counted[np.argsort(-requests[name][counted], kind="stable")]
+        found += order[: chosen.slowest].tolist()
+    return list(dict.fromkeys(found))
+
+
+def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list[Span]]:
+    """Those of the chosen requests, in order of time."""
+    decoding = decode_rows(steps, spans)
+    places = np.flatnonzero(np.isin(spans["request_id"], rows))
+    places = places[np.argsort(spans["join_s"][places], kind="stable")]
+    found: dict[int, list[Span]] = {row: [] for row in rows}
+    for place, end_s in zip(places.tolist(), span_ends(decoding, spans, places).tolist(), strict=True):
+        n_steps = int(spans["last_step"][place] - spans["first_step"][place]) + 1
+        first_s = float(decoding.start_s[decoding.span_first[place]]) if n_steps else None
+        span = Span(int(spans["replica"][place]), float(spans["join_s"][place]), end_s, n_steps, first_s)
+        found[int(spans["request_id"][place])].append(span)
+    return found
+
+
+def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[Span]]) -> list[Life]:
+    requests, steps, facts = results.columns["requests"], results.columns["steps"], results.facts
+    reasons = words(steps["blocked_by"])
+    pushes = facts.link is not None and facts.link.how == "push"
+    is_prefill = [facts.pools[pool].role == "prefill" for pool in facts.replica_pool]
+    lives = []
+    for row in rows:
+        values = {name: requests[name][row].item() for name in ROW}
+        values |= {"request_id": str(requests["request_id"][row]), "status": words(requests["status"], [row])[0]}
+        moved, own = int(requests["prefill_replica"][row]), int(requests["replica"][row])
+        values["computed_at"] = moved if moved >= 0 else own
+
+        def queue(
+            from_s: float, until_s: float, replica: int = values["computed_at"]
+        ) -> list[tuple[str, float, float]]:
+            return _kept_out(steps, reasons, replica, (from_s, until_s))
+
+        is_pushed = pushes and values["computed_at"] >= 0 and is_prefill[values["computed_at"]]
+        lives.append(Life(values, spans[row], queue, facts.respond_s, is_pushed))
+    return lives
+
+
+def _kept_out(
+    steps: Table, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
+) -> list[tuple[str, float, float]]:
+    """What kept the head of a queue out, piece by piece: as its steps say, and its turn in between."""
+    from_s, until_s = ends_s
+    found: list[tuple[str, float, float]] = []
+    for row in overlapping(steps, replica, ends_s).tolist():
+        start_s, end_s = max(float(steps["start_s"][row]), from_s), min(float(steps["end_s"][row]), until_s)
+        reason = reasons[row] or "turn"
+        last_s = found[-1][2] if found else from_s
+        if start_s > last_s:
+            found.append(("turn", last_s, start_s))
+        if found and found[-1][0] == reason:
+            found[-1] = (reason, found[-1][1], end_s)
+        else:
+            found.append((reason, start_s, end_s))
+    last_s = found[-1][2] if found else from_s
+    return [*found, ("turn", last_s, until_s)]
+
+
+def _steps_of(steps: Table, lives: Sequence[Life]) -> tuple[Ints, int]:
+    """Rows in which replicas had any of these requests, and how many requests had to do without."""
+    kept, n_left_out = np.zeros(len(steps["replica"]), np.bool_), 0
+    for life in lives:
+        asked = kept.copy()
+        for replica in {life.row["computed_at"], *(span.replica for span in life.spans)} - {-1}:
+            asked[overlapping(steps, replica, life.ends_s)] = True
+        if np.count_nonzero(asked) > MOST_ROWS:
+            n_left_out += 1
+        else:
+            kept = asked
+    return np.flatnonzero(kept), n_left_out
+
+
+def _add_request(events: Events, track: Track, life: Life, starts: set[tuple[int, float]]) -> None:
+    row = life.row
+    name = f"Request {row['request_id']}"
+    events.name_thread(track, name)
+    told = ("status", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s", "n_preemptions")
+    args = {each: row[each] if row[each] == row[each] else None for each in told}
+    events.slice(track, name, life.ends_s, args)
+    for piece in pieces(life):
+        events.slice(track, piece.name, (piece.start_s, piece.end_s), piece.args)
+    steps = [("prefill", row["computed_at"], row["scheduled_s"])]
+    steps += [("decode", span.replica, span.first_s) for span in life.spans if span.replica != row["computed_at"]][:1]
+    for step, replica, start_s in steps:
+        if (replica, start_s) in starts:
+            events.arrow(step, start_s, track, track_of(replica))

@@ -1,0 +1,197 @@
+"""Boundary: the highest load that holds, by a search that luck does not mislead.
+
+All loads are tried with the same seeds, and a seed's randomness is mapped to every load, so attainment falls smoothly
+as the load rises. What is left of luck, that of the seeds, is the interval.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.study.capacity.axis import CLOSE, Axis
+from simserve.study.capacity.criterion import EVERYTHING, Criterion
+from simserve.study.capacity.point import Point
+from simserve.study.capacity.tried import Tried
+from simserve.study.intervals import Estimate, around, standard_error
+
+FIRST_SEEDS = 8
+MOST_SEEDS = 128
+MOST_TRIES = 40
+
+WING, NEAR_WING, WIDE_WING = 1.1, 1.05, 1.25
+"""How far from the answer, as a factor, the loads may lie that tell how steeply attainment falls there."""
+
+LEAST_STEEPNESS = 1.0
+"""Misses that rise no faster than the load hardly depend on it."""
+
+LEAST_MISSES = 10
+"""That the goal allows, over all seeds: an answer that hangs on fewer requests is a guess."""
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Where attainment passes the goal."""
+
+    load: Estimate
+    below: Point
+    above: Point
+    """The loads on both sides."""
+
+    @property
+    def half_frac(self) -> float:
+        """Half the interval's width, as a share of the answer."""
+        return (self.load.high - self.load.low) / 2 / self.load.value
+
+    @property
+    def offered_per_s(self) -> Estimate:
+        """Requests a second: between those of the two loads; not all that comes need follow the load."""
+        low, high = self.below, self.above
+        share = math.log(self.load.value / low.scale) / math.log(high.scale / low.scale)
+        value = low.offered_per_s * (high.offered_per_s / low.offered_per_s) ** share
+        return Estimate(*(end / self.load.value * value for end in (self.load.value, self.load.low, self.load.high)))
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What must hold, and how well it must be known where."""
+
+    frac: float
+    precision_frac: float = math.inf
+    criterion: Criterion = EVERYTHING
+
+    def is_met(self, point: Point) -> bool:
+        """Enough requests met it, and the queue did not only grow."""
+        return point.share_of(self.criterion) >= self.frac and not point.is_saturated
+
+
+class Search:
+    """For the highest load that holds."""
+
+    def __init__(self, tried: Tried, axis: Axis, goal: Goal) -> None:
+        self._tried = tried
+        self._axis = axis
+        self._goal = goal
+        self._n_seeds = FIRST_SEEDS
+
+    def highest(self) -> Boundary | Point:
+        """Bracket, close in, and add seeds until the interval is narrow enough; a point where it ends without."""
+        found = self.bracket(self._axis.start, 2.0)
+        while not isinstance(found, Point):
+            boundary = self.close_in(*found)
+            wanted = self._seeds_wanted(boundary)
+            if wanted <= self._n_seeds:
+                return boundary
+            self._n_seeds = wanted
+            found = self._again(boundary)
+        return found
+
+    def bracket(self, start: float, factor: float) -> tuple[Point, Point] | Point:
+        """A load that holds and the next that does not, a factor apart; or the last one looked at."""
+        point = self._at(start)
+        is_up = self._goal.is_met(point)
+        step = self._axis.up if is_up else self._axis.down
+        while (load := step(point.scale, factor)) != point.scale:
+            other = self._at(load)
+            if self._goal.is_met(other) != is_up:
+                return (point, other) if is_up else (other, point)
+            point = other
+        return point
+
+    def close_in(self, below: Point, above: Point, width: float = CLOSE) -> Boundary:
+        """Try loads where a line between the two says the answer is, kept off both ends, until they are near."""
+        for _ in range(MOST_TRIES):
+            if self._axis.is_close(below.scale, above.scale, width):
+                break
+            share = self._share_of_way(below, above)
+            # Just beyond the line's answer, on the far side of it from the nearer end, so that the bracket shrinks.
+            beyond = 0.4 * width / math.log(above.scale / below.scale)
+            step = share + (beyond if share < 0.5 else -beyond)
+            middle = self._at(self._axis.between(below.scale, above.scale, min(max(step, 0.1), 0.9)))
+            below, above = (middle, above) if self._goal.is_met(middle) else (below, middle)
+        return Boundary(self._root(below, above), below, above)
+
+    def _at(self, load: float) -> Point:
+        return self._tried.at(load, self._n_seeds)
+
+    def _seeds_wanted(self, found: Boundary) -> int:
+        """The interval narrows with the square root of the seeds; at most four times as many at once."""
+        factor = (found.half_frac / self._goal.precision_frac) ** 2
+        if self._axis.is_whole and found.load.high - found.load.low <= 1:
+            factor = 0.0  # it is known to the one
+        wanted = math.ceil(self._n_seeds * min(4.0, 1.1 * factor)) if factor > 1 else self._n_seeds
+        if math.isfinite(self._goal.precision_frac):
+            n_arrived = found.below.counts_of(self._goal.criterion)[:, 1].mean()
+            wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
+        return min(MOST_SEEDS, wanted)
+
+    def _again(self, found: Boundary) -> tuple[Point, Point] | Point:
+        """With more seeds the answer may lie a little beyond."""
+        below, above = self._at(found.below.scale), self._at(found.above.scale)
+        while not self._goal.is_met(below):
+            lower = self._axis.down(below.scale, 1 + CLOSE)
+            if lower == below.scale:
+                return below
+            below, above = self._at(lower), below
+        while self._goal.is_met(above):
+            higher = self._axis.up(above.scale, 1 + CLOSE)
+            if higher == above.scale:
+                return above
+            below, above = above, self._at(higher)
+        return below, above
+
+    def _root(self, below: Point, above: Point) -> Estimate:
+        """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
+        share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
+        value = math.log(below.scale) + width * share
+        if (
+            above.is_saturated
+        ):  # its attainment says nothing, so all that is known is that the answer is between the two
+            return Estimate(math.exp(value), below.scale, above.scale)
+        n = len(below.runs)
+        without = [
+            (1 - share) * self._missed(below, left_out) + share * self._missed(above, left_out) for left_out in range(n)
+        ]
+        error = standard_error(np.array(without)) / self._steepness(math.exp(value), below, above)
+        found = around(value, error, n - 1)
+        return Estimate(*(math.exp(end) for end in (found.value, found.low, found.high)))
+
+    def _steepness(self, root: float, below: Point, above: Point) -> float:
+        """How fast the logit of the share that misses rises with the log of the load, around the answer.
+
+        From loads a tenth away: between two that are near, attainment falls in steps, and a search ends where it falls
+        steeply, so its own two loads would make the interval too narrow.
+        """
+        low = self._wing(self._axis.down(root, WING), 1 / WIDE_WING, 1 / NEAR_WING, root) or below
+        high = self._wing(self._axis.up(root, WING), NEAR_WING, WIDE_WING, root) or above
+        if high.is_saturated or high.scale <= above.scale:
+            high = above
+        low = low if low.scale < below.scale else below
+        rise = self._missed(high, None) - self._missed(low, None)
+        return max(rise / math.log(high.scale / low.scale), LEAST_STEEPNESS)
+
+    def _wing(self, wanted: float, least: float, most: float, root: float) -> Point | None:
+        """One of the loads that were tried, if it is about as far away; else this one. None where there is none."""
+        for point in self._tried.points:
+            if least <= point.scale / root <= most:
+                return point.first(FIRST_SEEDS)
+        wanted = self._axis.nearest(wanted)
+        return self._tried.at(wanted, FIRST_SEEDS) if wanted != root else None
+
+    def _share_of_way(self, below: Point, above: Point) -> float:
+        """How far from below to above the goal lies, on a line through the logits of the shares that miss."""
+        if above.is_saturated:
+            return 0.5
+        goal = _logit(1 - self._goal.frac)
+        near, far = (self._missed(point, None) - goal for point in (below, above))
+        return near / (near - far) if near != far else 0.5
+
+    def _missed(self, point: Point, left_out: int | None) -> float:
+        """The logit of the share that missed, over all runs but one; half a request more on both sides: finite."""
+        counts = point.counts_of(self._goal.criterion)
+        n_met, n_arrived = (counts if left_out is None else np.delete(counts, left_out, axis=0)).sum(axis=0)
+        return _logit((n_arrived - n_met + 0.5) / (n_arrived + 1))
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))

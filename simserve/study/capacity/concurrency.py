@@ -1,0 +1,96 @@
+"""Concurrency: how many clients of a closed loop there may be, so that enough requests meet every SLO."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from simserve.errors import Mistake, ScenarioError
+from simserve.scenario import Scenario
+from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.facts import per_facts, point_facts, question_facts, state_facts, sure_facts
+from simserve.study.capacity.found import Found
+from simserve.study.capacity.point import Point
+from simserve.study.capacity.question import Question, check_slo
+from simserve.study.capacity.rate import Capacity, Unbounded, search_in
+from simserve.study.capacity.surroundings import look_around
+from simserve.study.capacity.surroundings_facts import CLIENTS, surroundings_facts
+from simserve.study.capacity.tried import RunsAt, Told, Tried
+from simserve.study.intervals import Estimate
+from simserve.study.replications import Summary, replicate
+
+MOST = 65_536
+"""More clients are not tried."""
+
+ENOUGH_TURNS = 10
+"""Requests of each client, as benchmarks have it: fewer are mostly the rush at the start."""
+
+
+def study_concurrency(question: Question, told: Told | None = None) -> Found:
+    """Search and look around. Raises SimserveError where there is no SLO, or no closed loop."""
+    check_slo(question.scenario)
+    own = clients_of(question.scenario)
+
+    def runs_with(n: float, seeds: Sequence[int]) -> list[Summary]:
+        return replicate([with_clients(question.scenario, round(n))], seeds)[0]
+
+    most = min(MOST, question.scenario.workload.n_requests or MOST)
+    return study(question, runs_with, Axis(own, 1, max(most, own), is_whole=True), told)
+
+
+def study(question: Question, runs_with: RunsAt, axis: Axis, told: Told | None = None) -> Found:
+    """Likewise, whatever it is that runs."""
+    tried = Tried(runs_with, question.scenario.seed, told)
+    found = search_in(question, tried, axis)
+    more: dict[str, Any] = {"answer": None}
+    if isinstance(found, Capacity):
+        n = whole(found.scale)
+        at = tried.at(n.value, len(found.below.runs))
+        more = {"answer": _answer(found, n, at)}
+        more |= surroundings_facts(look_around(found, tried, axis), found.scale, CLIENTS)
+    return Found(_facts(found, tried.points) | more, tuple((None, point) for point in tried.points))
+
+
+def clients_of(scenario: Scenario) -> int:
+    """How many there are. Raises ScenarioError where requests come by themselves."""
+    client = scenario.workload.client
+    if client is None:
+        rule = "needs a closed loop to search over: workload.client with its concurrency"
+        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, "leave out --concurrency for its rate")])
+    return int(client["concurrency"])
+
+
+def with_clients(scenario: Scenario, n: int) -> Scenario:
+    """The scenario with so many clients."""
+    client = {**(scenario.workload.client or {}), "concurrency": n}
+    return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"client": client})})
+
+
+def whole(load: Estimate) -> Estimate:
+    """Clients come whole: the highest number that holds, and between which numbers that is."""
+    return Estimate(*(float(math.floor(end + 1e-9)) for end in (load.value, load.low, load.high)))
+
+
+def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, Any]:
+    return {
+        **question_facts(found.question),
+        "asked": "concurrency",
+        **state_facts(found),
+        "points": [{"concurrency": round(point.scale), **point_facts(point)} for point in points],
+    }
+
+
+def _answer(found: Capacity, n: Estimate, at: Point) -> dict[str, Any]:
+    """With the throughput at that concurrency."""
+    scenario = found.question.scenario
+    served = Estimate(at.mean("served_per_s"), math.nan, math.nan)
+    n_requests = scenario.workload.n_requests
+    return {
+        **sure_facts(found.question, found.boundary, is_precise=found.is_precise or n.high - n.low <= 1),
+        "concurrency": {key: round(value) for key, value in vars(n).items()},
+        "attained_frac": at.attained_frac,
+        "served_per_s": served.value,
+        "output_tokens_per_s": at.mean("output_tokens_per_s"),
+        "clients_per_gpu": n.value / per_facts(scenario, served)["fleet"]["n_gpus"],
+        "enough_turns": n_requests is None or n_requests >= ENOUGH_TURNS * n.value,
+        **per_facts(scenario, served),
+    }

@@ -1,0 +1,144 @@
+"""Capacity facts: what a search for the capacity found, as plain data, for JSON, tables and pages."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from simserve import __version__
+from simserve.scenario import PoolSetup, Scenario
+from simserve.scenario.caveats import notes, warnings
+from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
+from simserve.study.capacity.point import Point
+from simserve.study.capacity.question import Question
+from simserve.study.capacity.rate import Capacity, Unbounded
+from simserve.study.fleet import fleet_of
+from simserve.study.intervals import CONFIDENCE, Estimate
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+LEVELS = ("p50", "p90", "p99", "p99.9")
+
+
+def capacity_facts(found: Capacity | Unbounded, points: Sequence[Point] | None = None) -> dict[str, Any]:
+    """What `simserve capacity --json` prints; `answer` is null where no load is the highest that holds.
+
+    `points` are all that were tried, where that is more than the search itself.
+    """
+    return {
+        **question_facts(found.question),
+        "asked": "rate",
+        **state_facts(found),
+        "answer": _answer(found) if isinstance(found, Capacity) else None,
+        "points": [point_facts(point) for point in points or found.points],
+    }
+
+
+def state_facts(found: Capacity | Unbounded) -> dict[str, Any]:
+    """Whether there is an answer, and where the search stopped if not."""
+    if isinstance(found, Capacity):
+        return {"state": "found", "stopped_at": None}
+    return {"state": "every load" if found.is_met else "no load", "stopped_at": point_facts(found.last)}
+
+
+def question_facts(question: Question) -> dict[str, Any]:
+    """What was asked, as every answer repeats it, and what it stands on."""
+    scenario = question.scenario
+    return {
+        "version": __version__,
+        "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
+        "goal_frac": question.goal_frac,
+        "slo": _targets(scenario.slo.default),
+        "slo_classes": {name: _targets(targets) for name, targets in scenario.slo.classes.items()},
+        "pools": [
+            _pool(setup, str((pool.scheduler or {}).get("kind")))
+            for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
+        ],
+        "warnings": [*warnings(scenario.setups), *notes(scenario.setups)],
+    }
+
+
+def _pool(setup: PoolSetup, scheduler: str) -> dict[str, Any]:
+    """What a pool is, in the words of a run's summary."""
+    return {
+        "name": setup.name,
+        "role": setup.role,
+        "model": setup.model.name,
+        "gpu": setup.gpu.name,
+        "engine": setup.engine.name,
+        "scheduler": scheduler,
+        "n_replicas": setup.n_replicas,
+        "gpus_per_replica": setup.gpus_per_replica,
+        "ranks_per_replica": setup.ranks_per_replica,
+        "calibrated": setup.calibrated,
+        "kv_verified": setup.ledger.verified,
+    }
+
+
+def _targets(targets: Any) -> dict[str, float]:
+    return {key: limit for key, limit in targets if limit is not None}
+
+
+def _answer(found: Capacity) -> Mapping[str, Any]:
+    rate = found.offered_per_s
+    return {
+        **sure_facts(found.question, found.boundary, found.is_precise),
+        "scale": vars(found.scale),
+        "offered_per_s": vars(rate),
+        **per_facts(found.question.scenario, rate),
+    }
+
+
+def sure_facts(question: Question, found: Boundary, is_precise: bool) -> dict[str, Any]:
+    """How well the answer is known, and what fails beyond it."""
+    n_requests = int(found.below.counts[:, 1].sum())
+    return {
+        "confidence": CONFIDENCE,
+        "n_seeds": len(found.below.runs),
+        "n_requests": n_requests,
+        "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
+        "is_precise": is_precise,
+        "precision_frac": question.precision_frac,
+        "fails_first": fails_first(found.above),
+        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in found.below.runs),
+    }
+
+
+def fails_first(above: Point) -> str:
+    """What is wrong at a load that does not hold: `queue`, or the SLO that the most requests miss."""
+    return "queue" if above.is_saturated else min(above.by_slo().items(), key=_share)[0]
+
+
+def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
+    """Requests a second as requests for each thing that is paid for."""
+    fleet = fleet_of(scenario)
+    return {
+        "per_gpu_s": _over(rate, fleet["n_gpus"]),
+        "per_usd": _over(rate, fleet["usd_per_hour"] / 3600),
+        "per_kwh": _over(rate, fleet["kw"] / 3600),
+        "fleet": fleet,
+    }
+
+
+def _share(item: tuple[str, float]) -> float:
+    return item[1]
+
+
+def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
+    return {key: value / amount for key, value in vars(rate).items()} if amount else None
+
+
+def point_facts(point: Point) -> dict[str, Any]:
+    """What was tried, and what came of it."""
+    sure = point.attained
+    return {
+        "scale": point.scale,
+        "offered_per_s": point.offered_per_s,
+        "served_per_s": point.mean("served_per_s"),
+        "output_tokens_per_s": point.mean("output_tokens_per_s"),
+        "n_runs": len(point.runs),
+        "n_requests": int(point.counts[:, 1].sum()),
+        "attained_frac": point.attained_frac,
+        "low_frac": sure.low,
+        "high_frac": sure.high,
+        "saturated": point.is_saturated,
+        "by_slo": point.by_slo(),
+        **{key: {level: point.latency_s(key, level) for level in LEVELS} for key in LATENCIES},
+    }

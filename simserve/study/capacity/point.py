@@ -1,0 +1,73 @@
+"""Point: one load, tried with some seeds, and what came of it."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.study.capacity.criterion import EVERYTHING, Criterion
+from simserve.study.intervals import Estimate, mean_of
+from simserve.study.replications import Summary
+
+
+@dataclass(frozen=True)
+class Point:
+    """One load, tried with some seeds."""
+
+    scale: float
+    """Times the scenario's own rates; or the number of clients, or of replicas, where these are what is tried."""
+    runs: tuple[Summary, ...]
+    """One a seed."""
+
+    @property
+    def offered_per_s(self) -> float:
+        """Requests a second."""
+        return self.mean("offered_per_s")
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Of each run, the requests that met every SLO and all that arrived, `(n_runs, 2)`."""
+        return self.counts_of(EVERYTHING)
+
+    def counts_of(self, criterion: Criterion) -> NDArray[np.int64]:
+        """Likewise, of what is asked."""
+        return np.array([criterion.counts(run) for run in self.runs])
+
+    @property
+    def attained_frac(self) -> float:
+        """Of all requests of all runs."""
+        return self.share_of(EVERYTHING)
+
+    def share_of(self, criterion: Criterion) -> float:
+        """Likewise, of what is asked; NaN where nobody was asked about."""
+        n_met, n_arrived = self.counts_of(criterion).sum(axis=0)
+        return float(n_met / n_arrived) if n_arrived else math.nan
+
+    @property
+    def attained(self) -> Estimate:
+        """The mean share of the runs, with its interval within 0 and 1."""
+        found = mean_of([float(n_met / n_arrived) if n_arrived else math.nan for n_met, n_arrived in self.counts])
+        return Estimate(found.value, max(0.0, found.low), min(1.0, found.high)) if found.has_interval else found
+
+    @property
+    def is_saturated(self) -> bool:
+        """In most runs the queue only grew: what was attained says how long they were."""
+        return bool(2 * sum(run["trust"]["saturated"] for run in self.runs) > len(self.runs))
+
+    def by_slo(self) -> dict[str, float]:
+        """The share that met each SLO."""
+        found = [run["slo_attainment"]["by_slo"] for run in self.runs]
+        return {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+
+    def latency_s(self, key: str, level: str) -> float:
+        """The mean of the runs' percentiles; NaN where a run has none."""
+        return float(np.mean([math.nan if run[key][level] is None else run[key][level] for run in self.runs]))
+
+    def mean(self, key: str) -> float:
+        """The mean of a number of the runs; NaN where a run has none."""
+        return float(np.mean([math.nan if (found := run.get(key)) is None else found for run in self.runs]))
+
+    def first(self, n_runs: int) -> "Point":
+        """The same load as its first seeds had it."""
+        return Point(self.scale, self.runs[:n_runs])

@@ -1,0 +1,196 @@
+"""Ratio: how to split GPUs into those that compute prompts and those that answer, so that the highest rate holds."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.errors import SimserveError
+from simserve.scenario import Scenario
+from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
+from simserve.study.capacity.facts import fails_first, per_facts, question_facts
+from simserve.study.capacity.found import Found
+from simserve.study.capacity.point import Point
+from simserve.study.capacity.question import Question, check_slo, place_of_pool
+from simserve.study.capacity.rate import SCALES
+from simserve.study.capacity.tried import RunsAt, Told, Tried
+from simserve.study.intervals import CONFIDENCE, Estimate
+from simserve.study.load_scale import at_scale
+from simserve.study.replications import replicate
+
+FEW = 8
+"""So many splits are all tried; of more, those that a search for the top passes, as too few of either side bind."""
+
+ROLES = ("prefill", "decode")
+
+TOGETHER = "together"
+"""What the same GPUs are called where each of them does both."""
+
+MACHINE = ("model", "gpu", "engine", "weight_dtype", "kv_dtype", "tensor", "pipeline", "data", "expert")
+"""What two pools have in common whose replicas could change sides."""
+
+RunsOf = Callable[[str], RunsAt]
+"""What runs a split, by its name."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """So many replicas of each side."""
+
+    prefill: int
+    decode: int
+
+    @property
+    def name(self) -> str:
+        """`3:5`."""
+        return f"{self.prefill}:{self.decode}"
+
+
+@dataclass(frozen=True)
+class Served:
+    """The highest rate of one split, or the last load that was looked at where there is none."""
+
+    name: str
+    found: Boundary | Point
+    is_met: bool
+    """Of a point: it holds."""
+    tried: tuple[Point, ...]
+
+    @property
+    def rate(self) -> Estimate:
+        """Requests a second; the last that was looked at where every load holds, 0 where none does."""
+        if isinstance(self.found, Boundary):
+            return self.found.offered_per_s
+        at = self.found.offered_per_s if self.is_met else 0.0
+        return Estimate(at, at, at)
+
+
+def study_ratio(question: Question, pools: str, n_gpus: int | None = None, told: Told | None = None) -> Found:
+    """Search. Raises SimserveError where there is no SLO, no rate, no such pools, or too few GPUs for one of each."""
+    check_slo(question.scenario)
+    at_scale(question.scenario, 1.0)
+    scenario, places = question.scenario, _places(question.scenario, pools)
+    sizes = [scenario.setups[place].gpus_per_replica for place in places]
+    own = sum(scenario.setups[place].n_replicas * size for place, size in zip(places, sizes, strict=True))
+    splits = splits_of(n_gpus or own, sizes)
+    scenarios = {split.name: with_split(scenario, places, split) for split in splits}
+    one_pool = together(scenario, places, n_gpus or own)
+    if one_pool is not None:
+        scenarios[TOGETHER] = one_pool
+
+    def runs_of(name: str) -> RunsAt:
+        return lambda scale, seeds: replicate([at_scale(scenarios[name], scale)], seeds)[0]
+
+    served = search(question, splits, runs_of, told)
+    reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER), told)
+    return _found(question, scenarios, served, reference)
+
+
+def search(question: Question, splits: Sequence[Split], runs_of: RunsOf, told: Told | None = None) -> list[Served]:
+    """What each split serves, whatever it is that runs; of many splits those on the way to the best."""
+    known: dict[int, Served] = {}
+
+    def rate(i: int) -> float:
+        if i not in known:
+            known[i] = _served(question, splits[i].name, runs_of(splits[i].name), told)
+        return known[i].rate.value
+
+    low, high = 0, len(splits) - 1
+    while low < high:  # a rate rises with replicas of the side that binds, up to the best split, and falls beyond it
+        middle = (low + high) // 2
+        low, high = (middle + 1, high) if rate(middle) < rate(middle + 1) else (low, middle)
+    wanted = range(len(splits)) if len(splits) <= FEW else range(max(0, low - 1), min(len(splits), low + 2))
+    for i in wanted:
+        rate(i)
+    return [known[i] for i in sorted(known)]
+
+
+def splits_of(n_gpus: int, sizes: Sequence[int]) -> list[Split]:
+    """All splits with as many replicas of both sides as the GPUs allow. Raises SimserveError if there is none."""
+    prefill, decode = sizes
+    most = (n_gpus - decode) // prefill
+    if most < 1:
+        rule = f"must be enough for a replica of each pool, {prefill + decode} GPUs"
+        raise SimserveError(f"--gpus: {rule}, got {n_gpus}; ask for more, or for smaller replicas")
+    return [Split(n, (n_gpus - n * prefill) // decode) for n in range(1, most + 1)]
+
+
+def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
+    """Of the two pools. Raises SimserveError where there are none of these names, or they have other roles."""
+    names = pools.split(":")
+    if len(names) != len(ROLES):
+        rule = "must be the names of a prefill and of a decode pool, as in prefill:decode"
+        raise SimserveError(f"--ratio: {rule}, got {pools}; name two pools of the scenario")
+    places = [place_of_pool(scenario, name, "--ratio") for name in names]
+    for place, role in zip(places, ROLES, strict=True):
+        pool = scenario.cluster.pools[place]
+        if pool.role != role:
+            rule = f"pool {pool.name} must have the role {role}"
+            raise SimserveError(f"--ratio: {rule}, got {pool.role}; name the pools in the order PREFILL:DECODE")
+    return places[0], places[1]
+
+
+def with_split(scenario: Scenario, places: Sequence[int], split: Split) -> Scenario:
+    """The scenario with so many replicas in the two pools."""
+    data = scenario.to_dict()
+    for place, n in zip(places, (split.prefill, split.decode), strict=True):
+        data["cluster"]["pools"][place]["replicas"] = n
+    return Scenario.from_dict(data)
+
+
+def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
+    """The same GPUs as replicas that do both, as the prefill pool is; None where the decode pool has other machines."""
+    machines = [[getattr(scenario.setups[place], key) for key in MACHINE] for place in places]
+    if machines[0] != machines[1] or len(scenario.cluster.pools) > len(places):
+        return None
+    data = scenario.to_dict()
+    cluster = data["cluster"]
+    n = n_gpus // scenario.setups[places[0]].gpus_per_replica
+    cluster["pools"] = [{**cluster["pools"][places[0]], "name": TOGETHER, "role": "both", "replicas": n}]
+    for key in ("kv_link", "decode_router", "disaggregate"):
+        cluster.pop(key, None)
+    return Scenario.from_dict(data)
+
+
+def _served(question: Question, name: str, runs_at: RunsAt, told: Told | None) -> Served:
+    tried = Tried(runs_at, question.scenario.seed, told)
+    goal = Goal(question.goal_frac)
+    found = Search(tried, SCALES, goal).highest()
+    return Served(name, found, isinstance(found, Point) and goal.is_met(found), tried.points)
+
+
+def _found(
+    question: Question, scenarios: dict[str, Scenario], served: Sequence[Served], reference: Served | None
+) -> Found:
+    best = max(served, key=lambda each: each.rate.value)
+    holds = best.rate.value > 0
+    others = [each for each in served if each is not best]
+    facts = {
+        **question_facts(question),
+        "asked": "ratio",
+        "state": "found" if holds else "no load",
+        "answer": {
+            **_split(best, scenarios),
+            "confidence": CONFIDENCE,
+            "n_seeds": FIRST_SEEDS,
+            "is_clear": all(each.rate.high < best.rate.low for each in others),
+        }
+        if holds
+        else None,
+        "together": reference and _split(reference, scenarios),
+        "splits": [_split(each, scenarios) for each in served],
+    }
+    everything = [*served, *([reference] if reference else [])]
+    return Found(facts, tuple((each.name, point) for each in everything for point in each.tried))
+
+
+def _split(served: Served, scenarios: dict[str, Scenario]) -> dict[str, Any]:
+    found, scenario = served.found, scenarios[served.name]
+    above = found.above if isinstance(found, Boundary) else found
+    return {
+        "split": served.name,
+        "replicas": {pool.name: pool.replicas for pool in scenario.cluster.pools},
+        "state": "found" if isinstance(found, Boundary) else "every load" if served.is_met else "no load",
+        "offered_per_s": vars(served.rate),
+        "fails_first": fails_first(above),
+        **per_facts(scenario, served.rate),
+    }

@@ -1,0 +1,64 @@
+"""Capacity rows: what was tried in a search, a row a load and seed, as columns for `capacity.parquet`."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from simserve.study.capacity.point import Point
+from simserve.tables.columns import Columns
+from simserve.tables.schema import Field
+
+LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
+LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
+COUNTS = (("offered_per_s", "requests/s"), ("served_per_s", "requests/s"), ("output_tokens_per_s", "tokens/s"))
+
+ROWS = (
+    Field("asked", "text"),
+    Field("load", "float"),
+    Field("split", "text"),
+    Field("seed", "int64"),
+    *(Field(name, "float", unit) for name, unit in COUNTS),
+    Field("n_arrived", "int64", "requests"),
+    Field("n_met", "int64", "requests"),
+    Field("attained_frac", "float", "share 0..1"),
+    *(Field(f"{key.removesuffix('_s')}_met_frac", "float", "share 0..1") for key in LATENCIES),
+    Field("saturated", "flag"),
+    *(Field(f"{key.removesuffix('_s')}_{level}_s", "float", "s") for key in LATENCIES for level in LEVELS),
+)
+"""`load` is in the unit of what was asked: times the scenario's rates (rate, ratio), clients, or replicas."""
+
+
+def capacity_rows(asked: str, tried: Sequence[tuple[str | None, Point]]) -> Columns:
+    """The columns of ROWS; each point with the split that it was tried with, if one was asked about."""
+    rows = [_row(asked, split, point, run) for split, point in tried for run in point.runs]
+    return {field.name: _column(field, [row[field.name] for row in rows]) for field in ROWS}
+
+
+def _row(asked: str, split: str | None, point: Point, run: dict[str, Any]) -> dict[str, Any]:
+    found = run["slo_attainment"]
+    row = {
+        "asked": asked,
+        "load": point.scale,
+        "split": split,
+        "seed": run["seed"],
+        **{name: run[name] for name, _ in COUNTS},
+        "n_arrived": found["n_arrived"],
+        "n_met": found["n_met"],
+        "attained_frac": found["frac"],
+        "saturated": run["trust"]["saturated"],
+    }
+    for key in LATENCIES:
+        name = key.removesuffix("_s")
+        row[f"{name}_met_frac"] = found["by_slo"].get(key)
+        row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
+    return row
+
+
+def _column(field: Field, values: list[Any]) -> Any:
+    if all(value is None for value in values):
+        return np.full(len(values), math.nan) if field.kind == "float" else None
+    kinds: dict[str, Any] = {"float": np.float64, "int64": np.int64, "flag": np.bool_, "text": np.str_}
+    plain = [math.nan if value is None else value for value in values] if field.kind == "float" else values
+    return np.array(plain, kinds[field.kind])

@@ -1,0 +1,38 @@
+"""Tried: the loads of a search that were run, all with the same seeds, so that none is run twice."""
+
+from collections.abc import Callable, Sequence
+
+from simserve.study.capacity.point import Point
+from simserve.study.replications import Summary
+
+Told = Callable[[float, int], None]
+"""Called with a rate in requests a second and the runs at it so far."""
+
+RunsAt = Callable[[float, Sequence[int]], list[Summary]]
+"""What comes of a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
+
+
+class Tried:
+    """Loads and what came of them."""
+
+    def __init__(self, runs_at: RunsAt, first_seed: int, told: Told | None = None) -> None:
+        self._runs_at = runs_at
+        self._first_seed = first_seed
+        self._told = told
+        self._runs: dict[float, list[Summary]] = {}
+
+    def at(self, scale: float, n_seeds: int) -> Point:
+        """A load with so many seeds; those it was tried with before are not run again."""
+        runs = self._runs.setdefault(scale, [])
+        seeds = range(self._first_seed + len(runs), self._first_seed + n_seeds)
+        if seeds:
+            runs += self._runs_at(scale, seeds)
+        point = Point(scale, tuple(runs[:n_seeds]))
+        if self._told and seeds:
+            self._told(point.offered_per_s, len(runs))
+        return point
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """All, by load, each with all its seeds."""
+        return tuple(Point(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)

@@ -1,0 +1,1 @@
+"""The gate on p99 goodput."""

@@ -1,0 +1,85 @@
+"""Against: what the gate holds a change against: a baseline kept in a file, or the scenario at another git ref."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import Mistake, ScenarioError
+from simserve.scenario import Scenario
+from simserve.study.check.at_ref import load_at_ref
+from simserve.study.check.baseline import Baseline, read_baseline
+from simserve.study.check.gate import LOOKS
+from simserve.study.check.measured import check_can_be_gated, find_grid, measured
+from simserve.study.check.same_question import Difference, differences, portable
+from simserve.study.check.side import Side, Told
+
+GOAL_FRAC = 0.99
+"""Where neither a baseline nor the user says another."""
+
+MOST_TOLD = 12
+"""Differences that an error lists."""
+
+
+@dataclass(frozen=True)
+class Against:
+    """One side of a check."""
+
+    name: str
+    """A file, or a git ref and the file there."""
+    goal_frac: float
+    looks: Sequence[int]
+    """Numbers of seeds after which there may be an answer."""
+    with_seeds: Callable[[int], Baseline]
+    """With at least so many."""
+
+
+def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Against:
+    """What was kept. Raises SimserveError where it cannot be read or answers another question."""
+    check_can_be_gated(candidate)
+    kept = read_baseline(path)
+    _check_same_question(str(path), (kept.scenario, kept.goal_frac), candidate, goal_frac)
+    return Against(str(path), kept.goal_frac, kept.looks, lambda n_seeds: kept)
+
+
+def against_ref(
+    where: tuple[Path, str], candidate: Scenario, goal_frac: float | None, told: Told | None = None
+) -> Against:
+    """The file as it was at a git ref, run now with the candidate's seeds. Raises SimserveError likewise."""
+    check_can_be_gated(candidate)
+    path, ref = where
+    name, goal_frac = f"{path} at {ref}", goal_frac or GOAL_FRAC
+    scenario = load_at_ref(path, ref, seed=candidate.seed)
+    _check_same_question(name, (portable(scenario), goal_frac), candidate, goal_frac)
+    side = Side(scenario, goal_frac, told)
+    grid = find_grid(side)
+    return Against(name, goal_frac, LOOKS, lambda n_seeds: measured(side, grid, n_seeds))
+
+
+def _check_same_question(
+    name: str, asked: tuple[Mapping[str, Any], float], candidate: Scenario, goal_frac: float | None
+) -> None:
+    """Raises ScenarioError, which says all that differs."""
+    scenario, its_goal_frac = asked
+    found = differences(scenario, portable(candidate))[0]
+    if goal_frac is not None and goal_frac != its_goal_frac:
+        found.append(Difference("goal (--goal)", its_goal_frac, goal_frac))
+    if not found:
+        return
+    mistakes = [
+        Mistake(
+            f"{name}: {each.key}", f"must be that of {candidate.name}, {_value(each.candidate)}", _value(each.baseline)
+        )
+        for each in found[:MOST_TOLD]
+    ]
+    more = f", in {len(found) - MOST_TOLD} more keys too" if len(found) > MOST_TOLD else ""
+    remedy = (
+        "name the baseline of this scenario, or make it again (--baseline FILE --update) if that was changed on purpose"
+    )
+    mistakes.append(Mistake(name, f"answers another question than {candidate.name} asks{more}", None, remedy))
+    raise ScenarioError(mistakes)
+
+
+def _value(value: Any) -> str:
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,184 @@
+"""Baseline: what a scenario's p99 goodput was, seed by seed, in a small file that the gate holds a change against."""
+
+import json
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from simserve.errors import OutputError
+from simserve.study.check.gate import LOOKS, Curve
+from simserve.study.check.side import Grid
+from simserve.tables.columns import Floats
+from simserve.tables.files import json_text, replace_text
+
+SCHEMA = "simserve-check/1"
+
+NUMBERS_PER_LINE = 16
+"""In the file, so that a difference of two versions can be read."""
+
+REMEDY = "make it again with --update, or take it from version control"
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Part(BaseModel):
+    """What all parts of the file have in common: nothing is guessed, nothing is left out."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
+
+
+class Rate(Part):
+    """Requests a second, with a 95 % interval."""
+
+    value: Positive
+    low: Positive
+    high: Positive
+
+
+class Crowd(Part):
+    """How hard each seed's load is, whatever the server (crowding.py)."""
+
+    above: float
+    frac: tuple[float, ...]
+
+
+class Load(Part):
+    """One load and what came of it, a number a seed."""
+
+    scale: Positive
+    n_met: tuple[Count, ...]
+    n_arrived: tuple[Count, ...]
+    facts: dict[str, Any]
+    """Means over the first LOOKS[0] seeds (load_facts.py)."""
+
+
+class Baseline(Part):
+    """The file."""
+
+    schema_: Literal["simserve-check/1"] = Field(alias="schema")
+    simserve: str
+    """The version that ran it."""
+    goal_frac: Annotated[float, Field(gt=0, lt=1)]
+    goodput_per_s: Rate
+    """For people who read the file."""
+    scenario: dict[str, Any]
+    """Resolved and portable (question.py)."""
+    first_seed: Count
+    crowd: Crowd
+    loads: tuple[Load, Load]
+    """Between which it stops meeting the goal."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> "Baseline":
+        lengths = {len(load.n_met) for load in self.loads} | {len(load.n_arrived) for load in self.loads}
+        if len(lengths | {len(self.crowd.frac)}) != 1 or self.n_seeds < 2:
+            raise ValueError("n_met, n_arrived and crowd.frac must have a number for each of at least two seeds")
+        if any(met > arrived for load in self.loads for met, arrived in zip(load.n_met, load.n_arrived, strict=True)):
+            raise ValueError("n_met must not be more than n_arrived")
+        if not self.loads[0].scale < self.loads[1].scale:
+            raise ValueError("the first load must be the lower one")
+        return self
+
+    @property
+    def n_seeds(self) -> int:
+        """Of each load."""
+        return len(self.loads[0].n_met)
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """Numbers of seeds after which the gate may answer: never more than there are."""
+        return (*(n for n in LOOKS if n < self.n_seeds), self.n_seeds)
+
+    @property
+    def grid(self) -> Grid:
+        """Loads to run the other side at."""
+        return Grid(*(load.scale for load in self.loads))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Of the lower load, where it still meets the goal."""
+        return self.loads[0].facts
+
+    def curve(self, n_seeds: int) -> Curve:
+        """Of the first so many seeds."""
+        n_met, n_arrived = (
+            np.array([getattr(load, name)[:n_seeds] for load in self.loads]) for name in ("n_met", "n_arrived")
+        )
+        scales = self.grid.below, self.grid.above
+        return Curve(scales, n_met, n_arrived, tuple(range(self.first_seed, self.first_seed + n_seeds)))
+
+    def crowding(self, n_seeds: int) -> Floats:
+        """Of the first so many seeds."""
+        return np.array(self.crowd.frac[:n_seeds])
+
+    def to_text(self) -> str:
+        """The file."""
+        return _packed(json_text(self.model_dump(by_alias=True)))
+
+
+def write_baseline(path: Path, baseline: Baseline) -> None:
+    """Whole or not at all. Raises OutputError where it cannot be written, or something else lies there."""
+    check_place(path)
+    replace_text(path, baseline.to_text())
+
+
+def check_place(path: Path) -> None:
+    """Raises OutputError unless a baseline can be written there: a slip must not write over a scenario."""
+    if not path.parent.is_dir():
+        raise OutputError(f"{path}: must lie in a folder that is there, got {path.parent}; make it first")
+    if not path.exists():
+        return
+    try:
+        schema = str(_read(path).get("schema"))
+    except OutputError:
+        schema = ""
+    if not schema.startswith("simserve-check/"):
+        raise OutputError(f"{path}: must be a baseline or not be there, got another file; remove it or name another")
+
+
+def read_baseline(path: Path) -> Baseline:
+    """Raises OutputError where there is none, or one that this version does not read."""
+    data = _read(path)
+    schema = data.get("schema")
+    if schema != SCHEMA:
+        by = f", written by simserve {data['simserve']}" if isinstance(data.get("simserve"), str) else ""
+        raise OutputError(f"{path}: schema: must be {SCHEMA}, got {json.dumps(schema)}{by}; {REMEDY}")
+    try:
+        return Baseline.model_validate_json(json.dumps(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "file"
+        told = first["msg"].removeprefix("Value error, ")
+        raise OutputError(
+            f"{path}: {place}: must be as `simserve check --update` writes it, got: {told}; {REMEDY}"
+        ) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise OutputError(f"{path}: there is no such baseline; write it with --update and commit it") from None
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {error.strerror}; name the file of a baseline") from None
+    except ValueError as error:
+        raise OutputError(f"{path}: must be whole JSON, got: {error}; {REMEDY}") from None
+    if not isinstance(data, dict):
+        raise OutputError(f"{path}: must be a JSON object, got {type(data).__name__}; {REMEDY}")
+    return data
+
+
+def _packed(text: str) -> str:
+    """JSON with lists of numbers in few lines."""
+
+    def rows(found: re.Match[str]) -> str:
+        indent, key, numbers = found[1], found[2], re.findall(r"[^\s,]+", found[3])
+        lines = [", ".join(numbers[i : i + NUMBERS_PER_LINE]) for i in range(0, len(numbers), NUMBERS_PER_LINE)]
+        inner = lines[0] if len(lines) == 1 else "".join(f"\n{indent}  {line}," for line in lines)[:-1] + f"\n{indent}"
+        return f"{indent}{key}[{inner}]"
+
+    return re.sub(r"^( *)(\"[^\"]*\": )\[((?:\s*-?[0-9][0-9.e+-]*,?)+)\s*\]", rows, text, flags=re.MULTILINE)

@@ -1,0 +1,118 @@
+"""Measured: a scenario's p99 goodput as a baseline, to be kept in a file or held against another side."""
+
+import math
+from typing import NoReturn
+
+from simserve import __version__
+from simserve.errors import ScenarioError, SimserveError
+from simserve.scenario import Scenario
+from simserve.study.capacity.question import check_slo
+from simserve.study.check.baseline import Baseline, Crowd, Load, Rate
+from simserve.study.check.crowding import crowd, crowding
+from simserve.study.check.gate import LOOKS, Curve, Loss, doubt_of, loss_between
+from simserve.study.check.load_facts import binding, load_facts, short
+from simserve.study.check.same_question import portable
+from simserve.study.check.side import FEW_SEEDS, Boundless, Grid, Side
+from simserve.study.intervals import around, standard_error
+from simserve.study.load_scale import at_scale
+
+LARGE = 2.5
+"""A loss of so many tolerances is to be found even by a side that had other seeds."""
+
+
+def check_can_be_gated(scenario: Scenario) -> None:
+    """Raises SimserveError where there is no SLO, or no rate to lose."""
+    check_slo(scenario)
+    try:
+        at_scale(scenario, 1.0)
+    except ScenarioError:
+        rule = "needs a rate to be gated on: arrivals with rate_per_s or rates_per_s, or a trace"
+        remedy = "hold two closed loops against each other with `simserve compare`"
+        raise SimserveError(f"{scenario.name}: workload: {rule}; {remedy}") from None
+
+
+def find_grid(side: Side) -> Grid:
+    """Loads about where it stops meeting the goal. Raises SimserveError where it always does, or never."""
+    check_can_be_gated(side.scenario)
+    found = side.find_grid()
+    return found if isinstance(found, Grid) else _no_grid(side, found)
+
+
+def _no_grid(side: Side, found: Boundless) -> NoReturn:
+    """Raises SimserveError, which says why there is none."""
+    facts = load_facts(found.scale, side.runs(found.scale, FEW_SEEDS))
+    name, at = side.scenario.name, f"{facts['offered_per_s']:.4g} requests/s"
+    goal = f"{side.goal_frac * 100:.4g} % of requests"
+    if found.is_met:
+        raise SimserveError(
+            f"{name}: slo: must be missed at some rate to be gated on, got {goal} meeting it up to {at}"
+        )
+    key = binding(facts)
+    told = f"{facts['by_slo'][key] * 100:.3g} % meet {key} there" if key else "too few arrive there"
+    remedy = "give a looser slo or a smaller --goal"
+    raise SimserveError(f"{name}: slo: {goal} must meet it at some rate, got none down to {at} ({told}); {remedy}")
+
+
+def measured(side: Side, grid: Grid, n_seeds: int) -> Baseline:
+    """With so many seeds, at the two loads of the grid that the goal then lies between. Raises SimserveError."""
+    curve = side.curve(grid, n_seeds)
+    if isinstance(curve, Boundless):
+        rule = "must stop meeting the goal at some rate, whatever the seed"
+        raise SimserveError(f"{side.scenario.name}: slo: {rule}; make the runs longer")
+    scale = math.sqrt(curve.scales[0] * curve.scales[1])
+    above = crowd(side.scenario, scale, curve.seeds[:FEW_SEEDS], side.goal_frac)
+    return Baseline(
+        schema_="simserve-check/1",
+        simserve=__version__,
+        goal_frac=side.goal_frac,
+        goodput_per_s=goodput(side, curve),
+        scenario=portable(side.scenario),
+        first_seed=side.scenario.seed,
+        crowd=Crowd(
+            above=above, frac=tuple(short(each) or 0.0 for each in crowding(side.scenario, scale, curve.seeds, above))
+        ),
+        loads=(_load(side, curve, 0), _load(side, curve, 1)),
+    )
+
+
+def well_measured(side: Side, tolerance_frac: float) -> Baseline:
+    """With seeds enough for the gate to find a loss of LARGE tolerances, or as many as are ever run."""
+    grid = find_grid(side)
+    for n_seeds in LOOKS:
+        found = measured(side, grid, n_seeds)
+        if (
+            unlike_seeds(found, side.goal_frac).smallest_found(tolerance_frac, doubt_of(len(LOOKS)))
+            <= LARGE * tolerance_frac
+        ):
+            break
+        grid = found.grid
+    return found
+
+
+def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
+    """How well a side just like it could be told apart that had as many other seeds."""
+    curve, luck = baseline.curve(baseline.n_seeds), baseline.crowding(baseline.n_seeds)
+    other = Curve(curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds))
+    return loss_between(curve, other, goal_frac, (luck, luck))
+
+
+def goodput(side: Side, curve: Curve) -> Rate:
+    """The p99 goodput with its interval."""
+    n_seeds = len(curve.seeds)
+    error = standard_error(curve.log_roots_without(side.goal_frac))
+    found = around(curve.log_root(side.goal_frac), error, n_seeds - 1)
+    per_scale = sum(
+        float(run["offered_per_s"]) / scale for scale in curve.scales for run in side.runs(scale, n_seeds)
+    ) / (2 * n_seeds)
+    value, low, high = (short(per_scale * math.exp(end)) or 0.0 for end in (found.value, found.low, found.high))
+    return Rate(value=value, low=low, high=high)
+
+
+def _load(side: Side, curve: Curve, place: int) -> Load:
+    scale = curve.scales[place]
+    return Load(
+        scale=scale,
+        n_met=tuple(curve.n_met[place].tolist()),
+        n_arrived=tuple(curve.n_arrived[place].tolist()),
+        facts=load_facts(scale, side.runs(scale, min(LOOKS[0], len(curve.seeds)))),
+    )

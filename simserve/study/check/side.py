@@ -1,0 +1,149 @@
+"""Side: one of the two that the gate holds against each other, run at whatever loads its goal lies between."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.scenario import Scenario
+from simserve.study.check.gate import Curve
+from simserve.study.load_scale import at_scale
+from simserve.study.replications import Summary, replicate
+
+RATIO = 1.08
+"""Between neighbouring loads."""
+
+STEEP = 3.0
+"""Over so many logits of the share that misses, a line would err: loads are then nearer each other."""
+
+FINEST = 1.005
+
+WIDEST = 64.0
+"""Loads so many times the first one, or one such part of it, are not tried."""
+
+FEW_SEEDS = 8
+"""Enough to see about where the goal lies."""
+
+COUNTS = ("n_met", "n_arrived")
+
+Told = Callable[[float, int], None]
+"""Called with a load, as a scale, and the number of its runs."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Loads at which both sides are run, as scales: two that the goal lies between, and others as far apart."""
+
+    below: float
+    above: float
+
+    @classmethod
+    def around(cls, scale: float, ratio: float) -> "Grid":
+        """Its first two loads on both sides of that one."""
+        return cls(*(_short(scale * ratio**way) for way in (-0.5, 0.5)))
+
+    def scale(self, place: int) -> float:
+        """Places 0 and 1 are those two; 2 is above them, -1 below."""
+        if place in (0, 1):
+            return (self.below, self.above)[place]
+        return _short(self.below * (self.above / self.below) ** place)
+
+    def at(self, place: int) -> "Grid":
+        """The same, whose first two loads are that place and the next."""
+        return self if place == 0 else Grid(self.scale(place), self.scale(place + 1))
+
+
+@dataclass(frozen=True)
+class Boundless:
+    """Instead of a curve: the goal is met at every load that was tried, or at none."""
+
+    is_met: bool
+    scale: float
+    """The last load."""
+
+
+class Side:
+    """A scenario, and what has been run of it. Runs are kept, so that more seeds or loads only add to them."""
+
+    def __init__(self, scenario: Scenario, goal_frac: float, told: Told | None = None) -> None:
+        self.scenario = scenario
+        self.goal_frac = goal_frac
+        self._told = told
+        self._runs: dict[float, list[Summary]] = {}
+
+    def runs(self, scale: float, n_seeds: int) -> list[Summary]:
+        """At one load, with the seeds from the scenario's own upwards."""
+        done = self._runs.setdefault(scale, [])
+        seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
+        if seeds:
+            done += replicate([at_scale(self.scenario, scale)], seeds)[0]
+            if self._told:
+                self._told(scale, n_seeds)
+        return done[:n_seeds]
+
+    def curve(self, grid: Grid, n_seeds: int, like: Curve | None = None) -> Curve | Boundless:
+        """At two neighbouring loads of the grid that tell where the goal lies.
+
+        What is `like` another curve at its first two is read off those, wherever the goal lies with so few seeds.
+        """
+        first = self._curve(grid, n_seeds)
+        if first.reaches(self.goal_frac) or (like is not None and first.is_like(like)):
+            return first
+        place = self._locate(grid, 0)
+        if isinstance(place, Boundless):
+            return place
+        while self._holds(grid.scale(place + 1), n_seeds):
+            place += 1
+        while not self._holds(grid.scale(place), n_seeds):
+            place -= 1
+        return self._curve(grid.at(place), n_seeds)
+
+    def find_grid(self) -> Grid | Boundless:
+        """Loads about where the goal lies, so near each other that a line between two of them serves."""
+        ratio, anchor = RATIO, 1.0
+        while True:
+            grid = Grid.around(anchor, ratio)
+            place = self._locate(grid, 0)
+            if isinstance(place, Boundless):
+                return place
+            rough = self._curve(grid.at(place), FEW_SEEDS)
+            anchor = math.exp(rough.log_root(self.goal_frac))
+            if rough.rise() <= STEEP or ratio <= FINEST:
+                return Grid.around(anchor, ratio)
+            ratio = max(FINEST, math.sqrt(ratio))
+
+    def _locate(self, grid: Grid, place: int) -> int | Boundless:
+        """With few seeds: a place that holds while the next one does not. Ever larger steps, then halves."""
+        is_met = self._holds(grid.scale(place), FEW_SEEDS)
+        step = 1 if is_met else -1
+        other = place + step
+        while self._holds(grid.scale(other), FEW_SEEDS) == is_met:
+            if abs(math.log(grid.scale(other) / grid.below)) > math.log(WIDEST):
+                return Boundless(is_met, grid.scale(other))
+            place, step = other, step * 2
+            other = place + step
+        below, above = min(place, other), max(place, other)
+        while above - below > 1:
+            middle = (below + above) // 2
+            if self._holds(grid.scale(middle), FEW_SEEDS):
+                below = middle
+            else:
+                above = middle
+        return below
+
+    def _holds(self, scale: float, n_seeds: int) -> bool:
+        n_met, n_arrived = (sum(run["slo_attainment"][key] for run in self.runs(scale, n_seeds)) for key in COUNTS)
+        return bool(n_met >= self.goal_frac * n_arrived)
+
+    def _curve(self, grid: Grid, n_seeds: int) -> Curve:
+        scales = grid.below, grid.above
+        runs = [self.runs(scale, n_seeds) for scale in scales]
+        n_met, n_arrived = (np.array([[run["slo_attainment"][key] for run in each] for each in runs]) for key in COUNTS)
+        first = self.scenario.seed
+        return Curve(scales, n_met, n_arrived, tuple(range(first, first + n_seeds)))
+
+
+def _short(scale: float) -> float:
+    """Four figures: the same load on every machine, whatever its powers are like in the last place."""
+    return float(f"{scale:.4g}")

@@ -1,0 +1,101 @@
+"""Plan cost: what the fleet of an option costs a month, what that buys, and how sure its size is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.study.capacity.point import Point
+from simserve.study.intervals import Estimate, mean_of
+from simserve.study.plan.outcome import Bounds, Sized
+from simserve.study.plan.tries import Trial
+
+HOURS_A_MONTH = 730.0
+"""24 times 365 through 12."""
+
+MONTH_S = HOURS_A_MONTH * 3600
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one fleet, spare replicas included."""
+
+    n_gpus: int
+    usd_per_gpu_hour: float
+    usd_low: float
+    """A month, with one replica fewer, where chance alone may have failed it; else as it is."""
+    usd_high: float
+    """A month, with one more, where chance alone may have passed the fleet."""
+    output_tokens: Estimate
+    """A month, as the next two."""
+    tokens: Estimate
+    good_tokens: Estimate
+    """Of answers whose requests met every SLO."""
+    busy_frac: float
+    """Of the time with a step in progress."""
+    kw: float
+    """All cards at the power of their data sheet."""
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Of all GPUs."""
+        return self.n_gpus * self.usd_per_gpu_hour
+
+    @property
+    def usd_per_month(self) -> float:
+        """Likewise."""
+        return self.usd_per_hour * HOURS_A_MONTH
+
+    @property
+    def kwh_at_tdp(self) -> float:
+        """A month at full power: no fleet takes more, hosts and cooling left out."""
+        return self.kw * HOURS_A_MONTH
+
+    @property
+    def kwh(self) -> float:
+        """A month at full power while a step runs, at none while none does."""
+        return self.kwh_at_tdp * self.busy_frac
+
+    def usd_per_million(self, tokens: Estimate) -> Estimate:
+        """Dollars for a million of tokens that a month has so many of; many tokens make it low."""
+        return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
+
+
+def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> Cost:
+    """What the fleet comes to."""
+    setup = sized.fleets.least.setups[0]
+    per_replica = sized.fleets.gpus_per_replica
+    n_gpus = sum(sized.all_up.replicas) * per_replica
+    one_replica = per_replica * usd_per_gpu_hour * HOURS_A_MONTH
+    usd = n_gpus * usd_per_gpu_hour * HOURS_A_MONTH
+    usage = sized.usage.point
+    return Cost(
+        n_gpus=n_gpus,
+        usd_per_gpu_hour=usd_per_gpu_hour,
+        usd_low=usd - one_replica if sized.fewer is not None and _may_hold(sized.fewer, bounds) else usd,
+        usd_high=usd if attained(sized.needed.point).low >= bounds.goal_frac else usd + one_replica,
+        output_tokens=_a_month(usage, lambda run: run["output_tokens_per_s"]),
+        tokens=_a_month(usage, lambda run: run["total_tokens_per_s"]),
+        good_tokens=_a_month(usage, lambda run: run["goodput"]["output_tokens_per_s"]),
+        busy_frac=mean_of([run["busy_frac"] for run in usage.runs]).value,
+        kw=n_gpus * setup.gpu.tdp_w / 1000,
+    )
+
+
+def attained(point: Point) -> Estimate:
+    """The share of requests that met every SLO: with the interval of the mean over runs, or that of the only one."""
+    if len(point.runs) == 1:
+        found = point.runs[0]["slo_attainment"]
+        ends = (found["low_frac"], found["high_frac"])
+        return Estimate(point.attained_frac, *(float("nan") if end is None else end for end in ends))
+    mean = mean_of([float(n_met / n_arrived) for n_met, n_arrived in point.counts])
+    return Estimate(point.attained_frac, max(0.0, mean.low), min(1.0, mean.high))
+
+
+def _may_hold(trial: Trial, bounds: Bounds) -> bool:
+    """Chance alone may have failed it."""
+    return not trial.is_cut and not trial.point.is_saturated and attained(trial.point).high >= bounds.goal_frac
+
+
+def _a_month(point: Point, per_s: Callable[[Any], float]) -> Estimate:
+    found = mean_of([per_s(run) for run in point.runs])
+    return Estimate(*(end * MONTH_S for end in (found.value, found.low, found.high)))

@@ -1,0 +1,237 @@
+"""Plan facts: what a plan found as plain data, for JSON, tables and pages; `report.plan` adds the words."""
+
+from typing import Any
+
+from simserve import __version__
+from simserve.study.capacity.facts import question_facts
+from simserve.study.capacity.question import Question
+from simserve.study.intervals import CONFIDENCE
+from simserve.study.plan.columns import COLUMNS
+from simserve.study.plan.cost import HOURS_A_MONTH, attained
+from simserve.study.plan.growth import Need
+from simserve.study.plan.outcome import Outcome, seeds_of
+from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
+from simserve.study.plan.tries import Trial
+from simserve.study.plan.warnings import plan_warnings
+from simserve.tables.files import plain
+from simserve.tables.schema import SCHEMA
+
+ENERGY = (
+    "the cards' power by their data sheets, at full power while a step runs and at none between steps; "
+    "hosts, network and cooling are left out"
+)
+
+NOTHING = {field.name: None for field in COLUMNS}
+"""An option of which nothing is known, so that every row has every column."""
+
+
+def plan_facts(plan: Plan) -> dict[str, Any]:
+    """What `simserve plan --json` prints, but for its sentences; None where there is no number."""
+    asked = plan.asked
+    rows = [_choice(plan, choice, rank) for rank, choice in enumerate(plan.choices, 1)]
+    found: dict[str, Any] = plain(
+        {
+            "schema": SCHEMA,
+            "version": __version__,
+            **question_facts(Question(asked.scenario, asked.bounds.goal_frac, 0.0)),
+            "state": "found" if plan.best else "none",
+            "demand": _demand(plan),
+            "assumed": _assumed(plan),
+            "options": [NOTHING | row for row in (*rows, *(_other(plan, outcome) for outcome in plan.others))],
+            "growth": _growth(plan, plan.best) if plan.best and plan.months else None,
+            "autoscaling": _autoscaling(plan, plan.best) if plan.best and plan.hours else None,
+            "warnings": plan_warnings(plan),
+        }
+    )
+    return found
+
+
+def _demand(plan: Plan) -> dict[str, Any]:
+    """Rates are those of the runs, or of the arrivals where nothing was run."""
+    offered = plan.best.sized.needed.point.offered_per_s if plan.best else _nearest_rate(plan)
+    share = plan.demand.mean_load_frac
+    return {
+        "kind": plan.demand.kind,
+        "mean_per_s": None if offered is None else offered * share,
+        "sized_for_per_s": offered,
+        "mean_load_frac": share,
+    }
+
+
+def _nearest_rate(plan: Plan) -> float | None:
+    return next((each.nearest.point.offered_per_s for each in plan.others if each.nearest is not None), None)
+
+
+def _assumed(plan: Plan) -> dict[str, Any]:
+    asked = plan.asked
+    return {
+        "spare_replicas": asked.bounds.spare,
+        "growth_frac": asked.growth_frac,
+        "months": asked.months,
+        "hours_per_month": HOURS_A_MONTH,
+        "max_gpus": asked.bounds.max_gpus,
+        "confidence": CONFIDENCE,
+        "n_seeds": len(seeds_of(plan.demand)),
+        "usd_per_gpu_hour": dict(plan.usd_per_gpu_hour),
+        "given_prices": list(asked.given_usd),
+        "energy": ENERGY,
+    }
+
+
+def _option(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """What is known of every option."""
+    option, fleets = outcome.option, outcome.fleets
+    return {
+        "option": option.name,
+        "gpu": option.gpu,
+        "tensor": option.tensor,
+        "how": "apart" if option.is_apart else "together",
+        "state": outcome.state,
+        "calibrated": None if fleets is None else all(setup.calibrated for setup in fleets.least.setups),
+        "gpus_per_replica": None if fleets is None else fleets.gpus_per_replica,
+        "usd_per_gpu_hour": plan.usd_per_gpu_hour[option.gpu],
+        **_alone(outcome),
+    }
+
+
+def _alone(outcome: Outcome) -> dict[str, Any]:
+    found = outcome.alone
+    return {
+        "alone_attained_frac": found and found.attained_frac,
+        "alone_slo": found and found.slo,
+        "alone_slo_frac": found and found.slo_frac,
+        "alone_prompt_tokens": found and found.prompt_tokens,
+        "alone_took_s": found and found.took_s,
+        "alone_refused_frac": found and found.refused_frac,
+    }
+
+
+def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
+    """An option that holds."""
+    sized, cost, best = choice.sized, choice.cost, plan.choices[0]
+    setup = sized.fleets.least.setups[0]
+    bought, is_apart = sized.all_up.replicas, choice.outcome.option.is_apart
+    is_close = choice is not best and cost.usd_low <= best.cost.usd_high
+    return {
+        "rank": rank,
+        **_option(plan, choice.outcome),
+        "close_call": is_close,
+        "needed_replicas": sum(sized.needed.replicas),
+        "replicas": sum(bought),
+        "prefill_replicas": bought[0] if is_apart else None,
+        "decode_replicas": bought[1] if is_apart else None,
+        "gpus": cost.n_gpus,
+        "tdp_w": setup.gpu.tdp_w,
+        **_money(choice),
+        **_attained(sized.needed, ""),
+        "all_up_attained_frac": sized.all_up.point.attained_frac,
+        "fewer_attained_frac": None if sized.fewer is None else sized.fewer.point.attained_frac,
+        "fewer_saturated": None if sized.fewer is None else sized.fewer.point.is_saturated,
+        "fewer_n_seeds": None if sized.fewer is None else len(sized.fewer.point.runs),
+        **_fails_first(sized.fewer),
+        "outgrown_month": choice.outgrown_month,
+        **_at_end(choice),
+    }
+
+
+def _money(choice: Choice) -> dict[str, Any]:
+    """What it costs, what that buys, and what it burns."""
+    cost = choice.cost
+    good = cost.usd_per_million(cost.good_tokens)
+    return {
+        "usd_per_hour": cost.usd_per_hour,
+        "usd_per_month": cost.usd_per_month,
+        "usd_per_month_low": cost.usd_low,
+        "usd_per_month_high": cost.usd_high,
+        "usd_per_m_output_tokens": cost.usd_per_million(cost.output_tokens).value,
+        "usd_per_m_tokens": cost.usd_per_million(cost.tokens).value,
+        "usd_per_m_good_tokens": good.value,
+        "usd_per_m_good_tokens_low": good.low,
+        "usd_per_m_good_tokens_high": good.high,
+        "output_tokens_per_month": cost.output_tokens.value,
+        "tokens_per_month": cost.tokens.value,
+        "good_tokens_per_month": cost.good_tokens.value,
+        "kwh_per_month": cost.kwh,
+        "kwh_per_month_at_tdp": cost.kwh_at_tdp,
+        "kwh_per_m_output_tokens": cost.kwh / cost.output_tokens.value * 1e6,
+        "busy_frac": cost.busy_frac,
+    }
+
+
+def _attained(trial: Trial, prefix: str) -> dict[str, Any]:
+    point, share = trial.point, attained(trial.point)
+    latencies = {
+        f"{key.removesuffix('_s')}_{level}_s": point.latency_s(key, level)
+        for key in ("ttft_s", "tpot_s", "e2e_s")
+        for level in ("p50", "p99")
+    }
+    return {
+        f"{prefix}offered_per_s": point.offered_per_s,
+        f"{prefix}attained_frac": share.value,
+        f"{prefix}attained_low_frac": share.low,
+        f"{prefix}attained_high_frac": share.high,
+        **latencies,
+        f"{prefix}n_seeds": len(point.runs),
+    }
+
+
+def _fails_first(trial: Trial | None) -> dict[str, Any]:
+    """The SLO that the fewest requests meet."""
+    if trial is None:
+        return {"fails_first": None, "fails_first_frac": None}
+    slo, frac = min(trial.point.by_slo().items(), key=lambda item: item[1])
+    return {"fails_first": slo, "fails_first_frac": frac}
+
+
+def _at_end(choice: Choice) -> dict[str, Any]:
+    end = choice.at_end
+    return {
+        "gpus_at_end": None if end is None else gpus_of(choice, end),
+        "usd_per_month_at_end": None if end is None else usd_of(choice, end),
+    }
+
+
+def _other(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    """An option that does not hold: with what the largest fleet came to, where one was tried."""
+    nearest, mistake = outcome.nearest, outcome.mistake
+    tried = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
+    return {
+        "rank": None,
+        **_option(plan, outcome),
+        "close_call": False,
+        **tried,
+        **_fails_first(nearest),
+        "saturated": None if nearest is None else nearest.point.is_saturated,
+        "refused_because": mistake and {"rule": mistake.rule, "value": mistake.value, "remedy": mistake.remedy},
+    }
+
+
+def _growth(plan: Plan, best: Choice) -> dict[str, Any]:
+    rate = best.sized.needed.point.offered_per_s
+    return {
+        "outgrown_month": best.outgrown_month,
+        "rows": [
+            {"month": month, "offered_per_s": rate * need.scale, **_row(best, need)}
+            for month, need in enumerate(plan.months)
+        ],
+    }
+
+
+def _autoscaling(plan: Plan, best: Choice) -> dict[str, Any]:
+    """Had every hour the fewest replicas that it needs, at once."""
+    rate = best.sized.needed.point.offered_per_s
+    rows = [
+        {"hour": hour, "peak_per_s": rate * share, **_row(best, need)}
+        for hour, (share, need) in enumerate(zip(plan.demand.hours, plan.hours, strict=True))
+    ]
+    usd = sum(row["usd_per_month"] for row in rows) / len(rows)
+    return {
+        "mean_load_frac": plan.demand.mean_load_frac,
+        "saves_at_best_frac": 1 - usd / best.cost.usd_per_month,
+        "usd_per_month_at_best": usd,
+        "rows": rows,
+    }
+
+
+def _row(choice: Choice, need: Need) -> dict[str, Any]:
+    return {"replicas": need.n_replicas, "gpus": gpus_of(choice, need), "usd_per_month": usd_of(choice, need)}

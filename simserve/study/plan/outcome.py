@@ -1,0 +1,140 @@
+"""Plan outcome: what came of one option: the fewest replicas of it that a demand needs, or why no number will do."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from simserve.errors import Mistake, SimserveError
+from simserve.study.capacity.boundary import FIRST_SEEDS
+from simserve.study.load_scale import at_scale
+from simserve.study.plan.alone import Alone, alone
+from simserve.study.plan.demand import Demand
+from simserve.study.plan.options import Fleets, Option, Replicas
+from simserve.study.plan.tries import RunsOf, Trial, Tries
+from simserve.study.replications import Summary, replicate
+
+GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
+"""Shares of the demand that the least fleet is tried with, so that the search begins near its end."""
+
+NEAR = 1.4
+"""How much more than the largest of them that holds it may hold, for they are twice apart; and larger fleets pool."""
+
+State = Literal["holds", "too slow", "too many", "refused"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a fleet must be."""
+
+    goal_frac: float
+    spare: int
+    """Replicas, of each pool, that may be down while the goal holds."""
+    max_gpus: int
+    """With those."""
+
+    def limit(self, option: Option, gpus_per_replica: int) -> int:
+        """The largest size, as `Tries` counts it; below 1: none is allowed."""
+        n_replicas = self.max_gpus // gpus_per_replica - self.spare * option.n_pools
+        return n_replicas - (option.n_pools - 1)
+
+    def with_spare(self, replicas: Replicas) -> Replicas:
+        """What is bought where so many are needed."""
+        return tuple(n + self.spare for n in replicas)
+
+
+@dataclass(frozen=True)
+class Sized:
+    """The fewest replicas of an option that hold, and what they do."""
+
+    fleets: Fleets
+    tries: Tries
+    size: int
+    """As `Tries` counts it."""
+    needed: Trial
+    """The fewest, under the demand: what is up when as many are down as may be."""
+    fewer: Trial | None
+    """One fewer; None: that is none."""
+    all_up: Trial
+    """With the spare ones."""
+    usage: Trial
+    """Likewise, under the mean demand."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of an option."""
+
+    option: Option
+    state: State
+    sized: Sized | None = None
+    """Where it holds."""
+    mistake: Mistake | None = None
+    """Where it is refused."""
+    alone: Alone | None = None
+    """What a request gets that has the least fleet for itself; None where that is not known."""
+    nearest: Trial | None = None
+    """The largest fleet that is allowed, where that does not hold either."""
+    fleets: Fleets | None = None
+    """None where there are none."""
+
+
+def outcome_of(option: Option, found: Fleets | Mistake, demand: Demand, bounds: Bounds) -> Outcome:
+    """Search for the fewest replicas."""
+    if isinstance(found, Mistake):
+        return Outcome(option, "refused", mistake=found)
+    try:
+        by_itself = alone(found.least)
+    except SimserveError as error:
+        return Outcome(option, "refused", mistake=Mistake(option.name, str(error)))
+    known = Outcome(option, "too slow", alone=by_itself, fleets=found)
+    if by_itself is not None and by_itself.high_frac < bounds.goal_frac:
+        return known
+    tries = Tries(runs_of(found), bounds.goal_frac, seeds_of(demand), is_apart=option.is_apart)
+    return sized(known, tries, demand, bounds)
+
+
+def sized(known: Outcome, tries: Tries, demand: Demand, bounds: Bounds) -> Outcome:
+    """Likewise, whatever it is that runs; `known`: what was learnt so far."""
+    assert known.fleets is not None, "an option that is tried has fleets"
+    option, fleets = known.option, known.fleets
+    limit = bounds.limit(option, fleets.gpus_per_replica)
+    size = tries.fewest(_guess(option, tries), limit) if limit > 0 else None
+    if size is None:
+        nearest = tries.best(limit) if limit > 0 else None
+        return Outcome(option, "too many", alone=known.alone, nearest=nearest, fleets=fleets)
+    needed = tries.best(size)
+    bought = bounds.with_spare(needed.replicas)
+    found = Sized(
+        fleets,
+        tries,
+        size,
+        needed,
+        fewer=tries.best(size - 1) if size > 1 else None,
+        all_up=tries.trial(bought),
+        usage=tries.trial(bought, demand.mean_load_frac),
+    )
+    return Outcome(option, "holds", found, alone=known.alone, fleets=fleets)
+
+
+def _guess(option: Option, tries: Tries) -> int:
+    """A size that may be the answer, from the largest share of the demand that the least fleet holds."""
+    least = (1,) * option.n_pools
+    held = next((share for share in GUESSES if tries.may_hold(least, share)), GUESSES[-1] / 2)
+    return max(1, math.ceil(1 / (held * NEAR)) * option.n_pools - (option.n_pools - 1))
+
+
+def runs_of(fleets: Fleets) -> RunsOf:
+    """Simulate."""
+
+    def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Summary]:
+        fleet = fleets.of(replicas)
+        return replicate([fleet if scale == 1 else at_scale(fleet, scale)], seeds)[0]
+
+    return runs
+
+
+def seeds_of(demand: Demand) -> range:
+    """The same for every fleet; one where all would be alike."""
+    first = demand.sized.seed
+    return range(first, first + (1 if demand.is_repeated else FIRST_SEEDS))

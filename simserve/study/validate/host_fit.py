@@ -1,0 +1,117 @@
+"""Host constants of an engine, fitted so that replayed runs come out as real servers measured them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares, minimize
+
+from simserve.errors import CalibrationError
+from simserve.study.validate.serving import Campaign, ServingRow, replay
+
+STEP = {
+    "step_host_s": (1.5e-3, 1e-6, 2e-2),
+    "request_host_s": (4e-5, 1e-7, 1e-3),
+    "gap_s": (2e-6, 1e-8, 2e-5),
+    "busy_compute_frac": (0.9, 0.6, 1.0),
+}
+"""(start, least, most) of what a step takes beside its kernels, fitted to TPOT."""
+
+DOOR = {
+    "receive_s": (2e-3, 1e-5, 5e-2),
+    "receive_token_s": (1.5e-6, 1e-8, 5e-5),
+    "respond_s": (3e-3, 1e-5, 1e-2),
+}
+"""The same of the front end, fitted to TTFT."""
+
+ROUNDS = 2
+"""Times that both are fitted in turn: each hardly moves the other."""
+
+DIGITS = 3
+"""Significant ones that a constant keeps."""
+
+OUTLIER = 0.05
+"""Log ratio beyond which a run pulls less and less."""
+
+TTFT_IS_USABLE = frozenset({"vllm", "sglang"})
+"""Engines whose measured TTFT says something of the engine: TensorRT-LLM's runs wait for a slot that is missing."""
+
+
+@dataclass(frozen=True)
+class HostFit:
+    """Constants by their names in the catalog, and the runs they were fitted to."""
+
+    constants: Mapping[str, float]
+    n_rows: int
+    tpot_mape_frac: float
+    ttft_mape_frac: float
+
+
+def fit_host(rows: Sequence[ServingRow], campaign: Campaign, told: Callable[[str], None] | None = None) -> HostFit:
+    """The constants under which `rows`, all of one engine, come out nearest. Deterministic.
+
+    Runs that the KV cache limits are for the memory model to answer, not for these constants, and are left out.
+    Raises CalibrationError if none is left.
+    """
+    fitted = [point.row for point in replay(rows, campaign) if not point.is_limited_by_memory]
+    if not fitted:
+        raise CalibrationError("the KV cache limits every one of these runs; give some with fewer requests in flight")
+    constants = {name: start for name, (start, _, _) in (STEP | DOOR).items()}
+    for _ in range(ROUNDS):
+        constants |= _fit_step(fitted, campaign, constants)
+        if fitted[0].engine in TTFT_IS_USABLE:
+            constants |= _fit_door(fitted, campaign, constants)
+        if told:
+            told(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
+    constants = {name: float(f"{value:.{DIGITS}g}") for name, value in constants.items()}
+    points = replay(fitted, campaign, constants)
+    return HostFit(
+        constants,
+        len(fitted),
+        float(np.mean([abs(point.tpot_ratio - 1) for point in points])),
+        float(np.mean([abs(point.ttft_ratio - 1) for point in points])),
+    )
+
+
+def at_bound(name: str, value: float) -> bool:
+    """The fit would have gone further."""
+    _, least, most = (STEP | DOOR)[name]
+    return bool(value <= 1.01 * least or value >= 0.99 * most)
+
+
+def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
+    """Least squares of log ratios of TPOT, which runs smoothly with the constants."""
+    names = list(STEP)
+    scale = np.array([STEP[name][0] for name in names])
+    low, high = (np.array([STEP[name][i] for name in names]) / scale for i in (1, 2))
+
+    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        points = replay(rows, campaign, {**now, **dict(zip(names, values * scale, strict=True))})
+        return np.log([point.tpot_ratio for point in points])
+
+    start = np.clip(np.array([now[name] for name in names]) / scale, low * 1.01, high * 0.99)
+    found = least_squares(
+        residuals, start, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER, diff_step=0.05, xtol=1e-3, ftol=1e-3
+    )
+    return dict(zip(names, (float(value) for value in found.x * scale), strict=True))
+
+
+def _fit_door(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
+    """Mean log ratios of TTFT, which jump as requests miss a step: a search without slopes."""
+    names = list(DOOR)
+    scale = np.array([DOOR[name][0] for name in names])
+
+    def misfit(logs: NDArray[np.float64]) -> float:
+        constants = {**now, **_within(names, np.exp(logs) * scale)}
+        return float(np.mean([abs(np.log(point.ttft_ratio)) for point in replay(rows, campaign, constants)]))
+
+    start = np.log(np.array([now[name] for name in names]) / scale)
+    simplex = np.vstack([start, *(start + 0.5 * step for step in np.eye(len(names)))])
+    found = minimize(misfit, start, method="Nelder-Mead", options={"maxfev": 45, "initial_simplex": simplex})
+    return _within(names, np.exp(found.x) * scale)
+
+
+def _within(names: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:
+    """Inside the bounds of the front end."""
+    return {name: float(np.clip(v, *DOOR[name][1:])) for name, v in zip(names, values, strict=True)}

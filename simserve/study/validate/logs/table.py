@@ -1,0 +1,209 @@
+"""Tables of requests, one a row: CSV, JSON lines or parquet, under the names that people give such columns."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.errors import OutputError, TraceError
+from simserve.study.validate.logs import bench
+from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order, times
+from simserve.tables.columns import Flags, Floats
+from simserve.workload.readers.base import Place, items, numbers, shown
+from simserve.workload.readers.csv_rows import read_csv
+from simserve.workload.readers.json_lines import parsed
+from simserve.workload.readers.stamps import seconds_since_first
+from simserve.workload.trace import MOST_TOKENS, Trace
+
+UNITS = {"_s": 1.0, "": 1.0, "_ms": 1e-3}
+"""Endings of columns of time; none is seconds."""
+
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "arrival_s": (
+        *("arrival", "arrival_time", "arrived_at", "start_time", "request_start_time", "send_time", "sent_at"),
+        *("timestamp", "time_stamp", "start"),
+    ),
+    "prompt_tokens": (
+        *("prompt_tokens", "prompt_len", "prompt_length", "num_prompt_tokens", "input_tokens", "input_len"),
+        *("input_length", "input_sequence_length", "num_input_tokens", "isl", "num_prefill_tokens"),
+        "request_num_prefill_tokens",
+    ),
+    "output_tokens": (
+        *("output_tokens", "output_len", "output_length", "output_sequence_length", "num_output_tokens", "osl"),
+        *("num_decode_tokens", "request_num_decode_tokens", "completion_tokens", "generated_tokens"),
+        "num_generation_tokens",
+    ),
+    "max_tokens": ("max_tokens", "max_output_tokens", "max_completion_tokens", "max_new_tokens"),
+    "ttft_s": ("ttft", "time_to_first_token", "first_token_latency"),
+    "tpot_s": ("tpot", "time_per_output_token", "inter_token_latency"),
+    "e2e_s": ("e2e", "e2el", "e2e_latency", "e2e_time", "end_to_end_latency", "latency", "request_latency"),
+}
+"""Our columns and what others call them, in lower case and without a unit; the first that is there is read."""
+
+NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
+STATUS = {"finished", "rejected", "timed_out", "unfinished", ""}
+"""A column `status` of nothing but these is that of a simulated run."""
+
+Values = Sequence[Any] | NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the file that is one of ours."""
+
+    name: str
+    scale: float
+    """Its unit in ours."""
+
+
+def read_parquet(path: Path) -> Log:
+    """A log from parquet; a `requests.parquet` of simserve is one. Raises TraceError."""
+    from simserve.tables.parquet import read_columns  # late: pyarrow
+
+    try:
+        columns = read_columns(path)
+    except OutputError as error:
+        raise TraceError(str(error)) from None
+    n_rows = len(next(iter(columns.values()), ()))
+    return _log(items(path, n_rows, "row"), columns)
+
+
+def read_csv_table(path: Path, text: str) -> Log:
+    """A log from CSV with a header. Raises TraceError."""
+    first = next(line for line in text.splitlines() if line.strip())
+    header = [name.strip() for name in next(csv.reader([first]))]
+    names = [column.name for column in _matched(path, header).values()]
+    place, columns, _ = read_csv(path, dict.fromkeys([*names, *({"status"} & set(header))], True))
+    return _log(place, columns)
+
+
+def read_lines(path: Path, text: str) -> Log:
+    """A log from JSON lines; a key that a line lacks is missing there. Raises TraceError."""
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    rows = [_row(path, number, line) for number, line in lines]
+    return of_rows(Place(path, np.array([number for number, _ in lines], np.int64)), rows)
+
+
+def of_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Log:
+    """A log from one mapping a request. Raises TraceError."""
+    names = dict.fromkeys(key for row in rows for key in row)
+    return _log(place, {name: [row.get(name) for row in rows] for name in names})
+
+
+def _row(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        row = parsed(line)
+    except json.JSONDecodeError as error:
+        raise TraceError(f"{path}:{number}: must be one JSON object a line ({error.msg}); was the file cut?") from None
+    if not isinstance(row, dict):
+        raise TraceError(f"{path}:{number}: must be one JSON object a line, got {shown(row)}; correct the line")
+    if bench.is_result(row):
+        raise TraceError(f"{path}:{number}: must be a request, got the result of a benchmark; give one result a file")
+    return row
+
+
+def _matched(path: Path, header: Sequence[str]) -> dict[str, Column]:
+    """Which of the columns are ours. Raises TraceError if one that is needed is not there."""
+    plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
+    found = {}
+    for ours, aliases in ALIASES.items():
+        units = UNITS if ours.endswith("_s") else {"": 1.0}
+        there = [(alias + unit, scale) for alias in aliases for unit, scale in units.items() if alias + unit in plain]
+        if there:
+            found[ours] = Column(plain[there[0][0]], there[0][1])
+    got = ", ".join(header) if header else "none"
+    missing = [name for name in NEEDED if name not in found]
+    if missing:
+        verb = "column {} is" if len(missing) == 1 else "columns {} are"
+        remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}"
+        raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
+    if not found.keys() & set(METRICS):
+        raise TraceError(f"{path}: must have {', '.join(METRICS)} or some of them, got {got}; nothing can be compared")
+    return found
+
+
+def _log(place: Place, columns: Mapping[str, Values]) -> Log:
+    """The log of a table's columns; rows without an output token are requests that failed."""
+    found = _matched(place.path, list(columns))
+
+    def number(ours: str) -> Floats:
+        return numbers(place, found[ours].name, columns[found[ours].name])
+
+    arrival_s = _instants(place, found["arrival_s"], columns[found["arrival_s"].name])
+    prompts, outputs = number("prompt_tokens"), number("output_tokens")
+    given = {
+        name: times(place, found[name].name, columns[found[name].name]) * found[name].scale
+        for name in METRICS
+        if name in found
+    }
+    is_done = _finished(columns, len(outputs))
+    given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
+    most, said = _limits(place, found, columns, outputs)
+    kept = np.flatnonzero(outputs != 0)
+    measured = {name: column[kept] for name, column in given.items()}
+    place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
+    return in_order(
+        Log(
+            place,
+            trace,
+            filled_in(place, trace.output_tokens.astype(np.float64), measured),
+            n_failed=len(outputs) - len(kept),
+            n_unfinished=int(np.count_nonzero(~is_done[kept])),
+            assumed=("requests are sent at the times of the log", said, *_renamed(found)),
+        )
+    )
+
+
+def _trace(arrival_s: Floats, prompts: Any, outputs: Any, most: Any) -> Trace:
+    """A trace whose counts are still as they were read; putting it in order makes them whole numbers."""
+    return Trace(arrival_s, prompts, outputs, most)
+
+
+def _instants(place: Place, column: Column, values: Values) -> Floats:
+    """Seconds, from numbers or from dates."""
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        values = values.astype("datetime64[ns]").astype(str)
+    texts = [value for value in values[:1] if isinstance(value, str)]
+    if texts and not _is_number(texts[0]):
+        return seconds_since_first(place, column.name, [str(value) for value in values])
+    seconds: Floats = numbers(place, column.name, values) * column.scale
+    return seconds
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return not text  # nothing is a missing number rather than a date
+    return True
+
+
+def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
+    """Rows that a simulated run answered; all rows of other logs."""
+    words = [str(value or "") for value in columns.get("status", ())]
+    if not words or not set(words) <= STATUS:
+        return np.ones(n_rows, np.bool_)
+    finished: Flags = np.array(words) == "finished"
+    return finished
+
+
+def _limits(
+    place: Place, found: Mapping[str, Column], columns: Mapping[str, Values], outputs: Floats
+) -> tuple[NDArray[Any], str]:
+    """max_tokens of each request, and in words where it comes from; one that states none is limited by the model."""
+    if "max_tokens" not in found:
+        return outputs, "max_tokens of each request is what it produced, as benchmarks ignore the end of sequence"
+    most = times(place, found["max_tokens"].name, columns[found["max_tokens"].name])
+    if np.isnan(most).all():
+        return np.full(len(most), MOST_TOKENS), "no request states max_tokens: the limit is the model's"
+    return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens of each request is the log's"
+
+
+def _renamed(found: Mapping[str, Column]) -> tuple[str, ...]:
+    names = [f"{column.name} as {ours}" for ours, column in found.items() if column.name != ours]
+    return (f"columns read under other names: {', '.join(names)}",) if names else ()

@@ -1,0 +1,121 @@
+"""Validation: how far predictions are from what real servers measured, by group, with intervals."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.cost.calibration import Calibration, calibration_path, read_calibration
+from simserve.study.validate.host_fit import fit_host
+from simserve.study.validate.serving import Campaign, Point, ServingRow, replay
+
+RESAMPLES = 2000
+"""Of whole groups, for an interval of a mean error."""
+
+METRICS: Mapping[str, Callable[[Point], float]] = {
+    "ttft": lambda point: point.ttft_ratio,
+    "tpot": lambda point: point.tpot_ratio,
+}
+"""Ratios predicted / measured."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of some points and one metric; shares of what was measured."""
+
+    n: int
+    mape_frac: float
+    median_frac: float
+    p90_frac: float
+    bias_frac: float
+    """Mean of the signed errors."""
+    interval: tuple[float, float] | None
+    """90 % of the mean error, when whole groups are drawn again; None of a single group."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Points as predicted by constants that were fitted without them, and those by the shipped constants."""
+
+    points: tuple[Point, ...]
+    left_out: tuple[Point, ...]
+    """Each group predicted by constants fitted to the other groups; empty if that was not asked for."""
+    campaign: Campaign
+
+
+def kernels_of(name: str) -> Calibration:
+    """A calibration with its errors on kernels left out of its fit, by `<gpu>/<engine>` or path. Raises
+    CalibrationError."""
+    return read_calibration(calibration_path(name))
+
+
+def validate(
+    rows: Sequence[ServingRow],
+    campaign: Campaign,
+    *,
+    leave_out: bool = False,
+    told: Callable[[str], None] | None = None,
+) -> Validation:
+    """Replay all rows; with leave_out, also fit an engine's constants without each of its groups and predict that."""
+    points = replay(rows, campaign)
+    left_out: list[Point] = []
+    for engine in sorted({row.engine for row in rows}) if leave_out else ():
+        mine = [row for row in rows if row.engine == engine]
+        for group in sorted({row.group for row in mine}):
+            rest = [row for row in mine if row.group != group]
+            if not rest:
+                continue
+            if told:
+                told(f"fitting {engine} without {group[1]} on {group[3]} GPUs")
+            constants = fit_host(rest, campaign).constants
+            left_out += replay([row for row in mine if row.group == group], campaign, constants)
+    return Validation(tuple(points), tuple(left_out), campaign)
+
+
+def errors(points: Sequence[Point], metric: str) -> Errors:
+    """The errors of some points. Raises ValueError for none."""
+    ratio = METRICS[metric]
+    signed = np.array([ratio(point) - 1 for point in points])
+    return errors_of(signed, _interval([point.row.group for point in points], np.abs(signed)))
+
+
+def errors_of(signed: NDArray[np.float64], interval: tuple[float, float] | None = None) -> Errors:
+    """What is said of errors `(n,)`, n > 0, each predicted / measured - 1."""
+    size = np.abs(signed)
+    return Errors(
+        n=len(signed),
+        mape_frac=float(size.mean()),
+        median_frac=float(np.median(size)),
+        p90_frac=float(np.percentile(size, 90)),
+        bias_frac=float(signed.mean()),
+        interval=interval,
+    )
+
+
+def _interval(groups: Sequence[object], size: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Bootstrap of whole groups, since the runs of one server share its quirks."""
+    names = sorted(set(groups), key=str)
+    if len(names) < 2:
+        return None
+    by_group = [size[[group == name for group in groups]] for name in names]
+    generator = np.random.default_rng(0)
+    picks = generator.integers(0, len(names), (RESAMPLES, len(names)))
+    sums, counts = np.array([part.sum() for part in by_group]), np.array([len(part) for part in by_group])
+    means = sums[picks].sum(axis=1) / counts[picks].sum(axis=1)
+    low, high = np.percentile(means, [5, 95])
+    return float(low), float(high)
+
+
+def by(points: Sequence[Point], key: Callable[[ServingRow], str]) -> dict[str, list[Point]]:
+    """Points by a property of their runs, in the order of the keys."""
+    groups: dict[str, list[Point]] = {}
+    for point in points:
+        groups.setdefault(key(point.row), []).append(point)
+    return dict(sorted(groups.items()))
+
+
+def worst(points: Sequence[Point], metric: str, n: int) -> list[Point]:
+    """The points that are furthest off, worst first."""
+    ratio = METRICS[metric]
+    return sorted(points, key=lambda point: -abs(np.log(ratio(point))))[:n]

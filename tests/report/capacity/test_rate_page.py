@@ -1,0 +1,160 @@
+"""The pages of `simserve capacity`: the answer first, its curves, what binds, what was tried, and no name as markup."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import load_scenario
+from simserve.report.capacity.rate_page import render
+from simserve.report.capacity.words import paragraphs
+from simserve.study.capacity import concurrency, rate_study
+from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.fleet_size import fleet_size_facts, search
+from simserve.study.capacity.question import Question
+from simserve.tables.files import plain
+from tests.cli.scenarios import write_scenario
+from tests.report.test_browser import BROWSER, opened
+from tests.study.served import Missed, runs_at
+
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+MISSED: Missed = {"ttft_s": lambda load: 0.01 * (load / 2) ** 8, "tpot_s": lambda load: 0.01 * load**8}
+
+
+def question(folder: Path, goal_frac: float = 0.99) -> Question:
+    return Question(load_scenario(write_scenario(folder)), goal_frac, 0.03)
+
+
+def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
+    facts: dict[str, Any] = plain(rate_study.study(question(folder), runs_at(missed, **how)).facts)
+    return facts
+
+
+def by_concurrency(folder: Path) -> dict[str, Any]:
+    missed: Missed = {"ttft_s": lambda n: 0.0 if n <= 20 else 0.02}
+    facts: dict[str, Any] = plain(
+        concurrency.study(question(folder), runs_at(missed), Axis(4, 1, 500, is_whole=True)).facts
+    )
+    return facts
+
+
+def by_replicas(folder: Path) -> dict[str, Any]:
+    runs = runs_at({"ttft_s": lambda n: 0.02 if n < 3 else 0.0})
+    facts: dict[str, Any] = plain(fleet_size_facts(search(question(folder), 0, runs)))
+    return facts
+
+
+def figures(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert found
+    drawn: dict[str, Any] = json.loads(found[1])
+    return drawn
+
+
+def body(page: str) -> str:
+    return page[page.index("<main>") : page.index("</main>")].replace("\u00a0", " ").replace("\u2060", "")
+
+
+def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path: Path) -> None:
+    read = body(render(by_rate(tmp_path)))
+    assert "10.0 requests/s on 1 GPU</h1>" in read  # (1 + 2**-8)**(-1/8), times ten
+    assert "The p99 goodput: the highest rate at which 99 % of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
+    places = [read.index(part) for part in ("</h1>", "Per GPU", "Per dollar", "Per kWh", 'id="curves"', 'id="trust"')]
+    assert places == sorted(places)
+    assert "<td>2 times as far</td>" in read
+
+
+def test_the_slo_the_answer_and_the_knee_are_drawn_into_the_curve_of_each_latency(tmp_path: Path) -> None:
+    facts = by_rate(tmp_path)
+    ttft = figures(render(facts))["ttft_s"]
+    p50, p99, knee = ttft["data"]
+    assert p99["x"] == pytest.approx([point["offered_per_s"] for point in facts["curve"]], rel=1e-4)
+    assert p99["y"] == p50["y"] == pytest.approx([point["ttft_s"]["p99"] for point in facts["curve"]], rel=1e-4)
+    assert knee["x"] == pytest.approx([facts["knees"]["ttft_s"]["offered_per_s"]], rel=1e-4)
+    uprights = [shape["x0"] for shape in ttft["layout"]["shapes"] if shape["type"] == "line" and "x0" in shape]
+    assert facts["answer"]["offered_per_s"]["value"] in uprights
+    assert 0.5 in [shape["y0"] for shape in ttft["layout"]["shapes"]]
+
+
+def test_the_goal_is_drawn_into_the_attainment_and_crossed_at_the_answer(tmp_path: Path) -> None:
+    facts = by_rate(tmp_path)
+    drawn = figures(render(facts))["attainment"]
+    (line,) = drawn["data"]
+    at = facts["answer"]["offered_per_s"]["value"]
+    assert all((y >= 0.99) == (x <= at) for x, y in zip(line["x"], line["y"], strict=True))
+    assert 0.99 in [shape["y0"] for shape in drawn["layout"]["shapes"]]
+
+
+def test_loads_at_which_the_queue_only_grows_have_open_marks(tmp_path: Path) -> None:
+    drawn = figures(render(by_rate(tmp_path, saturates_at=1.05)))["ttft_s"]["data"][1]
+    symbols = dict(zip(drawn["x"], drawn["marker"]["symbol"], strict=True))
+    assert {symbol for x, symbol in symbols.items() if x < 10.4} == {"circle"}
+    assert {symbol for x, symbol in symbols.items() if x > 10.6} == {"circle-open"}
+
+
+def test_where_no_load_holds_the_page_says_which_slo_fails_and_by_how_much(tmp_path: Path) -> None:
+    read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.4, "tpot_s": lambda load: 0.0})))
+    assert "Does not hold even at 0.010 requests/s</h1>" in read
+    assert "there 60.0 % of requests meet TTFT ≤ 500 ms" in read
+
+
+def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path: Path) -> None:
+    read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.0})))
+    assert "Holds at every load up to 10,240 requests/s</h1>" in read
+
+
+def test_clients_are_told_whole(tmp_path: Path) -> None:
+    read = body(render(by_concurrency(tmp_path)))
+    assert "20 clients at once on 1 GPU</h1>" in read
+    assert "The highest concurrency at which 99 % of requests have" in read
+
+
+def test_a_fleet_has_its_page_too(tmp_path: Path) -> None:
+    facts = by_replicas(tmp_path)
+    read = body(render(facts))
+    assert "3 replicas of serve, 3 GPUs in all</h1>" in read
+    assert figures(render(facts))["attainment"]["data"][0]["x"] == [1, 2, 3, 4]
+
+
+def test_no_name_becomes_markup(tmp_path: Path) -> None:
+    facts = by_rate(tmp_path)
+    facts["scenario"]["name"] = facts["pools"][0]["name"] = facts["pools"][0]["model"] = HOSTILE
+    facts["warnings"] = [HOSTILE]
+    facts["alone"].append({**facts["alone"][0], "slo": None, "slo_class": HOSTILE})
+    page = render(facts)
+    assert "<img" not in page.split("</style>")[1].split("<script>")[0]
+    assert page.count("<script") == render(by_rate(tmp_path)).count("<script")
+
+
+def test_what_is_unsure_is_said(tmp_path: Path) -> None:
+    facts = by_rate(tmp_path)
+    facts["answer"] |= {"n_enough": False, "n_requests": 320, "is_precise": False}
+    read = body(render(facts))
+    assert "The answer rests on 320 requests, of which fewer than ten may miss: it wants 1,000" in read
+    assert 'class="few"' in read
+    assert "p99 of 320 requests is a guess; it wants 1,000" in paragraphs(facts)[0]
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.parametrize(
+    ("made", "names"),
+    [
+        (by_rate, ("ttft_s", "tpot_s", "attainment")),
+        (by_concurrency, ("ttft_s", "tpot_s", "attainment")),
+        (by_replicas, ("attainment",)),
+    ],
+)
+def test_the_browser_draws_every_chart_and_complains_of_nothing(
+    tmp_path: Path, made: Callable[[Path], dict[str, Any]], names: tuple[str, ...]
+) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(made(tmp_path)), encoding="utf-8")
+    assert page.stat().st_size < 6e6
+    dom, console = opened(page, tmp_path / "profile", "--window-size=520,5000")
+    assert console == ""
+    assert f'data-drawn="{len(names)}"' in dom
+    for name in names:
+        assert dom.split(f'id="{name}"')[1].split('class="card"')[0].count('class="js-line"') >= 1

@@ -1,0 +1,92 @@
+"""The page of `simserve compare`: who has more goodput, a mark for each measure, and no name as markup."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.report.comparison.page import render
+from simserve.study.intervals import CONFIDENCE
+from tests.report.capacity.test_rate_page import HOSTILE, body, figures
+from tests.report.test_browser import BROWSER, opened
+
+
+def measure(key: str, a: float, b: float, verdict: str, half: float | None = 0.0, unit: str = "s") -> dict[str, Any]:
+    ends = {"low": None, "high": None} if half is None else {"low": b - a - half, "high": b - a + half}
+    label = key.replace("_s.", " ")
+    told = {"key": key, "label": label, "unit": unit, "a": a, "b": b, "difference": b - a, "verdict": verdict}
+    return told | ends | {"change_frac": (b - a) / a if a else None}
+
+
+def compared(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    found = {"version": "1", "a": "old", "b": "new", "confidence": CONFIDENCE, "how": "2 pairs of runs", "warnings": []}
+    return found | {"measures": list(measures)} | changes
+
+
+GOODPUT = measure("goodput.per_s", 10.0, 12.5, "better", 1.0, "per_s")
+TTFT = measure("ttft_s.p99", 0.2, 0.3, "worse", 0.04)
+TPOT = measure("tpot_s.p99", 0.010, 0.009, "unclear", 0.002)
+SAME = measure("e2e_s.p99", 3.0, 3.0, "same")
+
+
+def test_who_has_more_goodput_is_the_headline() -> None:
+    read = body(render(compared(TTFT, GOODPUT)))
+    assert 'class="met"' in read
+    assert "new has 25 % more goodput</h1>" in read
+    worse = body(render(compared(measure("goodput.per_s", 10.0, 9.0, "worse", 0.5, "per_s"))))
+    assert "new has 10 % less goodput</h1>" in worse
+
+
+@pytest.mark.parametrize(
+    ("measures", "title"),
+    [
+        ((TTFT, SAME), "new is worse at 1 of 2 measures"),
+        ((TPOT, SAME), "No difference that chance could not have made"),
+        ((SAME,), "new is just like old"),
+        ((measure("ttft_s.p99", 0.2, 0.3, "unclear", None),), "new against old: one run each"),
+    ],
+)
+def test_without_a_difference_in_goodput_the_measures_are_counted(measures: Any, title: str) -> None:
+    assert f"{title}</h1>" in body(render(compared(*measures)))
+
+
+def test_better_is_to_the_right_and_has_a_mark_that_is_not_colour_alone() -> None:
+    (dots,) = figures(render(compared(GOODPUT, TTFT, TPOT, SAME)))["change"]["data"]
+    assert dots["x"] == pytest.approx([0.25, -0.5, 0.1, 0.0])  # a latency that rises by half is half worse
+    assert dots["marker"]["symbol"] == ["triangle-right", "triangle-left", "circle-open", "line-ns-open"]
+    # a tenth, two tenths and two tenths of A on either side
+    assert dots["error_x"]["array"] == pytest.approx([0.1, 0.2, 0.2, 0.0])
+    assert dots["error_x"]["arrayminus"] == pytest.approx([0.1, 0.2, 0.2, 0.0])
+
+
+def test_a_change_that_would_hide_all_others_is_drawn_at_the_edge_and_told_in_full() -> None:
+    page = render(compared(TPOT, measure("ttft_s.p99", 0.1, 1.0, "worse", 0.1)))
+    (dots,) = figures(page)["change"]["data"]
+    assert dots["x"] == pytest.approx([0.1, -1.0])
+    assert "+900.0%" in body(page)
+
+
+def test_what_else_differs_and_what_cannot_be_told_is_said() -> None:
+    page = compared(measure("ttft_s.p99", 0.2, 0.3, "unclear", None), warnings=["the two differ in their slo"])
+    read = body(render(page))
+    assert "The two differ in their slo." in read
+    assert "One run each has no interval" in read
+    assert "Both sides had the same load" in body(render(compared(GOODPUT)))
+
+
+def test_no_name_becomes_markup() -> None:
+    page = render(compared(GOODPUT, TTFT | {"label": HOSTILE}, a=HOSTILE, b=HOSTILE, warnings=[HOSTILE]))
+    assert "<img" not in body(page)
+    assert page.count("<script") == render(compared(GOODPUT, TTFT)).count("<script")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.parametrize("colour", [0, 1])
+def test_the_browser_draws_it_and_complains_of_nothing(tmp_path: Path, colour: int) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(compared(GOODPUT, TTFT, TPOT, SAME)), encoding="utf-8")
+    flags = ("--window-size=520,3000", f"--blink-settings=preferredColorScheme={colour}")
+    dom, console = opened(page, tmp_path / "profile", *flags)
+    assert console == ""
+    assert 'data-drawn="1"' in dom
+    assert dom.split('id="change"')[1].count('class="point"') == 4

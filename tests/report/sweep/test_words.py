@@ -1,0 +1,188 @@
+"""A sweep in words and on a page: the best points first, every point there, and no name that becomes markup."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve.report.sweep.page import render
+from simserve.report.sweep.words import sentence, short_names, table_rows
+from tests.report.test_browser import BROWSER, opened
+
+TENSOR = "cluster.pools.0.parallel.tensor"
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def point(number: int, **changes: Any) -> dict[str, Any]:
+    """A point that was run; `goodput`, `usd`, `ttft_s`, `tpot_s` and `attained` of its measures, or other keys."""
+    of = {"goodput": 8.0, "usd": 4.0, "ttft_s": 0.25, "tpot_s": 0.03, "attained": 0.995}
+    of |= {key: changes.pop(key) for key in list(changes) if key in of}
+    values = {
+        "goodput.per_s": of["goodput"],
+        "goodput.per_usd": of["goodput"] * 3600 / of["usd"],
+        "slo_attainment.frac": of["attained"],
+        "ttft_s.p99": of["ttft_s"],
+        "tpot_s.p99": of["tpot_s"],
+        "served_per_s": 9.0,
+        "output_tokens_per_s": 1800.0,
+    }
+    found = {
+        "point": number,
+        "values": {"gpu": "h100-sxm", TENSOR: number + 1},
+        "status": "finished",
+        "reason": None,
+        "n_seeds": 1,
+        "fleet": {"n_gpus": 1, "usd_per_hour": of["usd"], "kw": 0.7},
+        "saturated": False,
+        "meets_goal": True,
+        "measures": {key: {"value": value, "low": None, "high": None} for key, value in values.items()},
+    }
+    return found | changes
+
+
+def failed(number: int, reason: str = "tensor: must divide 32 heads") -> dict[str, Any]:
+    bare = {"status": "failed", "reason": reason, "n_seeds": 0, "fleet": None, "saturated": None}
+    return point(number, **bare, meets_goal=None, measures=None)
+
+
+def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    best = {"point": 0, "not_told_apart": None}
+    found = {
+        "version": "0.1.0",
+        "scenario": {"name": "chat", "seed": 0},
+        "keys": ["gpu", TENSOR],
+        "seeds": [0],
+        "goal_frac": 0.99,
+        "slo": {"ttft_s": 0.5},
+        "slo_classes": [],
+        "fronts": {"cost_goodput": [0], "ttft_tpot": [0]},
+        "best": {"per_usd": best, "goodput": best, "cheapest": {"point": 0}},
+        "points": list(points),
+    }
+    return found | changes
+
+
+def body(page: str) -> str:
+    """What is read, without scripts."""
+    return page[page.index("<main>") : page.index("</main>")].replace("\u00a0", " ")
+
+
+def figures(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert found
+    drawn: dict[str, Any] = json.loads(found[1])
+    return drawn
+
+
+def test_the_sentence_names_each_best_point_once_and_what_it_is_best_at() -> None:
+    best = {"per_usd": {"point": 0, "not_told_apart": [2]}, "goodput": {"point": 1, "not_told_apart": []}}
+    found = facts(
+        point(0), point(1, goodput=9.0, usd=8.0), point(2), best=best | {"cheapest": {"point": 0}}, seeds=[0, 1]
+    )
+    assert sentence(found) == (
+        "3 points of chat, 2 seeds each. Point 0 (gpu h100-sxm, tensor 1) has the most goodput for its price, "
+        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99 % of requests have "
+        "TTFT ≤ 500 ms, 4.00 dollars an hour; point 1 (gpu h100-sxm, tensor 2) has the most goodput, 9.00 requests/s "
+        "for 8.00 dollars an hour."
+    )
+
+
+def test_it_says_what_is_not_ranked_and_that_one_seed_may_be_luck() -> None:
+    said = sentence(facts(point(0), point(1, saturated=True), failed(2), failed(3)))
+    assert "Not ranked: 1 point is saturated and 2 points failed." in said
+    assert said.endswith("One seed cannot tell whether chance ranks them so; --replications 5 can.")
+
+
+def test_where_no_point_meets_the_slo_it_says_so() -> None:
+    best = {"per_usd": {"point": 0, "not_told_apart": None}, "goodput": {"point": 0, "not_told_apart": None}}
+    found = facts(point(0, attained=0.4), best=best | {"cheapest": None}, slo=None)
+    assert "; at no point do 99 % of requests meet their SLO." in sentence(found)
+    assert "No point meets the SLO" in render(found)
+
+
+def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> None:
+    bare = [point(number, goodput=float("nan"), attained=float("nan")) for number in (0, 1)]
+    found = facts(*bare, best=dict.fromkeys(("per_usd", "goodput", "cheapest")), slo={})
+    assert table_rows(found)[0][4:7] == ("requests/s", "tokens out/s", "state")
+    assert table_rows(found)[1][4:7] == ("9.00", "1,800", "–")
+    assert "Without an slo there is no goodput to rank them by." in sentence(found)
+    assert list(figures(render(found))) == ["latency"]
+    assert "give the scenario an slo" in body(render(found))
+    assert "Asked" not in body(render(found))
+
+
+def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last() -> None:
+    found = facts(failed(0), point(1, goodput=99.0, saturated=True), point(2, goodput=5.0), point(3, goodput=6.0))
+    rows = table_rows(found)
+    assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT")
+    assert [row[0] for row in rows[1:]] == ["3", "2", "1", "0"]
+    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5 %", "250 ms", "30.0 ms")
+    assert [row[6] for row in rows[3:]] == ["saturated", "failed"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "short"),
+    [
+        (["gpu", TENSOR], ["gpu", "tensor"]),
+        (["cluster.pools.0.replicas", "cluster.pools.1.replicas"], ["0.replicas", "1.replicas"]),
+        (["gpu", "cluster.pools.0.gpu"], ["gpu", "0.gpu"]),
+    ],
+)
+def test_keys_are_as_long_as_it_takes_to_tell_them_apart(keys: list[str], short: list[str]) -> None:
+    assert short_names(keys) == short
+
+
+def test_the_charts_have_every_point_and_the_front_with_its_numbers() -> None:
+    points = [point(0), point(1, goodput=9.0, usd=8.0), point(2, goodput=7.0, usd=8.0, saturated=True), failed(3)]
+    page = render(facts(*points, fronts={"cost_goodput": [0, 1], "ttft_tpot": [0]}))
+    cost = figures(page)["cost"]["data"]
+    assert (cost[0]["mode"], cost[0]["x"], cost[0]["y"]) == ("lines", [4.0, 8.0], [8.0, 9.0])
+    saturated, front = cost[1:]
+    assert (saturated["x"], saturated["y"]) == ([8.0], [7.0])
+    assert front["text"] == ["0", "1"]
+    assert front["hovertext"][1].startswith(
+        "<b>1: gpu h100-sxm, tensor 2</b><br>8.00 dollars an hour<br>goodput 9.00/s"
+    )
+
+
+def test_failed_points_with_one_reason_stand_together() -> None:
+    told = body(render(facts(point(0), failed(1), failed(2), failed(3, "too large"))))
+    assert "<li><strong>Points 1 and 2</strong>: tensor: must divide 32 heads</li>" in told
+    assert "<li><strong>Point 3</strong> (gpu h100-sxm, tensor 4): too large</li>" in told
+
+
+def test_the_intervals_of_seeds_are_drawn_and_do_not_go_below_nothing() -> None:
+    one = point(0)
+    one["measures"]["goodput.per_s"] |= {"low": -1.0, "high": 10.0}
+    front = figures(render(facts(one, point(1))))["cost"]["data"][-1]
+    assert (front["error_y"]["array"], front["error_y"]["arrayminus"]) == ([2.0], [8.0])
+
+
+def test_names_and_values_are_not_markup() -> None:
+    hostile = point(0, values={"gpu": HOSTILE, TENSOR: [HOSTILE]})
+    page = render(facts(hostile, failed(1, HOSTILE), scenario={"name": HOSTILE, "seed": 0}))
+    assert "<img" not in page.replace(page[page.index("<script>") : page.rindex("</script>")], "")
+    assert all("<img" not in said for said in figures(page)["cost"]["data"][-1]["hovertext"])
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--window-size=1280,3000", "--blink-settings=preferredColorScheme=1"),
+        ("--window-size=500,5000", "--blink-settings=preferredColorScheme=0"),
+    ],
+    ids=["light and wide", "dark and narrow"],
+)
+def test_the_browser_draws_both_fronts_and_complains_of_nothing(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    page = tmp_path / "report.html"
+    points = [point(0), point(1, goodput=9.0, usd=8.0, ttft_s=2.0), point(2, saturated=True), failed(3)]
+    page.write_text(render(facts(*points, fronts={"cost_goodput": [0, 1], "ttft_tpot": [0, 1]})), encoding="utf-8")
+    assert page.stat().st_size < 6_000_000
+    dom, console = opened(page, tmp_path / "profile", *flags)
+    assert console == ""
+    assert 'data-drawn="2"' in dom
+    for name in ("cost", "latency"):
+        assert dom.split(f'id="{name}"')[1].split('class="card"')[0].count('class="js-line"') >= 1

@@ -1,0 +1,28 @@
+"""The search for a capacity where only classes have targets."""
+
+from simserve.report.capacity.rate import sentence
+from simserve.scenario import Scenario
+from simserve.study.capacity.facts import capacity_facts
+from simserve.study.capacity.question import Question
+from simserve.study.capacity.rate import Unbounded, find_capacity
+
+FIXED = {"kind": "fixed", "prompt_tokens": 50, "output_tokens": 5}
+
+
+def test_loads_are_held_against_the_targets_of_classes() -> None:
+    data = {
+        "schema": "simserve/1",
+        "model": "llama-3.1-8b",
+        "gpu": "h100-sxm",
+        "workload": {
+            "arrivals": {"kind": "poisson", "rate_per_s": 10},
+            "lengths": FIXED,
+            "n_requests": 200,
+            "classes": {"chat": {"share": 1.0}},
+        },
+        "slo": {"classes": {"chat": {"ttft_s": 1e-6}}},
+    }
+    found = find_capacity(Question(Scenario.from_dict(data), 0.99, 0.1))
+    assert isinstance(found, Unbounded)
+    assert not found.is_met
+    assert "99 % of requests have what the SLO of their class asks" in sentence(capacity_facts(found))

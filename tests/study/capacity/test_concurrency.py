@@ -1,0 +1,84 @@
+"""How many clients a closed loop may have."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import load_scenario
+from simserve.errors import SimserveError
+from simserve.scenario import Scenario
+from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.concurrency import study, study_concurrency, with_clients
+from simserve.study.capacity.question import Question
+from simserve.tables.files import plain
+from tests.cli.scenarios import write_scenario
+from tests.study.served import runs_at
+
+
+def loop(folder: Path, concurrency: int = 4, n_requests: int = 60) -> Scenario:
+    client = {"client": {"kind": "closed_loop", "concurrency": concurrency}, "n_requests": n_requests}
+    lengths = {"lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}}
+    return load_scenario(write_scenario(folder, workload=client | lengths))
+
+
+def found(folder: Path, most: float, own: int, limit: int = 1000) -> dict[str, Any]:
+    question = Question(loop(folder), 0.99, 0.03)
+    runs = runs_at({"ttft_s": lambda n: 0.0 if n <= most else min(0.5, 0.02 * n / most)})
+    facts: dict[str, Any] = plain(study(question, runs, Axis(own, 1, limit, is_whole=True)).facts)
+    return facts
+
+
+@pytest.mark.parametrize("own", [1, 3, 64])
+@pytest.mark.parametrize("most", [1, 2, 7, 33, 49])
+def test_it_finds_the_highest_whole_number_that_holds(tmp_path: Path, own: int, most: int) -> None:
+    answer = found(tmp_path, most, own)["answer"]
+    assert answer["concurrency"]["value"] == most
+    assert answer["served_per_s"] == 9.0 * most
+    assert answer["output_tokens_per_s"] == 900.0 * most
+    assert answer["per_gpu_s"]["value"] == 9.0 * most
+    assert answer["clients_per_gpu"] == most
+
+
+def test_a_large_number_is_found_to_a_fiftieth(tmp_path: Path) -> None:
+    facts = found(tmp_path, 700, 4)
+    assert facts["answer"]["concurrency"]["value"] == pytest.approx(700, rel=0.02)
+    assert all(point["concurrency"] == point["scale"] for point in facts["points"])
+
+
+def test_where_every_number_holds_it_says_where_it_stopped(tmp_path: Path) -> None:
+    facts = found(tmp_path, 10**9, 4, limit=300)
+    assert (facts["answer"], facts["state"], facts["stopped_at"]["scale"]) == (None, "every load", 300)
+
+
+def test_where_not_even_one_client_is_served_well_it_says_so(tmp_path: Path) -> None:
+    facts = found(tmp_path, 0.5, 4)
+    assert (facts["answer"], facts["state"], facts["stopped_at"]["scale"]) == (None, "no load", 1)
+
+
+def test_a_real_loop_has_an_answer(tmp_path: Path) -> None:
+    scenario = load_scenario(
+        write_scenario(tmp_path, workload=loop(tmp_path).to_dict()["workload"], slo={"tpot_s": 0.0095})
+    )
+    facts = plain(study_concurrency(Question(scenario, 0.9, 0.5)).facts)
+    n = facts["answer"]["concurrency"]["value"]
+    by_n = {point["concurrency"]: point["attained_frac"] for point in facts["points"]}
+    assert by_n[n] >= 0.9 > by_n[n + 1]
+    assert facts["asked"] == "concurrency"
+
+
+def test_each_client_should_ask_often(tmp_path: Path) -> None:
+    assert found(tmp_path, 6, 4)["answer"]["enough_turns"]  # 60 requests
+    assert not found(tmp_path, 7, 4)["answer"]["enough_turns"]
+
+
+def test_requests_that_come_by_themselves_have_no_concurrency(tmp_path: Path) -> None:
+    with pytest.raises(SimserveError, match="tiny: workload: needs a closed loop to search over"):
+        study_concurrency(Question(load_scenario(write_scenario(tmp_path)), 0.99, 0.03))
+
+
+def test_only_the_clients_change(tmp_path: Path) -> None:
+    before, after = loop(tmp_path).to_dict(), with_clients(loop(tmp_path), 9).to_dict()
+    assert after["workload"]["client"].pop("concurrency") == 9
+    before["workload"]["client"].pop("concurrency")
+    assert after == before

@@ -1,0 +1,22 @@
+"""Goals as people say them."""
+
+import pytest
+
+from simserve.errors import SimserveError
+from simserve.study.capacity.question import goal_from
+
+
+@pytest.mark.parametrize(
+    ("said", "frac"),
+    [("0.99", 0.99), (".9", 0.9), ("p90", 0.9), ("P99", 0.99), ("p99.9", 0.999), ("99.9 %", 0.999), ("99%", 0.99)],
+)
+def test_a_goal_is_a_share_or_a_percentile(said: str, frac: float) -> None:
+    assert goal_from(said) == frac
+
+
+@pytest.mark.parametrize("said", ["", "99", "1", "0", "p100", "p0", "best", "-0.5", "p", "0.99999", "nan", "1e-1"])
+def test_what_is_neither_is_refused_with_a_way_out(said: str) -> None:
+    with pytest.raises(
+        SimserveError, match=r"--goal: must be a share from 0.01 to 0.9999, or a percentile .*; try p99"
+    ):
+        goal_from(said)

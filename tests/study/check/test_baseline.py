@@ -1,0 +1,130 @@
+"""A baseline's file is small, can be read in a diff, and is refused unless it is whole and of this schema."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve.errors import OutputError
+from simserve.study.check.baseline import Baseline, Crowd, Load, Rate, check_place, read_baseline, write_baseline
+
+
+def load(scale: float, n_met: tuple[int, ...]) -> Load:
+    return Load(
+        scale=scale, n_met=n_met, n_arrived=(200,) * len(n_met), facts={"by_slo": {"ttft_s": 0.99}, "parts": {}}
+    )
+
+
+def baseline(n_seeds: int = 40) -> Baseline:
+    return Baseline(
+        schema_="simserve-check/1",
+        simserve="0.1.0",
+        goal_frac=0.99,
+        goodput_per_s=Rate(value=10.0, low=9.0, high=11.0),
+        scenario={"name": "tiny", "slo": {"ttft_s": 0.5}},
+        first_seed=3,
+        crowd=Crowd(above=12.0, frac=(0.01,) * n_seeds),
+        loads=(load(0.9, (99,) * n_seeds), load(1.1, tuple(range(60, 60 + n_seeds)))),
+    )
+
+
+def changed(folder: Path, **changes: Any) -> Path:
+    file = folder / "base.json"
+    write_baseline(file, baseline())
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return file
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "base.json"
+    write_baseline(file, baseline())
+    assert read_baseline(file) == baseline()
+    write_baseline(file, baseline(64))  # over an earlier one
+    assert read_baseline(file).n_seeds == 64
+
+
+def test_numbers_of_seeds_stand_in_few_lines() -> None:
+    lines = baseline().to_text().splitlines()
+    assert len(lines) < 70
+    assert "        60, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 71, 72, 73, 74, 75," in lines
+    assert max(map(len, lines)) <= 120
+
+
+def test_the_first_seeds_are_a_curve_of_their_own() -> None:
+    found = baseline().curve(32)
+    assert found.scales == (0.9, 1.1)
+    assert found.seeds == tuple(range(3, 35))
+    assert np.array_equal(found.n_met[1], np.arange(60, 92))
+
+
+def test_it_may_be_asked_after_as_many_seeds_as_it_has() -> None:
+    assert [baseline(n).looks for n in (20, 40, 64)] == [(20,), (32, 40), (32, 64)]
+
+
+def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        OutputError, match=r"base.json: there is no such baseline; write it with --update and commit it"
+    ):
+        read_baseline(tmp_path / "base.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must be whole JSON"),
+        (baseline().to_text()[:1000], "must be whole JSON, got: "),
+        ("[1]", "must be a JSON object, got list"),
+        ("\x00\xff", "must be whole JSON"),
+    ],
+)
+def test_half_a_file_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "base.json"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(OutputError, match=told):
+        read_baseline(file)
+
+
+def test_another_schema_is_named_with_the_version_that_wrote_it(tmp_path: Path) -> None:
+    told = (
+        r'schema: must be simserve-check/1, got "simserve-check/2", written by simserve 0.1.0; make it again with --upd'
+    )
+    with pytest.raises(OutputError, match=told):
+        read_baseline(changed(tmp_path, schema="simserve-check/2"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"goal_frac": 1.5}, "goal_frac: must be as `simserve check --update` writes it, got: Input should be less"),
+        ({"loads": []}, "loads.0: "),
+        ({"first_seed": "0"}, "first_seed: "),
+        ({"more": 1}, "more: "),
+        ({"crowd": {"above": 1.0, "frac": [0.1]}}, "n_met, n_arrived and crowd.frac must have a number for each"),
+        ({"loads": [each.model_dump() for each in reversed(baseline().loads)]}, "the first load must be the lower one"),
+    ],
+)
+def test_what_no_update_writes_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=told):
+        read_baseline(changed(tmp_path, **changes))
+
+
+def test_more_that_met_the_slo_than_came_is_refused(tmp_path: Path) -> None:
+    loads = [each.model_dump() for each in baseline().loads]
+    loads[0]["n_met"] = [201] * 40
+    with pytest.raises(OutputError, match="n_met must not be more than n_arrived"):
+        read_baseline(changed(tmp_path, loads=loads))
+
+
+def test_a_slip_does_not_write_over_a_scenario(tmp_path: Path) -> None:
+    file = tmp_path / "chat.yaml"
+    file.write_text("schema: simserve/1\n")
+    with pytest.raises(OutputError, match="must be a baseline or not be there, got another file; remove it or name"):
+        write_baseline(file, baseline())
+    assert file.read_text() == "schema: simserve/1\n"
+
+
+def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match="must lie in a folder that is there"):
+        check_place(tmp_path / "no" / "base.json")

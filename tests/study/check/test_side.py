@@ -1,0 +1,110 @@
+"""A side finds the loads that its goal lies between, whatever it is that runs."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve import Scenario, load_scenario
+from simserve.study.check import side as side_module
+from simserve.study.check.gate import Curve
+from simserve.study.check.side import Boundless, Grid, Side
+from simserve.study.load_scale import at_scale
+from tests.cli.scenarios import write_scenario
+
+GOAL = 0.99
+N_ARRIVED = 10_000
+RATE_PER_S = 8.0
+"""Of the scenario itself."""
+
+
+class Server:
+    """Stands in for simulations: misses 1 % at `capacity`, and e^steepness times that where the load is e times it."""
+
+    def __init__(self, capacity: float, steepness: float) -> None:
+        self.capacity = capacity
+        self.steepness = steepness
+        self.n_runs = 0
+
+    def replicate(self, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
+        return [[self._run(each, seed) for seed in seeds] for each in scenarios]
+
+    def _run(self, scenario: Scenario, seed: int) -> dict[str, Any]:
+        self.n_runs += 1
+        assert scenario.workload.arrivals is not None
+        scale = scenario.workload.arrivals["rate_per_s"] / RATE_PER_S
+        odds = math.exp(min(self.steepness * math.log(scale / self.capacity), 30.0)) / 99
+        n_missed = min(round(N_ARRIVED * odds / (1 + odds)) + seed % 2, N_ARRIVED)
+        return {"slo_attainment": {"n_met": N_ARRIVED - n_missed, "n_arrived": N_ARRIVED}}
+
+
+def side(folder: Path, monkeypatch: pytest.MonkeyPatch, server: Server) -> Side:
+    monkeypatch.setattr(side_module, "replicate", server.replicate)
+    return Side(load_scenario(write_scenario(folder)), GOAL)
+
+
+def test_loads_of_a_grid_are_a_ratio_apart() -> None:
+    grid = Grid.around(2.0, 1.08)
+    assert (grid.scale(0), grid.scale(1)) == (1.925, 2.078)
+    assert grid.scale(2) == pytest.approx(2.078 * 1.0795, rel=1e-3)
+    assert grid.at(-1).scale(1) == grid.scale(0)
+
+
+@pytest.mark.parametrize("capacity", [0.05, 0.93, 1.0, 7.3])
+def test_a_grid_is_found_wherever_the_goal_lies(
+    capacity: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = side(tmp_path, monkeypatch, Server(capacity, 17)).find_grid()
+    assert isinstance(found, Grid)
+    assert found.below < capacity < found.above == pytest.approx(1.08 * found.below, rel=1e-3)
+
+
+def test_where_misses_rise_steeply_the_loads_are_nearer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = side(tmp_path, monkeypatch, Server(1.3, 300)).find_grid()
+    assert isinstance(found, Grid)
+    assert found.below < 1.3 < found.above < 1.02 * found.below
+
+
+@pytest.mark.parametrize("lost_frac", [0.0, 0.05, 0.3, -0.4])
+def test_what_was_lost_is_found_near_and_far(lost_frac: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = side(tmp_path, monkeypatch, Server(1 - lost_frac, 17)).curve(Grid.around(1.0, 1.08), 32)
+    assert isinstance(found, Curve)
+    assert math.exp(found.log_root(GOAL)) == pytest.approx(1 - lost_frac, rel=0.003)
+
+
+def test_no_more_is_run_than_two_loads_where_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(1.0, 17)
+    asked = side(tmp_path, monkeypatch, server)
+    asked.curve(Grid.around(1.0, 1.08), 32)
+    assert server.n_runs == 64
+    asked.curve(Grid.around(1.0, 1.08), 64)
+    assert server.n_runs == 128  # those that were run are kept
+
+
+@pytest.mark.parametrize(("capacity", "is_met"), [(1e9, True), (1e-9, False)])
+def test_where_every_load_holds_or_none_it_says_so(
+    capacity: float, is_met: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = side(tmp_path, monkeypatch, Server(capacity, 17)).curve(Grid.around(1.0, 1.08), 32)
+    assert isinstance(found, Boundless)
+    assert found.is_met == is_met
+
+
+def test_what_is_like_the_baseline_is_read_off_the_same_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = Grid.around(0.8, 1.08)  # far from where the goal lies
+    scales = grid.below, grid.above
+    counts = [
+        [run["slo_attainment"] for run in Server(1.0, 17).replicate([at], range(3, 35))[0]]
+        for at in (at_scale(load_scenario(write_scenario(tmp_path)), scale) for scale in scales)
+    ]
+    met, arrived = (np.array([[each[key] for each in row] for row in counts]) for key in ("n_met", "n_arrived"))
+    asked = side(tmp_path, monkeypatch, Server(1.0, 17))
+    alike = asked.curve(grid, 32, like=Curve(scales, met, arrived, tuple(range(3, 35))))
+    assert isinstance(alike, Curve)
+    assert alike.scales == scales
+    other = asked.curve(grid, 32)
+    assert isinstance(other, Curve)
+    assert other.scales[0] > 0.9

@@ -1,0 +1,92 @@
+"""Comparisons find what differs, and do not find what does not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from simserve import Scenario, load_scenario, simulate
+from simserve.errors import SimserveError
+from simserve.study.compare.compare import Side, compare, read_side
+from simserve.study.compare.comparison import Comparison, Difference, compare_benchmarks
+from tests.cli.scenarios import write_scenario
+
+SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
+
+
+def tiny(folder: Path, n_requests: int = 40, **changes: Any) -> Scenario:
+    """Short requests on one H100."""
+    loaded = load_scenario(write_scenario(folder, **changes), overrides=[f"workload.n_requests={n_requests}"])
+    return loaded
+
+
+def differences(found: Comparison) -> dict[str, Difference]:
+    return {each.measure.key: each for each in found.differences}
+
+
+def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
+    scenario = tiny(tmp_path)
+    found = compare(Side("a", scenario), Side("b", scenario), n_replications=3)
+    assert {each.verdict for each in found.differences} == {"same"}
+    assert found.warnings == ()
+
+
+def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_path: Path) -> None:
+    a, b = tiny(tmp_path), tiny(tmp_path, 50, **SLOWER)
+    found = compare(Side("a", a), Side("b", b), n_replications=3)
+    told = differences(found)
+    assert {told[key].verdict for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
+    assert found.warnings == ("the two differ in their workload, so not only the servers are compared",)
+
+
+def test_runs_of_the_same_requests_are_compared_request_by_request(tmp_path: Path) -> None:
+    a, b = simulate(tiny(tmp_path, 800)), simulate(tiny(tmp_path, 800, **SLOWER))
+    found = compare(Side("a", a), Side("b", b))
+    assert "the same requests on both sides" in found.how
+    tpot = differences(found)["tpot_s.mean"]
+    requests = b.requests.tpot_s.mean() - a.requests.tpot_s.mean()
+    assert tpot.gap.value == pytest.approx(requests)
+    assert tpot.gap.low <= requests <= tpot.gap.high
+    assert tpot.verdict == "worse"
+    other = simulate(tiny(tmp_path, 800, seed=11))
+    unpaired = differences(compare(Side("a", a), Side("b", other)))["tpot_s.mean"]
+    paired_width, width = (each.gap.high - each.gap.low for each in (tpot, unpaired))
+    assert paired_width < width
+    assert unpaired.verdict == "unclear"
+
+
+def test_a_short_run_has_no_interval(tmp_path: Path) -> None:
+    found = compare(Side("a", simulate(tiny(tmp_path))), Side("b", simulate(tiny(tmp_path, **SLOWER))))
+    assert {each.gap.has_interval for each in found.differences} == {False}
+    assert {each.verdict for each in found.differences} <= {"unclear", "same"}
+
+
+def test_a_scenario_is_held_against_a_run_with_the_seed_of_that_run(tmp_path: Path) -> None:
+    scenario = tiny(tmp_path, 800)
+    run = simulate(scenario.model_copy(update={"seed": 8}))
+    assert {each.verdict for each in compare(Side("a", run), Side("b", scenario)).differences} == {"same"}
+
+
+def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
+    measured = {"mean_ttft_ms": 40.0, "p99_ttft_ms": 90.0, "request_throughput": 8.0, "completed": 100, "duration": 9}
+    predicted = {"mean_ttft_ms": 44.0, "request_throughput": 8.0, "completed": 100, "std_ttft_ms": 3.0}
+    told = differences(compare_benchmarks(("measured", "predicted"), measured, predicted))
+    assert list(told) == ["mean_ttft_ms", "request_throughput"]
+    assert told["mean_ttft_ms"].frac == pytest.approx(0.1)
+    assert told["mean_ttft_ms"].a == pytest.approx(0.04)
+
+
+def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> None:
+    scenario = tiny(tmp_path)
+    measured = tmp_path / "measured.json"
+    measured.write_text(json.dumps(simulate(scenario).vllm_bench))
+    found = compare(read_side(measured), Side("b", scenario))
+    assert {each.frac for each in found.differences if each.a} == {0.0}
+
+
+def test_other_json_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "other.json"
+    file.write_text('{"a": 1}')
+    with pytest.raises(SimserveError, match=r"other\.json: must be a scenario, a folder of results, or the JSON"):
+        read_side(file)

@@ -1,0 +1,237 @@
+"""A sweep runs what is not finished, all points with the same seeds, and says what came of each."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from simserve.errors import InvariantError, SimserveError
+from simserve.scenario.loader import Template
+from simserve.simulate import simulate
+from simserve.study.measures import MEASURES
+from simserve.study.processes import Answers, Lost, Task, Work
+from simserve.study.sweep import run as sweep_run
+from simserve.study.sweep.facts import sweep_facts
+from simserve.study.sweep.folder import check_sweep_folder, withdraw, write_sweep
+from simserve.study.sweep.journal import open_journal
+from simserve.study.sweep.points import grid, parse_axis, resolved
+from simserve.study.sweep.run import run_row, task_of
+from simserve.study.sweep.sweep import Question, Sweep, check_any, n_foreign, n_left, n_runs, run_sweep
+from tests.cli.scenarios import write_scenario
+
+REPLICAS = "cluster.pools.0.replicas"
+TENSOR = "cluster.pools.0.parallel.tensor"
+
+
+def question(folder: Path, *axes: str, n_seeds: int = 1, **changes: Any) -> Question:
+    template = Template.of(write_scenario(folder, **changes))
+    return Question(resolved(template, grid([parse_axis(text) for text in axes], [], n_seeds)), n_seeds)
+
+
+class Here:
+    """A runner that works in this process, and remembers what it ran."""
+
+    def __init__(self, lose: Sequence[int] = (), stop_after: float = math.inf) -> None:
+        self.ran: list[tuple[int, int]] = []
+        self._lose = lose
+        self._stop_after = stop_after
+
+    def __call__(self, work: Work, tasks: Sequence[Task]) -> Answers:
+        return self._answers(work, tasks)
+
+    def _answers(self, work: Work, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+        for place, task in reversed(list(enumerate(tasks))):  # in no order that anybody may count on
+            if len(self.ran) >= self._stop_after:
+                raise KeyboardInterrupt
+            self.ran.append((task[0]["cluster"]["pools"][0]["replicas"], task[1]))
+            yield place, Lost("gone") if place in self._lose else work(task)
+
+
+def swept(folder: Path, asked: Question, runner: Here) -> Sweep:
+    with open_journal(folder / "out") as journal:
+        return run_sweep(asked, journal, runner)
+
+
+def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -> None:
+    runner = Here()
+    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2), runner)
+    assert sorted(runner.ran) == [(1, 3), (1, 4), (2, 3), (2, 4)]
+    assert [[row["seed"] for row in rows] for rows in found.rows] == [[3, 4], [3, 4]]
+
+
+def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
+    asked = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2)
+    row = swept(tmp_path, asked, Here()).rows[1][1]
+    scenario = asked.points[1].scenario
+    assert scenario is not None
+    summary = simulate(scenario.model_copy(update={"seed": 4})).summary
+    assert [row[measure.key] for measure in MEASURES] == [measure.of(summary) for measure in MEASURES]
+    assert (row["n_gpus"], row["usd_per_hour"], row["kw"], row["saturated"]) == (2, 8.0, 1.4, False)
+    assert row["goodput.per_gpu_s"] == row["goodput.per_s"] / 2
+    assert row["busy_frac"] == summary["busy_frac"]
+
+
+def test_nothing_that_is_finished_is_run_again_and_nothing_is_left_out(tmp_path: Path) -> None:
+    asked = question(tmp_path, f"{REPLICAS}=1..3", n_seeds=2)
+    first = Here(stop_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        swept(tmp_path, asked, first)
+    second = Here()
+    found = swept(tmp_path, asked, second)
+    assert len(first.ran) == 4
+    assert sorted(first.ran + second.ran) == [(n, seed) for n in (1, 2, 3) for seed in (3, 4)]
+    assert _but_for_times(found) == _but_for_times(swept(tmp_path / "afresh", asked, Here()))
+
+
+def _but_for_times(found: Sweep) -> list[list[dict[str, Any]]]:
+    return [[{key: value for key, value in row.items() if key != "wall_s"} for row in rows] for rows in found.rows]
+
+
+def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> None:
+    swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    runner = Here()
+    swept(tmp_path, question(tmp_path, f"{REPLICAS}=1..3", n_seeds=2), runner)
+    assert sorted(runner.ran) == [(1, 4), (2, 4), (3, 3), (3, 4)]
+
+
+def test_runs_of_another_scenario_are_counted_and_left_alone(tmp_path: Path) -> None:
+    swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    other = question(tmp_path, f"{REPLICAS}=1,2", kv_dtype="fp8")
+    with open_journal(tmp_path / "out") as journal:
+        assert (n_runs(other), n_left(other, journal), n_foreign(other, journal)) == (2, 2, 2)
+        run_sweep(other, journal, Here())
+        assert (n_left(other, journal), n_foreign(other, journal)) == (0, 2)
+
+
+def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
+    runner = Here()
+    found = swept(tmp_path, question(tmp_path, "name=a,b"), runner)
+    assert len(runner.ran) == 1
+    assert found.rows[0] == found.rows[1]
+
+
+def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
+    swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    told: list[tuple[int, int]] = []
+    with open_journal(tmp_path / "out") as journal:
+        run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: told.append((n, of)))
+    assert told == [(2, 4), (3, 4), (4, 4)]
+
+
+def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Path) -> None:
+    asked = question(tmp_path, f"{REPLICAS}=1,2")
+    found = swept(tmp_path, asked, Here(lose=[1]))
+    assert [rows[0]["status"] for rows in found.rows] == ["finished", "failed"]
+    assert found.rows[1][0]["reason"] == "gone"
+    runner = Here()
+    assert [rows[0]["status"] for rows in swept(tmp_path, asked, runner).rows] == ["finished", "finished"]
+    assert runner.ran == [(2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "is_final"),
+    [
+        (SimserveError("a.csv: row 3:\n  nonsense"), "a.csv: row 3: nonsense", True),
+        (MemoryError(), "out of memory", False),
+        (
+            InvariantError("blocks", 3, 4, 1.5),
+            "a bug in simserve, please report it: InvariantError: blocks: 3 != 4",
+            False,
+        ),
+    ],
+)
+def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str, is_final: bool
+) -> None:
+    def fail(_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(sweep_run, "simulate", fail)
+    row = run_row(task_of(question(tmp_path, f"{REPLICAS}=1").first, 0))
+    assert row["reason"].startswith(said)
+    assert (row["status"], row["is_final"]) == ("failed", is_final)
+
+
+def test_where_every_run_fails_there_is_no_answer_but_the_reasons(tmp_path: Path) -> None:
+    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here(lose=[0, 1]))
+    with pytest.raises(SimserveError, match=r"all 2 runs failed\ngone"):
+        check_any(found)
+
+
+def test_the_table_has_a_row_a_point_and_seed_with_keys_as_columns_and_nulls_where_a_point_failed(
+    tmp_path: Path,
+) -> None:
+    asked = question(tmp_path, f"{TENSOR}=1,3", "cluster.router=random,{kind: round_robin}", n_seeds=2)
+    found = swept(tmp_path, asked, Here())
+    write_sweep(tmp_path / "out", found, sweep_facts(found), "<html>")
+    table = pq.read_table(tmp_path / "out" / "sweep.parquet")
+    rows = table.to_pylist()
+    assert [(row["point"], row[TENSOR], row["seed"]) for row in rows] == [
+        (point, 1 if point < 2 else 3, seed) for point in range(4) for seed in (3, 4)
+    ]
+    assert [row["cluster.router"] for row in rows[:4]] == [
+        "random",
+        "random",
+        "{kind: round_robin}",
+        "{kind: round_robin}",
+    ]
+    assert [row["status"] for row in rows] == ["finished"] * 4 + ["failed"] * 4
+    assert rows[0]["reason"] is None
+    assert "32 attention heads" in rows[-1]["reason"]
+    assert {rows[-1][name] for name in ("ttft_s.p99", "saturated", "n_gpus", "usd_per_hour", "wall_s")} == {None}
+    assert (rows[0]["saturated"], rows[0]["n_gpus"], rows[0]["usd_per_hour"]) == (False, 1, 4.0)
+    assert table.schema.metadata[b"simserve.schema"] == b"simserve/1"
+    assert table.schema.field("ttft_s.p99").metadata == {b"unit": b"s"}
+    assert {measure.key for measure in MEASURES} <= set(table.column_names)
+
+
+def test_nothing_looks_complete_until_it_is(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
+    write_sweep(out, found, sweep_facts(found), "<html>")
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}
+    withdraw(out)
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
+
+
+def test_what_a_killed_sweep_was_writing_is_taken_away_and_a_strangers_file_is_not(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "sweep.jsonl").touch()
+    (out / ".sweep.parquet.123.partial").touch()
+    check_sweep_folder(out)
+    assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
+    (out / "mine.txt").touch()
+    with pytest.raises(SimserveError, match=r"got mine\.txt"):
+        check_sweep_folder(out)
+    (out / "sweep.jsonl").unlink()
+    with pytest.raises(SimserveError, match=r"got mine\.txt"):
+        check_sweep_folder(out)
+    assert (out / "mine.txt").exists()
+
+
+def test_a_disk_that_is_full_at_the_end_leaves_no_mark_and_keeps_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("simserve.tables.parquet.write_table", refuse)
+    with pytest.raises(SimserveError, match="No space left on device; free space or permit it"):
+        write_sweep(tmp_path / "out", found, sweep_facts(found), "<html>")
+    assert not (tmp_path / "out" / "sweep.parquet").exists()
+    assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 2
+
+
+def test_rows_survive_the_way_through_the_journal_to_the_bit(tmp_path: Path) -> None:
+    asked = question(tmp_path, f"{REPLICAS}=1,2")
+    first = swept(tmp_path, asked, Here())
+    assert swept(tmp_path, asked, Here()).rows == first.rows
+    assert all(isinstance(row["ttft_s.p99"], float) and not np.isnan(row["ttft_s.p99"]) for (row,) in first.rows)

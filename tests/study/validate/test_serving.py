@@ -1,0 +1,145 @@
+"""Serving runs of real servers: read, replayed as their campaign ran them, and held against what was measured."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from simserve.errors import CalibrationError
+from simserve.study.validate.host_fit import DOOR, STEP, fit_host
+from simserve.study.validate.serving import CAMPAIGNS, Point, ServingRow, catalog_model, read_rows, replay, scenario_of
+from simserve.study.validate.validate import by, errors, validate, worst
+
+AIC = CAMPAIGNS["aiconfigurator"]
+HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
+ROWS = Path(__file__).resolve().parents[3] / "shared" / "data" / "serving" / "h100_serving.csv"
+
+
+def row(**changes: Any) -> ServingRow:
+    given: dict[str, Any] = {
+        "engine": "vllm",
+        "engine_version": "0.12.0",
+        "gpu": "h100-sxm",
+        "model": "llama-3.1-8b",
+        "weight_dtype": "bf16",
+        "tp": 1,
+        "isl": 256,
+        "osl": 16,
+        "concurrency": 4,
+        "ttft_s": 0.05,
+        "tpot_s": 0.008,
+    }
+    return ServingRow(**(given | changes))
+
+
+def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(HEAD + "vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,2,1024,128,8,50.5,7.25\n")
+    assert read_rows(path) == [row(tp=2, isl=1024, osl=128, concurrency=8, ttft_s=0.0505, tpot_s=0.00725)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must hold serving runs, got none"),
+        ("engine,gpu\nvllm,h100\n", "columns engine_version, model, weight_dtype"),
+        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,x,1,1,1,1,1\n", "rows.csv:2: must be numbers"),
+        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,0,1,1,1\n", "rows.csv:2: osl must be positive"),
+        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n", "rows.csv:2: no such model in the catalog"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(text)
+    with pytest.raises(CalibrationError) as error:
+        read_rows(path)
+    assert said in str(error.value)
+
+
+def test_checkpoints_of_one_shape_are_one_model() -> None:
+    assert catalog_model("Qwen/Qwen3-32B-FP8") == "qwen3-32b"
+    assert catalog_model("meta-llama/Llama-3.1-8B-Instruct") == "llama-3.1-8b"
+
+
+def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> None:
+    scenario = scenario_of(row(), AIC)
+    assert scenario.workload.n_requests == 40
+    assert scenario.workload.client == {"kind": "closed_loop", "concurrency": 4}
+    scheduler = scenario.cluster.pools[0].scheduler
+    assert scheduler is not None
+    assert scheduler["max_num_batched_tokens"] == 256 + 4 + 1500
+    spread = scenario_of(row(isl=1000), CAMPAIGNS["inferencemax"])
+    assert spread.workload.lengths is not None
+    assert spread.workload.lengths["prompt_tokens"] == [800, 1000]
+    assert spread.kv_dtype == "fp8"
+    own = scenario_of(row(knobs={"max_num_batched_tokens": 512}), AIC).cluster.pools[0].scheduler
+    assert own is not None
+    assert own["max_num_batched_tokens"] == 512
+
+
+def test_errors_are_signed_shares_of_what_was_measured() -> None:
+    points = [Point(row(tp=tp), 0.05 * ratio, 0.008, 10**6) for tp, ratio in ((1, 1.1), (1, 0.7), (2, 1.0))]
+    found = errors(points, "ttft")
+    assert found.n == 3
+    assert found.mape_frac == pytest.approx(0.4 / 3)
+    assert found.bias_frac == pytest.approx(-0.2 / 3)
+    assert found.median_frac == pytest.approx(0.1)
+    assert found.interval is not None
+    assert found.interval[0] <= found.mape_frac <= found.interval[1]
+    assert errors(points[:2], "ttft").interval is None  # one group says nothing of others
+    assert worst(points, "ttft", 1) == [points[1]]
+    assert list(by(points, lambda each: str(each.tp))) == ["1", "2"]
+
+
+def test_a_run_that_does_not_fit_the_cache_is_known_as_such() -> None:
+    assert Point(row(), 1.0, 1.0, 4 * (256 + 16) - 1).is_limited_by_memory
+    assert not Point(row(), 1.0, 1.0, 4 * (256 + 16)).is_limited_by_memory
+
+
+def test_constants_are_found_again_from_the_runs_they_made() -> None:
+    true = {"step_host_s": 4e-3, "request_host_s": 8e-5, "gap_s": 3e-6, "busy_compute_frac": 0.8}
+    shapes = [(256, 24, 2), (256, 24, 24), (2048, 12, 8), (2048, 12, 16)]
+    short = replace(AIC, requests_per_client=3)
+    made = replay([row(isl=isl, osl=osl, concurrency=c) for isl, osl, c in shapes], short, {**_door(), **true})
+    rows = [row(**_shape(point), ttft_s=point.ttft_s, tpot_s=point.tpot_s) for point in made]
+    found = fit_host(rows, short)
+    assert found.n_rows == 4
+    assert found.tpot_mape_frac < 0.01
+    assert found.ttft_mape_frac < 0.05
+    assert found.constants.keys() == STEP.keys() | DOOR.keys()
+
+
+def _door() -> dict[str, float]:
+    return {name: start for name, (start, _, _) in DOOR.items()}
+
+
+def _shape(point: Point) -> dict[str, int]:
+    return {"isl": point.row.isl, "osl": point.row.osl, "concurrency": point.row.concurrency}
+
+
+def test_a_group_is_predicted_by_constants_fitted_to_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    from simserve.study.validate import validate as module
+
+    fitted_to: list[set[int]] = []
+
+    class Fitted:
+        constants: ClassVar[dict[str, float]] = {}
+
+    def remember(rows: list[ServingRow], campaign: Any) -> Fitted:
+        fitted_to.append({each.tp for each in rows})
+        return Fitted()
+
+    monkeypatch.setattr(module, "fit_host", remember)
+    result = validate([row(tp=1), row(tp=2), row(tp=4)], AIC, leave_out=True)
+    assert fitted_to == [{2, 4}, {1, 4}, {1, 2}]
+    assert [point.row.tp for point in result.left_out] == [1, 2, 4]
+
+
+@pytest.mark.skipif(not ROWS.is_file(), reason="the serving runs are not here")
+def test_the_public_runs_of_vllm_meet_the_bars() -> None:
+    rows = [each for each in read_rows(ROWS) if each.engine == "vllm"]
+    points = [point for point in replay(rows, AIC) if not point.is_limited_by_memory]
+    assert len(points) == 42
+    assert errors(points, "tpot").mape_frac < 0.04
+    assert errors(points, "ttft").mape_frac < 0.15
