@@ -64,11 +64,15 @@ def plan(
 def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
     """Search, and write what was found."""
     from simserve.cli import terminal
+    from simserve.metrics.written import Written
     from simserve.report.plan.page import render
     from simserve.report.plan.words import with_words
+    from simserve.report.spreadsheet.exported import sheets_of
+    from simserve.report.spreadsheet.workbook import workbook
     from simserve.study.plan.facts import plan_facts
     from simserve.study.plan.folder import write_plan
     from simserve.study.plan.plan import find_plan
+    from simserve.tables.files import plain
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import PLAN
 
@@ -76,7 +80,8 @@ def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
     with terminal.progress_bar() as bar:
         answer = find_plan(asked, told=bar.show if bar else None)
         found = with_words(plan_facts(answer))
-        write_plan(directory, answer, found, render(found))
+        sheets = sheets_of([Written("plan", asked.scenario.name, plain(found))])
+        write_plan(directory, answer, found, {"report.html": render(found).encode(), "plan.xlsx": workbook(sheets)})
     return found
 
 

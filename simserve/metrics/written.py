@@ -14,9 +14,9 @@ from simserve.tables.schema import TABLES
 
 ANSWERS = {
     RUN: ("summary.json", ("schema", "name", "requests", "pools", "trust", "window")),
-    CAPACITY: ("capacity.json", ("scenario", "goal_frac", "slo", "points", "answer")),
+    CAPACITY: ("capacity.json", ("asked", "scenario", "goal_frac", "slo", "points", "answer")),
     COMPARISON: ("comparison.json", ("a", "b", "how", "confidence", "measures")),
-    PLAN: ("plan.json", ("scenario", "demand", "assumed", "options")),
+    PLAN: ("plan.json", ("sentence", "scenario", "demand", "assumed", "options")),
     SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),
 }
 """The file that holds the answer of each kind, and what it must say."""

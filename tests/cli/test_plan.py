@@ -38,7 +38,7 @@ def test_it_says_what_to_take_and_why_and_writes_that_down(tmp_path: Path) -> No
     columns, _ = read_table(tmp_path / "out" / "plan.parquet", COLUMNS)
     assert columns["gpus"].tolist() == [row["gpus"] or -1 for row in found["options"]]
     assert columns["usd_per_month"][0] == best["usd_per_month"] == best["gpus"] * 4.0 * 730
-    files = {"plan.json", "plan.parquet", "scenario.yaml", "report.html"}
+    files = {"plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml", "report.html"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
     assert_holds_with_one_down(tmp_path / "out" / "scenario.yaml", best["needed_replicas"])
 

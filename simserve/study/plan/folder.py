@@ -1,4 +1,4 @@
-"""Plan folder: the files of a plan: JSON, a table of the options, the winner as a scenario, and the page."""
+"""Plan folder: the files of a plan: JSON, a table of the options, the winner as a scenario, and what people look at."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,13 +15,14 @@ from simserve.tables.folder import result_folder
 from simserve.tables.kinds import PLAN
 
 
-def write_plan(directory: Path, plan: Plan, found: Mapping[str, Any], page: str) -> None:
-    """Write all files into a folder, whole or not at all. Raises OutputError."""
+def write_plan(directory: Path, plan: Plan, found: Mapping[str, Any], drawn: Mapping[str, bytes]) -> None:
+    """Write all files into a folder, whole or not at all; `drawn` are page and spreadsheet, by name. Raises OutputError."""
     from simserve.tables.parquet import write_table  # late: pyarrow
 
     with result_folder(directory, PLAN) as folder:
         (folder / "plan.json").write_text(json_text(found), encoding="utf-8")
-        (folder / "report.html").write_text(page, encoding="utf-8")
+        for name, content in drawn.items():
+            (folder / name).write_bytes(content)
         write_table(folder / "plan.parquet", COLUMNS, columns_of(found["options"]))
         if plan.best is not None:
             (folder / "scenario.yaml").write_text(winner_yaml(plan), encoding="utf-8")
