@@ -17,15 +17,13 @@ def report(
     from simserve import load_results
     from simserve.cli import terminal
     from simserve.report.page import render
-    from simserve.report.trace.trace import trace
     from simserve.tables.files import replace_text
 
-    chosen = trace_file.check(timeline, timeline_requests, directory)
+    traces = trace_file.asked(timeline, timeline_requests, directory)
     results = load_results(directory)
-    if timeline is not None:
-        drawn = trace(results, chosen)
-        replace_text(timeline, drawn.text)
-        terminal.warnings([drawn.cut] if drawn.cut else [])
+    for drawn in [each.draw(results) for each in traces]:
+        drawn.write()
+        terminal.warnings(drawn.left_out)
     page = directory / "report.html"
     replace_text(page, render(results))
     terminal.result(str(page))

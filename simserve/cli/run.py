@@ -1,6 +1,5 @@
 """`simserve run`: simulate one scenario, write its files, and say how it went."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,6 +10,8 @@ from simserve.cli import trace_file
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
+    from simserve.scenario import Scenario
+    from simserve.study.replicated import Wanted
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
 Assignments = Annotated[
@@ -50,43 +51,48 @@ def run(
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
     from simserve.cli import terminal
-    from simserve.report.trace.trace import trace
     from simserve.study.uncertainty import predict
-    from simserve.tables.files import replace_text
     from simserve.tables.folder import check_folder
 
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
-    chosen = trace_file.check(timeline, timeline_requests, directory)
-    wanted = None
-    if (replications, precision, of) != (None, None, None):
-        from simserve.study.replicated import add_replications, asked
-
-        wanted = asked(replications, precision, of)
+    traces = trace_file.asked(timeline, timeline_requests, directory)
+    wanted = _wanted(replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
         predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
         if wanted is not None:
-            add_replications(loaded, results, wanted, _counter(bar))
+            _replicate(loaded, results, wanted, bar)
         if bar:
             bar.show("writing the results")
-        drawn = None if timeline is None else trace(results, chosen)
+        drawn = [each.draw(results) for each in traces]
         results.write(directory, steps=steps, report=None if no_report else _render)
-        if timeline is not None and drawn is not None:
-            replace_text(timeline, drawn.text)
+        for each in drawn:
+            each.write()
     if as_json:
         terminal.result_json(results.summary)
     elif not quiet:
         terminal.result(_answer(results.summary, directory, timeline, has_page=not no_report))
     if not quiet:
-        cut = [drawn.cut] if drawn is not None and drawn.cut else []
-        terminal.warnings([*results.summary["notes"], *results.summary["warnings"], *cut])
+        terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
+        terminal.warnings(said for each in drawn for said in each.left_out)
 
 
-def _counter(bar: "ProgressBar | None") -> "Callable[[int, int], None] | None":
-    """Tells the bar of replications done."""
-    return None if bar is None else lambda n, of: bar.show(f"replication {n} of {of} more")
+def _wanted(n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
+    """How many runs with other seeds; None where none are asked for. Raises SimserveError."""
+    if (n, precision, of) == (None, None, None):
+        return None
+    from simserve.study.replicated import asked
+
+    return asked(n, precision, of)
+
+
+def _replicate(scenario: "Scenario", results: "Results", wanted: "Wanted", bar: "ProgressBar | None") -> None:
+    from simserve.study.replicated import add_replications
+
+    told = (lambda n, of: bar.show(f"replication {n} of {of} more")) if bar else None
+    add_replications(scenario, results, wanted, told)
 
 
 def _render(results: "Results") -> str:

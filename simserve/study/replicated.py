@@ -54,7 +54,11 @@ class Precision:
     """Half of the interval, as a share of the mean."""
 
 
-def asked(replications: int | None, precision: float | None, of: str | None) -> int | Precision:
+Wanted = int | Precision
+"""So many runs, or as many as that takes."""
+
+
+def asked(replications: int | None, precision: float | None, of: str | None) -> Wanted:
     """What the options of the command line ask for. Raises SimserveError where they make no sense."""
     if replications is not None and precision is not None:
         raise SimserveError("--precision: must stand alone, got --replications too; give one of the two")
@@ -69,7 +73,7 @@ def asked(replications: int | None, precision: float | None, of: str | None) -> 
     return replications
 
 
-def add_replications(scenario: Scenario, results: Results, wanted: int | Precision, told: Told | None = None) -> None:
+def add_replications(scenario: Scenario, results: Results, wanted: Wanted, told: Told | None = None) -> None:
     """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
 
     wanted: so many runs, the first included, or as many as a precision takes, FIRST_SEEDS to MOST_SEEDS. The files of

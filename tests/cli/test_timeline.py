@@ -73,3 +73,10 @@ def test_what_cannot_be_drawn_is_2_and_nothing_is_written(
     assert outcome.exit_code == 2
     assert said.format(tmp=tmp_path) in outcome.err
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_requests_without_a_trace_are_refused(tmp_path: Path) -> None:
+    outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", "--timeline-requests", "1")
+    assert outcome.exit_code == 2
+    assert "--timeline-requests: needs a trace to draw them in, got 1 alone; add --timeline FILE" in outcome.err
+    assert not (tmp_path / "out").exists()

@@ -16,7 +16,7 @@ from simserve.tables.kinds import PLAN
 
 
 def write_plan(directory: Path, plan: Plan, found: Mapping[str, Any], drawn: Mapping[str, bytes]) -> None:
-    """Write all files into a folder, whole or not at all; `drawn` are page and spreadsheet, by name. Raises OutputError."""
+    """Write all files into a folder, whole or not at all; `drawn`: page and spreadsheet by name. Raises OutputError."""
     from simserve.tables.parquet import write_table  # late: pyarrow
 
     with result_folder(directory, PLAN) as folder:
