@@ -118,7 +118,7 @@ def _told(found: dict[str, Any], out: Path | None) -> str:
 
 def _write(directory: Path, found: "Found", question: "Question") -> None:
     """The folder, whole or not at all."""
-    from simserve.report.capacity.rate_page import render
+    from simserve.report.capacity.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
     from simserve.tables.kinds import CAPACITY

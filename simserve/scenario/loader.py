@@ -24,11 +24,9 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | N
     return Template.of(path, overrides, seed).resolved()
 
 
-def scenario_of(
-    content: bytes, path: Path, place: str, overrides: Iterable[str] = (), seed: int | None = None
-) -> Scenario:
+def scenario_of(content: bytes, path: Path, place: str, seed: int | None = None) -> Scenario:
     """Likewise, of what a file at `path` once held; mistakes call it `place`."""
-    return Template(path, place, _document(content, place), _options(overrides, seed)).resolved()
+    return Template(path, place, _document(content, place), _options((), seed)).resolved()
 
 
 @dataclass(frozen=True)

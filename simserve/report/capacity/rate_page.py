@@ -1,9 +1,8 @@
-"""The page of a capacity: the highest load and what it comes to, the curves around it, and what was tried."""
+"""The page of a rate or a concurrency: the highest load, what it comes to, the curves around it, what was tried."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.capacity import fleet_size_page, ratio_page
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, latency_chart
 from simserve.report.capacity.rate import fails_first, gpus, wanted
 from simserve.report.capacity.surroundings import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
@@ -23,11 +22,7 @@ UNITS = {"rate": REQUESTS_PER_S, "concurrency": CLIENTS}
 
 
 def render(found: Facts) -> str:
-    """The page as HTML, from what `simserve capacity --json` prints, whatever was asked."""
-    return PAGES[found["asked"]](found)
-
-
-def _render_load(found: Facts) -> str:
+    """The page as HTML, from what `simserve capacity --json` prints when it was asked for a rate or a concurrency."""
     unit, answer = UNITS[found["asked"]], found["answer"]
     loads = LoadAxis(unit, answer and answer[unit.key])
     points = found.get("curve") or found["points"]
@@ -176,11 +171,3 @@ NEAR_FRAC = 0.05
 
 MANY = 14
 """A longer table scrolls in its own frame on a screen."""
-
-PAGES: dict[str, Callable[[Facts], str]] = {
-    "rate": _render_load,
-    "concurrency": _render_load,
-    "ratio": ratio_page.render,
-    "replicas": fleet_size_page.render,
-}
-"""By what was asked."""

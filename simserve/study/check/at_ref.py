@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from collections.abc import Iterable
 from pathlib import Path
 
 from simserve.errors import SimserveError
@@ -10,7 +9,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.loader import scenario_of
 
 
-def load_at_ref(path: Path, ref: str, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
+def load_at_ref(path: Path, ref: str, seed: int | None = None) -> Scenario:
     """The scenario of that file at that commit, branch or tag, resolved by this version of simserve.
 
     Raises SimserveError where there is no git repository, no such ref, or no such file there; ScenarioError for what
@@ -31,7 +30,7 @@ def load_at_ref(path: Path, ref: str, overrides: Iterable[str] = (), seed: int |
     if held.returncode:
         rule, remedy = f"{path} must be in that commit", "name a ref that has it, or use --baseline FILE"
         raise SimserveError(f"--against {ref}: {rule}, got {_complaint(held)}; {remedy}")
-    return scenario_of(held.stdout, path, f"{ref}:{path}", overrides, seed)
+    return scenario_of(held.stdout, path, f"{ref}:{path}", seed)
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:

@@ -66,7 +66,7 @@ class Baseline(Part):
     goodput_per_s: Rate
     """For people who read the file."""
     scenario: dict[str, Any]
-    """Resolved and portable (question.py)."""
+    """Resolved and portable (same_question.py)."""
     first_seed: Count
     crowd: Crowd
     loads: tuple[Load, Load]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from simserve import load_scenario
-from simserve.report.capacity.rate_page import render
+from simserve.report.capacity.page import render
 from simserve.report.capacity.words import paragraphs
 from simserve.study.capacity import concurrency, rate_study
 from simserve.study.capacity.axis import Axis
