@@ -96,7 +96,7 @@ def _update(loaded: "Scenario", baseline: Path, asked: tuple[float | None, float
     from simserve.report.check import baseline_sentence
     from simserve.study.check.against import GOAL_FRAC
     from simserve.study.check.baseline import check_place, write_baseline
-    from simserve.study.check.measured import well_measured
+    from simserve.study.check.measured import doubts, well_measured
     from simserve.study.check.side import Side
 
     goal, tolerance = asked
@@ -108,6 +108,7 @@ def _update(loaded: "Scenario", baseline: Path, asked: tuple[float | None, float
         terminal.result_json(found.model_dump(by_alias=True))
     else:
         terminal.result(baseline_sentence(found.model_dump(), str(baseline)))
+    terminal.warnings(doubts(found, goal or GOAL_FRAC, tolerance))
 
 
 def _tell(found: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:

@@ -128,6 +128,19 @@ def test_it_needs_one_thing_to_hold_it_against(options: Sequence[str], tmp_path:
     assert "check: must have one of --baseline FILE" in outcome.err
 
 
+def test_what_is_too_short_to_gate_on_is_said(place: Path) -> None:
+    from simserve.study.check.baseline import read_baseline
+    from simserve.study.check.measured import doubts
+
+    found = read_baseline(place / "base.json")
+    assert doubts(found, 0.99, 0.15) == []
+    (told,) = doubts(found, 0.99, 0.001)
+    assert told.startswith("only a loss of ")
+    grows = found.loads[0].model_copy(update={"facts": found.loads[0].facts | {"saturated_frac": 0.75}})
+    (told,) = doubts(found.model_copy(update={"loads": (grows, found.loads[1])}), 0.99, 0.15)
+    assert told.startswith("where the goal is just met the queue only grows in most runs")
+
+
 def test_a_closed_loop_and_a_scenario_without_slo_are_refused(tmp_path: Path) -> None:
     outcome = invoke("check", write_scenario(tmp_path, slo={}), "--baseline", tmp_path / "base.json", "--update")
     assert outcome.exit_code == 2

@@ -80,13 +80,28 @@ def well_measured(side: Side, tolerance_frac: float) -> Baseline:
     grid = find_grid(side)
     for n_seeds in LOOKS:
         found = measured(side, grid, n_seeds)
-        if (
-            unlike_seeds(found, side.goal_frac).smallest_found(tolerance_frac, doubt_of(len(LOOKS)))
-            <= LARGE * tolerance_frac
-        ):
+        if least_found_frac(found, side.goal_frac, tolerance_frac) <= LARGE * tolerance_frac:
             break
         grid = found.grid
     return found
+
+
+def doubts(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> list[str]:
+    """What speaks against gating on it, to be said."""
+    found = []
+    least = least_found_frac(baseline, goal_frac, tolerance_frac)
+    if least > LARGE * tolerance_frac:
+        said = f"only a loss of {least * 100:.2g} % would be found by a side that has other seeds"
+        found.append(f"{said}, for the seeds differ much: make the runs longer, or raise --tolerance")
+    if (baseline.loads[0].facts["saturated_frac"] or 0.0) > 0.5:
+        said = "where the goal is just met the queue only grows in most runs"
+        found.append(f"{said}, so the rate is one for runs of this length: make them longer, or the slo stricter")
+    return found
+
+
+def least_found_frac(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> float:
+    """The smallest loss that would be found for sure."""
+    return unlike_seeds(baseline, goal_frac).smallest_found(tolerance_frac, doubt_of(len(LOOKS)))
 
 
 def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
