@@ -14,7 +14,7 @@ from simserve.tables.schema import TABLES
 
 ANSWERS = {
     RUN: ("summary.json", ("schema", "name", "requests", "pools", "trust", "window")),
-    CAPACITY: ("capacity.json", ("asked", "scenario", "goal_frac", "slo", "points", "answer")),
+    CAPACITY: ("capacity.json", ("asked", "scenario", "goal_frac", "slo", "answer")),
     COMPARISON: ("comparison.json", ("a", "b", "how", "confidence", "measures")),
     PLAN: ("plan.json", ("sentence", "scenario", "demand", "assumed", "options")),
     SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),

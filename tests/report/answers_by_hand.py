@@ -95,6 +95,7 @@ def point(offered: float, attained: float, **more: Any) -> dict[str, Any]:
         "scale": offered / 12,
         "offered_per_s": offered,
         "served_per_s": offered,
+        "requests_per_s": offered,
         "output_tokens_per_s": offered * 100,
         "n_runs": 8,
         "n_requests": 9600,

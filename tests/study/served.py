@@ -21,7 +21,8 @@ def runs_at(
         found = {
             "seed": seed,
             "offered_per_s": 10.0 * load,
-            "served_per_s": 9.0 * load,
+            "served_per_s": 8.0 * load,
+            "requests_per_s": 9.0 * load,
             "output_tokens_per_s": 900.0 * load,
             "slo_attainment": _attained(shares, n, luck * (seed % 2)),
             "trust": {"saturated": load >= saturates_at},

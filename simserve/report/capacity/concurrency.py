@@ -28,7 +28,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     return (
         f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} "
         f"({certainty(answer, ends)}), the highest concurrency at which {wanted(found)}; "
-        f"{answer['clients_per_gpu']:.4g} a GPU. They get {rate(answer['served_per_s'])} requests/s and "
+        f"{answer['clients_per_gpu']:.4g} a GPU. They get {rate(answer['requests_per_s'])} requests/s and "
         f"{rate(answer['output_tokens_per_s'])} output tokens/s: {per_each(answer)}. {fails_first(answer)}"
         f"{imprecise(found)}{_few_turns(answer)}"
     )
@@ -45,6 +45,6 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     keys, heads = latency_heads(found)
     rows: list[Sequence[str]] = [("clients", "runs", "attained", "requests/s", *heads)]
     for point in found["points"]:
-        cells = (count(point["concurrency"]), str(point["n_runs"]), attained(point), rate(point["served_per_s"]))
+        cells = (count(point["concurrency"]), str(point["n_runs"]), attained(point), rate(point["requests_per_s"]))
         rows.append((*cells, *latency_cells(point, keys)))
     return rows

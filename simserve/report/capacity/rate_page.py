@@ -61,7 +61,7 @@ def _tiles(found: Facts, unit: LoadUnit) -> list[str]:
         first = tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", [prose(f"of {gpus(answer)}")])
     else:
         tokens = f"{rate(answer['output_tokens_per_s'])} output tokens/s"
-        first = tile("Served", f"{rate(answer['served_per_s'])}/s", [prose(tokens)])
+        first = tile("Throughput", f"{rate(answer['requests_per_s'])}/s", [prose(tokens)])
     paid = [
         _tile_of(answer, "per_usd", "Per dollar", f"{answer['fleet']['usd_per_hour']:,.2f} $/h"),
         _tile_of(answer, "per_kwh", "Per kWh", f"{answer['fleet']['kw']:.3g} kW at full power"),

@@ -52,7 +52,8 @@ def _of_plan(source: Written) -> Basis | None:
         total / a_month if a_month and (total := at(best, key)) is not None else None
         for key in ("output_tokens_per_month", "tokens_per_month", "good_tokens_per_month")
     )
-    held = f"{said}: {best['option']} holds {rate(sized)} requests/s with {needed:.0f} replicas."
+    most, by = (sized, needed) if is_apart else _best_used(found, sized, needed)
+    held = f"{said}: {best['option']} holds {rate(most)} requests/s with {by:.0f} replicas."
     assumed = {"spare_units": "spare_replicas", "growth_frac": "growth_frac", "hours_per_month": "hours_per_month"}
     given = {name: at(found, "assumed", key) for name, key in assumed.items()}
     priced = found["assumed"].get("given_prices") or []
@@ -64,7 +65,7 @@ def _of_plan(source: Written) -> Basis | None:
             for option in found["options"]
             if (price := at(option, "usd_per_gpu_hour")) is not None
         },
-        holds_per_s=Known(sized if is_apart else sized / needed, held),
+        holds_per_s=Known(sized if is_apart else most / by, held),
         demand_per_s=Known(sized, f"{said}: the rate that its fleets are sized for."),
         good_frac=Known(good / output if good is not None and output else None, f"{said}: {best['option']}."),
         prompt_tokens=Known(None if both is None or output is None else both - output, f"{said}: mean of its load."),
@@ -80,19 +81,27 @@ def _of_plan(source: Written) -> Basis | None:
     )
 
 
+def _best_used(found: Mapping[str, Any], sized: float, needed: float) -> tuple[float, float]:
+    """Requests a second and the replicas that hold them, at the month in which each holds the most."""
+    spare = at(found, "assumed", "spare_replicas") or 0.0
+    rows = (found.get("growth") or {}).get("rows") or []
+    grown = [(row["offered_per_s"], row["replicas"] - spare) for row in rows if row.get("replicas")]
+    return max([(sized, needed), *grown], key=lambda held: held[0] / held[1])
+
+
 def _of_capacity(source: Written) -> Basis | None:
     """What was found to hold, by the replicas that held it."""
     found, said = source.answer, f"Capacity of {source.label}"
-    answer, points = found["answer"], found["points"]
+    answer, points = found["answer"], found.get("points") or []
     n_gpus, hourly = at(answer, "fleet", "n_gpus"), at(answer, "fleet", "usd_per_hour")
-    if not n_gpus or not points:
+    if not n_gpus:
         return None
-    light = next((point for point in points if not point.get("saturated")), points[0])
+    light = next((point for point in points if not point.get("saturated")), None)
     output, offered = at(light, "output_tokens_per_s"), at(light, "offered_per_s")
     is_replicas = "pool" in found
-    holds = at(answer, "offered_per_s", "value") or at(answer, "served_per_s") or (offered if is_replicas else None)
-    is_rate = at(answer, "scale", "value") is not None
-    own = offered / light["scale"] if is_rate and offered and light["scale"] else holds
+    holds = at(answer, "offered_per_s", "value") or at(answer, "requests_per_s") or (offered if is_replicas else None)
+    scale = at(answer, "scale", "value")  # of the scenario's own load
+    own = holds / scale if holds and scale else holds
     pools = [dict(pool) for pool in found.get("pools") or []]
     for pool in pools:
         if is_replicas and pool["name"] == found["pool"]:

@@ -15,6 +15,8 @@ BINDS_GAPS = "itl_s"
 LOADS = {"rate": "Offered", "concurrency": "Clients", "replicas": "Replicas"}
 """The column that says how much was tried, by what was asked."""
 
+ENDS = {"Holds": "value", "Holds, low": "low", "Holds, high": "high"}
+
 NOTE = (
     "A row a load that was tried, means over runs with different seeds. Attained is the share of requests that met "
     "every SLO; where the queue only grows, latencies say how long the runs were rather than how good the cluster is."
@@ -23,7 +25,7 @@ NOTE = (
 
 def capacity_curve(studies: Sequence[Written]) -> Sheet:
     """A row a load, and two charts for each study."""
-    tables = [[_cells(study.answer, point) for point in _loads(study.answer)] for study in studies]
+    tables = [_rows(study) for study in studies]
     columns, groups = tabulated(_columns(), [(study.label, rows) for study, rows in zip(studies, tables, strict=True)])
     charts = [
         chart
@@ -31,6 +33,12 @@ def capacity_curve(studies: Sequence[Written]) -> Sheet:
         for chart in _charts(number, study, rows)
     ]
     return Sheet("Capacity curve", "Latency and attainment by load", NOTE, "Study", columns, groups, tuple(charts))
+
+
+def _rows(study: Written) -> list[dict[str, Any]]:
+    """Of loads, and of ways to split the GPUs, by head."""
+    loads = [_cells(study.answer, point) for point in _loads(study.answer)]
+    return loads + [_split_cells(each) for each in _splits(study)]
 
 
 def _loads(found: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -56,6 +64,10 @@ def _columns() -> list[Column]:
     share: Form = "share"
     return [
         Column("Split", "text"),
+        Column("Holds", "rate", "requests/s"),
+        Column("Holds, low", "rate", "requests/s"),
+        Column("Holds, high", "rate", "requests/s"),
+        Column("Holds per GPU", "rate", "requests/s"),
         Column("Replicas", "count"),
         Column("Clients", "count"),
         Column("Offered", "rate", "requests/s"),
@@ -99,10 +111,21 @@ def _cells(found: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]
     return cells
 
 
+def _splits(study: Written) -> list[Mapping[str, Any]]:
+    """Of GPUs between prefill and decode, and all of them together: what each way holds."""
+    return [each for each in (*study.answer.get("splits", ()), study.answer.get("together")) if each is not None]
+
+
+def _split_cells(split: Mapping[str, Any]) -> dict[str, Any]:
+    holds = {name: at(split, "offered_per_s", end) for name, end in ENDS.items()}
+    return {"Split": split["split"], **holds, "Holds per GPU": at(split, "per_gpu_s", "value")}
+
+
 def _charts(group: int, study: Written, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
     """p99 latency with its limits, and attainment with its goal, against the load."""
     across = LOADS.get(_asked(study.answer), "Offered")
-    if len(rows) < 2 or len({row["Split"] for row in rows}) > 1:  # several curves in one group would be joined
+    several = len({row["Split"] for row in rows}) > 1  # curves in one group would be joined
+    if len(rows) < 2 or several or _splits(study):
         return []
     latencies: list[Series] = []
     for key in LATENCIES:

@@ -82,15 +82,15 @@ def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, An
 def _answer(found: Capacity, n: Estimate, at: Point) -> dict[str, Any]:
     """With the throughput at that concurrency."""
     scenario = found.question.scenario
-    served = Estimate(at.mean("served_per_s"), math.nan, math.nan)
+    answered = Estimate(at.mean("requests_per_s"), math.nan, math.nan)
     n_requests = scenario.workload.n_requests
     return {
         **sure_facts(found.question, found.boundary, is_precise=found.is_precise or n.high - n.low <= 1),
         "concurrency": {key: round(value) for key, value in vars(n).items()},
         "attained_frac": at.attained_frac,
-        "served_per_s": served.value,
+        "requests_per_s": answered.value,
         "output_tokens_per_s": at.mean("output_tokens_per_s"),
-        "clients_per_gpu": n.value / per_facts(scenario, served)["fleet"]["n_gpus"],
+        "clients_per_gpu": n.value / per_facts(scenario, answered)["fleet"]["n_gpus"],
         "enough_turns": n_requests is None or n_requests >= ENOUGH_TURNS * n.value,
-        **per_facts(scenario, served),
+        **per_facts(scenario, answered),
     }

@@ -132,6 +132,7 @@ def point_facts(point: Point) -> dict[str, Any]:
         "scale": point.scale,
         "offered_per_s": point.offered_per_s,
         "served_per_s": point.mean("served_per_s"),
+        "requests_per_s": point.mean("requests_per_s"),
         "output_tokens_per_s": point.mean("output_tokens_per_s"),
         "n_runs": len(point.runs),
         "n_requests": int(point.counts[:, 1].sum()),

@@ -159,6 +159,14 @@ def test_a_plan_comes_to_what_the_plan_says() -> None:
     assert [price.origin for price in found.prices.values()] == ["Plan chat: given.", "Plan chat: the catalog."]
 
 
+def test_a_plan_that_grew_says_what_a_replica_holds_at_most() -> None:
+    """Five that hold 40 a second in month 2, one of the six being spare, say more than four that hold 24 today."""
+    rows = [{"month": 0, "offered_per_s": 24.0, "replicas": 5}, {"month": 2, "offered_per_s": 40.0, "replicas": 6}]
+    basis = cost_basis([plan_answer(growth={"rows": [each | {"gpus": 2 * each["replicas"]} for each in rows]})])
+    assert basis is not None
+    assert basis.holds_per_s.value == 8.0
+
+
 def test_a_plan_that_found_nothing_leaves_the_floor_to_others() -> None:
     assert cost_basis([plan_answer(options=[])]) is None
 

@@ -10,6 +10,7 @@ from simserve.metrics.written import Written
 from simserve.report.spreadsheet.csv_files import csv_files, file_name
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of
+from simserve.report.spreadsheet.sheets_capacity import capacity_curve
 from simserve.tables.kinds import EXPORT
 from tests.report.answers_by_hand import (
     capacity_answer,
@@ -150,11 +151,29 @@ def test_the_capacity_curve_has_a_row_a_load_and_charts_with_limits() -> None:
 def test_a_capacity_of_clients_and_of_replicas_is_drawn_against_them() -> None:
     clients = [point(5.0, 1.0, scale=64.0, concurrency=64), point(6.0, 0.9, scale=128.0, concurrency=128)]
     answer = capacity_answer().answer["answer"] | {"concurrency": estimate(100.0), "clients_per_gpu": 25.0}
-    answer |= {"served_per_s": 5.5, "output_tokens_per_s": 550.0, "enough_turns": True}
+    answer |= {"requests_per_s": 5.5, "output_tokens_per_s": 550.0, "enough_turns": True}
     found = sheet("Capacity curve", capacity_answer(asked="concurrency", points=clients, answer=answer))
     assert [row["Clients"] for row in rows(found)] == [64, 128]
     assert found.charts[0].across == "Clients"
     assert sheet("Capacity curve", replicas_answer()).charts[0].across == "Replicas"
+
+
+def test_splits_of_prefill_and_decode_are_rows_of_what_they_hold() -> None:
+    def split(name: str, held: float) -> dict[str, object]:
+        return {"split": name, "offered_per_s": estimate(held), "per_gpu_s": estimate(held / 4)}
+
+    answer = dict(capacity_answer().answer) | {"asked": "ratio", "answer": None}
+    del answer["points"]
+    answer |= {"splits": [split("1:3", 8.0), split("2:2", 16.0)], "together": split("together", 12.0)}
+    found = capacity_curve([Written("capacity", "chat", answer)])
+    heads = [column.head for column in found.columns]
+    told = [dict(zip(heads, row, strict=True)) for row in found.groups[0].rows]
+    assert [(row["Split"], row["Holds"], row["Holds per GPU"]) for row in told] == [
+        ("1:3", 8.0, 2.0),
+        ("2:2", 16.0, 4.0),
+        ("together", 12.0, 3.0),
+    ]
+    assert found.charts == ()
 
 
 def test_a_comparison_has_its_units_and_its_verdicts() -> None:

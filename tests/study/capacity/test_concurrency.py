@@ -34,7 +34,7 @@ def found(folder: Path, most: float, own: int, limit: int = 1000) -> dict[str, A
 def test_it_finds_the_highest_whole_number_that_holds(tmp_path: Path, own: int, most: int) -> None:
     answer = found(tmp_path, most, own)["answer"]
     assert answer["concurrency"]["value"] == most
-    assert answer["served_per_s"] == 9.0 * most
+    assert answer["requests_per_s"] == 9.0 * most
     assert answer["output_tokens_per_s"] == 900.0 * most
     assert answer["per_gpu_s"]["value"] == 9.0 * most
     assert answer["clients_per_gpu"] == most
