@@ -16,7 +16,7 @@ from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json
 from simserve.tables.folder import check_folder, result_folder
 from simserve.tables.run_tables import RunTables
-from simserve.tables.schema import MORE_TABLES, TABLES
+from simserve.tables.schema import MORE_TABLES, SCHEMA, TABLES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,6 +126,9 @@ def load_results(directory: str | Path) -> Results:
     if not folder.is_dir():
         raise OutputError(f"{folder}: no such folder; name what `simserve run` wrote")
     summary = read_json(folder / "summary.json")
+    if summary.get("schema") != SCHEMA or "window" not in summary:
+        rule = f"must be a summary of schema {SCHEMA}"
+        raise OutputError(f"{folder / 'summary.json'}: {rule}, got {summary.get('schema')}; run the scenario again")
     tables = {
         name: read_table(folder / f"{name}.parquet", fields)
         for name, fields in (TABLES | MORE_TABLES).items()

@@ -299,6 +299,14 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
             load_results(tmp_path / "out")
 
 
+@pytest.mark.parametrize("text", ['{"schema": "simserve/9", "window": {}}', '{"schema": "simserve/1"}', "{}"])
+def test_a_summary_of_another_schema_or_half_of_one_is_refused(tmp_path: Path, text: str) -> None:
+    Results.from_run(*story(), "").write(tmp_path / "out")
+    (tmp_path / "out" / "summary.json").write_text(text)
+    with pytest.raises(OutputError, match=r"summary.json: must be a summary of schema simserve/1, got .*; run the"):
+        load_results(tmp_path / "out")
+
+
 @pytest.mark.parametrize("facts", ['{"name": "story"}', "{", "[]", None])
 def test_facts_that_are_not_ours_are_refused(tmp_path: Path, facts: str | None) -> None:
     Results.from_run(*story(), "").write(tmp_path / "out")

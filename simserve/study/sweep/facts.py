@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve import __version__
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
-from simserve.study.measures import ATTAINMENT, GOODPUT
+from simserve.study.measures import ATTAINMENT, GOODPUT, Measure
 from simserve.study.sweep.pareto import pareto_front
 from simserve.study.sweep.points import Point
 from simserve.study.sweep.run import ALL_MEASURES, FLEET, PER_USD, Row
@@ -82,11 +82,14 @@ def sweep_facts(sweep: Sweep) -> dict[str, Any]:
 
 def _tried(point: Point, rows: Sequence[Row]) -> _Tried:
     finished = [row for row in rows if row["status"] == "finished"]
-    return _Tried(point, rows, {m.key: _mean(finished, m.key) for m in ALL_MEASURES} if finished else {})
+    return _Tried(point, rows, {m.key: _mean(finished, m) for m in ALL_MEASURES} if finished else {})
 
 
-def _mean(rows: Sequence[Row], key: str) -> Estimate:
-    return mean_of([math.nan if row[key] is None else row[key] for row in rows])
+def _mean(rows: Sequence[Row], measure: Measure) -> Estimate:
+    """No measure can be below 0, and no share above 1, however wide an interval Student gives few runs."""
+    found = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
+    most = 1.0 if measure.unit == "frac" else math.inf
+    return Estimate(found.value, max(found.low, 0.0), min(found.high, most))
 
 
 def _facts(each: _Tried, goal_frac: float) -> dict[str, Any]:

@@ -21,6 +21,13 @@ def test_means_and_intervals_are_over_the_seeds(tmp_path: Path) -> None:
     assert found["seeds"] == [3, 4, 5]
 
 
+def test_no_interval_goes_below_nothing_or_above_all(tmp_path: Path) -> None:
+    unlike = [run(3, 0.5, slo_attainment__frac=0.1), run(4, 20.0, slo_attainment__frac=1.0)]
+    measures = sweep_facts(made_up(tmp_path, unlike))["points"][0]["measures"]
+    assert measures["goodput.per_s"]["low"] == 0.0
+    assert (measures["slo_attainment.frac"]["low"], measures["slo_attainment.frac"]["high"]) == (0.0, 1.0)
+
+
 def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Path) -> None:
     # The second is worse than the first but for its TTFT, the third would be best at everything.
     found = sweep_facts(
