@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.answers import Answers
-from simserve.report.formats import count
+from simserve.report.formats import count, number
 from simserve.report.sections import trust_list
 from simserve.report.trust import cautions
 
@@ -31,7 +31,12 @@ def _said(found: Facts) -> Sequence[str]:
             "At the answer the KV cache is nearly full, by a number of blocks that is an estimate: give num_gpu_blocks "
             "from the server's log."
         )
-    if answer.get("is_precise") is False:
+    at = answer.get("offered_per_s") or answer.get("concurrency")
+    if answer.get("is_precise") is False and at and number(at["low"]) is None:
+        said.append(
+            "How far chance may have moved the answer is not known: too few seeds tell where queues begin to grow."
+        )
+    elif answer.get("is_precise") is False:
         asked = f"{answer['precision_frac'] * 100:.3g} %"
         said.append(
             f"The interval is wider than the {asked} asked for, with as many seeds as are tried: make the runs longer."

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
+from scipy.special import bdtr, stdtrit
 
 from simserve.metrics.intervals import wilson
 from simserve.tables.columns import Floats
@@ -91,6 +91,15 @@ def around(value: float, error: float, n_free: int) -> Estimate:
     """A value whose standard error was estimated with so many degrees of freedom."""
     half = float(stdtrit(n_free, (1 + CONFIDENCE) / 2)) * error
     return Estimate(value, value - half, value + half)
+
+
+def median_rank(n: int) -> int | None:
+    """Which of n independent values, from the least and from the most, hold the median between them with CONFIDENCE.
+
+    None: so few values that even their ends do not.
+    """
+    ranks = [rank for rank in range(1, n // 2 + 1) if bdtr(rank - 1, n, 0.5) <= (1 - CONFIDENCE) / 2]
+    return max(ranks, default=None)
 
 
 def blocks_of(n: int) -> NDArray[np.int64] | None:

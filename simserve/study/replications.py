@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from simserve.errors import SimserveError
+from simserve.errors import NobodyArrives, SimserveError
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.study.processes import Lost, Task, in_processes
@@ -22,6 +22,8 @@ def replicate(
     runs = [(scenario.to_dict(), seed) for seed in seeds for scenario in scenarios]
     found: list[Summary] = [{}] * len(runs)
     for n_done, (place, answer) in enumerate(in_processes(_answer, runs), start=1):
+        if isinstance(answer, NobodyArrives):
+            raise answer
         if isinstance(answer, str | Lost):
             raise SimserveError(answer if isinstance(answer, str) else answer.reason)
         found[place] = answer
@@ -30,10 +32,12 @@ def replicate(
     return [found[i :: len(scenarios)] for i in range(len(scenarios))]
 
 
-def _answer(run: Task) -> Summary | str:
-    """In another process: a user's mistake comes back as its message."""
+def _answer(run: Task) -> Summary | NobodyArrives | str:
+    """In another process: a user's mistake comes back as its message, but for the one that a search goes on from."""
     data, seed = run
     try:
         return simulate(Scenario.from_dict(data).model_copy(update={"seed": seed})).summary
+    except NobodyArrives as error:
+        return error
     except SimserveError as error:
         return str(error)

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from simserve import plugins
-from simserve.errors import TraceError
+from simserve.errors import NobodyArrives
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import with_batch
@@ -61,7 +61,7 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     trace = draw(arrivals, prompts, workload.n_requests, workload.duration_s, stream)
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
-        raise TraceError(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
+        raise NobodyArrives(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
     return Load(_whole(trace, workload, stream))
 
 

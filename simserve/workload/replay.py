@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.errors import TraceError
+from simserve.errors import NobodyArrives
 from simserve.workload.info import stamp_s
 from simserve.workload.next_turn import after_answers
 from simserve.workload.readers import read_trace
@@ -30,7 +30,8 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
     if workload.duration_s is not None and trace.dependencies is None:
         n = min(n, int(np.searchsorted(trace.arrival_s, workload.duration_s)))
     if not n:
-        raise TraceError(f"{path}: no request arrives before workload.duration_s {workload.duration_s:g}; lengthen it")
+        rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
+        raise NobodyArrives(f"{path}: {rule}, got none; lengthen it")
     return trace.take(slice(n))
 
 

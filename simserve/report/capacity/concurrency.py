@@ -5,6 +5,7 @@ from typing import Any
 
 from simserve.report.capacity.rate import (
     attained,
+    between,
     certainty,
     fails_first,
     gpus,
@@ -24,7 +25,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     if answer is None:
         return none(found, f"concurrency of {name}", count(found["stopped_at"]["scale"]))
     n = answer["concurrency"]
-    ends = f"{count(n['low'])} to {count(n['high'])}"
+    ends = between(n, count)
     return (
         f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} "
         f"({certainty(answer, ends)}), the highest concurrency at which {wanted(found)}; "

@@ -1,9 +1,9 @@
 """A capacity in words: the highest load that holds, what it comes to, and what was tried on the way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import SHORT, count, goal, plural, rate, seconds, share, slo_terms
+from simserve.report.formats import SHORT, count, goal, number, plural, rate, seconds, share, slo_terms
 
 ASKED = ("ttft_s", "tpot_s")
 """Latencies in the table whatever the SLO is about."""
@@ -15,7 +15,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     if answer is None:
         return none(found, f"rate of {name}", f"{rate(found['stopped_at']['offered_per_s'])} requests/s")
     offered = answer["offered_per_s"]
-    sure = f"{rate(offered['low'])} to {rate(offered['high'])}"
+    sure = between(offered, rate)
     return (
         f"{level(found)} goodput of {name}: {rate(offered['value'])} requests/s on {gpus(answer)} "
         f"({certainty(answer, sure)}), the highest rate at which {wanted(found)}; {per_each(answer)}. "
@@ -37,6 +37,12 @@ def wanted(found: Mapping[str, Any]) -> str:
 def gpus(answer: Mapping[str, Any]) -> str:
     """`2 GPUs`."""
     return plural(answer["fleet"]["n_gpus"], "GPU")
+
+
+def between(ends: Mapping[str, Any], said: Callable[[float], str]) -> str:
+    """`13.2 to 13.6`, or that it is not known."""
+    low, high = number(ends["low"]), number(ends["high"])
+    return "not known" if low is None or high is None else f"{said(low)} to {said(high)}"
 
 
 def certainty(answer: Mapping[str, Any], ends: str) -> str:
@@ -63,7 +69,10 @@ def fails_first(answer: Mapping[str, Any]) -> str:
 def imprecise(found: Mapping[str, Any]) -> str:
     """What stands in the way of leaning on the answer; nothing where nothing does."""
     answer, said = found["answer"], ""
-    if not answer["is_precise"]:
+    at = answer.get("offered_per_s") or answer["concurrency"]
+    if number(at["low"]) is None:
+        said += " How far chance may have moved it is not known: too few seeds tell where queues begin to grow."
+    elif not answer["is_precise"]:
         asked = f"{answer['precision_frac'] * 100:.3g} %"
         said += (
             f" The interval is wider than the {asked} asked for, with as many seeds as are tried: make the runs longer."

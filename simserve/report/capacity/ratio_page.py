@@ -1,5 +1,6 @@
 """The page of a ratio: the best split into prefill and decode, and what every other split would serve."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,7 +8,7 @@ from simserve.report.capacity.ratio import against, replicas, sentence, table_ro
 from simserve.report.capacity.surroundings import REQUESTS_PER_S
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
-from simserve.report.formats import listed, plural, rate
+from simserve.report.formats import listed, number, plural, rate
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.study_trust import made_from, trust
@@ -69,8 +70,8 @@ def _chart(found: Facts) -> Figure:
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": numbers([each["high"] - each["value"] for each in rates]),
-            "arrayminus": numbers([each["value"] - each["low"] for each in rates]),
+            "array": numbers([_or_nan(each["high"]) - each["value"] for each in rates]),
+            "arrayminus": numbers([each["value"] - _or_nan(each["low"]) for each in rates]),
             "color": "$c1",
             "thickness": 1.5,
             "width": 4,
@@ -86,7 +87,9 @@ def _chart(found: Facts) -> Figure:
             "symbol": ["circle" if is_best else "circle-open" for is_best in best],
         },
     }
-    highest = max([each["high"] for each in rates] + ([both["offered_per_s"]["value"]] if both else []))
+    highest = max(
+        [number(each["high"]) or each["value"] for each in rates] + ([both["offered_per_s"]["value"]] if both else [])
+    )
     shapes = []
     if both is not None:
         at = both["offered_per_s"]["value"]
@@ -96,3 +99,9 @@ def _chart(found: Facts) -> Figure:
     y_axis = axis("Requests/s", range=[0, 1.12 * highest if highest else 1.0], nticks=6)
     margin = {"l": 64, "r": 14, "t": 14, "b": 50}
     return figure([dots], 360, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+
+
+def _or_nan(end: Any) -> float:
+    """Of an interval that may not be known."""
+    found = number(end)
+    return math.nan if found is None else found

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.errors import NobodyArrives
 from simserve.study.capacity.axis import CLOSE, Axis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.saturation import saturation_ends
 from simserve.study.capacity.tried import Tried
 from simserve.study.intervals import Estimate, around, standard_error
 
@@ -40,7 +42,7 @@ class Boundary:
 
     @property
     def half_frac(self) -> float:
-        """Half the interval's width, as a share of the answer."""
+        """Half the interval's width, as a share of the answer; NaN where it is not known."""
         return (self.load.high - self.load.low) / 2 / self.load.value
 
     @property
@@ -83,16 +85,27 @@ class Search:
             if wanted <= self._n_seeds:
                 return boundary
             self._n_seeds = wanted
-            found = self._again(boundary)
+            try:
+                found = self._again(boundary)
+            except NobodyArrives:  # with one of the further seeds
+                return boundary
         return found
 
     def bracket(self, start: float, factor: float) -> tuple[Point, Point] | Point:
-        """A load that holds and the next that does not, a factor apart; or the last one looked at."""
+        """A load that holds and the next that does not, at most a factor apart; or the last one looked at.
+
+        Loads so light that nobody arrives end the axis, and steps shorten as they come near.
+        """
         point = self._at(start)
         is_up = self._goal.is_met(point)
         step = self._axis.up if is_up else self._axis.down
         while (load := step(point.scale, factor)) != point.scale:
-            other = self._at(load)
+            other = self._tried.if_any(load, self._n_seeds)
+            if other is None and factor <= 1 + CLOSE:
+                break
+            if other is None:
+                factor = math.sqrt(factor)
+                continue
             if self._goal.is_met(other) != is_up:
                 return (point, other) if is_up else (other, point)
             point = other
@@ -117,6 +130,8 @@ class Search:
     def _seeds_wanted(self, found: Boundary) -> int:
         """The interval narrows with the square root of the seeds; at most four times as many at once."""
         factor = (found.half_frac / self._goal.precision_frac) ** 2
+        if math.isnan(factor) and math.isfinite(self._goal.precision_frac):
+            factor = math.inf
         if self._axis.is_whole and found.load.high - found.load.low <= 1:
             factor = 0.0  # it is known to the one
         wanted = math.ceil(self._n_seeds * min(4.0, 1.1 * factor)) if factor > 1 else self._n_seeds
@@ -144,10 +159,9 @@ class Search:
         """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
         share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
         value = math.log(below.scale) + width * share
-        if (
-            above.is_saturated
-        ):  # its attainment says nothing, so all that is known is that the answer is between the two
-            return Estimate(math.exp(value), below.scale, above.scale)
+        if above.is_saturated:  # its attainment says nothing
+            ends = saturation_ends(below, above, self._axis, lambda load: self._tried.if_any(load, self._n_seeds))
+            return Estimate(math.exp(value), *ends)
         n = len(below.runs)
         without = [
             (1 - share) * self._missed(below, left_out) + share * self._missed(above, left_out) for left_out in range(n)
@@ -171,12 +185,12 @@ class Search:
         return max(rise / math.log(high.scale / low.scale), LEAST_STEEPNESS)
 
     def _wing(self, wanted: float, least: float, most: float, root: float) -> Point | None:
-        """One of the loads that were tried, if it is about as far away; else this one. None where there is none."""
+        """One of the loads that were tried, if it is about as far away; else this one. None: none, or nobody comes."""
         for point in self._tried.points:
             if least <= point.scale / root <= most:
                 return point.first(FIRST_SEEDS)
         wanted = self._axis.nearest(wanted)
-        return self._tried.at(wanted, FIRST_SEEDS) if wanted != root else None
+        return self._tried.if_any(wanted, FIRST_SEEDS) if wanted != root else None
 
     def _share_of_way(self, below: Point, above: Point) -> float:
         """How far from below to above the goal lies, on a line through the logits of the shares that miss."""

@@ -67,7 +67,7 @@ def with_clients(scenario: Scenario, n: int) -> Scenario:
 
 def whole(load: Estimate) -> Estimate:
     """Clients come whole: the highest number that holds, and between which numbers that is."""
-    return Estimate(*(float(math.floor(end + 1e-9)) for end in (load.value, load.low, load.high)))
+    return Estimate(*(end if math.isnan(end) else float(math.floor(end + 1e-9)) for end in vars(load).values()))
 
 
 def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def _answer(found: Capacity, n: Estimate, at: Point) -> dict[str, Any]:
     n_requests = scenario.workload.n_requests
     return {
         **sure_facts(found.question, found.boundary, is_precise=found.is_precise or n.high - n.low <= 1),
-        "concurrency": {key: round(value) for key, value in vars(n).items()},
+        "concurrency": {key: value if math.isnan(value) else round(value) for key, value in vars(n).items()},
         "attained_frac": at.attained_frac,
         "requests_per_s": answered.value,
         "output_tokens_per_s": at.mean("output_tokens_per_s"),

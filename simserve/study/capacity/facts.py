@@ -22,13 +22,22 @@ def capacity_facts(found: Capacity | Unbounded, points: Sequence[Point] | None =
 
     `points` are all that were tried, where that is more than the search itself.
     """
+    tried = points or found.points
     return {
         **question_facts(found.question),
         "asked": "rate",
         **state_facts(found),
         "answer": _answer(found) if isinstance(found, Capacity) else None,
-        "points": [point_facts(point) for point in points or found.points],
+        "points": [{**point_facts(point), "offered_per_s": _offered_per_s(point, found)} for point in tried],
     }
+
+
+def _offered_per_s(point: Point, found: Capacity | Unbounded) -> float:
+    """As the answer's seeds have it, where the load was run with fewer: rates of one table are then in its order."""
+    if not isinstance(found, Capacity):
+        return point.offered_per_s
+    few = found.below.first(len(point.runs))
+    return point.offered_per_s * found.below.offered_per_s / few.offered_per_s
 
 
 def state_facts(found: Capacity | Unbounded) -> dict[str, Any]:

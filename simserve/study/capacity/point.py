@@ -53,7 +53,12 @@ class Point:
     @property
     def is_saturated(self) -> bool:
         """In most runs the queue only grew: what was attained says how long they were."""
-        return bool(2 * sum(run["trust"]["saturated"] for run in self.runs) > len(self.runs))
+        return 2 * self.n_saturated > len(self.runs)
+
+    @property
+    def n_saturated(self) -> int:
+        """Runs whose queue only grew."""
+        return sum(bool(run["trust"]["saturated"]) for run in self.runs)
 
     def by_slo(self) -> dict[str, float]:
         """The share that met each SLO."""

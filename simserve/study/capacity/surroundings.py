@@ -66,11 +66,11 @@ def look_around(found: Capacity, tried: Tried, axis: Axis) -> Surroundings:
 
 
 def _curve(at: float, tried: Tried, axis: Axis) -> tuple[Point, ...]:
-    """The grid, and whatever was tried between its ends."""
+    """The grid but for loads that nobody comes with, and whatever was tried between its ends."""
     for share in GRID:
         wanted = min(max(axis.nearest(at * share), axis.least), axis.most)
         if all(abs(point.scale / wanted - 1) > NEAR_FRAC for point in tried.points):
-            tried.at(wanted, FIRST_SEEDS)
+            tried.if_any(wanted, FIRST_SEEDS)
     low, high = GRID[0] * at * (1 - NEAR_FRAC), GRID[-1] * at * (1 + NEAR_FRAC)
     found = [point.first(FIRST_SEEDS) for point in tried.points if low <= point.scale <= high]
     return tuple(found)

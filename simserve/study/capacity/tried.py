@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from simserve.errors import NobodyArrives
+from simserve.study.capacity.criterion import EVERYTHING
 from simserve.study.capacity.point import Point
 from simserve.study.replications import Summary
 
@@ -22,17 +24,34 @@ class Tried:
         self._runs: dict[float, list[Summary]] = {}
 
     def at(self, scale: float, n_seeds: int) -> Point:
-        """A load with so many seeds; those it was tried with before are not run again."""
+        """A load with so many seeds; those it was tried with before are not run again.
+
+        Raises NobodyArrives, and keeps none of the runs, where that is so with one of them.
+        """
         runs = self._runs.setdefault(scale, [])
         seeds = range(self._first_seed + len(runs), self._first_seed + n_seeds)
         if seeds:
-            runs += self._runs_at(scale, seeds)
+            runs += _arrived(self._runs_at(scale, seeds))
         point = Point(scale, tuple(runs[:n_seeds]))
         if self._told and seeds:
             self._told(point.offered_per_s, len(runs))
         return point
 
+    def if_any(self, scale: float, n_seeds: int) -> Point | None:
+        """Likewise; None where the load is so light that with one of the seeds nobody arrives."""
+        try:
+            return self.at(scale, n_seeds)
+        except NobodyArrives:
+            return None
+
     @property
     def points(self) -> tuple[Point, ...]:
         """All, by load, each with all its seeds."""
         return tuple(Point(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)
+
+
+def _arrived(runs: list[Summary]) -> list[Summary]:
+    """The runs themselves, in each of which somebody counts."""
+    if not all(EVERYTHING.counts(run)[1] for run in runs):
+        raise NobodyArrives("workload: a request must arrive after the warm-up, got none; make the runs longer")
+    return runs

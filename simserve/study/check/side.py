@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simserve.errors import NobodyArrives
 from simserve.scenario import Scenario
 from simserve.study.check.gate import Curve
 from simserve.study.load_scale import at_scale
@@ -93,11 +94,14 @@ class Side:
         place = self._locate(grid, 0)
         if isinstance(place, Boundless):
             return place
-        while self._holds(grid.scale(place + 1), n_seeds):
-            place += 1
-        while not self._holds(grid.scale(place), n_seeds):
-            place -= 1
-        return self._curve(grid.at(place), n_seeds)
+        try:
+            while self._holds(grid.scale(place + 1), n_seeds):
+                place += 1
+            while not self._holds(grid.scale(place), n_seeds):
+                place -= 1
+            return self._curve(grid.at(place), n_seeds)
+        except NobodyArrives:  # with one of the further seeds: too light a load to tell more of
+            return Boundless(is_met=False, scale=grid.scale(place + 1))
 
     def find_grid(self) -> Grid | Boundless:
         """Loads about where the goal lies, so near each other that a line between two of them serves."""
@@ -114,11 +118,20 @@ class Side:
             ratio = max(FINEST, math.sqrt(ratio))
 
     def _locate(self, grid: Grid, place: int) -> int | Boundless:
-        """With few seeds: a place that holds while the next one does not. Ever larger steps, then halves."""
+        """With few seeds: a place that holds while the next one does not. Ever larger steps, then halves.
+
+        Loads so light that nobody arrives end the grid, and steps shorten as they come near.
+        """
         is_met = self._holds(grid.scale(place), FEW_SEEDS)
         step = 1 if is_met else -1
         other = place + step
-        while self._holds(grid.scale(other), FEW_SEEDS) == is_met:
+        while (holds := self._holds_if_any(grid.scale(other), FEW_SEEDS)) in (is_met, None):
+            if holds is None and abs(step) == 1:
+                return Boundless(is_met, grid.scale(place))
+            if holds is None:
+                step = -(-step // 2)
+                other = place + step
+                continue
             if abs(math.log(grid.scale(other) / grid.below)) > math.log(WIDEST):
                 return Boundless(is_met, grid.scale(other))
             place, step = other, step * 2
@@ -132,9 +145,16 @@ class Side:
                 above = middle
         return below
 
+    def _holds_if_any(self, scale: float, n_seeds: int) -> bool | None:
+        """None where nobody arrives with one of the seeds."""
+        try:
+            return self._holds(scale, n_seeds)
+        except NobodyArrives:
+            return None
+
     def _holds(self, scale: float, n_seeds: int) -> bool:
         n_met, n_arrived = (sum(run["slo_attainment"][key] for run in self.runs(scale, n_seeds)) for key in COUNTS)
-        return bool(n_met >= self.goal_frac * n_arrived)
+        return bool(n_arrived and n_met >= self.goal_frac * n_arrived)
 
     def _curve(self, grid: Grid, n_seeds: int) -> Curve:
         scales = grid.below, grid.above

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simserve.errors import TraceError
+from simserve.errors import NobodyArrives
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import Point
 from simserve.study.plan.options import Replicas
@@ -77,7 +77,7 @@ class Tries:
         """Whether one seed says so: enough to begin a search with."""
         try:
             point = Point(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
-        except TraceError:  # nobody came in so short a time
+        except NobodyArrives:  # nobody came in so short a time
             return False
         n_met, n_arrived = point.counts.sum(axis=0)
         return bool(n_met >= self._goal_frac * n_arrived and not point.is_saturated)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simserve import Scenario, load_scenario
+from simserve.errors import NobodyArrives
 from simserve.study.check import side as side_module
 from simserve.study.check.gate import Curve
 from simserve.study.check.side import Boundless, Grid, Side
@@ -22,10 +23,14 @@ RATE_PER_S = 8.0
 
 
 class Server:
-    """Stands in for simulations: misses 1 % at `capacity`, and e^steepness times that where the load is e times it."""
+    """Stands in for simulations: misses 1 % at `capacity`, and e^steepness times that where the load is e times it.
 
-    def __init__(self, capacity: float, steepness: float) -> None:
+    Under the `least` load nobody arrives.
+    """
+
+    def __init__(self, capacity: float, steepness: float, least: float = 0.0) -> None:
         self.capacity = capacity
+        self.least = least
         self.steepness = steepness
         self.n_runs = 0
 
@@ -36,6 +41,8 @@ class Server:
         self.n_runs += 1
         assert scenario.workload.arrivals is not None
         scale = scenario.workload.arrivals["rate_per_s"] / RATE_PER_S
+        if scale < self.least:
+            raise NobodyArrives("workload.arrivals: got none")
         odds = math.exp(min(self.steepness * math.log(scale / self.capacity), 30.0)) / 99
         n_missed = min(round(N_ARRIVED * odds / (1 + odds)) + seed % 2, N_ARRIVED)
         return {"slo_attainment": {"n_met": N_ARRIVED - n_missed, "n_arrived": N_ARRIVED}}
@@ -91,6 +98,29 @@ def test_where_every_load_holds_or_none_it_says_so(
     found = side(tmp_path, monkeypatch, Server(capacity, 17)).curve(Grid.around(1.0, 1.08), 32)
     assert isinstance(found, Boundless)
     assert found.is_met == is_met
+
+
+def test_where_no_load_holds_the_grid_ends_where_nobody_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = side(tmp_path, monkeypatch, Server(1e-9, 17, least=0.3)).curve(Grid.around(1.0, 1.08), 32)
+    assert isinstance(found, Boundless)
+    assert not found.is_met
+    assert 0.3 <= found.scale < 0.3 * 1.09
+
+
+def test_a_load_that_holds_is_found_though_nobody_comes_far_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = side(tmp_path, monkeypatch, Server(0.35, 17, least=0.3)).curve(Grid.around(1.0, 1.08), 32)
+    assert isinstance(found, Curve)
+    assert math.exp(found.log_root(GOAL)) == pytest.approx(0.35, rel=0.003)
+
+
+def test_none_of_none_does_not_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}}
+    monkeypatch.setattr(side_module, "replicate", lambda scenarios, seeds: [[empty for _ in seeds]])
+    found = Side(load_scenario(write_scenario(tmp_path)), GOAL).find_grid()
+    assert isinstance(found, Boundless)
+    assert not found.is_met
 
 
 def test_what_is_like_the_baseline_is_read_off_the_same_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simserve.errors import TraceError
+from simserve.errors import NobodyArrives
 from simserve.study.plan.tries import PROBES, Tries
 from tests.study.plan_world import ApartWorld, N, World, summary
 
@@ -110,6 +110,6 @@ def test_one_seed_says_where_to_begin_and_a_load_of_nobody_says_nothing() -> Non
     assert {n_seeds for _, _, n_seeds in world.ran} == {1}
 
     def nobody(replicas: Any, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        raise TraceError("nobody came")
+        raise NobodyArrives("nobody came")
 
     assert not tries(nobody).may_hold((1,), 0.25)
