@@ -24,7 +24,7 @@ from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
-from simserve.study.sweep.folder import check_sweep_folder, withdraw, write_sweep
+from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, withdraw, write_sweep
 from simserve.study.sweep.journal import open_journal
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import run_row, task_of
@@ -229,6 +229,8 @@ def test_what_a_killed_sweep_was_writing_is_taken_away_and_a_strangers_file_is_n
     (out / "sweep.jsonl").touch()
     (out / ".sweep.parquet.123.partial").touch()
     check_sweep_folder(out)
+    assert (out / ".sweep.parquet.123.partial").exists()  # another sweep may be writing it
+    clean_sweep_folder(out)
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
     (out / "mine.txt").touch()
     with pytest.raises(SimserveError, match=r"got mine\.txt"):
