@@ -1,7 +1,7 @@
 """A sweep runs what is not finished, all points with the same seeds, and says what came of each."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ class Here:
     def __call__(self, work: Work, tasks: Sequence[Task]) -> Answers:
         return self._answers(work, tasks)
 
-    def _answers(self, work: Work, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+    def _answers(self, work: Work, tasks: Sequence[Task]) -> Answers:
         for place, task in reversed(list(enumerate(tasks))):  # in no order that anybody may count on
             if len(self.ran) >= self._stop_after:
                 raise KeyboardInterrupt
