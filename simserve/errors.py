@@ -4,7 +4,8 @@ SimserveError            a user's mistake: said in one message, exit code 2, no 
 ├── ScenarioError        everything wrong with one scenario, all mistakes at once
 ├── CatalogError         a model, GPU or engine that is unknown or contradictory
 ├── TraceError           a trace file that cannot be replayed as it is
-│   └── NobodyArrives    a load so light, or so short, that it has no request
+│   ├── NobodyArrives    a load so light, or so short, that it has no request
+│   └── UnreadableTrace  one that is not there, or closed to us: nothing of what it holds
 ├── PolicyError          a scheduler or router that is missing, raised, or returned nonsense
 └── OutputError          results that cannot be written or read back
 InvariantError           our own mistake: both sides of the broken equation and the simulated time
@@ -54,6 +55,10 @@ class TraceError(SimserveError):
 
 class NobodyArrives(TraceError):
     """A load so light, or so short, that no request arrives; a search takes it for the end of its loads."""
+
+
+class UnreadableTrace(TraceError):
+    """A trace file that is not there or cannot be read; elsewhere, or later, the same one may be."""
 
 
 class CalibrationError(SimserveError):

@@ -76,12 +76,13 @@ def _found(question: "Question", directory: Path, dask: str | None) -> dict[str,
     from simserve.cli import terminal
     from simserve.report.sweep.page import render
     from simserve.study.sweep.facts import sweep_facts
-    from simserve.study.sweep.folder import check_sweep_folder, withdraw, write_sweep
+    from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, withdraw, write_sweep
     from simserve.study.sweep.journal import open_journal
     from simserve.study.sweep.sweep import check_any, n_foreign, n_left, run_sweep
 
     check_sweep_folder(directory)
     with _runner(dask) as run, open_journal(directory) as journal:
+        clean_sweep_folder(directory)
         if n_others := n_foreign(question, journal):
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "

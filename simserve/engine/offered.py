@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.patience import Patience
-from simserve.errors import SimserveError, TraceError
+from simserve.errors import Mistake, ScenarioError, TraceError
 from simserve.state.request import Request
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
@@ -34,9 +34,10 @@ class Offered:
     """Clients give up, or ask again; None: they wait as long as it takes."""
 
     def check_refusals(self, n_in_a_row: int, reason: str) -> None:
-        """Raises SimserveError where a closed loop that draws on and on is only ever refused."""
+        """Raises ScenarioError where a closed loop that draws on and on is only ever refused."""
         if self.draw_more is not None and n_in_a_row > MOST_REFUSED_AT_ONCE:
-            raise SimserveError(f"workload: every request of the closed loop is refused ({reason}); shorten them")
+            rule = f"every request of the closed loop is refused ({reason})"
+            raise ScenarioError([Mistake("workload", rule, None, "shorten them")])
 
 
 class Rows:

@@ -2,13 +2,17 @@
 
 import os
 import signal
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
-from joblib import Parallel, cpu_count, delayed, parallel_config
+from joblib import cpu_count
+from joblib.externals.loky import get_reusable_executor
 
 Task = tuple[Any, ...]
 """Plain data: what one run needs."""
@@ -19,6 +23,15 @@ Work = Callable[[Task], Any]
 IDLE_S = 60
 """Workers that have nothing to do for so long end themselves."""
 
+AHEAD = 2
+"""Tasks handed out for each process, so that none waits for the next."""
+
+HAND_OVER_S = 1.0
+"""The longest that it is waited for tasks to be handed over before they are called off; it takes milliseconds."""
+
+ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
+"""By these, libraries keep to one thread a process, for there is a process a core."""
+
 
 @dataclass(frozen=True)
 class Lost:
@@ -27,8 +40,8 @@ class Lost:
     reason: str
 
 
-Answers = Iterator[tuple[int, Any]]
-"""The place of a task and what came of it, or Lost; as they finish."""
+Answers = Generator[tuple[int, Any], None, None]
+"""The place of a task and what came of it, or Lost; as they finish. Closed early, the others are called off."""
 
 Runner = Callable[[Work, Sequence[Task]], Answers]
 """Where work is done: `in_processes`, or a cluster's `run`."""
@@ -48,9 +61,10 @@ def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
         given: list[int] = []
         answered: set[int] = set()
         try:
-            for place, answer in _side_by_side(work, _told(left, tasks, given)):
-                answered.add(place)
-                yield place, answer
+            with closing(_side_by_side(work, _told(left, tasks, given))) as answers:
+                for place, answer in answers:
+                    answered.add(place)
+                    yield place, answer
             return
         except BrokenProcessPool:
             suspects = [place for place in given if place not in answered]
@@ -67,17 +81,44 @@ def _told(places: Iterable[int], tasks: Sequence[Task], given: list[int]) -> Ite
 
 def _side_by_side(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
     """Raises BrokenProcessPool where a process dies. One task is one message: what is finished is known at once."""
-    with parallel_config(backend="loky", initializer=_leave_interruptions_to_the_parent, idle_worker_timeout=IDLE_S):
-        parallel = Parallel(n_jobs=cpu_count(), return_as="generator_unordered", batch_size=1)
-    owner = os.getpid()
-    with warnings.catch_warnings():  # who stops early knows what is lost
-        warnings.filterwarnings("ignore", ".*adjusting the input task iterator", UserWarning)
-        yield from parallel(delayed(_placed)(owner, work, place, task) for place, task in tasks)
+    n, owner, left = cpu_count(), os.getpid(), iter(tasks)
+    executor = get_reusable_executor(
+        n,
+        timeout=IDLE_S,
+        initializer=_leave_interruptions_to_the_parent,
+        env={name: os.environ.get(name, "1") for name in ONE_THREAD},
+    )
+    running: set[Future[tuple[int, Any]]] = set()
+    try:
+        while True:
+            for place, task in islice(left, AHEAD * n - len(running)):
+                running.add(executor.submit(_placed, owner, work, place, task))
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                running.remove(future)
+                yield future.result()
+    finally:
+        if running:
+            _call_off(executor, running)
+
+
+def _call_off(executor: Any, running: Iterable["Future[Any]"]) -> None:
+    """End what still runs, for nobody waits for it.
+
+    Not before all of it is handed over: the executor stumbles over a task that is called off in its own hands, and
+    prints a stack trace.
+    """
+    until_s = time.monotonic() + HAND_OVER_S
+    while time.monotonic() < until_s and not all(future.running() or future.done() for future in running):
+        time.sleep(0.001)
+    executor.shutdown(kill_workers=True)
 
 
 def _by_itself(work: Work, task: Task) -> Any:
     try:
-        return next(_side_by_side(work, [(0, task)]))[1]
+        with closing(_side_by_side(work, [(0, task)])) as answers:
+            return next(answers)[1]
     except BrokenProcessPool:
         return Lost(
             "its process was killed, twice: it needs more memory than there is, most likely; run fewer requests"

@@ -1,6 +1,7 @@
 """Replications: a scenario run again and again with seeds of its own, on all cores."""
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 from simserve.errors import NobodyArrives, SimserveError
@@ -21,14 +22,15 @@ def replicate(
     """
     runs = [(scenario.to_dict(), seed) for seed in seeds for scenario in scenarios]
     found: list[Summary] = [{}] * len(runs)
-    for n_done, (place, answer) in enumerate(in_processes(_answer, runs), start=1):
-        if isinstance(answer, NobodyArrives):
-            raise answer
-        if isinstance(answer, str | Lost):
-            raise SimserveError(answer if isinstance(answer, str) else answer.reason)
-        found[place] = answer
-        if told:
-            told(n_done, len(runs))
+    with closing(in_processes(_answer, runs)) as answers:
+        for n_done, (place, answer) in enumerate(answers, start=1):
+            if isinstance(answer, NobodyArrives):
+                raise answer
+            if isinstance(answer, str | Lost):
+                raise SimserveError(answer if isinstance(answer, str) else answer.reason)
+            found[place] = answer
+            if told:
+                told(n_done, len(runs))
     return [found[i :: len(scenarios)] for i in range(len(scenarios))]
 
 

@@ -87,10 +87,16 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
+    half = tmp_path / "out" / ".sweep.parquet.123.partial"
+    asked = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
     with open_journal(tmp_path / "out"):
-        outcome = invoke("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+        half.touch()
+        outcome = invoke(*asked)
     assert outcome.exit_code == 2
     assert "another sweep is writing there now" in outcome.err
+    assert half.exists()
+    assert invoke(*asked).exit_code == 0  # that one was killed: what it left is taken away
+    assert not half.exists()
 
 
 def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:

@@ -12,6 +12,12 @@ def echo(task: tuple[Any, ...]) -> int:
     return int(task[0]) * 10
 
 
+def wait(task: tuple[Any, ...]) -> int:
+    """So many seconds."""
+    time.sleep(float(task[0]))
+    return 0
+
+
 def die(task: tuple[Any, ...]) -> int:
     """Task 4 takes its process with it, always."""
     time.sleep(0.02)

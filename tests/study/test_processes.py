@@ -1,12 +1,16 @@
 """Runs side by side: every answer comes once, and one run that kills its process costs nobody else anything."""
 
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from simserve.study import processes
-from simserve.study.processes import Lost, in_processes
-from tests.study.sweep_work import die, die_once, echo
+from simserve.study.processes import Lost, _call_off, in_processes
+from tests.study.sweep_work import die, die_once, echo, wait
 
 
 def test_every_task_is_answered_once_with_its_place() -> None:
@@ -38,3 +42,31 @@ def test_a_task_whose_process_died_once_is_given_a_second_chance(
     found = dict(in_processes(die_once, [(n, str(runs)) for n in range(9)]))
     assert found == {n: 10 * n for n in range(9)}
     assert runs.read_text().split().count("4") == 2
+
+
+def test_who_stops_early_waits_for_no_long_run_and_the_next_ones_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cpu_count", lambda: 2)
+    started_s = time.monotonic()
+    for _ in range(2):
+        with closing(in_processes(wait, [(0,), (60,), (60,), (60,), (60,), (60,)])) as answers:
+            assert next(answers) == (0, 0)
+    assert time.monotonic() - started_s < 30
+    assert sorted(in_processes(echo, [(n,) for n in range(7)])) == [(n, 10 * n) for n in range(7)]
+
+
+def test_tasks_are_called_off_once_they_are_handed_over() -> None:
+    """Before that, the executor's thread dies of a KeyError, and says so on stderr."""
+    tasks: list[Future[int]] = [Future(), Future()]
+    seen: list[list[bool]] = []
+
+    class Executor:
+        def shutdown(self, *, kill_workers: bool) -> None:
+            assert kill_workers
+            seen.append([task.running() for task in tasks])
+
+    assert tasks[0].set_running_or_notify_cancel()
+    thread = threading.Timer(0.1, tasks[1].set_running_or_notify_cancel)
+    thread.start()
+    _call_off(Executor(), tasks)
+    thread.join()
+    assert seen == [[True, True]]

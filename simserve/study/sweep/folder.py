@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,20 @@ PAGE = "report.html"
 def check_sweep_folder(directory: Path) -> None:
     """Raises OutputError unless `directory` can be made, or holds a sweep, finished or not, and nothing else.
 
-    Takes away what a killed sweep was in the middle of writing.
+    What a sweep is in the middle of writing, or was when it was killed, is its own, too.
     """
-    if directory.is_dir():
-        for name in SWEEP.files:
-            for half in directory.glob(f".{name}.*.partial"):
-                half.unlink(missing_ok=True)
-    check_folder(directory, UNFINISHED_SWEEP)
+    halves = frozenset(half.name for half in _halves(directory))
+    check_folder(directory, replace(UNFINISHED_SWEEP, files=UNFINISHED_SWEEP.files | halves))
+
+
+def clean_sweep_folder(directory: Path) -> None:
+    """Take away what a killed sweep was in the middle of writing. For who holds the journal: others may be writing."""
+    for half in _halves(directory):
+        half.unlink(missing_ok=True)
+
+
+def _halves(directory: Path) -> list[Path]:
+    return [half for name in sorted(SWEEP.files) for half in directory.glob(f".{name}.*.partial")]
 
 
 def withdraw(directory: Path) -> None:

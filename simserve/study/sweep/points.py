@@ -63,10 +63,17 @@ def parse_axis(text: str) -> Axis:
     spread = [each for value in values for each in _spread(value, place)]
     if not spread:
         raise _mistake(place, "needs a value at least", None, "for example 1,2,4 or 1..8")
-    doubled = next((value for at, value in enumerate(spread) if value in spread[:at]), None)
-    if doubled is not None:
-        raise _mistake(place, "each value must be there once", flow(doubled), "leave one out")
+    known: set[str] = set()
+    for value in spread:
+        if _told_apart(value) in known:
+            raise _mistake(place, "each value must be there once", flow(value), "leave one out")
+        known.add(_told_apart(value))
     return Axis(".".join(keys), tuple(spread))
+
+
+def _told_apart(value: Any) -> str:
+    """Numbers that are equal are the same value; 1 and true are not, nor 1 and the text '1'."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _spread(value: Any, place: str) -> list[Any]:

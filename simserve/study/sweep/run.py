@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.errors import SimserveError
+from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
@@ -43,9 +43,12 @@ def run_row(task: Task) -> Row:
     started_s = time.perf_counter()
     try:
         scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
+    except SimserveError as error:  # who asks has resolved it, so what is missing or differs is this machine's files
+        return failed_row(seed, str(error), is_final=False)
+    try:
         return _finished(scenario, simulate(scenario), time.perf_counter() - started_s)
     except SimserveError as error:
-        return failed_row(seed, str(error))
+        return failed_row(seed, str(error), is_final=_follows_from_the_scenario(error))
     except MemoryError:
         return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
     except Exception as error:  # one run's bug is no reason to lose the others
@@ -54,6 +57,11 @@ def run_row(task: Task) -> Row:
             f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         )
         return failed_row(seed, said, is_final=False)
+
+
+def _follows_from_the_scenario(error: SimserveError) -> bool:
+    """It comes again wherever and whenever the same is run; a file that is not there may come."""
+    return isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
 
 
 def failed_row(seed: int, reason: str, *, is_final: bool = True) -> Row:

@@ -1,6 +1,7 @@
 """Sweep: a scenario at many points, each with the same seeds, on all cores or a cluster; what is finished is kept."""
 
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -64,16 +65,17 @@ def run_sweep(question: Question, journal: Journal, run: Runner, told: Told | No
     n_all, n_done = n_runs(question), n_runs(question) - len(tasks)
     if told:
         told(n_done, n_all)
-    for place, answer in run(run_row, [task for _, task in tasks]) if tasks else ():
-        key, task = tasks[place]
-        row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
-        if row["is_final"]:
-            journal.add(key, row)
-        else:
-            failed[key] = row
-        n_done += 1
-        if told:
-            told(n_done, n_all)
+    with closing(run(run_row, [task for _, task in tasks])) as answers:
+        for place, answer in answers:
+            key, task = tasks[place]
+            row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
+            if row["is_final"]:
+                journal.add(key, row)
+            else:
+                failed[key] = row
+            n_done += 1
+            if told:
+                told(n_done, n_all)
     by_key = journal.rows | failed
     return Sweep(question, tuple(_rows(question, place, by_key) for place in range(len(question.points))))
 

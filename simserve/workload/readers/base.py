@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import TraceError
+from simserve.errors import TraceError, UnreadableTrace
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 MOST_NAMED_ROWS = 5
@@ -47,16 +47,16 @@ def items(path: Path, n_rows: int, word: str) -> Place:
 def read_text(path: Path) -> str:
     """A file's text, unpacked if it is gzip. Raises TraceError."""
     if path.is_dir():
-        raise TraceError(f"{path}: must be a file, got a folder; name the file in it")
+        raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it")
     try:
         raw = path.read_bytes()
         return (gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw).decode("utf-8-sig")
     except FileNotFoundError:
-        raise TraceError(f"{path}: no such file; see traces/README.md for where to get public traces") from None
+        raise UnreadableTrace(f"{path}: no such file; see traces/README.md for where to get public traces") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: must be UTF-8 text, got byte {error.start} that is not; convert the file") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise TraceError(f"{path}: cannot be read ({error}); was the file cut, or is it closed to you?") from None
+        raise UnreadableTrace(f"{path}: cannot be read ({error}); was the file cut, or is it closed to you?") from None
 
 
 def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import OutputError, TraceError
+from simserve.errors import OutputError, TraceError, UnreadableTrace
 from simserve.workload.readers.base import Place, checked, items, numbers, refuse_rows, spans_s
 from simserve.workload.readers.csv_rows import columns_of, read_csv, unused
 from simserve.workload.readers.prefix_ids import HashIds, PrefixNames, same_in_all
@@ -84,11 +84,11 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
 
     if not path.is_file():
         what = "must be a file, got a folder; name the file in it" if path.is_dir() else "no such file"
-        raise TraceError(f"{path}: {what}")
+        raise UnreadableTrace(f"{path}: {what}")
     try:
         columns = read_columns(path)
     except OutputError as error:
-        raise TraceError(str(error)) from None
+        raise UnreadableTrace(str(error)) from None
     columns = {name: column for name, column in columns.items() if WANTED.get(name) or _is_given(column)}
     found = columns_of(path, list(columns), WANTED)
     return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in found}, list(columns)

@@ -1,14 +1,16 @@
 """The journal keeps what is finished through anything, and drops what is torn."""
 
+import io
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simserve.errors import OutputError
 from simserve.scenario import load_scenario
 from simserve.study.sweep import journal as sweep_journal
-from simserve.study.sweep.journal import key_of, open_journal
+from simserve.study.sweep.journal import Journal, key_of, open_journal
 from tests.cli.scenarios import write_scenario
 
 ROW = {"seed": 0, "status": "finished", "ttft_s.p99": 0.1}
@@ -45,6 +47,31 @@ def test_a_spoilt_line_in_the_middle_costs_that_run_alone(tmp_path: Path) -> Non
     file.write_bytes(lines[0] + b"\0" * (len(lines[1]) - 1) + b"\n" + lines[2])
     with open_journal(tmp_path) as journal:
         assert list(journal.rows) == ["one", "three"]
+
+
+def test_a_journal_is_read_in_few_calls_however_long_it_is(tmp_path: Path) -> None:
+    with open_journal(tmp_path) as journal:
+        for n in range(50):
+            journal.add(str(n), ROW)
+
+    class Counted(io.FileIO):
+        n_reads = 0
+
+        def readinto(self, buffer: Any) -> int | None:
+            self.n_reads += 1
+            return super().readinto(buffer)
+
+        def read(self, size: int | None = -1) -> bytes:
+            self.n_reads += 1
+            return super().read(size)
+
+        def readall(self) -> bytes:
+            self.n_reads += 1
+            return super().readall()
+
+    with Counted(tmp_path / "sweep.jsonl", "r+") as file:
+        assert len(Journal(file, tmp_path).rows) == 50
+        assert file.n_reads <= 3
 
 
 def test_a_full_disk_tears_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

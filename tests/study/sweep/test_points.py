@@ -1,5 +1,6 @@
 """Which points a sweep has: the grammar of --vary, files of points, the order of a grid, and what is refused."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def test_values_are_yaml_and_ranges_have_both_ends(text: str, values: list[Any])
     assert list(parse_axis(text).values) == values
 
 
+def test_one_and_true_and_a_text_are_three_values() -> None:
+    assert parse_axis("a=1,true,'1',[1],[true]").values == (1, True, "1", [1], [True])
+
+
+def test_thousands_of_values_are_compared_without_looking_at_all_pairs() -> None:
+    started_s = time.process_time()
+    assert len(parse_axis("a=1..50000").values) == 50_000
+    assert time.process_time() - started_s < 5  # all pairs take longer, 0.1 s is enough
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -55,6 +66,8 @@ def test_values_are_yaml_and_ranges_have_both_ends(text: str, values: list[Any])
         ("a=1..1000000000", "a sweep has at most 100,000 runs"),
         ("a=1,2,1", "each value must be there once, got 1"),
         ("a=1..3,2", "each value must be there once, got 2"),
+        ("a=1,1.0", "each value must be there once, got 1.0"),
+        ("a=true,true", "each value must be there once, got true"),
     ],
 )
 def test_what_is_no_list_of_values_is_refused_with_its_place(text: str, said: str) -> None:

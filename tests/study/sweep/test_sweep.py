@@ -1,7 +1,7 @@
 """A sweep runs what is not finished, all points with the same seeds, and says what came of each."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +9,22 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from simserve.errors import InvariantError, SimserveError
+from simserve.errors import (
+    InvariantError,
+    Mistake,
+    OutputError,
+    ScenarioError,
+    SimserveError,
+    TraceError,
+    UnreadableTrace,
+)
 from simserve.scenario.loader import Template
 from simserve.simulate import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
 from simserve.study.sweep import run as sweep_run
 from simserve.study.sweep.facts import sweep_facts
-from simserve.study.sweep.folder import check_sweep_folder, withdraw, write_sweep
+from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, withdraw, write_sweep
 from simserve.study.sweep.journal import open_journal
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import run_row, task_of
@@ -43,7 +51,7 @@ class Here:
     def __call__(self, work: Work, tasks: Sequence[Task]) -> Answers:
         return self._answers(work, tasks)
 
-    def _answers(self, work: Work, tasks: Sequence[Task]) -> Iterator[tuple[int, Any]]:
+    def _answers(self, work: Work, tasks: Sequence[Task]) -> Answers:
         for place, task in reversed(list(enumerate(tasks))):  # in no order that anybody may count on
             if len(self.ran) >= self._stop_after:
                 raise KeyboardInterrupt
@@ -135,7 +143,10 @@ def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Pat
 @pytest.mark.parametrize(
     ("error", "said", "is_final"),
     [
-        (SimserveError("a.csv: row 3:\n  nonsense"), "a.csv: row 3: nonsense", True),
+        (TraceError("a.csv: row 3:\n  nonsense"), "a.csv: row 3: nonsense", True),
+        (ScenarioError([Mistake("workload", "is too much")]), "workload: is too much", True),
+        (UnreadableTrace("a.csv: no such file"), "a.csv: no such file", False),
+        (OutputError("a.parquet: cannot be read"), "a.parquet: cannot be read", False),
         (MemoryError(), "out of memory", False),
         (
             InvariantError("blocks", 3, 4, 1.5),
@@ -154,6 +165,19 @@ def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
     row = run_row(task_of(question(tmp_path, f"{REPLICAS}=1").first, 0))
     assert row["reason"].startswith(said)
     assert (row["status"], row["is_final"]) == ("failed", is_final)
+
+
+@pytest.mark.parametrize("change", ["missing", "another"])
+def test_a_trace_that_is_missing_or_another_where_a_run_starts_is_tried_again(tmp_path: Path, change: str) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    asked = question(tmp_path, f"{REPLICAS}=1,2", workload={"trace": {"path": str(trace)}})
+    trace.unlink()
+    if change == "another":
+        trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,11,5\n")
+    assert {rows[0]["status"] for rows in swept(tmp_path, asked, Here()).rows} == {"failed"}
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
+    assert {rows[0]["status"] for rows in swept(tmp_path, asked, Here()).rows} == {"finished"}
 
 
 def test_where_every_run_fails_there_is_no_answer_but_the_reasons(tmp_path: Path) -> None:
@@ -205,6 +229,8 @@ def test_what_a_killed_sweep_was_writing_is_taken_away_and_a_strangers_file_is_n
     (out / "sweep.jsonl").touch()
     (out / ".sweep.parquet.123.partial").touch()
     check_sweep_folder(out)
+    assert (out / ".sweep.parquet.123.partial").exists()  # another sweep may be writing it
+    clean_sweep_folder(out)
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
     (out / "mine.txt").touch()
     with pytest.raises(SimserveError, match=r"got mine\.txt"):
