@@ -15,6 +15,7 @@ from simserve.report.capacity.rate import (
     per_each,
     wanted,
 )
+from simserve.report.capacity.surroundings import CLIENTS
 from simserve.report.formats import count, plural, rate
 
 
@@ -24,7 +25,7 @@ def sentence(found: Mapping[str, Any]) -> str:
     if answer is None:
         return none(found, f"concurrency of {name}", count(found["stopped_at"]["scale"]))
     n = answer["concurrency"]
-    ends = f"{count(n['low'])} to {count(n['high'])}"
+    ends = CLIENTS.interval(n)
     return (
         f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} "
         f"({certainty(answer, ends)}), the highest concurrency at which {wanted(found)}; "

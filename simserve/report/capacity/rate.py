@@ -40,7 +40,9 @@ def gpus(answer: Mapping[str, Any]) -> str:
 
 
 def certainty(answer: Mapping[str, Any], ends: str) -> str:
-    """`95 % interval 13.2 to 13.6, 8 seeds`."""
+    """`95 % interval 13.2 to 13.6, 8 seeds`; without an interval where every seed gives the same run."""
+    if answer["n_seeds"] == 1:
+        return "one run, as every seed gives the same; no interval"
     return f"{answer['confidence'] * 100:.0f} % interval {ends}, {answer['n_seeds']} seeds"
 
 
@@ -63,7 +65,7 @@ def fails_first(answer: Mapping[str, Any]) -> str:
 def imprecise(found: Mapping[str, Any]) -> str:
     """What stands in the way of leaning on the answer; nothing where nothing does."""
     answer, said = found["answer"], ""
-    if not answer["is_precise"]:
+    if not answer["is_precise"] and answer["n_seeds"] > 1:
         asked = f"{answer['precision_frac'] * 100:.3g} %"
         said += (
             f" The interval is wider than the {asked} asked for, with as many seeds as are tried: make the runs longer."

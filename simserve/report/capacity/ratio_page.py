@@ -69,8 +69,8 @@ def _chart(found: Facts) -> Figure:
         "error_y": {
             "type": "data",
             "symmetric": False,
-            "array": numbers([each["high"] - each["value"] for each in rates]),
-            "arrayminus": numbers([each["value"] - each["low"] for each in rates]),
+            "array": numbers([_end(each, "high") - each["value"] for each in rates]),
+            "arrayminus": numbers([each["value"] - _end(each, "low") for each in rates]),
             "color": "$c1",
             "thickness": 1.5,
             "width": 4,
@@ -86,7 +86,7 @@ def _chart(found: Facts) -> Figure:
             "symbol": ["circle" if is_best else "circle-open" for is_best in best],
         },
     }
-    highest = max([each["high"] for each in rates] + ([both["offered_per_s"]["value"]] if both else []))
+    highest = max([_end(each, "high") for each in rates] + ([both["offered_per_s"]["value"]] if both else []))
     shapes = []
     if both is not None:
         at = both["offered_per_s"]["value"]
@@ -96,3 +96,8 @@ def _chart(found: Facts) -> Figure:
     y_axis = axis("Requests/s", range=[0, 1.12 * highest if highest else 1.0], nticks=6)
     margin = {"l": 64, "r": 14, "t": 14, "b": 50}
     return figure([dots], 360, xaxis=x_axis, yaxis=y_axis, shapes=shapes, margin=margin)
+
+
+def _end(rate: Mapping[str, Any], key: str) -> float:
+    """Of the interval, or the rate itself where there is none."""
+    return float(rate["value"] if rate[key] is None else rate[key])

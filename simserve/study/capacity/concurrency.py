@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from simserve.errors import Mistake, ScenarioError
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import Axis
@@ -39,7 +41,7 @@ def study_concurrency(question: Question, told: Told | None = None) -> Found:
 
 def study(question: Question, runs_with: RunsAt, axis: Axis, told: Told | None = None) -> Found:
     """Likewise, whatever it is that runs."""
-    tried = Tried(runs_with, question.scenario.seed, told)
+    tried = Tried(runs_with, question.scenario.seed, told, question.most_seeds)
     found = search_in(question, tried, axis)
     more: dict[str, Any] = {"answer": None}
     if isinstance(found, Capacity):
@@ -67,7 +69,7 @@ def with_clients(scenario: Scenario, n: int) -> Scenario:
 
 def whole(load: Estimate) -> Estimate:
     """Clients come whole: the highest number that holds, and between which numbers that is."""
-    return Estimate(*(float(math.floor(end + 1e-9)) for end in (load.value, load.low, load.high)))
+    return Estimate(*(np.floor(end + 1e-9).item() for end in (load.value, load.low, load.high)))
 
 
 def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, Any]:
@@ -86,7 +88,7 @@ def _answer(found: Capacity, n: Estimate, at: Point) -> dict[str, Any]:
     n_requests = scenario.workload.n_requests
     return {
         **sure_facts(found.question, found.boundary, is_precise=found.is_precise or n.high - n.low <= 1),
-        "concurrency": {key: round(value) for key, value in vars(n).items()},
+        "concurrency": {key: None if math.isnan(value) else round(value) for key, value in vars(n).items()},
         "attained_frac": at.attained_frac,
         "served_per_s": served.value,
         "output_tokens_per_s": at.mean("output_tokens_per_s"),
