@@ -58,7 +58,7 @@ def run(
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
     traces = trace_file.asked(timeline, timeline_requests, directory)
-    wanted = _wanted(replications, precision, of)
+    wanted = _wanted(loaded, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
         predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
@@ -79,13 +79,16 @@ def run(
         terminal.warnings(said for each in drawn for said in each.left_out)
 
 
-def _wanted(n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
+def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
     """How many runs with other seeds; None where none are asked for. Raises SimserveError."""
     if (n, precision, of) == (None, None, None):
         return None
+    from simserve.study.repeated import check_not_repeated
     from simserve.study.replicated import asked
 
-    return asked(n, precision, of)
+    wanted = asked(n, precision, of)
+    check_not_repeated(scenario, *(("--replications", n) if precision is None else ("--precision", precision)))
+    return wanted
 
 
 def _replicate(scenario: "Scenario", results: "Results", wanted: "Wanted", bar: "ProgressBar | None") -> None:

@@ -62,13 +62,15 @@ def _question(
     from simserve.scenario.loader import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.sweep import Question
+    from simserve.study.sweep.sweep import Question, check_seeds_differ
 
     assignments, seed, replications, goal = asked
     axes = [parse_axis(text) for text in vary]
     listed = read_points(points) if points is not None else []
     found = resolved(Template.of(scenario, assignments, seed), grid(axes, listed, replications))
-    return Question(found, replications, goal)
+    question = Question(found, replications, goal)
+    check_seeds_differ(question)
+    return question
 
 
 def _found(question: "Question", directory: Path, dask: str | None) -> dict[str, Any]:

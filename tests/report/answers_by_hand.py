@@ -151,6 +151,7 @@ def replicas_answer() -> Written:
     tried = [point(12.0, share, replicas=n, scale=n) for n, share in ((2, 0.9), (3, 0.995), (4, 1.0))]
     found = {
         "replicas": 3,
+        "n_seeds": 8,
         "low_frac": 0.994,
         "high_frac": 0.996,
         "fleet": {"n_gpus": 6, "usd_per_hour": 18.0, "kw": 4.2},

@@ -38,4 +38,5 @@ def runs_at(
 def _attained(missed: Mapping[str, float], n: int, n_unlucky: int) -> dict[str, Any]:
     n_met = max(0, round(n * (1 - sum(missed.values()))) - n_unlucky)
     by_slo = {"ttft_s": 1.0, "tpot_s": 1.0} | {key: 1 - share for key, share in missed.items()}
-    return {"n_met": n_met, "n_arrived": n, "frac": n_met / n, "by_slo": by_slo}
+    ends = {"low_frac": n_met / n - 0.01, "high_frac": n_met / n + 0.01}
+    return {"n_met": n_met, "n_arrived": n, "frac": n_met / n, **ends, "by_slo": by_slo}

@@ -18,10 +18,10 @@ def sentence(found: Mapping[str, Any]) -> str:
     what = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
     price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
     point = next(each for each in found["points"] if each["replicas"] == n)
-    sure = f"{share(point['attained_frac'])} do ({found['confidence'] * 100:.0f} % interval {_interval(answer)})"
+    sure = f"{share(point['attained_frac'])} do ({_certainty(found)})"
     fewer = [each for each in found["points"] if each["replicas"] == n - 1]
     less = f"; with one fewer {_share(fewer[0])}" if fewer else ""
-    edge = "" if answer["low_frac"] >= found["goal_frac"] else " Too close to tell for sure: one more, or longer runs."
+    edge = "" if is_sure(found) else " Too close to tell for sure: one more, or longer runs."
     return f"{name} needs {what}{price}, for {offered} requests/s, so that {wanted(found)}: {sure}{less}.{edge}"
 
 
@@ -32,6 +32,20 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     for point in found["points"]:
         rows.append((f"{point['replicas']}", attained(point), _interval(point), *latency_cells(point, keys)))
     return rows
+
+
+def is_sure(found: Mapping[str, Any]) -> bool:
+    """The whole interval holds the goal."""
+    low_frac = found["answer"]["low_frac"]
+    return low_frac is not None and bool(low_frac >= found["goal_frac"])
+
+
+def _certainty(found: Mapping[str, Any]) -> str:
+    answer = found["answer"]
+    within = " within the one run that every seed gives" if answer["n_seeds"] == 1 else ""
+    if answer["low_frac"] is None:
+        return f"no interval{within}"
+    return f"{found['confidence'] * 100:.0f} % interval {_interval(answer)}{within}"
 
 
 def _share(point: Mapping[str, Any]) -> str:

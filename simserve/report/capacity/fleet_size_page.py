@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.capacity.fleet_size import sentence, table_rows
+from simserve.report.capacity.fleet_size import is_sure, sentence, table_rows
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart
 from simserve.report.capacity.surroundings import REPLICAS
 from simserve.report.capacity.tail_tiles import tail_tiles
@@ -22,7 +22,7 @@ def render(found: Facts) -> str:
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
     figures = {"attainment": attainment_chart(found["points"], found["goal_frac"], loads)}
-    note = "Share of requests that met every SLO, with its 95 % interval over the seeds."
+    note = "Share of requests that met every SLO, with its 95 % interval."
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "Attainment against replicas", note, keys, "")
     head, *rows = table_rows(found)
@@ -43,7 +43,7 @@ def _headline(found: Facts) -> Headline:
         return Headline("capacity", name, "missed", title, sentence(found), setup)
     fleet = answer["fleet"]
     title = f"{plural(answer['replicas'], 'replica')} of {found['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
-    state = "met" if answer["low_frac"] >= found["goal_frac"] else "edge"
+    state = "met" if is_sure(found) else "edge"
     point = next(each for each in found["points"] if each["replicas"] == answer["replicas"])
     sure = f"95 % CI {interval(answer['low_frac'], answer['high_frac'])}"
     tiles = [

@@ -46,7 +46,9 @@ def between(ends: Mapping[str, Any], said: Callable[[float], str]) -> str:
 
 
 def certainty(answer: Mapping[str, Any], ends: str) -> str:
-    """`95 % interval 13.2 to 13.6, 8 seeds`."""
+    """`95 % interval 13.2 to 13.6, 8 seeds`; without an interval where every seed gives the same run."""
+    if answer["n_seeds"] == 1:
+        return "one run, as every seed gives the same; no interval"
     return f"{answer['confidence'] * 100:.0f} % interval {ends}, {answer['n_seeds']} seeds"
 
 
@@ -70,9 +72,10 @@ def imprecise(found: Mapping[str, Any]) -> str:
     """What stands in the way of leaning on the answer; nothing where nothing does."""
     answer, said = found["answer"], ""
     at = answer.get("offered_per_s") or answer["concurrency"]
-    if number(at["low"]) is None:
+    has_luck = answer["n_seeds"] > 1
+    if has_luck and number(at["low"]) is None:
         said += " How far chance may have moved it is not known: too few seeds tell where queues begin to grow."
-    elif not answer["is_precise"]:
+    elif has_luck and not answer["is_precise"]:
         asked = f"{answer['precision_frac'] * 100:.3g} %"
         said += (
             f" The interval is wider than the {asked} asked for, with as many seeds as are tried: make the runs longer."

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, latency_chart
-from simserve.report.capacity.rate import fails_first, gpus, wanted
+from simserve.report.capacity.rate import certainty, fails_first, gpus, wanted
 from simserve.report.capacity.surroundings import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.capacity.words import WORDS, paragraphs
@@ -47,10 +47,7 @@ def _headline(found: Facts, unit: LoadUnit) -> Headline:
         if unit is REQUESTS_PER_S
         else "highest concurrency"
     )
-    lead = (
-        f"The {what} at which {wanted(found)} ({answer['confidence'] * 100:.0f} % interval {unit.interval(at)}, "
-        f"{plural(answer['n_seeds'], 'seed')}). {fails_first(answer)}"
-    )
+    lead = f"The {what} at which {wanted(found)} ({certainty(answer, unit.interval(at))}). {fails_first(answer)}"
     title = f"{unit.told(at['value'])} on {gpus(answer)}"
     return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(found, unit)))
 

@@ -48,7 +48,7 @@ def _others(found: Mapping[str, Any]) -> str:
 
 
 def _close(answer: Mapping[str, Any]) -> str:
-    return "" if answer["is_clear"] else " Too close to the next to tell for sure."
+    return "" if answer["is_clear"] or answer["n_seeds"] == 1 else " Too close to the next to tell for sure."
 
 
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:

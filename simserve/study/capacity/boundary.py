@@ -14,11 +14,10 @@ from simserve.study.capacity.axis import CLOSE, Axis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.saturation import saturation_ends
-from simserve.study.capacity.tried import Tried
+from simserve.study.capacity.tried import MOST_SEEDS, Tried
 from simserve.study.intervals import Estimate, around, standard_error
 
 FIRST_SEEDS = 8
-MOST_SEEDS = 128
 MOST_TRIES = 40
 
 WING, NEAR_WING, WIDE_WING = 1.1, 1.05, 1.25
@@ -159,6 +158,8 @@ class Search:
         """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
         share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
         value = math.log(below.scale) + width * share
+        if len(below.runs) == 1:  # no other seed differs
+            return Estimate(math.exp(value), math.nan, math.nan)
         if above.is_saturated:  # its attainment says nothing
             ends = saturation_ends(below, above, self._axis, lambda load: self._tried.if_any(load, self._n_seeds))
             return Estimate(math.exp(value), *ends)

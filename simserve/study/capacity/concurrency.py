@@ -39,7 +39,7 @@ def study_concurrency(question: Question, told: Told | None = None) -> Found:
 
 def study(question: Question, runs_with: RunsAt, axis: Axis, told: Told | None = None) -> Found:
     """Likewise, whatever it is that runs."""
-    tried = Tried(runs_with, question.scenario.seed, told)
+    tried = Tried(runs_with, question.scenario.seed, told, question.most_seeds)
     found = search_in(question, tried, axis)
     more: dict[str, Any] = {"answer": None}
     if isinstance(found, Capacity):

@@ -12,6 +12,7 @@ from simserve.study.capacity.question import Question
 from simserve.study.capacity.rate import Capacity, Unbounded
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
+from simserve.study.repeated import NOTE
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")
@@ -60,7 +61,8 @@ def question_facts(question: Question) -> dict[str, Any]:
             _pool(setup, str((pool.scheduler or {}).get("kind")))
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
         ],
-        "warnings": [*warnings(scenario.setups), *notes(scenario.setups)],
+        "is_repeated": question.is_repeated,
+        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *([NOTE] if question.is_repeated else [])],
     }
 
 

@@ -65,7 +65,7 @@ def search(question: Question, place: int, runs_with: RunsWith) -> FleetSize:
 
     def holds(n: int) -> bool:
         if n not in tried:
-            tried[n] = Point(n, tuple(runs_with(n, range(first, first + FIRST_SEEDS))))
+            tried[n] = Point(n, tuple(runs_with(n, range(first, first + min(FIRST_SEEDS, question.most_seeds)))))
         return goal.is_met(tried[n])
 
     n = fewest(holds, own)

@@ -46,9 +46,17 @@ class Point:
 
     @property
     def attained(self) -> Estimate:
-        """The mean share of the runs, with its interval within 0 and 1."""
+        """The share of all requests, with the interval of the mean over runs, or that within the only one.
+
+        NaN where nobody arrived: at all, or in a run that the interval needs.
+        """
+        if len(self.runs) == 1:
+            within = self.runs[0]["slo_attainment"]
+            low, high = (math.nan if within[key] is None else within[key] for key in ("low_frac", "high_frac"))
+            return Estimate(self.attained_frac, low, high)
         found = mean_of([float(n_met / n_arrived) if n_arrived else math.nan for n_met, n_arrived in self.counts])
-        return Estimate(found.value, max(0.0, found.low), min(1.0, found.high)) if found.has_interval else found
+        low, high = (max(0.0, found.low), min(1.0, found.high)) if found.has_interval else (math.nan, math.nan)
+        return Estimate(self.attained_frac, low, high)
 
     @property
     def is_saturated(self) -> bool:

@@ -2,9 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
+from simserve.study.capacity.tried import MOST_SEEDS
+from simserve.study.repeated import is_repeated
 
 LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
 """Of goals: more would want ten thousand requests for each that may miss."""
@@ -19,6 +22,16 @@ class Question:
     """Of all requests, how many must meet every SLO."""
     precision_frac: float
     """How wide half the interval may be, as a share of the answer."""
+
+    @cached_property
+    def is_repeated(self) -> bool:
+        """Every seed gives the same run: each load is tried with one, and no interval is over seeds."""
+        return is_repeated(self.scenario)
+
+    @property
+    def most_seeds(self) -> int:
+        """More of them tell nothing more, or are not tried."""
+        return 1 if self.is_repeated else MOST_SEEDS
 
 
 def goal_from(said: str) -> float:

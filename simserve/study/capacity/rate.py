@@ -80,7 +80,7 @@ def runs_at_scale(question: Question) -> RunsAt:
 
 def search(question: Question, runs_at: RunsAt, told: Told | None = None) -> Capacity | Unbounded:
     """Likewise, whatever it is that runs."""
-    return search_in(question, Tried(runs_at, question.scenario.seed, told))
+    return search_in(question, Tried(runs_at, question.scenario.seed, told, question.most_seeds))
 
 
 def search_in(question: Question, tried: Tried, axis: Axis = SCALES) -> Capacity | Unbounded:

@@ -16,7 +16,7 @@ def study_rate(question: Question, told: Told | None = None) -> Found:
 
 def study(question: Question, runs_at: RunsAt, told: Told | None = None) -> Found:
     """Likewise, whatever it is that runs."""
-    tried = Tried(runs_at, question.scenario.seed, told)
+    tried = Tried(runs_at, question.scenario.seed, told, question.most_seeds)
     found = search_in(question, tried)
     more = {}
     if isinstance(found, Capacity):

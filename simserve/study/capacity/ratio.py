@@ -152,7 +152,7 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
 
 
 def _served(question: Question, name: str, runs_at: RunsAt, told: Told | None) -> Served:
-    tried = Tried(runs_at, question.scenario.seed, told)
+    tried = Tried(runs_at, question.scenario.seed, told, question.most_seeds)
     goal = Goal(question.goal_frac)
     found = Search(tried, SCALES, goal).highest()
     return Served(name, found, isinstance(found, Point) and goal.is_met(found), tried.points)
@@ -171,7 +171,7 @@ def _found(
         "answer": {
             **_split(best, scenarios),
             "confidence": CONFIDENCE,
-            "n_seeds": FIRST_SEEDS,
+            "n_seeds": min(FIRST_SEEDS, question.most_seeds),
             "is_clear": all(each.rate.high < best.rate.low for each in others),
         }
         if holds

@@ -14,20 +14,28 @@ RunsAt = Callable[[float, Sequence[int]], list[Summary]]
 """What comes of a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
 
 
+MOST_SEEDS = 128
+"""Of one load."""
+
+
 class Tried:
     """Loads and what came of them."""
 
-    def __init__(self, runs_at: RunsAt, first_seed: int, told: Told | None = None) -> None:
+    def __init__(
+        self, runs_at: RunsAt, first_seed: int, told: Told | None = None, most_seeds: int = MOST_SEEDS
+    ) -> None:
         self._runs_at = runs_at
         self._first_seed = first_seed
         self._told = told
+        self._most_seeds = most_seeds
         self._runs: dict[float, list[Summary]] = {}
 
     def at(self, scale: float, n_seeds: int) -> Point:
-        """A load with so many seeds; those it was tried with before are not run again.
+        """A load with so many seeds, or all that differ; those it was tried with before are not run again.
 
         Raises NobodyArrives, and keeps none of the runs, where that is so with one of them.
         """
+        n_seeds = min(n_seeds, self._most_seeds)
         runs = self._runs.setdefault(scale, [])
         seeds = range(self._first_seed + len(runs), self._first_seed + n_seeds)
         if seeds:

@@ -72,7 +72,7 @@ def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> Cost:
         n_gpus=n_gpus,
         usd_per_gpu_hour=usd_per_gpu_hour,
         usd_low=usd - one_replica if sized.fewer is not None and _may_hold(sized.fewer, bounds) else usd,
-        usd_high=usd if attained(sized.needed.point).low >= bounds.goal_frac else usd + one_replica,
+        usd_high=usd if sized.needed.point.attained.low >= bounds.goal_frac else usd + one_replica,
         output_tokens=_a_month(usage, lambda run: run["output_tokens_per_s"]),
         tokens=_a_month(usage, lambda run: run["total_tokens_per_s"]),
         good_tokens=_a_month(usage, lambda run: run["goodput"]["output_tokens_per_s"]),
@@ -81,19 +81,9 @@ def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> Cost:
     )
 
 
-def attained(point: Point) -> Estimate:
-    """The share of requests that met every SLO: with the interval of the mean over runs, or that of the only one."""
-    if len(point.runs) == 1:
-        found = point.runs[0]["slo_attainment"]
-        ends = (found["low_frac"], found["high_frac"])
-        return Estimate(point.attained_frac, *(float("nan") if end is None else end for end in ends))
-    mean = mean_of([float(n_met / n_arrived) for n_met, n_arrived in point.counts])
-    return Estimate(point.attained_frac, max(0.0, mean.low), min(1.0, mean.high))
-
-
 def _may_hold(trial: Trial, bounds: Bounds) -> bool:
     """Chance alone may have failed it."""
-    return not trial.is_cut and not trial.point.is_saturated and attained(trial.point).high >= bounds.goal_frac
+    return not trial.is_cut and not trial.point.is_saturated and trial.point.attained.high >= bounds.goal_frac
 
 
 def _a_month(point: Point, per_s: Callable[[Any], float]) -> Estimate:

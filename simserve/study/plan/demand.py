@@ -1,6 +1,7 @@
 """Plan demand: how much is asked of a fleet, at its peak, on average and hour by hour."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -8,6 +9,7 @@ import numpy as np
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.study.load_scale import at_scale
+from simserve.study.repeated import is_repeated
 
 HOUR_S = 3600.0
 
@@ -32,11 +34,10 @@ class Demand:
     hours: tuple[float, ...] = ()
     """The highest rate of each hour as a share of the peak; empty unless the load is diurnal."""
 
-    @property
+    @cached_property
     def is_repeated(self) -> bool:
-        """Every seed has the same requests at the same instants."""
-        trace = self.sized.workload.trace
-        return trace is not None and trace.spread == "none"
+        """Every seed gives the same run."""
+        return is_repeated(self.sized)
 
 
 def demand_of(scenario: Scenario) -> Demand:

@@ -7,7 +7,7 @@ from simserve.study.capacity.facts import question_facts
 from simserve.study.capacity.question import Question
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
-from simserve.study.plan.cost import HOURS_A_MONTH, attained
+from simserve.study.plan.cost import HOURS_A_MONTH
 from simserve.study.plan.growth import Need
 from simserve.study.plan.outcome import Outcome, seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
@@ -159,7 +159,7 @@ def _money(choice: Choice) -> dict[str, Any]:
 
 
 def _attained(trial: Trial, prefix: str) -> dict[str, Any]:
-    point, share = trial.point, attained(trial.point)
+    point, share = trial.point, trial.point.attained
     latencies = {
         f"{key.removesuffix('_s')}_{level}_s": point.latency_s(key, level)
         for key in ("ttft_s", "tpot_s", "e2e_s")

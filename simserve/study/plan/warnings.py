@@ -16,7 +16,7 @@ def _of_load(plan: Plan) -> Iterator[str]:
     if plan.demand.kind == "diurnal":
         yield "the load is diurnal: fleets are sized for its highest rate held steady, which no peak of it is"
     if plan.demand.is_repeated:
-        yield "a replayed trace is the same with every seed: intervals are those within one run, and other days differ"
+        yield "nothing is drawn, so every seed gives the same run: intervals are those within it, and other days differ"
     best = plan.best
     if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):
         yield "KV cache use reached a number of blocks that is an estimate; give num_gpu_blocks from a server's log"

@@ -9,6 +9,7 @@ from simserve.errors import SimserveError
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.processes import Lost, Runner, Task
+from simserve.study.repeated import check_not_repeated
 from simserve.study.sweep.journal import Journal, key_of
 from simserve.study.sweep.points import Point
 from simserve.study.sweep.run import Row, failed_row, run_row, task_of
@@ -53,6 +54,13 @@ class Sweep:
     question: Question
     rows: tuple[tuple[Row, ...], ...]
     """Of each point, one a seed."""
+
+
+def check_seeds_differ(question: Question) -> None:
+    """Raises SimserveError where many runs of a point are asked for that would all be alike."""
+    for point in question.points if question.n_seeds > 1 else ():
+        if point.scenario is not None:
+            check_not_repeated(point.scenario, "--replications", question.n_seeds)
 
 
 def run_sweep(question: Question, journal: Journal, run: Runner, told: Told | None = None) -> Sweep:

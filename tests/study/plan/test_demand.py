@@ -57,7 +57,7 @@ def test_a_point_within_an_hour_counts(tmp_path: Path) -> None:
 
 
 def test_a_replayed_trace_is_the_same_with_every_seed_unless_it_is_spread(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,8,2\n1,8,2\n")
+    (tmp_path / "a.csv").write_text("arrival_s,prompt_tokens,output_tokens\n" + 3 * "0,8,2\n" + 3 * "1,8,2\n")
     for spread, is_repeated in (("none", True), ("uniform", False)):
         trace = {"path": str(tmp_path / "a.csv"), "spread": spread}
         found = demand_of(load_scenario(write_scenario(tmp_path, workload={"trace": trace})))
