@@ -105,7 +105,8 @@ def none(found: Mapping[str, Any], what: str, at: str) -> str:
 def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a load, the lowest first, below the heads of the columns."""
     keys, heads = latency_heads(found)
-    return [("requests/s", "runs", "attained", *heads), *(_row(point, keys) for point in found["points"])]
+    points = sorted(found["points"], key=lambda point: float(point["offered_per_s"]))
+    return [("requests/s", "runs", "attained", *heads), *(_row(point, keys) for point in points)]
 
 
 def latency_heads(found: Mapping[str, Any]) -> tuple[list[str], list[str]]:

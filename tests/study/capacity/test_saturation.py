@@ -94,5 +94,6 @@ def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) ->
     rates = [point["offered_per_s"] for point in facts["points"]]
     assert len({point["n_runs"] for point in facts["points"]}) > 1
     assert rates == sorted(rates)
+    facts["points"][1]["offered_per_s"] = 0.01  # very short runs leave a little luck
     shown = [float(row[0]) for row in table_rows(facts)[1:]]
     assert shown == sorted(shown)
