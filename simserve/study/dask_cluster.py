@@ -58,7 +58,7 @@ class DaskCluster:
             n_threads = sum(worker["nthreads"] for worker in self._workers().values())
             for place, task in islice(left, max(0, AHEAD * max(1, n_threads) - len(running))):
                 with self._while_it_lasts():
-                    running[self._client.submit(work, task, pure=False)] = place
+                    running[self._client.submit(_checked, __version__, work, task, pure=False)] = place
             if not running:
                 return
             if n_threads:
@@ -156,6 +156,14 @@ def _check_scheduler(address: str) -> None:
 
 def _short(error: BaseException) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def _checked(version: str, work: Work, task: Task) -> Any:
+    """On a worker. One that joined late may have another simserve: then the task is Lost, to be tried again."""
+    here = _version()
+    if here != version:
+        return Lost(f"its worker needs simserve {version}, got {here}; install it there")
+    return work(task)
 
 
 def _version() -> str:

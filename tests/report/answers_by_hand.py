@@ -245,7 +245,7 @@ def sweep_answer() -> Written:
             "status": "finished",
             "reason": None,
             "n_seeds": 1,
-            "fleet": {"n_gpus": 2, "usd_per_hour": 2 * price, "kw": 1.4},
+            "fleet": {"n_gpus": 2, "usd_per_hour": 2 * price, "kw": 1.4, "gpus": [gpu]},
             "saturated": False,
             "meets_goal": attained >= 0.99,
             "measures": measures(good, attained, price),

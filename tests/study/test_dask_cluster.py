@@ -134,6 +134,16 @@ def test_workers_with_another_simserve_are_refused(address: str, monkeypatch: py
         pass
 
 
+def test_a_worker_that_joins_late_with_another_simserve_gives_no_answers(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with dask_cluster(address) as cluster:
+        monkeypatch.setattr(module, "__version__", "9.9.9")  # as if all whom it checked had gone, and others had come
+        found = dict(cluster.run(echo, [(n,) for n in range(3)]))
+    said = Lost("its worker needs simserve 9.9.9, got 0.1.0; install it there")
+    assert found == dict.fromkeys(range(3), said)
+
+
 def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(SimserveError, match=r'pip install "simserve\[cluster\]"'), dask_cluster("tcp://127.0.0.1:1"):

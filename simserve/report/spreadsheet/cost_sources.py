@@ -11,6 +11,9 @@ from simserve.report.formats import count, rate, share
 from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
 
+MEAN_GPU = "mean of its GPUs"
+"""What stands for the card of a fleet that mixes several, or does not tell which it has."""
+
 
 def cost_basis(sources: Sequence[Written]) -> Basis | None:
     """From a plan, else a capacity, a sweep or a run; what that does not tell, from the others. None without any."""
@@ -129,7 +132,8 @@ def _of_sweep(source: Written) -> Basis | None:
     if best is None:
         return None
     point = next(each for each in found["points"] if each["point"] == best["point"])
-    prices = {sweep_gpu(each): sweep_price(each) for each in found["points"] if each["fleet"] is not None}
+    weighed = [each for each in found["points"] if each["fleet"] is not None and sweep_gpu(each) != MEAN_GPU]
+    prices = {sweep_gpu(each): sweep_price(each) for each in (*weighed, point)}  # its own, whatever others pay
     measures, name = point["measures"], f"{said}, point {point['point']}"
     good, attained, served, output = (
         at(measures, key, "value")
@@ -138,7 +142,10 @@ def _of_sweep(source: Written) -> Basis | None:
     return Basis(
         unit="fleet",
         gpus={sweep_gpu(point): round(point["fleet"]["n_gpus"])},
-        prices={gpu: Known(price, f"{said}: the catalog.") for gpu, price in prices.items()},
+        prices={
+            gpu: Known(price, f"{name}: its fleet by its GPUs." if gpu == MEAN_GPU else f"{said}: the catalog.")
+            for gpu, price in prices.items()
+        },
         holds_per_s=Known(good, f"{name}: {rate(good)} good requests/s; it may hold more."),
         demand_per_s=Known(good, f"{name}: its good requests."),
         good_frac=Known(attained, f"{name}: its attainment."),
@@ -148,9 +155,9 @@ def _of_sweep(source: Written) -> Basis | None:
 
 
 def sweep_gpu(point: Mapping[str, Any]) -> str:
-    """The GPU of a point, where that is what was varied."""
-    varied = [str(value) for key, value in point["values"].items() if key.rpartition(".")[2] == "gpu"]
-    return varied[0] if len(varied) == 1 else "GPU"
+    """The GPU of a point, where all of its pools have the same."""
+    gpus: list[str] = point["fleet"].get("gpus") or []
+    return str(gpus[0]) if len(gpus) == 1 else MEAN_GPU
 
 
 def sweep_price(point: Mapping[str, Any]) -> float:

@@ -1,14 +1,12 @@
 """Capacity rows: what was tried in a search, a row a load and seed, as columns for `capacity.parquet`."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
-
-import numpy as np
 
 from simserve.study.capacity.point import Point
 from simserve.tables.columns import Columns
 from simserve.tables.schema import Field
+from simserve.tables.typed import typed_columns
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
@@ -32,8 +30,7 @@ ROWS = (
 
 def capacity_rows(asked: str, tried: Sequence[tuple[str | None, Point]]) -> Columns:
     """The columns of ROWS; each point with the split that it was tried with, if one was asked about."""
-    rows = [_row(asked, split, point, run) for split, point in tried for run in point.runs]
-    return {field.name: _column(field, [row[field.name] for row in rows]) for field in ROWS}
+    return typed_columns(ROWS, [_row(asked, split, point, run) for split, point in tried for run in point.runs])
 
 
 def _row(asked: str, split: str | None, point: Point, run: dict[str, Any]) -> dict[str, Any]:
@@ -54,11 +51,3 @@ def _row(asked: str, split: str | None, point: Point, run: dict[str, Any]) -> di
         row[f"{name}_met_frac"] = found["by_slo"].get(key)
         row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
     return row
-
-
-def _column(field: Field, values: list[Any]) -> Any:
-    if all(value is None for value in values):
-        return np.full(len(values), math.nan) if field.kind == "float" else None
-    kinds: dict[str, Any] = {"float": np.float64, "int64": np.int64, "flag": np.bool_, "text": np.str_}
-    plain = [math.nan if value is None else value for value in values] if field.kind == "float" else values
-    return np.array(plain, kinds[field.kind])

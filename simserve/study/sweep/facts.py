@@ -103,11 +103,17 @@ def _facts(each: _Tried, goal_frac: float) -> dict[str, Any]:
         "status": each.status,
         "reason": "; ".join(reasons) or None,
         "n_seeds": sum(row["status"] == "finished" for row in each.rows),
-        "fleet": None if finished is None else {key: finished[key] for key in FLEET},
+        "fleet": None if finished is None else {key: finished[key] for key in FLEET} | {"gpus": _gpus(each.point)},
         "saturated": each.is_saturated if has_runs else None,
         "meets_goal": each.meets(goal_frac) if has_slo else None,
         "measures": {key: vars(found) for key, found in each.measures.items()} if has_runs else None,
     }
+
+
+def _gpus(point: Point) -> list[str]:
+    """The cards of its pools, each once."""
+    assert point.scenario is not None, "it ran"
+    return sorted({pool.gpu or point.scenario.gpu for pool in point.scenario.cluster.pools})
 
 
 def _front(tried: Sequence[_Tried], x: tuple[str, int], y: tuple[str, int]) -> list[int]:

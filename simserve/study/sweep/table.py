@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from simserve.scenario.written import flow
 from simserve.study.sweep.run import ALL_MEASURES, PER_USD
 from simserve.study.sweep.sweep import Sweep
-from simserve.tables.columns import Categorical, Columns
+from simserve.tables.columns import Columns
 from simserve.tables.schema import Field, Kind
+from simserve.tables.typed import typed_columns
 
 UNITS = {"s": "s", "frac": "share 0..1", "per_s": "1/s", "count": ""}
 
@@ -31,9 +30,16 @@ def sweep_table(sweep: Sweep) -> tuple[tuple[Field, ...], Columns]:
     values = {key: [point.values.get(key) for point, _ in flat] for key in keys}
     varied = tuple(Field(key, _kind(cells)) for key, cells in values.items())
     fields = (Field("point", "int64"), *varied, *FIXED, *MEASURED)
-    cells: dict[str, list[Any]] = {"point": [point.number for point, _ in flat], **values}
-    cells |= {field.name: [row.get(field.name) for _, row in flat] for field in (*FIXED, *MEASURED)}
-    return fields, {field.name: _column(field.kind, cells[field.name]) for field in fields}
+    texts = {field.name for field in varied if field.kind == "category"}
+    rows = [
+        {**row, "point": point.number, **{key: _cell(value, key in texts) for key, value in point.values.items()}}
+        for point, row in flat
+    ]
+    return fields, typed_columns(fields, rows)
+
+
+def _cell(value: Any, is_text: bool) -> Any:
+    return value if value is None or isinstance(value, str) or not is_text else flow(value)
 
 
 def _kind(cells: Sequence[Any]) -> Kind:
@@ -44,16 +50,3 @@ def _kind(cells: Sequence[Any]) -> Kind:
     if types == {int}:
         return "int64"
     return "float" if types and types <= {int, float} else "category"
-
-
-def _column(kind: Kind, cells: Sequence[Any]) -> Any:
-    if kind == "category":
-        words = [None if cell is None else cell if isinstance(cell, str) else flow(cell) for cell in cells]
-        known = tuple(dict.fromkeys(word for word in words if word is not None))
-        codes = {word: place for place, word in enumerate(known)}
-        return Categorical(np.array([-1 if word is None else codes[word] for word in words], np.int32), known)
-    if kind == "float":
-        return np.array([np.nan if cell is None else cell for cell in cells], np.float64)
-    is_null = np.array([cell is None for cell in cells])
-    plain = np.array([0 if cell is None else cell for cell in cells], np.bool_ if kind == "flag" else np.int64)
-    return np.ma.MaskedArray(plain, is_null) if is_null.any() else plain

@@ -179,5 +179,19 @@ def test_a_sweep_offers_its_cheapest_point() -> None:
     assert grown(found, 0).units == 1
 
 
+@pytest.mark.parametrize("gpus", [["a100", "h100-sxm"], None])
+def test_a_fleet_of_several_cards_is_paid_at_its_own_mean_price(gpus: list[str] | None) -> None:
+    source = sweep_answer()
+    first, second = source.answer["points"][:2]
+    for point, usd_per_hour in ((first, 6.0), (second, 7.33)):  # the second pays more, and is named last
+        point["values"] = {"cluster.pools.1.gpu": "h100-sxm"}
+        point["fleet"] |= {"n_gpus": 2, "usd_per_hour": usd_per_hour, "gpus": gpus}
+    found = cost_basis([source])
+    assert found is not None
+    assert found.usd_per_unit_hour == 6.0
+    assert {gpu: price.value for gpu, price in found.prices.items()} == {"mean of its GPUs": 3.0}
+    assert found.prices["mean of its GPUs"].origin == "Sweep chat, point 0: its fleet by its GPUs."
+
+
 def test_nothing_to_pay_for_is_no_basis() -> None:
     assert cost_basis([]) is None

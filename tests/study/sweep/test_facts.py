@@ -113,3 +113,7 @@ def test_without_an_slo_there_is_no_best_and_the_json_is_strict(tmp_path: Path) 
     assert found["best"] == {"per_usd": None, "goodput": None, "cheapest": None}
     assert found["fronts"] == {"cost_goodput": [], "ttft_tpot": [0, 1]}
     assert json.loads(json_text(found))["points"][0]["meets_goal"] is None
+
+
+def test_a_fleet_names_its_cards(tmp_path: Path) -> None:
+    assert sweep_facts(made_up(tmp_path, [run()]))["points"][0]["fleet"]["gpus"] == ["h100-sxm"]
