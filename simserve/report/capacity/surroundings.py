@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.formats import NONE, SHORT, goal, listed, rate, seconds, share
+from simserve.report.formats import NONE, SHORT, goal, listed, number, rate, seconds, share
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class LoadUnit:
 
     def interval(self, ends: Mapping[str, Any]) -> str:
         """`13.2 to 13.6`; a dash where it is not known."""
-        return NONE if ends["low"] is None else f"{self.bare(ends['low'])} to {self.bare(ends['high'])}"
+        return NONE if number(ends["low"]) is None else f"{self.bare(ends['low'])} to {self.bare(ends['high'])}"
 
 
 def _whole(value: float) -> str:
