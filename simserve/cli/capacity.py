@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ NO = 1
 
 def capacity(
     scenario: ScenarioFile,
-    goal: Annotated[
-        str, typer.Option("--goal", help="Share of requests that must meet every SLO: 0.99, or p90, p99, p99.9.")
-    ] = f"{GOAL_FRAC:g}",
+    goal: Goal = None,
     precision: Annotated[
         float,
         typer.Option("--precision", min=0.001, max=0.5, help="Half the interval's width, as a share of the answer."),
@@ -57,11 +55,11 @@ def capacity(
     """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
     from simserve.cli import terminal
-    from simserve.study.capacity.question import Question, goal_from
+    from simserve.study.capacity.question import Question
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import CAPACITY
 
-    question = Question(load_scenario(scenario, overrides=assignments or (), seed=seed), goal_from(goal), precision)
+    question = Question(load_scenario(scenario, overrides=assignments or (), seed=seed), goal or GOAL_FRAC, precision)
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:

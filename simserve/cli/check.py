@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -26,16 +27,6 @@ Summary = Annotated[
     Path | None, typer.Option("--summary", metavar="FILE.md", help="Write the answer in Markdown, too.")
 ]
 JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help="And as a test report.")]
-Goal = Annotated[
-    float | None,
-    typer.Option(
-        "--goal",
-        min=0.01,
-        max=0.9999,
-        help="Share of requests that must meet every SLO; the baseline's, or 0.99.",
-        show_default=False,
-    ),
-]
 
 
 def check(
@@ -94,7 +85,6 @@ def _update(loaded: "Scenario", baseline: Path, asked: tuple[float | None, float
     """Measure, write, and say what was written."""
     from simserve.cli import terminal
     from simserve.report.check import baseline_sentence
-    from simserve.study.check.against import GOAL_FRAC
     from simserve.study.check.baseline import check_place, write_baseline
     from simserve.study.check.measured import doubts, well_measured
     from simserve.study.check.side import Side

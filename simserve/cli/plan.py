@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.study.plan.plan import Asked
@@ -26,9 +27,7 @@ def plan(
     spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
     growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5 %.")] = 0.0,
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="How far growth is looked at.")] = 12,
-    goal: Annotated[
-        float, typer.Option("--goal", min=0.01, max=0.9999, help="Share of requests that must meet every SLO.")
-    ] = 0.99,
+    goal: Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="No larger fleet is tried.")] = 256,
     price: Annotated[
         list[str] | None,
@@ -46,7 +45,7 @@ def plan(
 
     asked = Asked(
         load_scenario(scenario, overrides=assignments or (), seed=seed),
-        Bounds(goal, spare, max_gpus),
+        Bounds(goal or GOAL_FRAC, spare, max_gpus),
         gpus=_names(gpu or ""),
         tensors=_degrees(tensor),
         is_split=split,

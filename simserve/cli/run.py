@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from simserve.cli import trace_file
+from simserve.metrics.goal import GOAL_FRAC, goal_from
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -19,6 +20,15 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change one value: --set cluster.pools.0.replicas=4. Repeatable."),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", help="Instead of the scenario's own seed.")]
+Goal = Annotated[
+    float | None,
+    typer.Option(
+        "--goal",
+        parser=goal_from,
+        metavar="SHARE",
+        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90 %'. Default: {GOAL_FRAC:g}, or a baseline's.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
@@ -32,9 +33,7 @@ def sweep(
     replications: Annotated[
         int, typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points have the same seeds.")
     ] = 1,
-    goal: Annotated[
-        float, typer.Option("--goal", min=0.01, max=0.9999, help="Share of requests that should meet every SLO.")
-    ] = 0.99,
+    goal: Goal = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-sweep.")] = None,
     dask: Annotated[
         str | None, typer.Option("--dask", metavar="ADDRESS", help="Run on that Dask cluster: tcp://host:port.")
@@ -46,7 +45,7 @@ def sweep(
     """Try a scenario at many points: every combination of some values, or those of a file."""
     from simserve.cli import terminal
 
-    question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal))
+    question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
     found = _found(question, directory, dask)
     if as_json:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import SimserveError
-from simserve.routers.base import Router
 from simserve.scenario import Scenario
 from simserve.workload.load import offered_load
 
@@ -50,7 +49,7 @@ def _server_draws(scenario: Scenario) -> bool:
     return any(_may_draw(router) for router in routers if router is not None)
 
 
-def _may_draw(router: Router) -> bool:
+def _may_draw(router: Any) -> bool:
     """It draws from the stream that it is given, or keeps it to do so."""
     stream = Random(0)
     before, kept = stream.getstate(), weakref.ref(stream)

@@ -121,7 +121,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
         (("--months", "0"), "Invalid value for '--months': "),
         (("--spare", "-1"), "Invalid value for '--spare': "),
         (("--max-gpus", "0"), "Invalid value for '--max-gpus': "),
-        (("--goal", "1.5"), "Invalid value for '--goal': "),
+        (("--goal", "1.5"), "--goal: must be a share from 0.01 to 0.9999, or a percentile"),
     ],
 )
 def test_what_is_no_question_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:

@@ -102,6 +102,18 @@ def test_replicas_for_a_trace_are_as_sure_as_its_one_run(tmp_path: Path) -> None
     assert "within the one run that every seed gives" in invoke("capacity", scenario, "--replicas", "serve").out
 
 
+def test_a_split_for_a_trace_has_no_interval(tmp_path: Path) -> None:
+    pools = [{"name": role, "role": role, "replicas": 1} for role in ("prefill", "decode")]
+    cluster = {"cluster": {"pools": pools, "kv_link": {"bytes_per_s": 5.0e10, "latency_s": 0.0}}}
+    scenario = write_scenario(tmp_path, **trace_of(tmp_path), **cluster, slo={"ttft_s": 0.1})
+    outcome = invoke("capacity", scenario, "--ratio", "prefill:decode", "--out", tmp_path / "out")
+    assert "(one run, as every seed gives the same; no interval)" in outcome.out
+    row = next(line.split() for line in outcome.out.splitlines() if line.split()[:1] == ["1:1"])
+    assert row[2] == "–"
+    found = json.loads((tmp_path / "out" / "capacity.json").read_text())
+    assert (found["answer"]["n_seeds"], found["answer"]["offered_per_s"]["low"]) == (1, None)
+
+
 def test_a_closed_loop_of_fixed_lengths_has_a_concurrency_without_an_interval(tmp_path: Path) -> None:
     loop = {"client": {"kind": "closed_loop", "concurrency": 4}, "lengths": FIXED, "n_requests": 60}
     scenario = write_scenario(tmp_path, workload=loop, slo={"ttft_s": 0.04})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.rate import attained, latency_cells, latency_heads, wanted
-from simserve.report.formats import interval, plural, rate, share
+from simserve.report.formats import interval, number, plural, rate, share
 
 
 def sentence(found: Mapping[str, Any]) -> str:
@@ -36,14 +36,14 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
 
 def is_sure(found: Mapping[str, Any]) -> bool:
     """The whole interval holds the goal."""
-    low_frac = found["answer"]["low_frac"]
+    low_frac = number(found["answer"]["low_frac"])
     return low_frac is not None and bool(low_frac >= found["goal_frac"])
 
 
 def _certainty(found: Mapping[str, Any]) -> str:
     answer = found["answer"]
     within = " within the one run that every seed gives" if answer["n_seeds"] == 1 else ""
-    if answer["low_frac"] is None:
+    if number(answer["low_frac"]) is None:
         return f"no interval{within}"
     return f"{found['confidence'] * 100:.0f} % interval {_interval(answer)}{within}"
 

@@ -1,6 +1,5 @@
 """Question: what a search for a capacity is asked."""
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,9 +7,6 @@ from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
 from simserve.study.capacity.tried import MOST_SEEDS
 from simserve.study.repeated import is_repeated
-
-LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
-"""Of goals: more would want ten thousand requests for each that may miss."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +28,6 @@ class Question:
     def most_seeds(self) -> int:
         """More of them tell nothing more, or are not tried."""
         return 1 if self.is_repeated else MOST_SEEDS
-
-
-def goal_from(said: str) -> float:
-    """The share that is meant by `0.99`, `p99` or `99.9 %`. Raises SimserveError."""
-    found = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", said.strip().lower())
-    share = float(found[2]) / (100 if found[1] or found[3] else 1) if found else -1.0
-    if not LEAST_FRAC <= share <= MOST_FRAC:
-        rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
-        raise SimserveError(f"--goal: {rule}, got {said}; try p99")
-    return round(share, 12)
 
 
 def check_slo(scenario: Scenario) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import Mistake, ScenarioError
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.check.at_ref import load_at_ref
 from simserve.study.check.baseline import Baseline, read_baseline
@@ -14,9 +15,6 @@ from simserve.study.check.gate import LOOKS
 from simserve.study.check.measured import check_can_be_gated, find_grid, measured
 from simserve.study.check.same_question import Difference, differences, portable
 from simserve.study.check.side import Side, Told
-
-GOAL_FRAC = 0.99
-"""Where neither a baseline nor the user says another."""
 
 MOST_TOLD = 12
 """Differences that an error lists."""
