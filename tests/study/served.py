@@ -12,7 +12,13 @@ Missed = Mapping[str, Callable[[float], float]]
 
 
 def runs_at(
-    missed: Missed, *, saturates_at: float = float("inf"), classes: Missed | None = None, n: int = N, luck: int = 1
+    missed: Missed,
+    *,
+    saturates_at: float = float("inf"),
+    classes: Missed | None = None,
+    n: int = N,
+    luck: int = 1,
+    window_s: float = 1000.0,
 ) -> Callable[[float, Sequence[int]], list[dict[str, Any]]]:
     """What a search runs; of the odd seeds so many requests miss beside, by bad luck."""
 
@@ -26,6 +32,7 @@ def runs_at(
             "output_tokens_per_s": 900.0 * load,
             "slo_attainment": _attained(shares, n, luck * (seed % 2)),
             "trust": {"saturated": load >= saturates_at},
+            "window": {"duration_s": window_s},
             "classes": {
                 name: {"slo_attainment": _attained({"e2e_s": of(load)}, n, 0)} for name, of in (classes or {}).items()
             },

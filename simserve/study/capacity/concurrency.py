@@ -11,6 +11,7 @@ from simserve.study.capacity.facts import per_facts, point_facts, question_facts
 from simserve.study.capacity.found import Found
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.question import Question, check_slo
+from simserve.study.capacity.ramp import ramp_warnings
 from simserve.study.capacity.rate import Capacity, Unbounded, search_in
 from simserve.study.capacity.surroundings import look_around
 from simserve.study.capacity.surroundings_facts import CLIENTS, surroundings_facts
@@ -72,7 +73,7 @@ def whole(load: Estimate) -> Estimate:
 
 def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, Any]:
     return {
-        **question_facts(found.question),
+        **question_facts(found.question, ramp_warnings(found)),
         "asked": "concurrency",
         **state_facts(found),
         "points": [{"concurrency": round(point.scale), **point_facts(point)} for point in points],

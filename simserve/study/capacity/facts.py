@@ -9,6 +9,7 @@ from simserve.scenario.caveats import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.question import Question
+from simserve.study.capacity.ramp import ramp_warnings
 from simserve.study.capacity.rate import Capacity, Unbounded
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
@@ -25,7 +26,7 @@ def capacity_facts(found: Capacity | Unbounded, points: Sequence[Point] | None =
     """
     tried = points or found.points
     return {
-        **question_facts(found.question),
+        **question_facts(found.question, ramp_warnings(found)),
         "asked": "rate",
         **state_facts(found),
         "answer": _answer(found) if isinstance(found, Capacity) else None,
@@ -48,9 +49,10 @@ def state_facts(found: Capacity | Unbounded) -> dict[str, Any]:
     return {"state": "every load" if found.is_met else "no load", "stopped_at": point_facts(found.last)}
 
 
-def question_facts(question: Question) -> dict[str, Any]:
-    """What was asked, as every answer repeats it, and what it stands on."""
+def question_facts(question: Question, doubts: Sequence[str] = ()) -> dict[str, Any]:
+    """What was asked, as every answer repeats it, and what it stands on; `doubts` are warned of, too."""
     scenario = question.scenario
+    repeated = [NOTE] if question.is_repeated else []
     return {
         "version": __version__,
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
@@ -62,7 +64,7 @@ def question_facts(question: Question) -> dict[str, Any]:
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
         ],
         "is_repeated": question.is_repeated,
-        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *([NOTE] if question.is_repeated else [])],
+        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *repeated, *doubts],
     }
 
 
