@@ -116,6 +116,8 @@ def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[
     """Results of `vllm bench serve`, measured or predicted: the keys that both have. One run each has no interval."""
     found = []
     for key in a:
+        if key.startswith("median_") and key.replace("median_", "p50_") in a:
+            continue  # which is the same
         measure = _bench_measure(key)
         if measure is not None and all(type(side.get(key)) in (int, float) for side in (a, b)):
             scale = 1e-3 if measure.unit == "s" else 1.0

@@ -77,6 +77,11 @@ def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
     assert told["mean_ttft_ms"].a == pytest.approx(0.04)
 
 
+def test_the_median_is_told_once() -> None:
+    both = {"median_ttft_ms": 40.0, "p50_ttft_ms": 40.0, "median_tpot_ms": 9.0}
+    assert list(differences(compare_benchmarks(("a", "b"), both, both))) == ["p50_ttft_ms", "median_tpot_ms"]
+
+
 def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
     measured = tmp_path / "measured.json"
