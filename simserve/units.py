@@ -14,6 +14,9 @@ PS_PER_S = 10**12
 MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
+HOURS_A_MONTH = 730.0
+"""24 times 365 through 12."""
+
 MIB = 2**20
 GIB = 2**30
 

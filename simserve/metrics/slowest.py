@@ -9,19 +9,12 @@ from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Floats
 from simserve.tables.facts import RunFacts
+from simserve.tables.schema import SPLIT
 
 SLOWEST_FRAC = 0.01
 """The slowest of them, at least one."""
 
-BEFORE_FIRST = (
-    "front_end_s",
-    "queue_seats_s",
-    "queue_blocks_s",
-    "queue_budget_s",
-    "queue_turn_s",
-    "prefill_s",
-    "prefill_wait_s",
-)
+BEFORE_FIRST = SPLIT[: SPLIT.index("link_s")]
 """Parts that are over when the first token comes, unless the answer leaves whole."""
 
 Parts = Mapping[str, Floats]

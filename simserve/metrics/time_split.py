@@ -14,23 +14,8 @@ from simserve.tables.run_tables import Beside, RunTables
 from simserve.tables.schema import SPLIT
 from simserve.units import array_to_ps, array_to_s, to_ps
 
-PARTS = (
-    "front_end_s",
-    "transfer_wait_s",
-    "queue_seats_s",
-    "queue_blocks_s",
-    "queue_budget_s",
-    "queue_turn_s",
-    "prefill_s",
-    "prefill_wait_s",
-    "link_s",
-    "decode_s",
-    "interference_s",
-    "copy_s",
-    "preempted_s",
-    "recompute_s",
-    "batch_wait_s",
-)
+_LOST = SPLIT.index("recompute_s")
+PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LOST:])
 """Columns of requests that add up to e2e_s, in the order of a request's life. docs/outputs.md says what each is."""
 
 

@@ -13,6 +13,9 @@ from simserve.splitters.base import Splitter
 
 LINK: Path = ("cluster", "kv_link")
 
+APART_ONLY = ("kv_link", "decode_router", "disaggregate")
+"""Keys of a cluster whose pools have roles."""
+
 
 def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, object]:
     """What changes of the cluster, where pools have roles: its link, the router of decode pools, and the splitter."""

@@ -4,10 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from simserve.units import HOURS_A_MONTH
+
 TARGET_FRAC = 0.8
 GROWTH_FRAC = 0.05
 MONTHS_AHEAD = 12.0
-MONTH_HOURS = 730.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Basis:
     spare_units: Known = Known(0.0, "How many may fail before the SLO is missed.")
     growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
     months_ahead: Known = Known(MONTHS_AHEAD, "Of the column After growth.")
-    hours_per_month: Known = Known(MONTH_HOURS, "8,760 hours a year, by 12.")
+    hours_per_month: Known = Known(HOURS_A_MONTH, "8,760 hours a year, by 12.")
     simulated_gpus: Mapping[int, int | None] = field(default_factory=dict)
     """What a plan found each month to need at its own growth, by simulation rather than in proportion."""
 

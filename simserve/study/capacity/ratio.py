@@ -6,6 +6,7 @@ from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
+from simserve.scenario.disaggregation import APART_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
 from simserve.study.capacity.facts import fails_first, per_facts, question_facts
 from simserve.study.capacity.found import Found
@@ -146,7 +147,7 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
     cluster = data["cluster"]
     n = n_gpus // scenario.setups[places[0]].gpus_per_replica
     cluster["pools"] = [{**cluster["pools"][places[0]], "name": TOGETHER, "role": "both", "replicas": n}]
-    for key in ("kv_link", "decode_router", "disaggregate"):
+    for key in APART_ONLY:
         cluster.pop(key, None)
     return Scenario.from_dict(data)
 

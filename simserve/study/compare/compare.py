@@ -11,6 +11,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
 from simserve.simulate import simulate
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
+from simserve.study.repeated import NOTE, is_repeated
 from simserve.study.replications import replicate
 from simserve.study.validate.logs.bench import is_result
 from simserve.tables.files import read_json
@@ -62,9 +63,11 @@ def compare(a: Side, b: Side, n_replications: int = REPLICATIONS, told: Told | N
     """
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
-        seeds = range(a.what.seed, a.what.seed + n_replications)
+        has_luck = not (is_repeated(a.what) and is_repeated(b.what))
+        seeds = range(a.what.seed, a.what.seed + (n_replications if has_luck else 1))
         found = compare_replications(names, *replicate((a.what, b.what), seeds, told))
-        return replace(found, warnings=(*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what)))
+        differing = (*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what))
+        return replace(found, warnings=differing if has_luck else (*differing, NOTE))
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         found = compare_results(names, runs[0], runs[1])

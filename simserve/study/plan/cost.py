@@ -8,9 +8,7 @@ from simserve.study.capacity.point import Point
 from simserve.study.intervals import Estimate, mean_of
 from simserve.study.plan.outcome import Bounds, Sized
 from simserve.study.plan.tries import Trial
-
-HOURS_A_MONTH = 730.0
-"""24 times 365 through 12."""
+from simserve.units import HOURS_A_MONTH
 
 MONTH_S = HOURS_A_MONTH * 3600
 

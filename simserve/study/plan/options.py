@@ -7,15 +7,13 @@ from typing import Any
 from simserve import catalog
 from simserve.errors import CatalogError, Mistake, ScenarioError, SimserveError, did_you_mean
 from simserve.scenario import Scenario
+from simserve.scenario.disaggregation import APART_ONLY
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
 """Keys of a pool that hold for one card and one number of ranks: other fleets are planned without."""
 
 OF_PLACES = ("name", "role", "replicas", "gpu")
 """Keys of a pool that a plan chooses."""
-
-APART_ONLY = ("kv_link", "decode_router", "disaggregate")
-"""Keys of a cluster whose pools have roles."""
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,12 @@ from functools import cached_property
 
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.plan.cost import HOURS_A_MONTH, Cost, cost_of
+from simserve.study.plan.cost import Cost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import Need, hours_of, months_of, need_of, outgrown_month
 from simserve.study.plan.options import checked, options, usd_per_gpu_hour
 from simserve.study.plan.outcome import Bounds, Outcome, Sized, outcome_of
+from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
 
 Told = Callable[[str], None]

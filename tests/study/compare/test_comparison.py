@@ -77,6 +77,19 @@ def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
     assert told["mean_ttft_ms"].a == pytest.approx(0.04)
 
 
+def test_runs_that_are_the_same_with_every_seed_are_run_once_and_have_no_interval(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0.5,10,10\n1.5,10,10\n")
+    trace = {"trace": {"path": "mine.csv", "format": "simserve"}}
+    a, b = (
+        Side(name, load_scenario(write_scenario(tmp_path, workload=trace, name=name, **more)))
+        for name, more in (("a", {}), ("b", {"engine": SLOWER["engine"]}))
+    )
+    found = compare(a, b)
+    assert found.how == "one run each"
+    assert not any(each.gap.has_interval for each in found.differences)
+    assert any("every seed gives the same run" in said for said in found.warnings)
+
+
 def test_the_median_is_told_once() -> None:
     both = {"median_ttft_ms": 40.0, "p50_ttft_ms": 40.0, "median_tpot_ms": 9.0}
     assert list(differences(compare_benchmarks(("a", "b"), both, both))) == ["p50_ttft_ms", "median_tpot_ms"]
