@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_facts import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Backoff, Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.engine.speculation import Speculation
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes

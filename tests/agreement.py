@@ -9,13 +9,13 @@ import numpy as np
 from simserve.admission.base import Admission
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from simserve.engine.gateway import Delay
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from tests.oracle_replica import OracleReplica

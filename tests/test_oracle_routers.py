@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.gateway import Delay
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.session_affinity import SessionAffinity

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.splitters.base import Splitter

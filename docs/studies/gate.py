@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from simserve import Scenario, load_scenario
-from simserve.study.check.crowding import crowd, crowding
+from simserve.study.check.covariate import crowd, crowding
 from simserve.study.check.gate import LOOKS, Curve, answer, doubt_of, loss_between
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 
 HERE = Path(__file__).parent
 RUNS = HERE / "gate.json"

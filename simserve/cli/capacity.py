@@ -11,7 +11,7 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
-    from simserve.study.capacity.found import Found
+    from simserve.study.capacity.capacity_result import Found
     from simserve.study.capacity.question import Question
 
 NO = 1

@@ -25,7 +25,7 @@ def export(
 ) -> None:
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
     from simserve.cli import terminal
-    from simserve.metrics.written import read_written
+    from simserve.metrics.result_folder import read_written
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import EXPORT

@@ -63,7 +63,7 @@ def plan(
 def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
     """Search, and write what was found."""
     from simserve.cli import terminal
-    from simserve.metrics.written import Written
+    from simserve.metrics.result_folder import Written
     from simserve.report.plan.page import render
     from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
     from simserve.scenario import Scenario
-    from simserve.study.replicated import Wanted
+    from simserve.study.precision import Wanted
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
 Assignments = Annotated[
@@ -93,8 +93,8 @@ def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: st
     """How many runs with other seeds; None where none are asked for. Raises SimserveError."""
     if (n, precision, of) == (None, None, None):
         return None
-    from simserve.study.repeated import check_not_repeated
-    from simserve.study.replicated import asked
+    from simserve.study.deterministic_load import check_not_repeated
+    from simserve.study.precision import asked
 
     wanted = asked(n, precision, of)
     check_not_repeated(scenario, *(("--replications", n) if precision is None else ("--precision", precision)))
@@ -102,7 +102,7 @@ def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: st
 
 
 def _replicate(scenario: "Scenario", results: "Results", wanted: "Wanted", bar: "ProgressBar | None") -> None:
-    from simserve.study.replicated import add_replications
+    from simserve.study.precision import add_replications
 
     told = (lambda n, of: bar.show(f"replication {n} of {of} more")) if bar else None
     add_replications(scenario, results, wanted, told)
@@ -117,11 +117,11 @@ def _render(results: "Results") -> str:
 def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, has_page: bool) -> str:
     """The verdict, the short table, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.answers import Answers
     from simserve.report.groups import group_tables
+    from simserve.report.headline import how_sure, prediction, terminal_table, verdict
     from simserve.report.mechanisms import asked_for
     from simserve.report.slowest import terminal_sentence
-    from simserve.report.verdict import how_sure, prediction, terminal_table, verdict
+    from simserve.report.summary_reader import Answers
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
     if timeline is not None:

@@ -116,7 +116,7 @@ def _write(trace: "Trace", out: Path) -> None:
 
 def _spec(option: str, text: str) -> str | Mapping[str, Any]:
     """A plug-in as a scenario writes it: a name, or a YAML mapping."""
-    from simserve.scenario.marks import NotYaml, scalar
+    from simserve.scenario.yaml_lines import NotYaml, scalar
 
     try:
         spec = scalar(text)

@@ -11,9 +11,9 @@ HEAD = ("requests", "mean error", "median", "p90", "bias")
 def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario, and say how far off the predictions are."""
     from simserve.cli import terminal
+    from simserve.study.validate.log_error_facts import replay_facts
+    from simserve.study.validate.log_errors import replay_log, server_of
     from simserve.study.validate.logs import read_log
-    from simserve.study.validate.replay_facts import replay_facts
-    from simserve.study.validate.replayed import replay_log, server_of
     from simserve.tables.files import plain
 
     server = server_of(scenario)
@@ -21,7 +21,7 @@ def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool)
     with terminal.progress_bar() as bar:
         found = plain(replay_facts(replay_log(read, server, bar.draw if bar else None)))
     if page is not None:
-        from simserve.report.replayed import render
+        from simserve.report.log_comparison import render
         from simserve.tables.files import replace_text
 
         replace_text(page, render(found))

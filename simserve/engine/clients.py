@@ -7,10 +7,10 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import Recorder

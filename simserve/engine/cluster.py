@@ -9,15 +9,14 @@ from random import Random
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
+from simserve.engine.admission_gate import Gate, Placed, Send
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.clients import Clients
 from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gate import Gate, Placed, Send
-from simserve.engine.gateway import Delay, Door, Gateway, Refresher
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.keeping import Keeper
+from simserve.engine.local_decode import Keeper
 from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.pipeline import Pipeline
@@ -25,6 +24,7 @@ from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.roles import Tie, door_roles, kinds
+from simserve.engine.routing_view import Delay, Door, Gateway, Refresher
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.routers.base import Router

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from simserve.engine.admission_gate import Placed
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
-from simserve.engine.gate import Placed
 from simserve.engine.offered import Rows
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder

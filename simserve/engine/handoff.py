@@ -8,7 +8,7 @@ from simserve.engine.link import Link, LinkSpec, Port
 from simserve.engine.receiving import Receiving
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import Stretch
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
 from simserve.state.request import Request

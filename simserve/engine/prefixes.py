@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import SupportsIndex, cast
 
+from simserve.engine.batch_state import Seats
 from simserve.engine.recorder import Recorder
-from simserve.engine.seats import Seats
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 from simserve.state.prefix_cache import PrefixCache

@@ -11,7 +11,7 @@ from simserve.engine.pipeline import Lane
 from simserve.engine.receiving import Receiving
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import Stretch
 from simserve.state.request import DONE, Request
 
 

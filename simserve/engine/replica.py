@@ -9,7 +9,7 @@ from simserve.engine.offered import Rows
 from simserve.engine.prefixes import CachingSeats
 from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import Stretch
 from simserve.schedulers.base import Blocked, StepPlan
 from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 

@@ -5,11 +5,11 @@ from typing import Literal
 
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
+from simserve.engine.batch_state import Seats
 from simserve.engine.host_tier import HostTier
 from simserve.engine.offloading import OffloadingSeats, SwappingOffloadingSeats
 from simserve.engine.prefixes import CachingPool, CachingSeats
 from simserve.engine.recorder import Recorder
-from simserve.engine.seats import Seats
 from simserve.engine.speculation import SpeculatingCachingSeats, SpeculatingSeats, Speculation
 from simserve.engine.swapping import SwappingCachingSeats, SwappingSeats
 from simserve.schedulers.base import Scheduler

@@ -6,10 +6,9 @@ from random import Random
 from typing import NamedTuple
 
 from simserve.engine.alarm import Clock
-from simserve.engine.gateway import Door, Gateway
 from simserve.engine.handoff import Disaggregation, Handoff, Sending
-from simserve.engine.keeping import Keeper, Keeping, KeepingLane, KeepingRank, KeepingSending
 from simserve.engine.link import Link
+from simserve.engine.local_decode import Keeper, Keeping, KeepingLane, KeepingRank, KeepingSending
 from simserve.engine.lockstep import Rank
 from simserve.engine.ordered import OrderedReplica
 from simserve.engine.pipeline import Lane
@@ -18,6 +17,7 @@ from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Door, Gateway
 from simserve.engine.speculating import Speculating
 from simserve.engine.split import Side, SplitGateway
 from simserve.engine.tiered import Tiered

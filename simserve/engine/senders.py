@@ -3,9 +3,9 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 

@@ -9,9 +9,9 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
 from simserve.engine.offered import Offered, Rows
 from simserve.engine.recorder import Recorder
 from simserve.engine.sessions import Sessions

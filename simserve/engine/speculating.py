@@ -9,7 +9,7 @@ from simserve.engine.recorder import ACCEPTED_BYTES, pack_step
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.speculation import SpeculatingSeats
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import Stretch
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from simserve.engine.batch_state import Seats
 from simserve.engine.prefixes import CachingSeats
-from simserve.engine.seats import Seats
 from simserve.schedulers.base import StepPlan
 from simserve.state.acceptance import Acceptance
 from simserve.state.request import Request

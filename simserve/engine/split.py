@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
-from simserve.engine.gateway import Gateway
+from simserve.engine.routing_view import Gateway
 from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 

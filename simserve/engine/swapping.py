@@ -2,9 +2,9 @@
 
 from collections import deque
 
+from simserve.engine.batch_state import Seats
 from simserve.engine.host_tier import HostTier
 from simserve.engine.prefixes import CachingSeats
-from simserve.engine.seats import Seats
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import WAITING, Request
 

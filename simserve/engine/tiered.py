@@ -5,7 +5,7 @@ from typing import Any
 from simserve.engine.offloading import OffloadingSeats
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import Stretch
 from simserve.engine.swapping import SwappingSeats
 from simserve.state.request import Request
 

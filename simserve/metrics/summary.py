@@ -12,11 +12,11 @@ from simserve.metrics.goodput import attainment, good_tokens, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
+from simserve.metrics.reliability import cautions, trust
 from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
-from simserve.metrics.trust import cautions, trust
 from simserve.metrics.utilisation import Shares
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simserve.errors import PolicyError
 from simserve.plugins.find import NOUNS, find
-from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+from simserve.plugins.validation import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
 
 Spec = str | Mapping[str, Any]
 """A plug-in in a scenario: its name, or `{kind: name, its arguments...}`."""

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 
-from simserve.plugins.flaws import Flaw, did_you_mean, shown
+from simserve.plugins.validation import Flaw, did_you_mean, shown
 
 BASES = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from simserve.errors import PolicyError
 from simserve.plugins.arguments import fields_of
 from simserve.plugins.find import NOUNS, find
-from simserve.plugins.flaws import Flaw
+from simserve.plugins.validation import Flaw
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from simserve.report.answers import Answers
-from simserve.report.evidence import Evidence
+from simserve.report.chart_data import MAX_DOTS
 from simserve.report.formats import count, plural
-from simserve.report.reductions import MAX_DOTS
+from simserve.report.page_data import Evidence
 from simserve.report.sections import prose, section, text
+from simserve.report.summary_reader import Answers
 
 Key = tuple[str, str]
 """CSS classes of a swatch, and what it stands for."""

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.report.chart_data import Bands, Curve, Floats
 from simserve.report.formats import goal, seconds, share
-from simserve.report.reductions import Bands, Curve, Floats
 
 Figure = dict[str, Any]
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.answers import Answers
 from simserve.report.formats import count, rate, seconds, share, slo_terms
 from simserve.report.sections import section, table, text
+from simserve.report.summary_reader import Answers
 
 COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
 

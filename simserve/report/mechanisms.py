@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from simserve.report.answers import Answers
 from simserve.report.formats import count, number, rate, seconds, share
+from simserve.report.summary_reader import Answers
 
 Facts = list[tuple[str, str]]
 """Names and what they came to."""

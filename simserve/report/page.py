@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simserve.report import cards, groups, sections, slowest
-from simserve.report.answers import Answers
+from simserve.report.chart_data import Curve, Floats, curve, even_rows, quantile_bands
 from simserve.report.charts import Figure, by_prompt, cdf
 from simserve.report.document import document
-from simserve.report.evidence import Evidence, gather
-from simserve.report.reductions import Curve, Floats, curve, even_rows, quantile_bands
+from simserve.report.headline import HEADLINES
+from simserve.report.page_data import Evidence, gather
 from simserve.report.replicas import replica_rows
+from simserve.report.summary_reader import Answers
 from simserve.report.timeline import timeline, timeline_figure
-from simserve.report.verdict import HEADLINES
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.report.evidence import Evidence
+from simserve.report.chart_data import Floats
 from simserve.report.formats import count, rate, seconds, share
-from simserve.report.reductions import Floats
+from simserve.report.page_data import Evidence
 
 COLUMNS = (
     "Requests",

@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.answers import Answers
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -19,10 +18,7 @@ from simserve.report.formats import (
     seconds,
     share,
 )
-from simserve.report.mechanisms import mechanisms
-from simserve.report.replicas import COLUMNS, ReplicaRow
-from simserve.report.trust import cautions
-from simserve.report.verdict import (
+from simserve.report.headline import (
     HEADLINES,
     LEVELS,
     SURENESS,
@@ -34,6 +30,10 @@ from simserve.report.verdict import (
     prediction,
     sureness_cells,
 )
+from simserve.report.mechanisms import mechanisms
+from simserve.report.replicas import COLUMNS, ReplicaRow
+from simserve.report.run_warnings import cautions
+from simserve.report.summary_reader import Answers
 
 MARKS = {
     "met": "✓",

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.answers import Answers
 from simserve.report.formats import NONE, SHORT, plural, seconds
 from simserve.report.sections import prose, section, table, text
+from simserve.report.summary_reader import Answers
 
 Found = Mapping[str, Mapping[str, Any]]
 """By latency, what `metrics/slowest.py` found of it."""

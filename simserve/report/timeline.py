@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from simserve.report.chart_data import MAX_BINS, Floats, bin_width, coarser, per_bin
 from simserve.report.charts import Figure, axis, figure, numbers
-from simserve.report.evidence import Evidence
-from simserve.report.reductions import MAX_BINS, Floats, bin_width, coarser, per_bin
+from simserve.report.page_data import Evidence
 
 POOL_COLOURS = ("$c1", "$c3", "$c4", "$c2")
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from simserve.report.cards import card
+from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.document import document
 from simserve.report.formats import plural, seconds, share
-from simserve.report.reductions import Floats
 from simserve.report.sections import prose, section, table, text
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}

@@ -12,7 +12,7 @@ from simserve.cost.calibration import (
 )
 from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
-from simserve.plugins.flaws import Flaw, Path
+from simserve.plugins.validation import Flaw, Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import CalibrationFile, Engine, Pool
 from simserve.scenario.setup import Machine, calibration_of, n_sharing

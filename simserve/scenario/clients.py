@@ -3,7 +3,7 @@
 from typing import Any
 
 from simserve import plugins
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Workload
 from simserve.scenario.servers import Cluster

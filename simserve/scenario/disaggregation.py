@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from simserve import catalog, plugins
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Cluster, KvLink, Pool
 from simserve.schedulers.base import Scheduler

@@ -6,9 +6,9 @@ from pathlib import Path as FilePath
 from typing import TypeVar
 
 from simserve.errors import CatalogError
-from simserve.plugins.flaws import Flaw, Path, shown
-from simserve.scenario.mistakes import Mistakes
+from simserve.plugins.validation import Flaw, Path, shown
 from simserve.scenario.models import Scenario
+from simserve.scenario.problems import Mistakes
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.keys import places_of_keys
 
 POOL = "cluster.pools[]"

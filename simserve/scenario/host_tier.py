@@ -3,7 +3,7 @@
 from typing import Any
 
 from simserve.cost.memory import MemoryLedger
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
 from simserve.scenario.setup import Machine, n_sharing

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.loads import TraceFile, Workload
 from simserve.scenario.models import Measure, Scenario, Slo, Targets
-from simserve.scenario.parts import Part
 from simserve.scenario.servers import Cluster, Parallel, Pool, Views
+from simserve.scenario.types import Part
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:

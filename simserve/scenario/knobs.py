@@ -5,7 +5,7 @@ from typing import Any
 
 from simserve import plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec
-from simserve.plugins.flaws import Flaw, Path
+from simserve.plugins.validation import Flaw, Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
 from simserve.schedulers.base import Scheduler

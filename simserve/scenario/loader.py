@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import Mistake, ScenarioError
-from simserve.plugins.flaws import Flaw
-from simserve.scenario.marks import Document, NotYaml, read_yaml
-from simserve.scenario.mistakes import Mistakes, Source
+from simserve.plugins.validation import Flaw
 from simserve.scenario.models import Scenario
 from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
+from simserve.scenario.problems import Mistakes, Source
 from simserve.scenario.resolve import resolve
+from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:

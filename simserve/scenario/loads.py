@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from simserve.scenario.parts import (
+from simserve.scenario.types import (
     LONGEST_S,
     Count,
     Finite,

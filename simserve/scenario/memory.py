@@ -6,7 +6,7 @@ from simserve import catalog
 from simserve.catalog.specs import SHORT_WINDOW, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.servers import Pool

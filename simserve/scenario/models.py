@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from simserve import plugins
 from simserve.admission.base import Admission
 from simserve.routers.base import Router
-from simserve.scenario import setup, written
+from simserve.scenario import dump, setup
 from simserve.scenario.loads import Workload
-from simserve.scenario.parts import KvDtype, Natural, NotNegative, Part, Positive, WeightDtype, spelled_as_mapping
 from simserve.scenario.servers import Cluster, Engine
+from simserve.scenario.types import KvDtype, Natural, NotNegative, Part, Positive, WeightDtype, spelled_as_mapping
 from simserve.splitters.base import Splitter
 
 
@@ -132,16 +132,16 @@ class Scenario(Part):
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario as plain data, short where the contract has a short form; what is None is left out."""
-        return written.scenario_data(self)
+        return dump.scenario_data(self)
 
     def to_yaml(self) -> str:
         """The scenario as YAML that loads to an equal one, with the origin of what the user did not give."""
-        return written.scenario_yaml(self)
+        return dump.scenario_yaml(self)
 
     @property
     def digest(self) -> str:
         """A short hash of all that can change the result: not the name, nor where a trace lies."""
-        return written.digest(self)
+        return dump.digest(self)
 
     def __eq__(self, other: object) -> bool:
         """Equal content; where a value came from does not matter."""

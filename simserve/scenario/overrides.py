@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.plugins.flaws import Flaw, Path, dotted, shown
-from simserve.scenario.marks import NotYaml, scalar
+from simserve.plugins.validation import Flaw, Path, dotted, shown
+from simserve.scenario.yaml_lines import NotYaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys whose value may be a bare name, and what that name stands for."""

@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+from simserve.plugins.validation import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
 from simserve.scenario.keys import known_keys
-from simserve.scenario.mistakes import Mistakes
 from simserve.scenario.models import Scenario
+from simserve.scenario.problems import Mistakes
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
 """For required values that are missing or wrong, so that the rest can be checked; any other is an empty text."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.clients import resolve_admission
 from simserve.scenario.disaggregation import resolve_disaggregation

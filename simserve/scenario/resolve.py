@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from simserve.plugins.flaws import Path, dotted
+from simserve.plugins.validation import Path, dotted
 from simserve.scenario.draft import Draft
-from simserve.scenario.mistakes import Mistakes, Source
 from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.problems import Mistakes, Source
 from simserve.scenario.routing import check_sessions
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype

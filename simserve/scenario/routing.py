@@ -1,7 +1,7 @@
 """Checking routers against the load: whoever keeps sessions together needs some."""
 
 from simserve import plugins
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.routers.base import Router
 from simserve.scenario.draft import Draft
 

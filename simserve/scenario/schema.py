@@ -4,8 +4,8 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.plugins.find import find
-from simserve.plugins.flaws import Flaw
 from simserve.plugins.manual import plugin_schema
+from simserve.plugins.validation import Flaw
 from simserve.scenario.loads import ClosedLoop
 from simserve.scenario.models import Scenario
 

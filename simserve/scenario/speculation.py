@@ -7,7 +7,7 @@ from simserve.catalog.specs import ModelSpec
 from simserve.cost.memory import weights_bytes
 from simserve.cost.ops import Shard
 from simserve.errors import CalibrationError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import TOKENS_AND_SEATS
 from simserve.scenario.servers import Pool, Speculation

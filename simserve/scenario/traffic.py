@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from simserve.plugins.flaws import Path, did_you_mean
+from simserve.plugins.validation import Path, did_you_mean
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Workload
 from simserve.scenario.models import Scenario

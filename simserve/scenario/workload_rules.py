@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from simserve import plugins
-from simserve.plugins.flaws import Path, as_json, flaws_of
+from simserve.plugins.validation import Path, as_json, flaws_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload

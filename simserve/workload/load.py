@@ -15,7 +15,7 @@ from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import with_batch
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw, prefix_structure
-from simserve.workload.marks import marked
+from simserve.workload.labels import marked
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 

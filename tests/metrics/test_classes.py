@@ -10,8 +10,8 @@ import pytest
 from simserve.metrics.goodput import attainment, met_by_goal
 from simserve.metrics.results import Results, load_results
 from simserve.report.groups import group_tables
+from simserve.report.headline import verdict
 from simserve.report.page import render
-from simserve.report.verdict import verdict
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from tests.metrics.test_goodput import everything, requests

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.results import Results, load_results
-from simserve.report.answers import Answers
 from simserve.report.mechanisms import mechanisms
+from simserve.report.summary_reader import Answers
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.tables.facts import facts_from_dict, facts_to_dict

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import Written
 from simserve.tables.columns import Categorical
 
 LATENCY = {"n": 100, "mean": 0.2, "std": 0.1, "p50": 0.1, "p90": 0.2, "p95": 0.3, "p99": 0.4, "p99.9": 0.5, "max": 0.6}

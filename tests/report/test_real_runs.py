@@ -9,8 +9,8 @@ import pytest
 
 from simserve import simulate
 from simserve.metrics.results import Results
+from simserve.report.headline import verdict
 from simserve.report.page import render
-from simserve.report.verdict import verdict
 from simserve.scenario import Scenario
 
 CHAT = {"kind": "lognormal", "prompt_tokens": {"median": 512, "sigma": 0.6, "max": 4096}}

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from simserve.metrics.time_split import PARTS as COLUMNS
-from simserve.report.answers import Answers
 from simserve.report.page import render
 from simserve.report.slowest import PARTS, slowest, terminal_sentence, why_slow
+from simserve.report.summary_reader import Answers
 from tests.report.synthetic import synthetic
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.report.verdict import prediction
+from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.study.uncertainty import MOST_REQUESTS, REPLAYS, _interval, _student, predict, replays_of, spread_of
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from simserve.report.capacity.fleet_size import is_sure, sentence, table_rows
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart
-from simserve.report.capacity.surroundings import REPLICAS
+from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.cards import card
 from simserve.report.formats import interval, listed, plural, rate, share
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.study_trust import made_from, trust
+from simserve.report.study_warnings import made_from, trust
 
 Facts = Mapping[str, Any]
 

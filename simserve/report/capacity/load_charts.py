@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.capacity.surroundings import LoadUnit
+from simserve.report.capacity.load_curve import LoadUnit
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.formats import SHORT, goal, number, seconds, share
 from simserve.report.sections import text

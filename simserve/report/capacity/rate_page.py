@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, latency_chart
+from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
 from simserve.report.capacity.rate import certainty, fails_first, gpus, wanted
-from simserve.report.capacity.surroundings import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.capacity.words import WORDS, paragraphs
 from simserve.report.cards import Key, card
@@ -13,7 +13,7 @@ from simserve.report.charts import Figure
 from simserve.report.formats import SHORT, count, listed, number, plural, rate, seconds
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.study_trust import made_from, trust
+from simserve.report.study_warnings import made_from, trust
 
 Facts = Mapping[str, Any]
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.rate import certainty, fails_first, gpus, per_each, wanted
-from simserve.report.capacity.surroundings import REQUESTS_PER_S
 from simserve.report.formats import NONE, SHORT, listed, plural, rate
 
 

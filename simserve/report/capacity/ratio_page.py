@@ -4,14 +4,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.ratio import against, replicas, sentence, table_rows
-from simserve.report.capacity.surroundings import REQUESTS_PER_S
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.formats import listed, number, plural, rate
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.study_trust import made_from, trust
+from simserve.report.study_warnings import made_from, trust
 
 Facts = Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.report.capacity import concurrency, fleet_size, rate, ratio
-from simserve.report.capacity.surroundings import CLIENTS, REQUESTS_PER_S, sentences
+from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, sentences
 
 Facts = Mapping[str, Any]
 

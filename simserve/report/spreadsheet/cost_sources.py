@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.written import Written
-from simserve.report.answers import Answers
+from simserve.metrics.result_folder import Written
 from simserve.report.formats import count, rate, share
 from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
+from simserve.report.summary_reader import Answers
 
 MEAN_GPU = "mean of its GPUs"
 """What stands for the card of a fleet that mixes several, or does not tell which it has."""

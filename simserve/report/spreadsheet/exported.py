@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import Written
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.sheets import Sheet
 from simserve.report.spreadsheet.sheets_capacity import capacity_curve

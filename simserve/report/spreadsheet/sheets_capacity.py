@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import Written
 from simserve.report.formats import SHORT
 from simserve.report.spreadsheet.sheets import Chart, Column, Form, Series, Sheet, at, ms, tabulated
 

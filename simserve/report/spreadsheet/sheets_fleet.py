@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import Written
 from simserve.report.spreadsheet.cost_basis import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
 from simserve.report.spreadsheet.sheets import Cell, Chart, Column, Series, Sheet, Value, at, ms, tabulated

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from simserve.metrics.pool_series import pool_series
-from simserve.metrics.written import Written
-from simserve.report.answers import Answers
+from simserve.metrics.result_folder import Written
 from simserve.report.formats import LATENCIES, SHORT
 from simserve.report.spreadsheet.sheets import Chart, Column, Group, Row, Series, Sheet, ms
+from simserve.report.summary_reader import Answers
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 DRAWN = ("p50", "p90", "p99", "p99.9")

@@ -3,15 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.written import Written
-from simserve.report.answers import Answers
+from simserve.metrics.result_folder import Written
 from simserve.report.capacity.words import paragraphs
 from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
+from simserve.report.headline import prediction, verdict
+from simserve.report.run_warnings import cautions
 from simserve.report.spreadsheet.sheets import Cell, Column, Form, Group, Row, Sheet, at
+from simserve.report.summary_reader import Answers
 from simserve.report.sweep import words as sweep
-from simserve.report.trust import cautions
-from simserve.report.verdict import prediction, verdict
 
 
 def summary(sources: Sequence[Written], others: Sequence[Sheet]) -> Sheet:

@@ -13,8 +13,8 @@ from simserve.errors import NobodyArrives
 from simserve.study.capacity.axis import CLOSE, Axis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.probed_loads import MOST_SEEDS, Tried
 from simserve.study.capacity.saturation import saturation_ends
-from simserve.study.capacity.tried import MOST_SEEDS, Tried
 from simserve.study.intervals import Estimate, around, standard_error
 
 FIRST_SEEDS = 8

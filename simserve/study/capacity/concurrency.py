@@ -7,17 +7,17 @@ from typing import Any
 from simserve.errors import Mistake, ScenarioError
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.capacity_result import Found
 from simserve.study.capacity.facts import per_facts, point_facts, question_facts, state_facts, sure_facts
-from simserve.study.capacity.found import Found
+from simserve.study.capacity.load_curve import look_around
+from simserve.study.capacity.load_curve_facts import CLIENTS, surroundings_facts
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.probed_loads import RunsAt, Told, Tried
 from simserve.study.capacity.question import Question, check_slo
-from simserve.study.capacity.ramp import ramp_warnings
 from simserve.study.capacity.rate import Capacity, Unbounded, search_in
-from simserve.study.capacity.surroundings import look_around
-from simserve.study.capacity.surroundings_facts import CLIENTS, surroundings_facts
-from simserve.study.capacity.tried import RunsAt, Told, Tried
+from simserve.study.capacity.short_run import ramp_warnings
 from simserve.study.intervals import Estimate
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 MOST = 65_536
 """More clients are not tried."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from simserve.scenario import Scenario
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,15 @@ from typing import Any
 
 from simserve import __version__
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.question import Question
-from simserve.study.capacity.ramp import ramp_warnings
 from simserve.study.capacity.rate import Capacity, Unbounded
+from simserve.study.capacity.short_run import ramp_warnings
+from simserve.study.deterministic_load import NOTE
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
-from simserve.study.repeated import NOTE
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")

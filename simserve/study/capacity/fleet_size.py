@@ -6,13 +6,13 @@ from typing import Any
 
 from simserve.scenario import Scenario
 from simserve.study.capacity.boundary import FIRST_SEEDS, Goal
+from simserve.study.capacity.capacity_result import Found
 from simserve.study.capacity.facts import point_facts, question_facts
-from simserve.study.capacity.found import Found
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.question import Question, check_slo, place_of_pool
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 MOST = 1024
 """More replicas are not tried."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.intervals import Estimate, mean_of
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from simserve.study.capacity.axis import Axis
 from simserve.study.capacity.boundary import Boundary, Goal, Search
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.probed_loads import RunsAt, Told, Tried
 from simserve.study.capacity.question import Question, check_slo
-from simserve.study.capacity.tried import RunsAt, Told, Tried
 from simserve.study.intervals import Estimate
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 
 WIDEST = 2.0**10
 """No load so many times the scenario's own, or its own so many times, is tried."""

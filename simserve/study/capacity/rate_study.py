@@ -1,12 +1,12 @@
 """Rate study: the highest rate, how far each SLO and class alone would hold, and the curve of latency against rate."""
 
+from simserve.study.capacity.capacity_result import Found
 from simserve.study.capacity.facts import capacity_facts
-from simserve.study.capacity.found import Found
+from simserve.study.capacity.load_curve import look_around
+from simserve.study.capacity.load_curve_facts import requests_per_s, surroundings_facts
+from simserve.study.capacity.probed_loads import RunsAt, Told, Tried
 from simserve.study.capacity.question import Question
 from simserve.study.capacity.rate import SCALES, Capacity, runs_at_scale, search_in
-from simserve.study.capacity.surroundings import look_around
-from simserve.study.capacity.surroundings_facts import requests_per_s, surroundings_facts
-from simserve.study.capacity.tried import RunsAt, Told, Tried
 
 
 def study_rate(question: Question, told: Told | None = None) -> Found:

@@ -8,15 +8,15 @@ from simserve.errors import SimserveError
 from simserve.scenario import Scenario
 from simserve.scenario.disaggregation import APART_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
+from simserve.study.capacity.capacity_result import Found
 from simserve.study.capacity.facts import fails_first, per_facts, question_facts
-from simserve.study.capacity.found import Found
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.probed_loads import RunsAt, Told, Tried
 from simserve.study.capacity.question import Question, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
-from simserve.study.capacity.tried import RunsAt, Told, Tried
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 
 FEW = 8
 """So many splits are all tried; of more, those that a search for the top passes, as too few of either side bind."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simserve.study.check.against import Against
 from simserve.study.check.baseline import Baseline
-from simserve.study.check.crowding import crowding
+from simserve.study.check.covariate import crowding
 from simserve.study.check.gate import LOOKS, Answer, Curve, Loss, answer, doubt_of, loss_between
 from simserve.study.check.same_question import Difference, differences, portable
 from simserve.study.check.side import Boundless, Side

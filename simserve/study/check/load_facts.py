@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.study.measures import Measure
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
 from simserve.study.check.baseline import Baseline, Crowd, Load, Rate
-from simserve.study.check.crowding import crowd, crowding
+from simserve.study.check.covariate import crowd, crowding
 from simserve.study.check.gate import LOOKS, Curve, Loss, doubt_of, loss_between
 from simserve.study.check.load_facts import binding, load_facts, short
 from simserve.study.check.same_question import portable

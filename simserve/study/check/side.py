@@ -10,7 +10,7 @@ from simserve.errors import NobodyArrives
 from simserve.scenario import Scenario
 from simserve.study.check.gate import Curve
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 RATIO = 1.08
 """Between neighbouring loads."""

@@ -11,8 +11,8 @@ from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
 from simserve.simulate import simulate
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
-from simserve.study.repeated import NOTE, is_repeated
-from simserve.study.replications import replicate
+from simserve.study.deterministic_load import NOTE, is_repeated
+from simserve.study.run_seeds import replicate
 from simserve.study.validate.logs.bench import is_result
 from simserve.tables.files import read_json
 from simserve.tables.kinds import KINDS, RUN

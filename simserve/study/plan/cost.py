@@ -6,8 +6,8 @@ from typing import Any
 
 from simserve.study.capacity.point import Point
 from simserve.study.intervals import Estimate, mean_of
+from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.outcome import Bounds, Sized
-from simserve.study.plan.tries import Trial
 from simserve.units import HOURS_A_MONTH
 
 MONTH_S = HOURS_A_MONTH * 3600

@@ -8,8 +8,8 @@ import numpy as np
 
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
+from simserve.study.deterministic_load import is_repeated
 from simserve.study.load_scale import at_scale
-from simserve.study.repeated import is_repeated
 
 HOUR_S = 3600.0
 

@@ -7,10 +7,10 @@ from simserve.study.capacity.facts import question_facts
 from simserve.study.capacity.question import Question
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
+from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.growth import Need
 from simserve.study.plan.outcome import Outcome, seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
-from simserve.study.plan.tries import Trial
 from simserve.study.plan.warnings import plan_warnings
 from simserve.tables.files import plain
 from simserve.tables.schema import SCHEMA

@@ -8,11 +8,11 @@ from typing import Literal
 from simserve.errors import Mistake, SimserveError
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.load_scale import at_scale
-from simserve.study.plan.alone import Alone, alone
 from simserve.study.plan.demand import Demand
+from simserve.study.plan.fleet_search import RunsOf, Trial, Tries
 from simserve.study.plan.options import Fleets, Option, Replicas
-from simserve.study.plan.tries import RunsOf, Trial, Tries
-from simserve.study.replications import Summary, replicate
+from simserve.study.plan.unloaded import Alone, alone
+from simserve.study.run_seeds import Summary, replicate
 
 GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """Shares of the demand that the least fleet is tried with, so that the search begins near its end."""

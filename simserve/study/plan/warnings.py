@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.plan.options import OF_ONE_SIZE
 from simserve.study.plan.plan import Plan
 

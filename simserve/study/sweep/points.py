@@ -10,10 +10,10 @@ from typing import Any
 
 from simserve.errors import Mistake, ScenarioError
 from simserve.scenario import Scenario
+from simserve.scenario.dump import flow
 from simserve.scenario.loader import Template
-from simserve.scenario.marks import NotYaml, scalar
 from simserve.scenario.overrides import Override
-from simserve.scenario.written import flow
+from simserve.scenario.yaml_lines import NotYaml, scalar
 
 MOST_RUNS = 100_000
 """More are a slip of the keyboard."""

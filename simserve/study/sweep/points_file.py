@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import Mistake, ScenarioError, SimserveError
-from simserve.scenario.marks import NotYaml, read_yaml, scalar
+from simserve.scenario.dump import flow
 from simserve.scenario.overrides import Override
-from simserve.scenario.written import flow
+from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 
 Row = tuple[str, Mapping[str, Any]]
 """Where it stands in the file, and its values by key."""

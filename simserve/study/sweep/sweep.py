@@ -8,8 +8,8 @@ from functools import cached_property
 from simserve.errors import SimserveError
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
+from simserve.study.deterministic_load import check_not_repeated
 from simserve.study.processes import Lost, Runner, Task
-from simserve.study.repeated import check_not_repeated
 from simserve.study.sweep.journal import Journal, key_of
 from simserve.study.sweep.points import Point
 from simserve.study.sweep.run import Row, failed_row, run_row, task_of

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
-from simserve.plugins.flaws import did_you_mean
+from simserve.plugins.validation import did_you_mean
 from simserve.workload.readers.base import read_text
 from simserve.workload.readers.json_lines import parsed
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, told_block_tokens

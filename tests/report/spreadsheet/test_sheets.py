@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import Written
 from simserve.report.spreadsheet.csv_files import csv_files, file_name
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of

@@ -8,10 +8,10 @@ import pytest
 
 from simserve import load_scenario
 from simserve.errors import NobodyArrives
+from simserve.study.capacity.probed_loads import RunsAt, Tried
 from simserve.study.capacity.question import Question
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.capacity.rate_study import study
-from simserve.study.capacity.tried import RunsAt, Tried
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
 

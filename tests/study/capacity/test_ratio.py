@@ -8,9 +8,9 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
+from simserve.study.capacity.probed_loads import RunsAt
 from simserve.study.capacity.question import Question
 from simserve.study.capacity.ratio import FEW, TOGETHER, Split, search, splits_of, study_ratio, together, with_split
-from simserve.study.capacity.tried import RunsAt
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at

@@ -10,11 +10,11 @@ from simserve import Scenario, load_scenario
 from simserve.study.plan.cost import cost_of
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
+from simserve.study.plan.fleet_search import Tries
 from simserve.study.plan.growth import hours_of, months_of, outgrown_month
 from simserve.study.plan.options import Fleets, Option
 from simserve.study.plan.outcome import Bounds, Outcome, Sized, sized
 from simserve.study.plan.plan import Asked, Plan, planned
-from simserve.study.plan.tries import Tries
 from tests.cli.scenarios import write_scenario
 from tests.study.plan_world import ApartWorld, N, World, summary
 

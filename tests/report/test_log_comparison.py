@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simserve.report.replayed import MAX_DOTS, render
+from simserve.report.log_comparison import MAX_DOTS, render
 from tests.report.test_validation import HOSTILE, body, dots
 
 ERRORS = {"n": 3, "mape_frac": 0.2, "median_frac": 0.1, "p90_frac": 0.3, "bias_frac": -0.05}

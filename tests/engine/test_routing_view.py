@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.gateway import Delay
 from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding

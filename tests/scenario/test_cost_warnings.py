@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from simserve.scenario import Scenario
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 
 Load = Callable[..., Scenario]
 POOL = "cluster.pools.0"

@@ -7,9 +7,9 @@ import pytest
 
 from simserve import load_scenario
 from simserve.scenario import Scenario
+from simserve.study.capacity.load_curve import GRID
 from simserve.study.capacity.question import Question
 from simserve.study.capacity.rate_study import study
-from simserve.study.capacity.surroundings import GRID
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import Missed, runs_at

@@ -7,8 +7,8 @@ from simserve.study.capacity.axis import Axis
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
 from simserve.study.capacity.criterion import Criterion, parts_of
 from simserve.study.capacity.point import Point
+from simserve.study.capacity.probed_loads import Tried
 from simserve.study.capacity.rate import Capacity
-from simserve.study.capacity.tried import Tried
 
 GRID = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
 """Loads of the curve, as shares of the capacity: thin where little happens."""

@@ -10,10 +10,10 @@ import pytest
 from simserve import load_scenario, simulate
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
+from simserve.study.validate.log_error_facts import replay_facts
+from simserve.study.validate.log_errors import Replayed, quartiles, replay_log, server_of
 from simserve.study.validate.logs import read_log
 from simserve.study.validate.logs.base import Log
-from simserve.study.validate.replay_facts import replay_facts
-from simserve.study.validate.replayed import Replayed, quartiles, replay_log, server_of
 from simserve.tables.columns import Categorical
 from simserve.workload.readers.base import items
 from simserve.workload.trace import Trace

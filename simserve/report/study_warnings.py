@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.answers import Answers
 from simserve.report.formats import count, number
+from simserve.report.run_warnings import cautions
 from simserve.report.sections import trust_list
-from simserve.report.trust import cautions
+from simserve.report.summary_reader import Answers
 
 Facts = Mapping[str, Any]
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.answers import Answers
+from simserve.report.advice import in_the_end, lost, remedy, replicas_needed
+from simserve.report.confidence import FEWEST
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -21,8 +22,7 @@ from simserve.report.formats import (
     slo_terms,
     span,
 )
-from simserve.report.remedy import in_the_end, lost, remedy, replicas_needed
-from simserve.report.sureness import FEWEST
+from simserve.report.summary_reader import Answers
 
 HEADLINES = {
     "met": "Meets the SLO",

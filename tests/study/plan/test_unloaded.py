@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario, simulate
-from simserve.study.plan.alone import alone
+from simserve.study.plan.unloaded import alone
 from tests.cli.scenarios import write_scenario
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from simserve.report.cards import card
+from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, numbers
 from simserve.report.document import document
 from simserve.report.formats import LATENCIES, SHORT, plural, rate, seconds, share
-from simserve.report.reductions import Floats
 from simserve.report.sections import prose, section, table, text
 from simserve.report.validation import NOTE, against
 

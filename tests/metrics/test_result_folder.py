@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from simserve.errors import OutputError
-from simserve.metrics.written import read_written
+from simserve.metrics.result_folder import read_written
 from simserve.tables.files import json_text
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario

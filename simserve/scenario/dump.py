@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel
 
-from simserve.plugins.flaws import Path, dotted
-from simserve.scenario.marks import scalar
+from simserve.plugins.validation import Path, dotted
+from simserve.scenario.yaml_lines import scalar
 
 if TYPE_CHECKING:
     from simserve.scenario.models import Scenario

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from simserve.errors import NobodyArrives
 from simserve.study.capacity.criterion import EVERYTHING
 from simserve.study.capacity.point import Point
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 Told = Callable[[float, int], None]
 """Called with a rate in requests a second and the runs at it so far."""

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve.errors import NobodyArrives
-from simserve.study.plan.tries import PROBES, Tries
+from simserve.study.plan.fleet_search import PROBES, Tries
 from tests.study.plan_world import ApartWorld, N, World, summary
 
 SEEDS = range(8)

@@ -8,7 +8,7 @@ import numpy as np
 
 from simserve.metrics.goal import FEW_FOR_P99
 from simserve.scenario import PoolSetup
-from simserve.study.validate.replayed import Group, Replayed, Sides
+from simserve.study.validate.log_errors import Group, Replayed, Sides
 from simserve.study.validate.validate import Errors
 from simserve.tables.columns import Flags
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from simserve.plugins.flaws import Flaw, Path
+from simserve.plugins.validation import Flaw, Path
 
 MOST_NODES = 100_000
 """Values in a document at most, aliases expanded: a scenario has a few dozen."""

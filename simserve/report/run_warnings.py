@@ -1,7 +1,7 @@
 """What stands between a run's numbers and a decision: each caution a sentence, with its remedy."""
 
-from simserve.report.answers import Answers
 from simserve.report.formats import listed
+from simserve.report.summary_reader import Answers
 
 
 def cautions(answers: Answers) -> list[str]:

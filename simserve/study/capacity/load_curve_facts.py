@@ -7,9 +7,9 @@ from typing import Any
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary
 from simserve.study.capacity.facts import point_facts
 from simserve.study.capacity.knee import LEVEL, RISE, knee
+from simserve.study.capacity.load_curve import Alone, Surroundings
 from simserve.study.capacity.point import Point
 from simserve.study.capacity.rate import Capacity
-from simserve.study.capacity.surroundings import Alone, Surroundings
 from simserve.study.intervals import Estimate
 
 CURVES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario, simulate
-from simserve.study.repeated import is_repeated
+from simserve.study.deterministic_load import is_repeated
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 

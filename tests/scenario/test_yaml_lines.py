@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from simserve.scenario.marks import NotYaml, read_yaml, scalar
+from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 
 
 @pytest.mark.parametrize(

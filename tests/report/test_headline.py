@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simserve.report.answers import Answers
-from simserve.report.trust import cautions
-from simserve.report.verdict import how_sure, terminal_table, verdict
+from simserve.report.headline import how_sure, terminal_table, verdict
+from simserve.report.run_warnings import cautions
+from simserve.report.summary_reader import Answers
 from tests.report.synthetic import synthetic
 
 
@@ -359,6 +359,6 @@ def test_a_run_that_can_be_trusted_has_no_cautions() -> None:
 
 
 def test_the_verdict_needs_neither_plotly_nor_pandas() -> None:
-    code = "import sys, simserve.report.verdict; print({'plotly', 'pandas', 'numpy'} & set(sys.modules))"
+    code = "import sys, simserve.report.headline; print({'plotly', 'pandas', 'numpy'} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "set()"

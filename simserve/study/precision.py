@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
+from simserve.metrics.reliability import too_short
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name
-from simserve.metrics.trust import too_short
 from simserve.scenario import Scenario
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of, share_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
 

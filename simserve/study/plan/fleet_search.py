@@ -7,7 +7,7 @@ from simserve.errors import NobodyArrives
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import Point
 from simserve.study.plan.options import Replicas
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 PROBES = 2
 """Seeds that are run first: where they alone miss more than all seeds may, the others are left out."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.confidence import FEWEST, QUEUES, is_far_below, lies_between, over_runs, queue_state
 from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
-from simserve.report.sureness import FEWEST, QUEUES, is_far_below, lies_between, over_runs, queue_state
 
 SURELY_MISSED_FRAC = 0.9
 """Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""

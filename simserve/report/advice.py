@@ -2,8 +2,8 @@
 
 import math
 
-from simserve.report.answers import Answers
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
+from simserve.report.summary_reader import Answers
 
 HELD_UP = {
     "link": "with most of the waiting for the link: raise kv_link.bytes_per_s, or compute shorter prompts elsewhere",

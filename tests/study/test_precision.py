@@ -10,10 +10,10 @@ import pytest
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
 from simserve.metrics.results import Results
-from simserve.study import replicated
+from simserve.study import precision
 from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.study.measures import MEASURES
-from simserve.study.replicated import FIRST_SEEDS, MOST_SEEDS, RECORDED, Precision, add_replications, asked, estimate
+from simserve.study.precision import FIRST_SEEDS, MOST_SEEDS, RECORDED, Precision, add_replications, asked, estimate
 from tests.cli.scenarios import write_scenario
 
 
@@ -79,7 +79,7 @@ class Runs:
         self.scenario = small.model_copy(update={"seed": 0})
         self.values = (1.0 + spread * np.random.default_rng(4).normal(size=MOST_SEEDS)).tolist()
         self.seeds: list[int] = []
-        monkeypatch.setattr(replicated, "replicate", self.replicate)
+        monkeypatch.setattr(precision, "replicate", self.replicate)
 
     def replicate(self, scenarios: Any, seeds: range, told: Any) -> list[list[dict[str, Any]]]:
         self.seeds += seeds

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.report.reductions import Floats
+from simserve.report.chart_data import Floats
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results

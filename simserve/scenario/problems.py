@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from simserve.errors import Mistake, ScenarioError
-from simserve.plugins.flaws import Flaw, Path, dotted
+from simserve.plugins.validation import Flaw, Path, dotted
 from simserve.scenario.glossary import remedy_for_unknown
 
 
