@@ -38,7 +38,7 @@ class OldNews:
         return self.replica.found_tokens(request)
 
 
-class OracleGateway:
+class OracleRoutingView:
     """A router, and the news that it has of its replicas."""
 
     def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:

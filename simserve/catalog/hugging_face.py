@@ -106,13 +106,13 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _quantised_beside(path: Path) -> dict[str, Any]:
     """The quantization_config that a file of its own stands for, if there is one."""
-    beside = path.with_name(QUANTISATION_FILE)
-    if not beside.is_file():
+    extra = path.with_name(QUANTISATION_FILE)
+    if not extra.is_file():
         return {}
     try:
-        return {"quantization_config": json.loads(beside.read_text(encoding="utf-8"))["quantization"]}
+        return {"quantization_config": json.loads(extra.read_text(encoding="utf-8"))["quantization"]}
     except (OSError, ValueError, KeyError, TypeError):
-        raise CatalogError(f"{beside}: must be modelopt's JSON object with the key quantization") from None
+        raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
 
 
 def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:

@@ -35,8 +35,8 @@ def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
         return _compressed(quantised)
     if method in ("modelopt", None) and str(quantised.get("quant_algo")).upper() == "FP8":
         return "fp8"
-    said = json.dumps(quantised.get("quant_algo") or method)
-    raise CatalogError(f"quantization_config: weights quantised as {said} are not there yet; there are {KNOWN}")
+    text = json.dumps(quantised.get("quant_algo") or method)
+    raise CatalogError(f"quantization_config: weights quantised as {text} are not there yet; there are {KNOWN}")
 
 
 def only_experts(config: Mapping[str, Any]) -> bool:

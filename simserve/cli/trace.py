@@ -38,7 +38,7 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
         return
     notes, prefixes = facts.pop("notes"), facts["prefixes"] or {}
     facts |= {f"prefixes.{name}": value for name, value in prefixes.items()}
-    shown = [(name, _said(value)) for name, value in facts.items() if value is not prefixes]
+    shown = [(name, _text(value)) for name, value in facts.items() if value is not prefixes]
     terminal.result(terminal.table(shown, indent=""))
     terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
 
@@ -133,9 +133,9 @@ def _coarse(stamp_s: float | None) -> list[str]:
     return [f"many requests share a stamp, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread them"]
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        return "  ".join(f"{name} {_said(inner)}" for name, inner in value.items())
+        return "  ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"

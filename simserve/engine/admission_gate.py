@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from simserve.admission.base import Admission, QueueView
 from simserve.engine.checks import broke, raised
-from simserve.engine.offered import Rows
+from simserve.engine.offered import OfferedRows
 from simserve.engine.recorder import Recorder
 from simserve.state.request import Request
 
@@ -18,10 +18,10 @@ OnRefusal = Callable[[int, str, int], None]
 """Called with the row of a request, why it was refused, and the instant."""
 
 
-class Gate:
+class AdmissionGate:
     """Stands between the front end and the router; only in clusters with admission."""
 
-    def __init__(self, policy: Admission, rows: Rows, recorder: Recorder, send: Send) -> None:
+    def __init__(self, policy: Admission, rows: OfferedRows, recorder: Recorder, send: Send) -> None:
         self._policy = policy
         self._rows = rows
         self._recorder = recorder

@@ -12,7 +12,7 @@ from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
 
-class Seats:
+class BatchState:
     """The requests of one replica.
 
     Invariant: running = prefilling + members of the cohort; a request is waiting or running, never both; the pool's
@@ -61,7 +61,7 @@ class Seats:
         while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt_one(now_ps)
             just_preempted = True
-        if just_preempted and self._scheduler.follows:
+        if just_preempted and self._scheduler.is_stateful:
             self._scheduler.on_preempt()
         return just_preempted
 
@@ -93,7 +93,7 @@ class Seats:
     def stop_decoding(self, request: Request) -> int:
         """Take it out of the cohort before its end; returns the tokens that it holds."""
         kv_tokens = self.cohort.drop(request)
-        if self._scheduler.follows:
+        if self._scheduler.is_stateful:
             self._scheduler.on_leave(request)
         return kv_tokens
 
@@ -118,7 +118,7 @@ class Seats:
             self.waiting.remove(request)
         else:
             raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
-        if self._scheduler.follows:
+        if self._scheduler.is_stateful:
             self._scheduler.on_admit(request)
         self.running[request] = None
         self.prefilling.append(request)
@@ -144,7 +144,7 @@ class Seats:
         else:
             self.prefilling.remove(request)
             kv_tokens = request.prefilled_tokens
-            if self._scheduler.follows:
+            if self._scheduler.is_stateful:
                 self._scheduler.on_abandon(request)
         self.leave(request, kv_tokens)
 

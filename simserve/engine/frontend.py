@@ -19,7 +19,7 @@ class FrontEnd:
     n_servers: int = 1
 
 
-class Door:
+class FrontEndQueue:
     """The queue of requests that wait to be taken in: they come out in the order in which they were sent."""
 
     def __init__(self, front_end: FrontEnd, recorder: Recorder) -> None:

@@ -7,7 +7,7 @@ from simserve.engine.replica import Replica
 from simserve.state.request import Request
 
 
-class Keeping(Replica):
+class LocalDecode(Replica):
     """A prefill replica: whom it is to keep decodes here, in the steps that compute the prompts of others."""
 
     def __init__(self, index: int, *args: object) -> None:
@@ -22,7 +22,7 @@ class Keeping(Replica):
     def give_back(self, request: Request, now_ps: int) -> None:
         """As usual; answers may be in the midst of many steps, and who waits for blocks waits for none of these."""
         super().give_back(request, now_ps)
-        if self.stretch is not None:
+        if self.step_run is not None:
             self.ring(now_ps)
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
@@ -43,20 +43,20 @@ class Keeping(Replica):
         super()._last_token(request, now_ps)
 
 
-class KeepingSending(Keeping, Sending):
+class LocalDecodeSending(LocalDecode, Sending):
     """One that steps on its own."""
 
 
-class KeepingLane(Keeping, Lane):
+class LocalDecodeLane(LocalDecode, Lane):
     """One that is a lane of a pipeline."""
 
 
-class KeepingRank(Keeping, Rank):
+class LocalDecodeRank(LocalDecode, Rank):
     """One that steps together with others."""
 
 
-class Keeper:
+class LocallyDecodes:
     """Where requests come in that a prefill replica is to keep."""
 
-    def __init__(self, replica: Keeping) -> None:
+    def __init__(self, replica: LocalDecode) -> None:
         self.enqueue = replica.keep

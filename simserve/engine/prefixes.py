@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import SupportsIndex, cast
 
-from simserve.engine.batch_state import Seats
+from simserve.engine.batch_state import BatchState
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
@@ -73,7 +73,7 @@ class OrderedQueue:
             yield request
 
 
-class CachingSeats(Seats):
+class CachingBatchState(BatchState):
     """Seats with a prefix cache.
 
     What a request finds is held from its admission on, so it is never counted twice; what it computes can be found as

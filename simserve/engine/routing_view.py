@@ -86,7 +86,7 @@ class Snapshot:
         return self._replica.found_tokens(request)
 
 
-class CountingGateway(Gateway):
+class CountingRoutingView(Gateway):
     """One that counts what it has sent since the last refresh."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[Snapshot]) -> None:
@@ -112,11 +112,11 @@ class Refresher:
         self._snapshots: list[Snapshot] = []
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
-    def gateway(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
+    def routing_view(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
         """A router that sees snapshots of these."""
         snapshots = [Snapshot(replica) for replica in replicas]
         self._snapshots += snapshots
-        kind = CountingGateway if self._delay.counts_own_sends else Gateway
+        kind = CountingRoutingView if self._delay.counts_own_sends else Gateway
         return kind(self._clock, router, snapshots)
 
     def start(self) -> None:

@@ -6,7 +6,7 @@ from math import sqrt
 from simserve.state.request import Request
 
 
-class Stretch:
+class StepRun:
     """Steps whose durations grow by the same amount from one to the next, so that every end has a closed form.
 
     Step i (from 0) lasts first_ps + i * growth_ps, in whole picoseconds.

@@ -86,7 +86,7 @@ class Batches:
         return float((away**3).sum()) * n / ((n - 1) * (n - 2)) / spread**3 if spread > 0 else 0.0
 
 
-def hanging(values: Floats) -> float:
+def inefficiency(values: Floats) -> float:
     """How many values tell as much as one independent one, at least 1; 1 where nothing varies."""
     batches, variance = Batches.of(values), float(values.var()) if len(values) else 0.0
     if batches is None or variance == 0:

@@ -17,11 +17,11 @@ FEW_FOR_P999 = 10_000
 """Likewise for a p99.9."""
 
 
-def goal_from(said: str) -> float:
+def goal_from(text: str) -> float:
     """The share that is meant by `0.99`, `p99` or `99.9 %`. Raises SimserveError."""
-    found = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", said.strip().lower())
-    share = float(found[2]) / (100 if found[1] or found[3] else 1) if found else -1.0
+    result = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", text.strip().lower())
+    share = float(result[2]) / (100 if result[1] or result[3] else 1) if result else -1.0
     if not LEAST_FRAC <= share <= MOST_FRAC:
         rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
-        raise SimserveError(f"--goal: {rule}, got {said}; try p99")
+        raise SimserveError(f"--goal: {rule}, got {text}; try p99")
     return round(share, 12)

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.backlog import found_there
-from simserve.metrics.batches import hanging
+from simserve.metrics.backlog import n_in_system
+from simserve.metrics.batches import inefficiency
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
@@ -50,9 +50,9 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
     requests |= split_columns(tables, rows, facts)
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
-    requests |= {"in_window": window.has, "slo_met": all_met(met), "found_there": found_there(requests)}
+    requests |= {"in_window": window.has, "slo_met": all_met(met), "found_there": n_in_system(requests)}
     counted = finished & window.has
-    sample = partial(with_intervals, hang=hanging(requests["found_there"][window.has]))
+    sample = partial(with_intervals, inefficiency=inefficiency(requests["found_there"][window.has]))
     latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
     if not any(pool.speculation for pool in facts.pools):  # gaps are then between chunks, which requests do not count
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
@@ -89,10 +89,10 @@ def _latencies(
     sample: Callable[[Floats], Distribution] = distribution,
 ) -> dict[str, Distribution]:
     """Of the requests that count, which are the finished ones of the window."""
-    found = {}
+    result = {}
     for name in SAMPLED:
         values = requests[name][counted]
-        found[name] = sample(values[~np.isnan(values)])
+        result[name] = sample(values[~np.isnan(values)])
     n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
     itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
-    return {"ttft_s": found["ttft_s"], "tpot_s": found["tpot_s"], "itl_s": itl, **found}
+    return {"ttft_s": result["ttft_s"], "tpot_s": result["tpot_s"], "itl_s": itl, **result}

@@ -23,7 +23,7 @@ ANSWERS = {
 
 
 @dataclass(frozen=True)
-class Written:
+class ResultFolder:
     """One folder."""
 
     command: str
@@ -41,21 +41,21 @@ class Written:
         return f"{self.command.capitalize()} {self.label}"
 
 
-def read_written(directories: list[Path]) -> list[Written]:
+def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
     """What the folders hold, in their order. Raises OutputError where one is no result, or half of one."""
     places = [directory.resolve() for directory in directories]
     for place, directory in zip(places, directories, strict=True):
         if places.count(place) > 1:
             raise OutputError(f"{directory}: must be named once, got it twice; leave one out")
-    found = [_read(directory) for directory in directories]
-    names = [(written.command, written.label) for written in found]
+    result = [_read(directory) for directory in directories]
+    names = [(written.command, written.label) for written in result]
     return [
         replace(written, label=str(directory)) if names.count(name) > 1 else written  # folders tell them apart
-        for written, name, directory in zip(found, names, directories, strict=True)
+        for written, name, directory in zip(result, names, directories, strict=True)
     ]
 
 
-def _read(directory: Path) -> Written:
+def _read(directory: Path) -> ResultFolder:
     kind = kind_of(directory)
     name, keys = ANSWERS[kind]
     answer = read_json(directory / name)
@@ -63,7 +63,7 @@ def _read(directory: Path) -> Written:
     if missing:
         rule = f"must be what simserve {kind.name} writes"
         raise OutputError(f"{directory / name}: {rule}, got no {', '.join(missing)}; run the command again")
-    return Written(kind.name, _label(kind, answer), answer, _rows(directory, kind))
+    return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
 
 
 def _label(kind: Kind, answer: Mapping[str, Any]) -> str:

@@ -46,12 +46,12 @@ def distribution(values: Floats) -> Distribution:
     return Distribution(len(values), float(values.mean()), float(values.std()), percentiles, float(values.max()))
 
 
-def with_intervals(values: Floats, hang: float) -> Distribution:
+def with_intervals(values: Floats, inefficiency: float) -> Distribution:
     """The same of a sample in the order of arrival, of which `hang` values tell as much as one independent one."""
     ordered = np.sort(values)  # fast: sorted once; percentiles of what is in order cost next to nothing
-    found = distribution(ordered)
-    of_levels = {level_name(p): percentile_interval(values, ordered, p, hang) for p in PERCENTILES}
-    return replace(found, intervals={"mean": mean_interval(values), **of_levels})
+    result = distribution(ordered)
+    of_levels = {level_name(p): percentile_interval(values, ordered, p, inefficiency) for p in PERCENTILES}
+    return replace(result, intervals={"mean": mean_interval(values), **of_levels})
 
 
 def interpolated(below: float, above: float, weight: float) -> float:

@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.metrics.drafted import Asked, drafted
+from simserve.metrics.drafted import DraftedWork, drafted
 from simserve.metrics.integrals import Places
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts, WorkFacts
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkDone:
     """What replicas did up to some instants, `(n_replicas, n_instants)` each."""
 
     busy_s: Floats
@@ -21,9 +21,11 @@ class Work:
     bytes: Floats
     """Weights once a step, keys and values read by decoding requests, and those written."""
 
-    def between(self) -> "Work":
+    def between(self) -> "WorkDone":
         """What they did from each instant to the next."""
-        return Work(*(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes)))
+        return WorkDone(
+            *(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes))
+        )
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Utilisation:
     by_pool: tuple[Shares, ...]
 
 
-def work_done(steps: Columns, places: Places, facts: RunFacts) -> Work:
+def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
     """Sum up the work of steps up to the instants of `places`."""
     n_steps = steps["n_steps"]
     decode = steps["decode_requests"].astype(np.float64)
@@ -63,9 +65,9 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> Work:
     moved += _each(of, "weight_bytes_per_step") * places.sums(n_steps.astype(np.float64))
     if extra.any():
         decodes = places.sums(np.where(decode > 0, n_steps, 0).astype(np.float64))
-        own = drafted(facts, Asked(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
+        own = drafted(facts, DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
         flop, moved = flop + own.flop, moved + own.bytes
-    return Work(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
+    return WorkDone(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
 
 
 def _proposed(facts: RunFacts) -> Floats:
@@ -74,7 +76,7 @@ def _proposed(facts: RunFacts) -> Floats:
     return np.array([0 if how is None else how.tokens for how in hows], np.float64).reshape(-1, 1)
 
 
-def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
+def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
     """busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
@@ -82,7 +84,7 @@ def shares(work: Work, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats
     return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
 
-def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
+def utilisation(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilisation:
     """Of all replicas and of each pool's over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what
     it could do."""
     pool = np.array(facts.replica_pool, np.int64)
@@ -90,7 +92,7 @@ def utilisation(work: Work, duration_s: float, facts: RunFacts) -> Utilisation:
     return Utilisation(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
 
 
-def _shares(work: Work, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
+def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
     """Of the chosen replicas, `(n_replicas,)`."""
     if not duration_s > 0:
         return Shares(np.nan, np.nan, np.nan)

@@ -66,7 +66,7 @@ KINDS: Mapping[str, Kind] = {
 
 
 @dataclass(frozen=True)
-class Flaw:
+class ValueProblem:
     """A mistake before its place in a file is known: the keys that lead there, the rule, the value, the remedy."""
 
     path: Path
@@ -77,7 +77,7 @@ class Flaw:
     is_conflict: bool = False
     """As of a Mistake."""
 
-    def below(self, path: Path) -> "Flaw":
+    def below(self, path: Path) -> "ValueProblem":
         """The same flaw, seen from further up."""
         return replace(self, path=(*path, *self.path))
 
@@ -87,27 +87,27 @@ class Flaw:
         return f"{where}{self.rule}{got}" + (f"; {self.remedy}" if self.remedy else "")
 
 
-def flaws_of(error: ValidationError, data: object) -> list[Flaw]:
+def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
     """All that pydantic found wrong in `data`, one flaw a place.
 
     Where a value may be one of several types, pydantic reports the findings of each: those furthest inside are of
     the type that the user meant; findings at one place are joined by "or".
     """
-    found: dict[Path, list[Any]] = {}
+    result: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
-        found.setdefault(_path_in(data, finding["loc"]), []).append(finding)
-    meant = {path: those for path, those in found.items() if not _is_consequence(path, those, found)}
-    return [_flaw(path, those) for path, those in meant.items()]
+        result.setdefault(_path_in(data, finding["loc"]), []).append(finding)
+    meant = {path: those for path, those in result.items() if not _is_consequence(path, those, result)}
+    return [_problem(path, those) for path, those in meant.items()]
 
 
-def infinities(data: object, path: Path = ()) -> list[Flaw]:
+def infinities(data: object, path: Path = ()) -> list[ValueProblem]:
     """A flaw for every number in `data` that is not finite."""
     if isinstance(data, float) and not math.isfinite(data):
-        return [Flaw(path, "must be a finite number", shown(data))]
+        return [ValueProblem(path, "must be a finite number", shown(data))]
     if isinstance(data, Mapping):
-        return [flaw for key, value in data.items() for flaw in infinities(value, (*path, key))]
+        return [problem for key, value in data.items() for problem in infinities(value, (*path, key))]
     if isinstance(data, Sequence) and not isinstance(data, str):
-        return [flaw for index, value in enumerate(data) for flaw in infinities(value, (*path, index))]
+        return [problem for index, value in enumerate(data) for problem in infinities(value, (*path, index))]
     return []
 
 
@@ -164,14 +164,14 @@ def _could_hold(data: object, item: int | str) -> bool:
     return isinstance(data, Mapping) and item.isidentifier()
 
 
-def _is_consequence(path: Path, findings: list[Any], found: Mapping[Path, list[Any]]) -> bool:
+def _is_consequence(path: Path, findings: list[Any], result: Mapping[Path, list[Any]]) -> bool:
     """Only "wrong type" (or "too short", which counts no wrong items) was found here, and more inside the value."""
     outer = ("literal_error", "too_short")
     follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
-    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in found)
+    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in result)
 
 
-def _flaw(path: Path, findings: list[Any]) -> Flaw:
+def _problem(path: Path, findings: list[Any]) -> ValueProblem:
     # A rule of ours was broken, so the value had that rule's type: that it might have had another is no help.
     findings = [finding for finding in findings if finding["type"] in AUTHORED] or findings
     first = findings[0]
@@ -179,8 +179,8 @@ def _flaw(path: Path, findings: list[Any]) -> Flaw:
     rules = list(dict.fromkeys(_rule(finding) for finding in findings))
     rule = " or ".join([rules[0], *(other.removeprefix("must be ") for other in rules[1:])])
     if kind != "value":
-        return Flaw(path, rule, kind=kind)
-    return Flaw(path, rule, None if first["type"] in AUTHORED else shown(first["input"]), _remedy(findings))
+        return ValueProblem(path, rule, kind=kind)
+    return ValueProblem(path, rule, None if first["type"] in AUTHORED else shown(first["input"]), _remedy(findings))
 
 
 def _rule(finding: Mapping[str, Any]) -> str:

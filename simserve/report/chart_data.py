@@ -15,7 +15,7 @@ MIN_ROWS_PER_BAND = 20
 
 
 @dataclass(frozen=True)
-class Curve:
+class CdfCurve:
     """A cumulative share: `share[i]` of all requests took at most `value[i]`; `(n_points,)` each."""
 
     value: Floats
@@ -33,7 +33,7 @@ class Bands:
     p99: Floats
 
 
-def curve(values: Floats, n_requests: int, *, through: float | None = None, n_at_once: int = 0) -> Curve:
+def curve(values: Floats, n_requests: int, *, through: float | None = None, n_at_once: int = 0) -> CdfCurve:
     """How many of `n_requests` took at most so long; NaN never did, so the curve may end below 1.
 
     The curve holds the exact share at `through` (an SLO), if it lies within the values. `n_at_once` more requests
@@ -42,13 +42,13 @@ def curve(values: Floats, n_requests: int, *, through: float | None = None, n_at
     ordered = np.sort(values[~np.isnan(values)])
     n = len(ordered)
     if n == 0:
-        return Curve(ordered, ordered, exact=True)
+        return CdfCurve(ordered, ordered, exact=True)
     ranks = _ranks(n)
     points = ordered[ranks]
     if through is not None and ordered[0] < through < ordered[-1]:
         points = np.sort(np.append(points, through))
     share = (np.searchsorted(ordered, points, side="right") + n_at_once) / n_requests
-    return Curve(points, share, exact=n <= MAX_CURVE_POINTS)
+    return CdfCurve(points, share, exact=n <= MAX_CURVE_POINTS)
 
 
 def _ranks(n: int) -> NDArray[np.int64]:

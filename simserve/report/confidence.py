@@ -24,15 +24,15 @@ QUEUES = {
 
 def over_runs(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
     """`mean`, `low` and `high` of a number over replications; None where there are none, or it is not among them."""
-    found: Mapping[str, Any] | None = (summary.get("replications") or {}).get("measures", {}).get(key)
-    return found
+    result: Mapping[str, Any] | None = (summary.get("replications") or {}).get("measures", {}).get(key)
+    return result
 
 
 def lies_between(summary: Mapping[str, Any], latency: str, level: str) -> tuple[float, float | None] | None:
     """Where a percentile lies with 95 %; no high end where the run, or each run, is too short to bound it above."""
-    found = over_runs(summary, f"{latency}.{level}")
-    if found is not None:
-        low, high = number(found["low"]), number(found["high"])
+    result = over_runs(summary, f"{latency}.{level}")
+    if result is not None:
+        low, high = number(result["low"]), number(result["high"])
         return None if low is None else (low, high)
     ends = ((summary.get(latency) or {}).get("intervals") or {}).get(level)
     return None if ends is None else (float(ends[0]), number(ends[1]))
@@ -43,10 +43,10 @@ def queue_state(summary: Mapping[str, Any]) -> str | None:
     replications = summary.get("replications")
     if not replications:
         return (summary.get("trust") or {}).get("steady")
-    so_many = 0
+    count = 0
     for state in ("growing", "critical", "undetermined", "steady"):
-        so_many += replications["states"].get(state, 0)
-        if 2 * so_many > replications["n"]:
+        count += replications["states"].get(state, 0)
+        if 2 * count > replications["n"]:
             return state
     return None
 

@@ -21,24 +21,26 @@ BY_RANK = "The shortest measured beside the shortest predicted, and so on up to 
 GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
-    log = found["log"]
-    figures = _figures(found)
+    log = result["log"]
+    figures = _figures(result)
     title = f"Predicted against measured, {plural(log['n_compared'], 'request')}"
     head = (
-        f'<header><p class="eyebrow">simserve · validation of {text(found["scenario"]["name"])}</p>'
-        f'<h1>{text(title)}</h1><p class="lead">{prose(_lead(found))}</p></header>'
+        f'<header><p class="eyebrow">simserve · validation of {text(result["scenario"]["name"])}</p>'
+        f'<h1>{text(title)}</h1><p class="lead">{prose(_lead(result))}</p></header>'
     )
-    cautions = "".join(f"<li>{prose(_sentence(each))}</li>" for each in found["warnings"])
-    trust = f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{cautions}</ul></section>' if cautions else ""
-    charts = "".join(_pair(name, of["n"], figures) for name, of in found["distributions"].items())
-    body = head + trust + _distributions(found) + section("latencies", "Latencies", NOTE, charts)
-    return document("Validation · simserve", body + _errors(found) + _worst(found) + _assumed(found), figures)
+    cautions = "".join(f"<li>{prose(_sentence(each))}</li>" for each in result["warnings"])
+    warning_section = (
+        f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{cautions}</ul></section>' if cautions else ""
+    )
+    charts = "".join(_pair(name, of["n"], figures) for name, of in result["distributions"].items())
+    body = head + warning_section + _distributions(result) + section("latencies", "Latencies", NOTE, charts)
+    return document("Validation · simserve", body + _errors(result) + _worst(result) + _assumed(result), figures)
 
 
-def _lead(found: Mapping[str, Any]) -> str:
-    log, speed = found["log"], found["output_tokens_per_s"]
+def _lead(result: Mapping[str, Any]) -> str:
+    log, speed = result["log"], result["output_tokens_per_s"]
     off = ""
     if speed["error_frac"] is not None:
         off = (
@@ -47,15 +49,15 @@ def _lead(found: Mapping[str, Any]) -> str:
     return f"The requests of {log['path']}, replayed.{off}"
 
 
-def _figures(found: Mapping[str, Any]) -> dict[str, Figure]:
+def _figures(result: Mapping[str, Any]) -> dict[str, Figure]:
     figures = {}
-    for name in found["distributions"]:
-        rows = _rows(found["requests"], name)
-        measured, predicted = (_column(found, f"{side}_{name}", rows) for side in ("measured", "predicted"))
+    for name in result["distributions"]:
+        rows = _rows(result["requests"], name)
+        measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
         ranks = _thinned(range(len(rows)))
         figures[f"rank-{name}"] = _by_rank(np.sort(measured)[ranks], np.sort(predicted)[ranks])
-        if name in found["errors"]:
-            figures[f"each-{name}"] = _each(found, name, _thinned(rows))
+        if name in result["errors"]:
+            figures[f"each-{name}"] = _each(result, name, _thinned(rows))
     return figures
 
 
@@ -71,8 +73,8 @@ def _thinned(rows: Sequence[int]) -> list[int]:
     return [rows[place] for place in np.rint(places).astype(np.int64).tolist()]
 
 
-def _column(found: Mapping[str, Any], name: str, rows: Sequence[int]) -> Floats:
-    column = found["requests"][name]
+def _column(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Floats:
+    column = result["requests"][name]
     return np.array([column[row] for row in rows])
 
 
@@ -83,9 +85,9 @@ def _by_rank(measured: Floats, predicted: Floats) -> Figure:
     return against(measured, predicted, [_dots(measured, predicted, texts)])
 
 
-def _each(found: Mapping[str, Any], name: str, rows: Sequence[int]) -> Figure:
-    requests = found["requests"]
-    measured, predicted = (_column(found, f"{side}_{name}", rows) for side in ("measured", "predicted"))
+def _each(result: Mapping[str, Any], name: str, rows: Sequence[int]) -> Figure:
+    requests = result["requests"]
+    measured, predicted = (_column(result, f"{side}_{name}", rows) for side in ("measured", "predicted"))
     texts = [
         f"{requests['prompt_tokens'][row]:,} in, {requests['output_tokens'][row]:,} out<br>"
         f"measured {seconds(one)}, predicted {seconds(other)}"
@@ -116,9 +118,9 @@ def _pair(name: str, n_requests: int, figures: Mapping[str, Figure]) -> str:
     return f'<div class="pair">{ranks}{each}</div>'
 
 
-def _distributions(found: Mapping[str, Any]) -> str:
+def _distributions(result: Mapping[str, Any]) -> str:
     rows = []
-    for name, of in found["distributions"].items():
+    for name, of in result["distributions"].items():
         for side in ("measured", "predicted"):
             rows.append((f"{SHORT[name]}<small>{side}</small>", [seconds(of[level][side]) for level in LEVELS]))
         rows.append((f"{SHORT[name]}<small>error</small>", [_signed(of[level]["error_frac"]) for level in LEVELS]))
@@ -126,10 +128,10 @@ def _distributions(found: Mapping[str, Any]) -> str:
     return section("distributions", "Distributions", note, table(["", *LEVELS], rows))
 
 
-def _errors(found: Mapping[str, Any]) -> str:
+def _errors(result: Mapping[str, Any]) -> str:
     """Request by request: all, by load, by prompt length."""
     rows = []
-    for name, of in found["errors"].items():
+    for name, of in result["errors"].items():
         rows.append((f"{SHORT[name]}<small>all</small>", _cells(of["overall"])))
         for key, what in GROUPS.items():
             for each in of[key]:
@@ -147,7 +149,7 @@ def _cells(errors: Mapping[str, Any]) -> list[str]:
     return [str(errors["n"]), *sizes, _signed(errors["bias_frac"])]
 
 
-def _worst(found: Mapping[str, Any]) -> str:
+def _worst(result: Mapping[str, Any]) -> str:
     rows = [
         (
             f"{SHORT[name]}<small>{text(each['request'])}</small>",
@@ -160,15 +162,15 @@ def _worst(found: Mapping[str, Any]) -> str:
                 f"{each['ratio']:.2f}",
             ],
         )
-        for name, worst in found["worst"].items()
+        for name, worst in result["worst"].items()
         for each in worst
     ]
     head = ["", "Sent at", "Prompt", "Output", "Measured", "Predicted", "Ratio"]
     return section("worst", "Furthest off", "", table(head, rows)) if rows else ""
 
 
-def _assumed(found: Mapping[str, Any]) -> str:
-    items = "".join(f"<li>{prose(each)}</li>" for each in found["assumed"])
+def _assumed(result: Mapping[str, Any]) -> str:
+    items = "".join(f"<li>{prose(each)}</li>" for each in result["assumed"])
     return section("assumed", "Assumed", "", f"<ul>{items}</ul>")
 
 
@@ -176,5 +178,5 @@ def _signed(frac: float | None) -> str:
     return "–" if frac is None else f"{frac:+z.1%}"
 
 
-def _sentence(said: str) -> str:
-    return said[:1].upper() + said[1:] + "."
+def _sentence(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:] + "."

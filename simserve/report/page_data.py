@@ -17,7 +17,7 @@ SERIES = ("queue_len", "running", "kv_frac", "prefill_tokens_per_s", "output_tok
 
 
 @dataclass(frozen=True)
-class Evidence:
+class PageData:
     """Requests, `(n_requests,)` each, and the time series, `(n_replicas, n_intervals)` each.
 
     Invariant: an instant or duration that never came is NaN; replica is -1 for nowhere.
@@ -55,11 +55,11 @@ class Evidence:
         return max(self.n_intervals * self.interval_s, float(np.max(self.arrival_s, initial=0.0)), 1e-6)
 
 
-def gather(results: "Results") -> Evidence:
+def gather(results: "Results") -> PageData:
     """The evidence behind a run's results; reads numpy columns only, so pandas is never imported for a page."""
     requests, series, facts = results.columns["requests"], results.columns["timeseries"], results.facts
     has_finished = ~np.isnan(requests["finish_s"])
-    return Evidence(
+    return PageData(
         arrival_s=requests["arrival_s"],
         prompt_tokens=requests["prompt_tokens"].astype(np.float64),
         ttft_s=np.where(has_finished, requests["ttft_s"], np.nan),

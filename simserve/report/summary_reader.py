@@ -16,7 +16,7 @@ UNEVEN = 3
 
 
 @dataclass(frozen=True)
-class Answers:
+class SummaryReader:
     """A summary as the report reads it; a number that was not measured is None."""
 
     summary: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Answers:
         return bool(self.slo or self.summary.get("slo_classes"))
 
     @property
-    def classes(self) -> dict[str, "Answers"]:
+    def classes(self) -> dict[str, "SummaryReader"]:
         """The run as each class of requests had it."""
         return self._groups("classes")
 
@@ -55,20 +55,22 @@ class Answers:
         return min(known, key=lambda name: known[name], default=None)
 
     @property
-    def judged(self) -> "Answers":
+    def judged(self) -> "SummaryReader":
         """What the verdict is about: the run as that class had it, or as a whole."""
         worst = self.judged_class
         return self if worst is None else self.classes[worst]
 
     @property
-    def tenants(self) -> dict[str, "Answers"]:
+    def tenants(self) -> dict[str, "SummaryReader"]:
         """The run as each tenant had it."""
         return self._groups("tenants")
 
-    def _groups(self, key: str) -> dict[str, "Answers"]:
+    def _groups(self, key: str) -> dict[str, "SummaryReader"]:
         """Of the first run, where there are several."""
         alone: dict[str, None] = dict.fromkeys(("classes", "replications"))
-        return {name: Answers({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()}
+        return {
+            name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
+        }
 
     def n(self, fate: str) -> int:
         """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
@@ -79,17 +81,17 @@ class Answers:
         of_all = over_runs(self.summary, ".".join(path))
         if of_all is not None:
             return number(of_all["mean"])
-        found: Any = self.summary
+        result: Any = self.summary
         for key in path:
-            found = found.get(key) if isinstance(found, Mapping) else None
-        return number(found)
+            result = result.get(key) if isinstance(result, Mapping) else None
+        return number(result)
 
     @property
     def replications(self) -> Mapping[str, Any] | None:
         """What the summary says of all runs; None where there is but one."""
         return self.summary.get("replications")
 
-    def sureness(self, latency: str, level: str) -> tuple[float, float | None] | None:
+    def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
         """Where a percentile lies with 95 %, as far as chance goes; no high end where it cannot be bounded above."""
         return lies_between(self.summary, latency, level)
 
@@ -103,8 +105,8 @@ class Answers:
 
     def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
         """Between which values a percentile lies, as far as the costs of steps are known; None without replays."""
-        found = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
-        return None if found is None else (float(found[0]), float(found[1]))
+        result = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
+        return None if result is None else (float(result[0]), float(result[1]))
 
     @property
     def attainment(self) -> float | None:
@@ -159,7 +161,7 @@ class Answers:
         return (self.number("retries", "attempts_per_request") or 0) > 1
 
     @property
-    def asked(self) -> str:
+    def requested(self) -> str:
         """What arrived in the window: `8,927 attempts`, or `12,000 requests` where nobody asked again."""
         what = "attempt" if self.has_retries else "request"
         if self.replications:
@@ -197,7 +199,7 @@ class Answers:
     @property
     def warnings(self) -> list[str]:
         """What the run itself warned of, the load's notes included."""
-        return [str(said) for key in ("warnings", "notes") for said in self.summary.get(key) or []]
+        return [str(text) for key in ("warnings", "notes") for text in self.summary.get(key) or []]
 
     @property
     def state(self) -> str:

@@ -26,16 +26,16 @@ TINY_S = 1e-6
 """The least that an axis shows, where all is zero."""
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The page as HTML, from what `simserve validate --json` prints."""
-    points = found["left_out"] or found["points"]
+    points = result["left_out"] or result["points"]
     figures = {metric: _scatter(points, metric) for metric in METRICS}
     how = (
         "Each group of runs (a model on so many GPUs) was predicted by constants fitted to the other groups."
-        if found["left_out"]
+        if result["left_out"]
         else "Predicted by the shipped constants."
     )
-    campaign = found["campaign"]
+    campaign = result["campaign"]
     assumed = f"{campaign['requests_per_client']} requests a client. {campaign['source']}"
     title = f"Predicted against measured, {plural(len(points), 'run')}"
     head = (

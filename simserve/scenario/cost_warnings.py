@@ -5,16 +5,16 @@ from simserve.scenario.setup import PoolSetup
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """What a reader of the numbers must know before trusting them."""
-    found = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
-    return tuple(dict.fromkeys(found))
+    result = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
+    return tuple(dict.fromkeys(result))
 
 
 def _of_costs(setup: PoolSetup) -> str | None:
     """How far the step costs of a pool may be off; None where its kernels were timed."""
-    engine, found = setup.engine, setup.calibration
+    engine, result = setup.engine, setup.calibration
     if engine.name == "ideal":
         return "engine ideal is the bare data-sheet roofline: real servers are slower"
-    if found is None:
+    if result is None:
         return (
             f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
             f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
@@ -22,35 +22,35 @@ def _of_costs(setup: PoolSetup) -> str | None:
     if not setup.calibrated:
         return (
             f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
-            f"kernels timed on {found.gpu} under {found.engine} {found.engine_version}"
+            f"kernels timed on {result.gpu} under {result.engine} {result.engine_version}"
         )
     return None
 
 
 def _of_borrowed(setup: PoolSetup) -> str | None:
-    found = setup.calibration
-    if found is None or not setup.borrowed:
+    result = setup.calibration
+    if result is None or not setup.borrowed:
         return None
     return (
         f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
-        f"another card: calibration {found.gpu}/{found.engine} has none"
+        f"another card: calibration {result.gpu}/{result.engine} has none"
     )
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """What was asked for that nobody has timed, or held against servers."""
     each = (_of_version, _of_ranks, _of_speculation)
-    found = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
-    return tuple(dict.fromkeys(found))
+    result = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
+    return tuple(dict.fromkeys(result))
 
 
 def _of_version(setup: PoolSetup) -> str | None:
-    found, asked = setup.calibration, setup.asked_version
-    if found is None or asked is None or f"{found.engine_version}.".startswith(f"{asked}."):
+    result, requested = setup.calibration, setup.asked_version
+    if result is None or requested is None or f"{result.engine_version}.".startswith(f"{requested}."):
         return None
     return (
-        f"engine {setup.engine.name} {asked}: its kernels cost what those of {found.engine} {found.engine_version} do, "
-        "which were timed"
+        f"engine {setup.engine.name} {requested}: its kernels cost what those of {result.engine} "
+        f"{result.engine_version} do, which were timed"
     )
 
 

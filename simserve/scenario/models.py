@@ -14,8 +14,8 @@ from simserve.admission.base import Admission
 from simserve.routers.base import Router
 from simserve.scenario import dump, setup
 from simserve.scenario.loads import Workload
-from simserve.scenario.servers import Cluster, Engine
-from simserve.scenario.types import KvDtype, Natural, NotNegative, Part, Positive, WeightDtype, spelled_as_mapping
+from simserve.scenario.servers import ClusterSection, Engine
+from simserve.scenario.types import KvDtype, Natural, NotNegative, Positive, Section, WeightDtype, spelled_as_mapping
 from simserve.splitters.base import Splitter
 
 
@@ -31,7 +31,7 @@ def _folder_name(value: str) -> str:
     return value
 
 
-class Measure(Part):
+class MeasureSection(Section):
     """Which part of the run counts."""
 
     warmup_s: NotNegative | Literal["auto"] | None = None
@@ -45,7 +45,7 @@ class Measure(Part):
         return self.warmup_s is None and self.warmup_requests is None
 
 
-class Targets(Part):
+class Targets(Section):
     """Latencies that a request must not exceed; those left out do not matter."""
 
     ttft_s: Positive | None = None
@@ -54,14 +54,14 @@ class Targets(Part):
     itl_s: Positive | None = None
 
 
-class Slo(Part):
+class Slo(Section):
     """Targets of all requests, and of those of a named class."""
 
     default: Targets = Targets()
     classes: dict[str, Targets] = {}
 
 
-class Scenario(Part):
+class Scenario(Section):
     """One experiment. Get one from `load_scenario` or `Scenario.from_dict`: both check and resolve it.
 
     Resolved: every default is filled in, and `origins` says where each value came from.
@@ -75,9 +75,9 @@ class Scenario(Part):
     engine: Annotated[Engine, spelled_as_mapping("name")] = Engine()
     weight_dtype: WeightDtype = "bf16"
     kv_dtype: KvDtype = "bf16"
-    cluster: Cluster = Cluster()
+    cluster: ClusterSection = ClusterSection()
     workload: Workload
-    measure: Measure = Measure()
+    measure: MeasureSection = MeasureSection()
     slo: Annotated[Slo, BeforeValidator(_with_classes)] = Slo()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

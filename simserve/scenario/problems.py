@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from simserve.errors import Mistake, ScenarioError
-from simserve.plugins.validation import Flaw, Path, dotted
+from simserve.errors import Problem, ScenarioError
+from simserve.plugins.validation import Path, ValueProblem, dotted
 from simserve.scenario.glossary import remedy_for_unknown
 
 
 @dataclass
-class Source:
+class ScenarioSource:
     """Where the values of a scenario were written: a file's lines, or options of the command line."""
 
     name: str
@@ -21,15 +21,15 @@ class Source:
     def override(self, path: Path, option: str) -> None:
         """From now on, what stands at `path` and below was said by an option."""
         self.lines = {at: line for at, line in self.lines.items() if at[: len(path)] != path}
-        self.options = {at: said for at, said in self.options.items() if at[: len(path)] != path}
+        self.options = {at: text for at, text in self.options.items() if at[: len(path)] != path}
         self.options[path] = option
 
     def place(self, path: Path, line: int | None = None) -> str:
         """Where a reader finds it: `file:line: path`, or the option that set it."""
         option = self._option(path)
         if option is not None:
-            at, said = option
-            return f"command line {said}" + ("" if at == path else f": {dotted(path)}")
+            at, text = option
+            return f"command line {text}" + ("" if at == path else f": {dotted(path)}")
         line = line or self.line(path)
         where = self.name if line is None else f"{self.name}:{line}"
         return f"{where}: {dotted(path)}" if path else where
@@ -61,59 +61,66 @@ class Source:
         return None
 
 
-class Mistakes:
+class Problems:
     """Collects flaws of a scenario; each is told once."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ScenarioSource) -> None:
         self._source = source
-        self._found: dict[tuple[Path, str], tuple[Flaw, int | None]] = {}
-        self._of_options: list[Mistake] = []
+        self._result: dict[tuple[Path, str], tuple[ValueProblem, int | None]] = {}
+        self._of_options: list[Problem] = []
 
-    def add(self, flaw: Flaw, line: int | None = None) -> None:
+    def add(self, problem: ValueProblem, line: int | None = None) -> None:
         """Note one flaw; unknown keys get a remedy from the glossary."""
-        if flaw.path and flaw.path[-1] == "kind" and flaw.kind == "value" and not self._source.has(flaw.path):
-            flaw = replace(flaw, path=flaw.path[:-1])  # the user wrote a bare name
-        if flaw.kind == "unknown":
-            flaw = replace(flaw, remedy=remedy_for_unknown(flaw.path) or flaw.remedy)
-        self._found.setdefault((flaw.path, flaw.rule), (flaw, line))
+        if (
+            problem.path
+            and problem.path[-1] == "kind"
+            and problem.kind == "value"
+            and not self._source.has(problem.path)
+        ):
+            problem = replace(problem, path=problem.path[:-1])  # the user wrote a bare name
+        if problem.kind == "unknown":
+            problem = replace(problem, remedy=remedy_for_unknown(problem.path) or problem.remedy)
+        self._result.setdefault((problem.path, problem.rule), (problem, line))
 
-    def add_option(self, option: str, flaw: Flaw) -> None:
+    def add_option(self, option: str, problem: ValueProblem) -> None:
         """Note an option that could not be read at all, and so has no path."""
-        self._of_options.append(Mistake(f"command line {option}", flaw.rule, flaw.value, flaw.remedy))
+        self._of_options.append(Problem(f"command line {option}", problem.rule, problem.value, problem.remedy))
 
-    def extend(self, flaws: Iterable[Flaw], below: Path = ()) -> None:
+    def extend(self, problems: Iterable[ValueProblem], below: Path = ()) -> None:
         """Note many flaws of the part at `below`."""
-        for flaw in flaws:
-            self.add(flaw.below(below))
+        for problem in problems:
+            self.add(problem.below(below))
 
     def knows(self, path: Path) -> bool:
         """Something is wrong at this very path."""
-        return any(at == path for at, _ in self._found)
+        return any(at == path for at, _ in self._result)
 
     def touch(self, *paths: Path) -> bool:
         """Something at, above or inside one of these is wrong, so that what follows from it is not to be trusted."""
-        return any(_overlap(at, path) for at, _ in self._found for path in paths)
+        return any(_overlap(at, path) for at, _ in self._result for path in paths)
 
     def has_unknown_key(self, path: Path) -> bool:
         """A key of the mapping at `path` is unknown, so that a default may stand where the user meant something."""
-        return any(flaw.kind == "unknown" and at[:-1] == path for (at, _), (flaw, _) in self._found.items())
+        return any(problem.kind == "unknown" and at[:-1] == path for (at, _), (problem, _) in self._result.items())
 
     def raise_if_any(self) -> None:
         """Raises ScenarioError with all mistakes."""
-        if self._found or self._of_options:
+        if self._result or self._of_options:
             raise self.as_error()
 
     def as_error(self) -> ScenarioError:
         """All mistakes in the order of the file; the command line's come last."""
-        in_order = sorted(self._found.values(), key=self._order)
-        return ScenarioError([*(self._told(flaw, line) for flaw, line in in_order), *self._of_options])
+        in_order = sorted(self._result.values(), key=self._order)
+        return ScenarioError([*(self._progress(problem, line) for problem, line in in_order), *self._of_options])
 
-    def _order(self, found: tuple[Flaw, int | None]) -> tuple[bool, int]:
-        flaw, line = found
-        return (False, line) if line is not None else self._source.order(flaw.path)
+    def _order(self, result: tuple[ValueProblem, int | None]) -> tuple[bool, int]:
+        problem, line = result
+        return (False, line) if line is not None else self._source.order(problem.path)
 
-    def _told(self, flaw: Flaw, line: int | None) -> Mistake:
-        return Mistake(self._source.place(flaw.path, line), flaw.rule, flaw.value, flaw.remedy, flaw.is_conflict)
+    def _progress(self, problem: ValueProblem, line: int | None) -> Problem:
+        return Problem(
+            self._source.place(problem.path, line), problem.rule, problem.value, problem.remedy, problem.is_conflict
+        )
 
 
 def _upwards(path: Path) -> list[Path]:

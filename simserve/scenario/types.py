@@ -30,7 +30,7 @@ WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int8", "int4
 KvDtype = Literal["bf16", "fp8"]
 
 
-class Part(BaseModel):
+class Section(BaseModel):
     """A mapping of the scenario; unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from simserve.plugins.validation import Flaw, Path
+from simserve.plugins.validation import Path, ValueProblem
 
 MOST_NODES = 100_000
 """Values in a document at most, aliases expanded: a scenario has a few dozen."""
@@ -43,7 +43,7 @@ class Document:
     data: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
     """The line of each key or list item, counted from 1."""
-    flaws: list[tuple[Flaw, int]] = field(default_factory=list)
+    problems: list[tuple[ValueProblem, int]] = field(default_factory=list)
     """Duplicate keys, tags, and whatever else no scenario may have although the text can be read; and their lines."""
 
 
@@ -114,12 +114,12 @@ class _Reader:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                self._flaw(path, "keys must be plain text", line)
+                self._problem(path, "keys must be plain text", line)
                 continue
             key = key_node.value
             here = (*path, key)
             if key in data:
-                self._flaw(here, f"is given twice, first on line {first_lines[key]}", line, "keep one of them")
+                self._problem(here, f"is given twice, first on line {first_lines[key]}", line, "keep one of them")
                 continue
             first_lines[key] = self._document.lines[here] = line
             data[key] = self.read(value_node, here)
@@ -150,10 +150,10 @@ class _Reader:
 
     def _refuse_tag(self, node: yaml.Node, path: Path, plain: str) -> None:
         if node.tag not in (plain, "!"):
-            self._flaw(path, f"a scenario has no tags such as {node.tag}", node.start_mark.line + 1, "leave it out")
+            self._problem(path, f"a scenario has no tags such as {node.tag}", node.start_mark.line + 1, "leave it out")
 
-    def _flaw(self, path: Path, rule: str, line: int, remedy: str | None = None) -> None:
-        self._document.flaws.append((Flaw(path, rule, None, remedy), line))
+    def _problem(self, path: Path, rule: str, line: int, remedy: str | None = None) -> None:
+        self._document.problems.append((ValueProblem(path, rule, None, remedy), line))
 
 
 def _whole_number(text: str) -> int:

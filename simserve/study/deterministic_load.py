@@ -18,7 +18,7 @@ HEAD = 64
 """Requests that are looked at first."""
 
 
-def is_repeated(scenario: Scenario) -> bool:
+def is_deterministic(scenario: Scenario) -> bool:
     """Nothing of a run is drawn: no acceptance, no wait before a retry, no replica, and two seeds offer one load.
 
     Reads or draws that load twice. Raises TraceError, PolicyError as `simulate` does.
@@ -29,9 +29,9 @@ def is_repeated(scenario: Scenario) -> bool:
     return (head is None or _is_same_load(head)) and _is_same_load(scenario)
 
 
-def check_not_repeated(scenario: Scenario, option: str, value: object) -> None:
+def check_not_deterministic(scenario: Scenario, option: str, value: object) -> None:
     """Raises SimserveError where seeds are asked for and all of them are alike."""
-    if is_repeated(scenario):
+    if is_deterministic(scenario):
         rule = "needs runs that differ from seed to seed"
         remedy = "leave it out, or draw something: arrivals, lengths, or spread: uniform of a trace with coarse stamps"
         raise SimserveError(f"{option}: {rule}, got {value} of {scenario.name}, of which nothing is drawn; {remedy}")

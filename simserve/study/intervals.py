@@ -59,32 +59,32 @@ def mean_of(values: Sequence[float]) -> Estimate:
     return around(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1)
 
 
-def share_of(values: Sequence[float], n_worth: float) -> Estimate:
+def share_of(values: Sequence[float], n_effective: float) -> Estimate:
     """The mean of shares of independent runs, together worth so many independent requests.
 
     Where misses are few, most runs have none, and their spread does not see how far off they may be: the interval is
     then at least Wilson's for all runs together.
     """
-    found = mean_of(values)
-    if not found.has_interval:
-        return found
-    frac, low, high = min(max(found.value, 0.0), 1.0), max(found.low, 0.0), min(found.high, 1.0)
-    if n_worth > 0 and n_worth * min(frac, 1 - frac) < FEW_MISSES:
-        of_all = wilson(frac, n_worth, Z_95)
+    result = mean_of(values)
+    if not result.has_interval:
+        return result
+    frac, low, high = min(max(result.value, 0.0), 1.0), max(result.low, 0.0), min(result.high, 1.0)
+    if n_effective > 0 and n_effective * min(frac, 1 - frac) < FEW_MISSES:
+        of_all = wilson(frac, n_effective, Z_95)
         low, high = min(low, of_all[0]), max(high, of_all[1])
-    return Estimate(found.value, low, high)
+    return Estimate(result.value, low, high)
 
 
-def percentile_of(values: Sequence[float], share_beyond: float, n_worth: float) -> Estimate:
+def percentile_of(values: Sequence[float], share_beyond: float, n_effective: float) -> Estimate:
     """The mean of a percentile of independent runs, each worth so many independent requests.
 
     Of runs too short for it a percentile is too low on average, and more such runs are no better: then the interval
     has no high end.
     """
-    found = mean_of(values)
-    if found.has_interval and n_worth * share_beyond < LEAST_BEYOND_A_RUN:
-        return Estimate(found.value, found.low, math.inf)
-    return found
+    result = mean_of(values)
+    if result.has_interval and n_effective * share_beyond < LEAST_BEYOND_A_RUN:
+        return Estimate(result.value, result.low, math.inf)
+    return result
 
 
 def around(value: float, error: float, n_free: int) -> Estimate:

@@ -41,7 +41,7 @@ RECORDED = tuple(
 )
 """What is kept of each run: every measure, and more of its summary."""
 
-Told = Callable[[int, int], None]
+OnRun = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ Wanted = int | Precision
 """So many runs, or as many as that takes."""
 
 
-def asked(replications: int | None, precision: float | None, of: str | None) -> Wanted:
+def wanted_runs(replications: int | None, precision: float | None, of: str | None) -> Wanted:
     """What the options of the command line ask for. Raises SimserveError where they make no sense."""
     if replications is not None and precision is not None:
         raise SimserveError("--precision: must stand alone, got --replications too; give one of the two")
@@ -73,7 +73,7 @@ def asked(replications: int | None, precision: float | None, of: str | None) -> 
     return replications
 
 
-def add_replications(scenario: Scenario, results: Results, wanted: Wanted, told: Told | None = None) -> None:
+def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progress: OnRun | None = None) -> None:
     """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
 
     wanted: so many runs, the first included, or as many as a precision takes, FIRST_SEEDS to MOST_SEEDS. The files of
@@ -85,7 +85,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, told:
         _check_measured(wanted, runs[0])
     while True:
         seeds = range(scenario.seed + len(runs), scenario.seed + n)
-        runs += replicate([scenario], seeds, told)[0] if seeds else []
+        runs += replicate([scenario], seeds, progress)[0] if seeds else []
         if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:
             break
         width = half_frac(wanted.key, runs) / wanted.half_frac
@@ -97,26 +97,26 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, told:
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
-    results.summary["warnings"] = [said for said in results.summary["warnings"] if said != about_one_run]
+    results.summary["warnings"] = [text for text in results.summary["warnings"] if text != about_one_run]
 
 
 def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
     """The mean over independent runs. A high end that is open is infinite; a measure that a run lacks has no mean."""
     values = [measure.of(run) for run in runs]
-    n_worth = sum(run["trust"]["n_worth"] or 0.0 for run in runs)
+    n_effective = sum(run["trust"]["n_worth"] or 0.0 for run in runs)
     if measure is ATTAINMENT:
-        return share_of(values, n_worth)
+        return share_of(values, n_effective)
     level = measure.key.partition(".")[2]
     if level in LEVELS:
-        return percentile_of(values, 1 - LEVELS[level] / 100, n_worth / len(runs))
+        return percentile_of(values, 1 - LEVELS[level] / 100, n_effective / len(runs))
     return mean_of(values)
 
 
 def half_frac(key: str, runs: Sequence[Summary]) -> float:
     """Half of Student's interval as a share of the mean, whether or not such runs can bound it above."""
-    found = mean_of([_measure(key).of(run) for run in runs])
-    half = (found.high - found.low) / 2
-    return half / abs(found.value) if found.value else 0.0 if half == 0 else math.inf
+    result = mean_of([_measure(key).of(run) for run in runs])
+    half = (result.high - result.low) / 2
+    return half / abs(result.value) if result.value else 0.0 if half == 0 else math.inf
 
 
 def _measure(key: str) -> Measure:
@@ -134,7 +134,7 @@ def _check_measured(wanted: Precision, first: Summary) -> None:
 
 def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> dict[str, Any]:
     """What summary.json says of all runs; null where an interval is open, or a run lacks the measure."""
-    found = {measure.key: estimate(measure, runs) for measure in RECORDED}
+    result = {measure.key: estimate(measure, runs) for measure in RECORDED}
     facts: dict[str, Any] = {
         "n": len(runs),
         "seeds": [first_seed + i for i in range(len(runs))],
@@ -142,7 +142,7 @@ def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) ->
         "n_requests": sum(run["requests"]["arrived"] for run in runs),
         "states": dict(Counter(run["trust"]["steady"] for run in runs)),
         "measures": {
-            key: {"mean": _known(e.value), "low": _known(e.low), "high": _known(e.high)} for key, e in found.items()
+            key: {"mean": _known(e.value), "low": _known(e.low), "high": _known(e.high)} for key, e in result.items()
         },
         "precision": None,
     }

@@ -53,7 +53,7 @@ def test_attention_may_stay_in_16_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quantised", "said"),
+    ("quantised", "text"),
     [
         ([1], "quantization_config must be a JSON object, got list"),
         (
@@ -69,21 +69,21 @@ def test_attention_may_stay_in_16_bits(tmp_path: Path) -> None:
         (compressed(a={"weights": {"num_bits": 4, "type": "float"}}), "weights of 4 bits and type float are not there"),
     ],
 )
-def test_what_nobody_knows_is_refused(tmp_path: Path, quantised: Any, said: str) -> None:
-    with pytest.raises(CatalogError, match=said) as caught:
+def test_what_nobody_knows_is_refused(tmp_path: Path, quantised: Any, text: str) -> None:
+    with pytest.raises(CatalogError, match=text) as caught:
         load(tmp_path, quantization_config=quantised)
     assert str(caught.value).startswith(str(tmp_path / "model" / "config.json"))
 
 
 def test_a_file_beside_the_config_says_it_too(tmp_path: Path) -> None:
     load(tmp_path)
-    beside = tmp_path / "model" / "hf_quant_config.json"
-    beside.write_text('{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}')
+    extra = tmp_path / "model" / "hf_quant_config.json"
+    extra.write_text('{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}')
     assert load(tmp_path).weight_dtype == "fp8"
     assert load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4}).weight_dtype == "int4"
-    beside.write_text('{"quantization": {"quant_algo": "NVFP4"}}')
+    extra.write_text('{"quantization": {"quant_algo": "NVFP4"}}')
     with pytest.raises(CatalogError, match='weights quantised as "NVFP4" are not there yet'):
         load(tmp_path)
-    beside.write_text("{")
+    extra.write_text("{")
     with pytest.raises(CatalogError, match=r"hf_quant_config\.json: must be modelopt's JSON object"):
         load(tmp_path)

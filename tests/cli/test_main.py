@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simserve.cli import terminal
-from simserve.errors import InvariantError, Mistake, ScenarioError
+from simserve.errors import InvariantError, Problem, ScenarioError
 from tests.cli.invoke import invoke
 
 
@@ -39,8 +39,8 @@ def test_the_version_is_the_answer_and_goes_to_stdout() -> None:
 
 
 def test_a_users_mistake_is_2_with_a_line_each_and_no_traceback(a_command_that: Replace) -> None:
-    mistakes = [Mistake("a.yaml:3: seed", "must be a whole number", "'x'"), Mistake("a.yaml:9: gpu", "is missing")]
-    a_command_that(raising(ScenarioError(mistakes)))
+    problems = [Problem("a.yaml:3: seed", "must be a whole number", "'x'"), Problem("a.yaml:9: gpu", "is missing")]
+    a_command_that(raising(ScenarioError(problems)))
     outcome = invoke("--version")
     assert outcome.exit_code == 2
     assert outcome.out == ""

@@ -84,8 +84,10 @@ def test_two_tenants_who_always_have_somebody_waiting_are_served_alike_within_th
     bound = 2 * max(1.0 * prompts.max(), 2.0 * n_blocks * block_size)
     widest = float(gap.max() - gap.min())  # of any two instants: the difference over the interval between them
     assert widest <= bound
-    apart = serve(replica_setup(in_turn(policy), UNEVEN, n_blocks=n_blocks, block_size=block_size), load)
-    unfair = served_until(apart, load, at_ps, "long") / weight - served_until(apart, load, at_ps, "short")
+    disaggregated = serve(replica_setup(in_turn(policy), UNEVEN, n_blocks=n_blocks, block_size=block_size), load)
+    unfair = served_until(disaggregated, load, at_ps, "long") / weight - served_until(
+        disaggregated, load, at_ps, "short"
+    )
     assert float(unfair.max() - unfair.min()) > 3 * widest  # first come, first served, it only grows
 
 

@@ -70,7 +70,7 @@ def test_littles_law_holds_to_the_picosecond_for_decoding_requests() -> None:
     n = 2000
     load = Trace(np.cumsum(rng.exponential(0.05, n)), rng.integers(1, 900, n), rng.integers(1, 300, n))
     cluster = serve(replica_setup(Chunked(), LineCost(step=5_000_000_003, token=1_000_003, key=39_119)), load)
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     n_steps = rows["n_steps"].astype(np.int64)
     lasted_ps = n_steps * rows["first_ps"] + rows["growth_ps"] * (n_steps * (n_steps - 1) // 2)
     columns = cluster.recorder.columns

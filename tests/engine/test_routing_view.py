@@ -116,8 +116,8 @@ def test_refreshing_does_not_keep_a_stuck_run_alive() -> None:
 def test_news_of_the_very_instant_are_the_truth_where_no_two_requests_share_one(
     several: list[ReplicaSetup], router: Any, load: Trace
 ) -> None:
-    apart = replace(load, arrival_s=load.arrival_s + np.arange(len(load)) * 1.37e-7)
-    runs = [Cluster(own(several), router(), Offered(apart), 7, delay=delay) for delay in (None, Delay(1))]
+    disaggregated = replace(load, arrival_s=load.arrival_s + np.arange(len(load)) * 1.37e-7)
+    runs = [Cluster(own(several), router(), Offered(disaggregated), 7, delay=delay) for delay in (None, Delay(1))]
     for each in runs:
         each.run()
     assert request_rows(runs[0]) == request_rows(runs[1])

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from simserve.report.headline import how_sure, terminal_table, verdict
+from simserve.report.headline import headline, how_sure, terminal_table
 from simserve.report.run_warnings import cautions
-from simserve.report.summary_reader import Answers
+from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
 
 
@@ -28,7 +28,7 @@ REQUESTS = {"arrived": 12_000, "finished": 12_000, "rejected": 0, "timed_out": 0
 
 
 def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
-    said = verdict(
+    sentence = headline(
         summary(
             requests=REQUESTS,
             slo_attainment=attained(0.996, 0.994, 0.998),
@@ -37,7 +37,7 @@ def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
             tpot_s=percentiles(0.02, 0.03),
         )
     )
-    assert said == (
+    assert sentence == (
         "Meets the SLO: 99.6 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 99.4–99.8 %), "
         "a goodput of 19.5 requests/s on 2 GPUs; expect little room for more load, as the p99 TTFT takes 90 % of its "
         "limit."
@@ -45,31 +45,33 @@ def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
 
 
 def test_an_interval_across_the_goal_is_no_answer() -> None:
-    said = verdict(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
-    assert said.startswith("On the edge of the SLO: 99.1 % of 12,000 requests had ")
-    assert "too close to 99 % to tell from this run; make it longer" in said
+    sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
+    assert sentence.startswith("On the edge of the SLO: 99.1 % of 12,000 requests had ")
+    assert "too close to 99 % to tell from this run; make it longer" in sentence
 
 
 def test_a_few_requests_that_all_met_it_are_no_answer_but_a_miss_shows_soon() -> None:
     a_few = REQUESTS | {"arrived": 12, "finished": 12}
-    said = verdict(summary(requests=a_few, slo_attainment={"frac": 1.0}))
-    assert said.startswith("Too few requests to tell: 100 % of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer")
-    assert verdict(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0 % of")
+    sentence = headline(summary(requests=a_few, slo_attainment={"frac": 1.0}))
+    assert sentence.startswith(
+        "Too few requests to tell: 100 % of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer"
+    )
+    assert headline(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0 % of")
 
 
 def test_whole_answers_are_blamed_for_a_late_first_token() -> None:
     pool = synthetic(200).summary["pools"][0] | {"streamed": False}
     missed = attained(0.1, 0.09, 0.11, ttft_s=0.1, tpot_s=1.0)
-    said = verdict(summary(requests=REQUESTS, pools=[pool], slo_attainment=missed))
-    assert "answers leave whole with their batch: take a continuous or chunked scheduler" in said
+    sentence = headline(summary(requests=REQUESTS, pools=[pool], slo_attainment=missed))
+    assert "answers leave whole with their batch: take a continuous or chunked scheduler" in sentence
 
 
 def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
-    said = verdict(
+    sentence = headline(
         summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 2.1))
     )
-    assert said == (
+    assert sentence == (
         "Misses the SLO: only 93.0 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 92.0–94.0 "
         "%), where 99 % should; TTFT fails most (p99 2.31 s against 500 ms), mostly time in the queue: add replicas, "
         "lower the rate or smooth the bursts."
@@ -78,23 +80,23 @@ def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
 
 def test_a_slow_prefill_is_not_blamed_on_the_queue() -> None:
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
-    said = verdict(
+    sentence = headline(
         summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 0.2))
     )
-    assert "mostly the prefill itself: raise tensor parallelism" in said
+    assert "mostly the prefill itself: raise tensor parallelism" in sentence
 
 
 def test_slow_decoding_is_told_from_preemption() -> None:
     missed = {"requests": REQUESTS, "slo_attainment": attained(0.9, 0.89, 0.91, ttft_s=0.99, tpot_s=0.9)}
-    assert "decode steps are long: lower max_num_batched_tokens" in verdict(summary(**missed))
+    assert "decode steps are long: lower max_num_batched_tokens" in headline(summary(**missed))
     preempted = {"n": 900, "requests_frac": 0.075}
-    assert "7.5 % of requests preempted for want of KV" in verdict(summary(**missed, preemptions=preempted))
+    assert "7.5 % of requests preempted for want of KV" in headline(summary(**missed, preemptions=preempted))
 
 
 def test_requests_without_an_answer_are_blamed_first() -> None:
     lost = REQUESTS | {"finished": 11_000, "rejected": 1000}
-    said = verdict(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
-    assert said.endswith("; 1,000 requests got no full answer: read status_reason in requests.parquet first.")
+    sentence = headline(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
+    assert sentence.endswith("; 1,000 requests got no full answer: read status_reason in requests.parquet first.")
 
 
 @pytest.mark.parametrize(
@@ -108,36 +110,36 @@ def test_requests_without_an_answer_are_blamed_first() -> None:
 )
 def test_the_reason_why_answers_are_lost_chooses_the_remedy(fate: str, reason: str, remedy: str) -> None:
     lost = REQUESTS | {"finished": 11_000, fate: 1000, "reasons": {reason: 1000}}
-    said = verdict(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
-    assert f"1,000 requests got no full answer (1,000 “{reason}”): " in said
-    assert remedy in said
+    sentence = headline(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
+    assert f"1,000 requests got no full answer (1,000 “{reason}”): " in sentence
+    assert remedy in sentence
 
 
 def test_where_clients_ask_again_attempts_are_counted_and_what_came_of_them_in_the_end() -> None:
     again = {"attempts_per_request": 1.5, "requests": 8000, "succeeded_frac": 0.9}
-    said = verdict(summary(requests=REQUESTS, slo_attainment=attained(0.91, 0.9, 0.92), retries=again))
-    assert "of 12,000 attempts had" in said
-    assert said.endswith("; after retries, 90.0 % of 8,000 requests were answered in the end.")
+    sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.91, 0.9, 0.92), retries=again))
+    assert "of 12,000 attempts had" in sentence
+    assert sentence.endswith("; after retries, 90.0 % of 8,000 requests were answered in the end.")
 
 
 def test_a_queue_at_some_replicas_alone_is_blamed_on_the_routing() -> None:
     late = {"ttft_s": percentiles(0.1, 2.31), "queue_s": percentiles(0.01, 2.1), "e2e_s": {"p99": 9, "mean": 8.0}}
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
     base = {"requests": REQUESTS, "slo_attainment": missed, "requests_per_s": 20.0, **late}
-    assert "take another router" in verdict(summary(**base, routing={"outstanding_std": 40.0}))
-    assert "add replicas, lower the rate" in verdict(summary(**base, routing={"outstanding_std": 9.0}))
+    assert "take another router" in headline(summary(**base, routing={"outstanding_std": 40.0}))
+    assert "add replicas, lower the rate" in headline(summary(**base, routing={"outstanding_std": 9.0}))
 
 
 def test_without_an_slo_the_verdict_gives_the_latencies_and_how_to_set_one() -> None:
-    said = verdict(summary(requests=REQUESTS, slo=None, slo_attainment=None, requests_per_s=20.13))
-    assert said.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 a second, with a p99 TTFT of ")
-    assert "{ttft_s: 0.5, tpot_s: 0.05}" in said
+    sentence = headline(summary(requests=REQUESTS, slo=None, slo_attainment=None, requests_per_s=20.13))
+    assert sentence.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 a second, with a p99 TTFT of ")
+    assert "{ttft_s: 0.5, tpot_s: 0.05}" in sentence
 
 
 def test_when_nothing_finished_the_fates_are_counted() -> None:
     nobody = {"arrived": 512, "finished": 0, "rejected": 500, "timed_out": 0, "unfinished": 12}
-    said = verdict(summary(requests=nobody))
-    assert said == (
+    sentence = headline(summary(requests=nobody))
+    assert sentence == (
         "Nothing finished: none of 512 requests in the window was answered in full (500 rejected and 12 unfinished); "
         "see status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory."
     )
@@ -145,18 +147,20 @@ def test_when_nothing_finished_the_fates_are_counted() -> None:
 
 def test_when_admission_lets_nobody_in_that_is_said() -> None:
     nobody = {"arrived": 500, "finished": 0, "rejected": 500, "timed_out": 0, "unfinished": 0}
-    said = verdict(summary(requests=nobody | {"reasons": {"refused: the queue is full": 500}}))
-    assert said.startswith("Nothing finished: none of 500 requests in the window was answered in full (500 “refused: ")
-    assert said.endswith("let cluster.admission take more.")
+    sentence = headline(summary(requests=nobody | {"reasons": {"refused: the queue is full": 500}}))
+    assert sentence.startswith(
+        "Nothing finished: none of 500 requests in the window was answered in full (500 “refused: "
+    )
+    assert sentence.endswith("let cluster.admission take more.")
 
 
 def test_an_empty_window_is_said_to_be_empty() -> None:
     nobody = dict.fromkeys(REQUESTS, 0)
-    assert verdict(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up;")
+    assert headline(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up;")
 
 
 def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_needs() -> None:
-    said = verdict(
+    sentence = headline(
         summary(
             requests=REQUESTS,
             slo_attainment=attained(0.2, 0.1, 0.3),
@@ -165,8 +169,8 @@ def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_n
             served_per_s=24.0,
         )
     )
-    assert said.startswith("Saturated: 31.2 requests/s arrived and 24.0 were served, so the queue grew")
-    assert said.endswith("stay below 24.0 requests/s or use about 3 replicas instead of 2.")
+    assert sentence.startswith("Saturated: 31.2 requests/s arrived and 24.0 were served, so the queue grew")
+    assert sentence.endswith("stay below 24.0 requests/s or use about 3 replicas instead of 2.")
 
 
 def handing_over(binds: str | None) -> dict[str, Any]:
@@ -188,10 +192,10 @@ def handing_over(binds: str | None) -> dict[str, Any]:
 )
 def test_a_saturated_pair_of_pools_says_which_side_to_raise(binds: str, remedy: str) -> None:
     load = {"offered_per_s": 31.2, "served_per_s": 24.0, "trust": {"saturated": True}}
-    said = verdict(
+    sentence = headline(
         summary(requests=REQUESTS, slo_attainment=attained(0.2, 0.1, 0.3), transfer=handing_over(binds), **load)
     )
-    assert said.endswith(f"stay below 24.0 requests/s {remedy}")
+    assert sentence.endswith(f"stay below 24.0 requests/s {remedy}")
 
 
 @pytest.mark.parametrize(
@@ -205,25 +209,25 @@ def test_a_saturated_pair_of_pools_says_which_side_to_raise(binds: str, remedy: 
 )
 def test_a_late_answer_is_blamed_on_what_held_it_up_between_the_pools(binds: str | None, cause: str) -> None:
     met = attained(0.8, 0.78, 0.82, ttft_s=1.0, tpot_s=0.8)
-    said = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over(binds)))
-    assert cause in said
+    sentence = headline(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over(binds)))
+    assert cause in sentence
 
 
 def test_a_late_first_token_of_such_a_pair_asks_for_prefill_replicas() -> None:
     late = {"ttft_s": percentiles(0.2, 2.0), "queue_s": percentiles(0.1, 1.8)}
     met = attained(0.8, 0.78, 0.82, ttft_s=0.8, tpot_s=1.0)
-    said = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("prefill"), **late))
-    assert "mostly time in the queue: add prefill replicas" in said
-    behind = verdict(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("decode"), **late))
+    sentence = headline(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("prefill"), **late))
+    assert "mostly time in the queue: add prefill replicas" in sentence
+    behind = headline(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("decode"), **late))
     assert "add decode replicas" in behind and "prefill" not in behind
 
 
 @pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])
 @pytest.mark.parametrize("n_requests", [0, 1, 50])
 def test_every_verdict_is_one_line_that_ends_in_a_full_stop(trust: dict[str, bool], n_requests: int) -> None:
-    said = verdict(synthetic(n_requests, trust=trust).summary)
-    assert said.endswith(".")
-    assert "\n" not in said and "None" not in said and "nan" not in said
+    sentence = headline(synthetic(n_requests, trust=trust).summary)
+    assert sentence.endswith(".")
+    assert "\n" not in sentence and "None" not in sentence and "nan" not in sentence
 
 
 def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
@@ -242,29 +246,31 @@ def test_where_a_percentile_lies_stands_below_it() -> None:
 
 
 def test_below_the_table_stands_what_its_marks_mean() -> None:
-    said = how_sure(Answers(summary()))
-    assert said == "~: a guess, with fewer requests than 1,000 for a p99 and 10,000 for a p99.9."
-    assert how_sure(Answers(summary(requests=REQUESTS))) == ""
+    sentence = how_sure(SummaryReader(summary()))
+    assert sentence == "~: a guess, with fewer requests than 1,000 for a p99 and 10,000 for a p99.9."
+    assert how_sure(SummaryReader(summary(requests=REQUESTS))) == ""
     known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
-    assert how_sure(Answers(summary(requests=REQUESTS, **known))).startswith("95 %: where the value of endless runs")
+    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))).startswith(
+        "95 %: where the value of endless runs"
+    )
 
 
 def test_at_capacity_the_square_root_of_time_is_named() -> None:
     at_capacity = {"saturated": False, "steady": "critical"}
-    said = verdict(summary(requests=REQUESTS, trust=at_capacity, offered_per_s=24.0, served_per_s=23.6))
-    assert said.startswith(
+    sentence = headline(summary(requests=REQUESTS, trust=at_capacity, offered_per_s=24.0, served_per_s=23.6))
+    assert sentence.startswith(
         "At capacity: 24.0 requests/s arrived and 23.6 were served, but the queue hardly ever emptied"
     )
-    assert "the square root of time" in said
-    assert said.endswith("stay well below 23.6 requests/s or use about 3 replicas instead of 2.")
+    assert "the square root of time" in sentence
+    assert sentence.endswith("stay well below 23.6 requests/s or use about 3 replicas instead of 2.")
 
 
 def test_a_run_too_short_to_tell_whether_the_queue_is_steady_says_so() -> None:
     short = {"saturated": False, "steady": "undetermined"}
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
-    said = verdict(summary(requests=REQUESTS, trust=short, slo_attainment=missed))
-    assert said.endswith("; whether the queue is steady, so short a run cannot tell.")
-    assert "cannot tell" not in verdict(summary(requests=REQUESTS, slo_attainment=missed))
+    sentence = headline(summary(requests=REQUESTS, trust=short, slo_attainment=missed))
+    assert sentence.endswith("; whether the queue is steady, so short a run cannot tell.")
+    assert "cannot tell" not in headline(summary(requests=REQUESTS, slo_attainment=missed))
 
 
 def far_below(highest_s: float) -> dict[str, Any]:
@@ -274,12 +280,12 @@ def far_below(highest_s: float) -> dict[str, Any]:
 
 
 def test_a_run_in_which_nobody_came_near_a_limit_meets_it_however_few_its_independent_requests() -> None:
-    assert verdict(far_below(0.25)).startswith("Meets the SLO: 100 % of 12,000 requests")
-    assert "even the highest TPOT takes less than half" in verdict(far_below(0.01))
-    assert verdict(far_below(0.26)).startswith("On the edge of the SLO")
+    assert headline(far_below(0.25)).startswith("Meets the SLO: 100 % of 12,000 requests")
+    assert "even the highest TPOT takes less than half" in headline(far_below(0.01))
+    assert headline(far_below(0.26)).startswith("On the edge of the SLO")
 
 
-REPLICATED = {
+WITH_REPLICATIONS = {
     "n": 4,
     "seeds": [3, 4, 5, 6],
     "n_requests": 48_000,
@@ -294,13 +300,13 @@ REPLICATED = {
 
 def test_over_replications_means_and_their_intervals_are_told() -> None:
     one_run = {"requests": REQUESTS, "slo_attainment": attained(0.999, 0.998, 1.0, ttft_s=0.97)}
-    found = summary(**one_run, replications=REPLICATED)
-    assert verdict(found).startswith("Misses the SLO: only 97.0 % of 48,000 requests in 4 runs had ")
-    assert "(95 % interval 96.0–98.0 %)" in verdict(found)
-    table = terminal_table(found)
+    result = summary(**one_run, replications=WITH_REPLICATIONS)
+    assert headline(result).startswith("Misses the SLO: only 97.0 % of 48,000 requests in 4 runs had ")
+    assert "(95 % interval 96.0–98.0 %)" in headline(result)
+    table = terminal_table(result)
     assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
     assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
-    assert how_sure(Answers(found)).startswith("Means over 4 runs (seeds 3 to 6); 95 %: ")
+    assert how_sure(SummaryReader(result)).startswith("Means over 4 runs (seeds 3 to 6); 95 %: ")
 
 
 @pytest.mark.parametrize(
@@ -314,15 +320,15 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
     ],
 )
 def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[str, int], state: str) -> None:
-    answers = Answers(summary(requests=REQUESTS, replications=REPLICATED | {"n": 10, "states": states}))
-    assert answers.queue_state == state
-    assert answers.is_saturated is (state == "growing")
+    reader = SummaryReader(summary(requests=REQUESTS, replications=WITH_REPLICATIONS | {"n": 10, "states": states}))
+    assert reader.queue_state == state
+    assert reader.is_saturated is (state == "growing")
 
 
 def test_classes_are_those_of_the_first_run() -> None:
     chat = {"requests": REQUESTS, "slo_attainment": attained(0.5, 0.4, 0.6), "slo": {"ttft_s": 0.5}}
-    answers = Answers(summary(classes={"chat": chat}, replications=REPLICATED))
-    assert answers.classes["chat"].attainment == 0.5
+    reader = SummaryReader(summary(classes={"chat": chat}, replications=WITH_REPLICATIONS))
+    assert reader.classes["chat"].attainment == 0.5
 
 
 def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
@@ -330,32 +336,36 @@ def test_without_goals_the_terminal_table_has_no_column_for_them() -> None:
 
 
 def test_what_to_trust_gives_the_runs_warnings_first_as_sentences() -> None:
-    found = cautions(Answers(summary(warnings=["step costs of engine vllm are uncalibrated"], notes=["3 rows sorted"])))
-    assert found[:2] == ["Step costs of engine vllm are uncalibrated.", "3 rows sorted."]
-    assert [caution.split(",")[0] for caution in found[2:]] == [
+    result = cautions(
+        SummaryReader(summary(warnings=["step costs of engine vllm are uncalibrated"], notes=["3 rows sorted"]))
+    )
+    assert result[:2] == ["Step costs of engine vllm are uncalibrated.", "3 rows sorted."]
+    assert [caution.split(",")[0] for caution in result[2:]] == [
         "Until costs are calibrated",
         "KV capacity of serve is computed",
     ]
 
 
 def test_kv_is_not_called_unverified_twice() -> None:
-    found = cautions(Answers(summary(trust={"kv_limit_is_a_guess": True})))
-    assert not [caution for caution in found if "computed, not verified" in caution]
+    result = cautions(SummaryReader(summary(trust={"kv_limit_is_a_guess": True})))
+    assert not [caution for caution in result if "computed, not verified" in caution]
 
 
 def test_the_data_sheets_latencies_are_a_lower_bound() -> None:
     pool = synthetic(200).summary["pools"][0] | {"engine": "ideal"}
-    assert cautions(Answers(summary(pools=[pool])))[0].startswith("Take these latencies as a lower bound")
+    assert cautions(SummaryReader(summary(pools=[pool])))[0].startswith("Take these latencies as a lower bound")
 
 
 def test_an_attainment_without_an_interval_is_said_to_have_none() -> None:
-    found = cautions(Answers(summary(slo_attainment={"frac": 1.0})))
-    assert found[-1] == "The attainment has no interval, as the window has too few requests to tell chance from effect."
+    result = cautions(SummaryReader(summary(slo_attainment={"frac": 1.0})))
+    assert (
+        result[-1] == "The attainment has no interval, as the window has too few requests to tell chance from effect."
+    )
 
 
 def test_a_run_that_can_be_trusted_has_no_cautions() -> None:
     pool = synthetic(200).summary["pools"][0] | {"calibrated": True, "kv_verified": True}
-    assert cautions(Answers(summary(requests=REQUESTS, pools=[pool]))) == []
+    assert cautions(SummaryReader(summary(requests=REQUESTS, pools=[pool]))) == []
 
 
 def test_the_verdict_needs_neither_plotly_nor_pandas() -> None:

@@ -45,9 +45,9 @@ class Outline(HTMLParser):
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
@@ -223,6 +223,6 @@ def test_each_mechanism_has_a_heading_of_its_own_and_only_where_it_did_something
     page = render(
         synthetic(200, routing=routed, speculation=speculated, prefix_cache={"hit_frac": 0.0}, host_tier=None)
     )
-    told = page.split('id="mechanisms"')[1].split("</section>")[0]
-    assert re.findall("<h3>(.*?)</h3>", told) == ["Routing", "Speculative decoding"]
-    assert told.index("Requests sent to the busiest") < told.index("Tokens per request and step")
+    text = page.split('id="mechanisms"')[1].split("</section>")[0]
+    assert re.findall("<h3>(.*?)</h3>", text) == ["Routing", "Speculative decoding"]
+    assert text.index("Requests sent to the busiest") < text.index("Tokens per request and step")

@@ -17,7 +17,7 @@ def test_timed_kernels_on_one_gpu_need_no_caveat(load: Load, small: str) -> None
 
 
 def test_a_scaled_card_that_borrows_experts_says_both(load: Load, small: str) -> None:
-    found = warnings(
+    result = warnings(
         load(
             small,
             "gpu=a100-sxm-40gb",
@@ -26,15 +26,17 @@ def test_a_scaled_card_that_borrows_experts_says_both(load: Load, small: str) ->
             f"{POOL}.parallel={{tensor: 8, pipeline: 2}}",
         ).setups
     )
-    assert len(found) == 2
-    assert "scaled by the data sheets from kernels timed on a100-sxm under vllm" in found[0]
-    assert found[1].startswith("the times of latent attention of deepseek-v3 are scaled by the data sheet from another")
+    assert len(result) == 2
+    assert "scaled by the data sheets from kernels timed on a100-sxm under vllm" in result[0]
+    assert result[1].startswith(
+        "the times of latent attention of deepseek-v3 are scaled by the data sheet from another"
+    )
 
 
-@pytest.mark.parametrize(("asked", "is_said"), [("0.24", False), ("0.24.0", False), ("0.12", True), ("0.2", True)])
-def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, asked: str, is_said: bool) -> None:
-    found = notes(load(small, f"engine={{name: vllm, version: '{asked}'}}").setups)
-    assert [f"engine vllm {asked}: its kernels cost what those of vllm 0.24.0 do" in note for note in found] == [
+@pytest.mark.parametrize(("requested", "is_said"), [("0.24", False), ("0.24.0", False), ("0.12", True), ("0.2", True)])
+def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, requested: str, is_said: bool) -> None:
+    result = notes(load(small, f"engine={{name: vllm, version: '{requested}'}}").setups)
+    assert [f"engine vllm {requested}: its kernels cost what those of vllm 0.24.0 do" in note for note in result] == [
         True
     ] * is_said
 

@@ -11,7 +11,7 @@ from simserve.errors import ScenarioError
 from simserve.scenario import Scenario, load_scenario
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 MANY_WRONG = """\
 schema: simserve/2
@@ -43,7 +43,7 @@ measure: {warmup_s: 95}
 slo: {ttft_ms: 500, tpot_s: 0}
 """
 
-SAID_OF_MANY = """\
+TEXT_OF_MANY = """\
 a.yaml:1: schema: must be 'simserve/1', got 'simserve/2'; did you mean simserve/1?
 a.yaml:2: name: must be letters, digits, '-', '_' and '.', as it names a folder, got 'chat burst'
 a.yaml:3: seed: must be at least 0, got -1
@@ -71,9 +71,9 @@ a.yaml:27: slo.tpot_s: must be more than 0, got 0
 """
 
 
-def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(said: Said) -> None:
-    assert sorted(said(MANY_WRONG)) == sorted(SAID_OF_MANY.format(here=Path.cwd()).splitlines())
-    lines = [int(message.split(":")[1]) for message in said(MANY_WRONG)]
+def test_all_mistakes_of_a_file_are_told_at_once_in_the_order_of_its_lines(messages_of: MessagesOf) -> None:
+    assert sorted(messages_of(MANY_WRONG)) == sorted(TEXT_OF_MANY.format(here=Path.cwd()).splitlines())
+    lines = [int(message.split(":")[1]) for message in messages_of(MANY_WRONG)]
     assert lines == sorted(lines)
 
 
@@ -100,12 +100,12 @@ def test_a_folder_is_no_scenario(tmp_path: Path) -> None:
         ("hello", "a.yaml:1: a scenario must be a mapping of keys to values, got 'hello'"),
     ],
 )
-def test_a_file_that_holds_no_scenario_is_told_why(said: Said, text: str, message: str) -> None:
-    assert said(text) == [message]
+def test_a_file_that_holds_no_scenario_is_told_why(messages_of: MessagesOf, text: str, message: str) -> None:
+    assert messages_of(text) == [message]
 
 
-def test_a_file_that_is_not_yaml_is_told_where(said: Said, small: str) -> None:
-    (message,) = said(small.replace("gpu: h100-sxm", "gpu: [h100-sxm"))
+def test_a_file_that_is_not_yaml_is_told_where(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small.replace("gpu: h100-sxm", "gpu: [h100-sxm"))
     assert message.startswith("a.yaml:5: is not YAML: ")
 
 
@@ -124,19 +124,19 @@ def test_a_byte_order_mark_does_no_harm(tmp_path: Path, small: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["schema", "model", "gpu"])
-def test_a_missing_key_is_told_at_the_mapping_that_lacks_it(said: Said, small: str, key: str) -> None:
-    (message,) = said("".join(line for line in small.splitlines(keepends=True) if not line.startswith(key)))
+def test_a_missing_key_is_told_at_the_mapping_that_lacks_it(messages_of: MessagesOf, small: str, key: str) -> None:
+    (message,) = messages_of("".join(line for line in small.splitlines(keepends=True) if not line.startswith(key)))
     assert message.startswith(f"a.yaml:1: {key}: is missing; ")
 
 
-def test_a_scenario_without_a_workload_says_what_to_give(said: Said, small: str) -> None:
-    (message,) = said(small.partition("workload")[0])
+def test_a_scenario_without_a_workload_says_what_to_give(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small.partition("workload")[0])
     assert message == "a.yaml:1: workload: is missing; give arrivals, a trace or a client"
 
 
-def test_a_missing_key_inside_has_the_line_of_its_parent(said: Said, small: str) -> None:
+def test_a_missing_key_inside_has_the_line_of_its_parent(messages_of: MessagesOf, small: str) -> None:
     text = small.partition("workload")[0] + "workload:\n  trace:\n    format: azure\n"
-    assert said(text) == ["a.yaml:6: workload.trace.path: is missing"]
+    assert messages_of(text) == ["a.yaml:6: workload.trace.path: is missing"]
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_a_missing_key_inside_has_the_line_of_its_parent(said: Said, small: str)
     ],
 )
 def test_an_unknown_key_is_told_what_it_is_called_here(
-    said: Said, small: str, where: str, key: str, remedy: str
+    messages_of: MessagesOf, small: str, where: str, key: str, remedy: str
 ) -> None:
-    (message,) = said(small, f"{where}{key}=1")
+    (message,) = messages_of(small, f"{where}{key}=1")
     assert f": unknown {'argument' if 'scheduler' in where else 'key'}; {remedy}" in message
 
 
@@ -209,21 +209,21 @@ def test_an_unknown_key_is_told_what_it_is_called_here(
         ("kv_dtype=fp16", "must be one of bf16 or fp8, got 'fp16'"),
     ],
 )
-def test_a_wrong_value_is_told_in_plain_words(said: Said, small: str, override: str, rule: str) -> None:
-    (message,) = said(small, override)
+def test_a_wrong_value_is_told_in_plain_words(messages_of: MessagesOf, small: str, override: str, rule: str) -> None:
+    (message,) = messages_of(small, override)
     assert message.startswith(f"command line --set {override}: ")
     assert rule in message
     assert "Input should" not in message
 
 
 @pytest.mark.parametrize("rate", ["0", "-3", ".nan", ".inf", "fast"])
-def test_a_rate_must_be_a_positive_number(said: Said, small: str, rate: str) -> None:
-    (message,) = said(small.replace("rate_per_s: 8", f"rate_per_s: {rate}"))
+def test_a_rate_must_be_a_positive_number(messages_of: MessagesOf, small: str, rate: str) -> None:
+    (message,) = messages_of(small.replace("rate_per_s: 8", f"rate_per_s: {rate}"))
     assert message.startswith("a.yaml:6: workload.arrivals.rate_per_s: must be ")
 
 
-def test_a_duration_beyond_the_clock_is_refused(said: Said, small: str) -> None:
-    (message,) = said(small.replace("n_requests: 100", "duration_s: 1e8"))
+def test_a_duration_beyond_the_clock_is_refused(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small.replace("n_requests: 100", "duration_s: 1e8"))
     assert message == "a.yaml:8: workload.duration_s: must be at most 7776000, got 100000000"
 
 
@@ -231,18 +231,20 @@ def test_a_duration_beyond_the_clock_is_refused(said: Said, small: str) -> None:
 
 
 @pytest.mark.parametrize(("key", "name"), [("model", "lama-3.1-8b"), ("gpu", "h100-sxn"), ("engine", "vlm")])
-def test_a_name_that_the_catalog_lacks_gets_a_did_you_mean(said: Said, small: str, key: str, name: str) -> None:
-    (message,) = said(small, f"{key}={name}")
+def test_a_name_that_the_catalog_lacks_gets_a_did_you_mean(
+    messages_of: MessagesOf, small: str, key: str, name: str
+) -> None:
+    (message,) = messages_of(small, f"{key}={name}")
     assert message.startswith(f"command line --set {key}={name}: ")
     assert "did you mean" in message
 
 
-def test_a_wrong_name_is_told_once_for_all_pools(said: Said, small: str) -> None:
-    assert len(said(small, "gpu=nonsense", "cluster.pools=[{name: a}, {name: b}, {name: c}]")) == 1
+def test_a_wrong_name_is_told_once_for_all_pools(messages_of: MessagesOf, small: str) -> None:
+    assert len(messages_of(small, "gpu=nonsense", "cluster.pools=[{name: a}, {name: b}, {name: c}]")) == 1
 
 
-def test_a_pools_own_gpu_is_told_at_the_pool(said: Said, small: str) -> None:
-    (message,) = said(small, "cluster.pools.0.gpu=h100-sxn")
+def test_a_pools_own_gpu_is_told_at_the_pool(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small, "cluster.pools.0.gpu=h100-sxn")
     assert message.startswith("command line --set cluster.pools.0.gpu=h100-sxn: ")
 
 
@@ -306,27 +308,29 @@ TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
     ],
 )
 def test_a_workload_has_one_source_of_requests_and_one_end(
-    said: Said, small: str, overrides: list[str], message: str
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
 ) -> None:
-    (told,) = said(small, *overrides)
-    assert message in told
+    (sentence,) = messages_of(small, *overrides)
+    assert message in sentence
 
 
-def test_a_trace_brings_its_own_prefixes(said: Said, small: str, tmp_path: Path) -> None:
+def test_a_trace_brings_its_own_prefixes(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
-    (message,) = said(small, "workload.arrivals=", "workload.lengths=", "workload.trace.path=t.csv", TALKS)
+    (message,) = messages_of(small, "workload.arrivals=", "workload.lengths=", "workload.trace.path=t.csv", TALKS)
     assert "workload.prefixes={kind: conversations, turns: 2, think_s: 1}: a trace brings its own prefixes" in message
 
 
-def test_a_trace_brings_its_own_lengths(said: Said, small: str, tmp_path: Path) -> None:
+def test_a_trace_brings_its_own_lengths(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,1,1\n")
-    (message,) = said(small, "workload.arrivals=", "workload.trace.path=t.csv")
+    (message,) = messages_of(small, "workload.arrivals=", "workload.trace.path=t.csv")
     assert "workload.lengths: a trace brings its own lengths; leave it out" in message
 
 
-def test_a_missing_trace_file_is_told_with_the_folders_it_was_looked_for_in(said: Said, small: str) -> None:
+def test_a_missing_trace_file_is_told_with_the_folders_it_was_looked_for_in(
+    messages_of: MessagesOf, small: str
+) -> None:
     overrides = ("workload.arrivals=", "workload.lengths=", "workload.trace.path=traces/mine.csv")
-    (message,) = said(small, *overrides)
+    (message,) = messages_of(small, *overrides)
     assert message == (
         "command line --set workload.trace.path=traces/mine.csv: there is no such file, got 'traces/mine.csv'; "
         f"looked in {Path.cwd()}"
@@ -345,13 +349,15 @@ def test_a_missing_trace_file_is_told_with_the_folders_it_was_looked_for_in(said
         (["measure.warmup_requests=1", "measure.warmup_s=1"], "warm-up is given by warmup_s or by warmup_requests"),
     ],
 )
-def test_a_warm_up_leaves_something_to_measure(said: Said, small: str, overrides: list[str], message: str) -> None:
-    (told,) = said(small, *overrides)
-    assert message in told
+def test_a_warm_up_leaves_something_to_measure(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    (sentence,) = messages_of(small, *overrides)
+    assert message in sentence
 
 
-def test_one_replay_makes_no_interval(said: Said, small: str) -> None:
-    assert said(small, "measure.replays=1") == [
+def test_one_replay_makes_no_interval(messages_of: MessagesOf, small: str) -> None:
+    assert messages_of(small, "measure.replays=1") == [
         "command line --set measure.replays=1: one replay makes no interval, got 1; use 0 for none, or 2 at least"
     ]
 
@@ -360,38 +366,40 @@ def test_one_replay_makes_no_interval(said: Said, small: str) -> None:
 
 
 @pytest.mark.parametrize("tensor", [3, 6, 7, 16])
-def test_tensor_parallelism_must_split_the_heads_inside_a_node(said: Said, small: str, tensor: int) -> None:
-    (message,) = said(small, f"cluster.pools.0.parallel.tensor={tensor}")
+def test_tensor_parallelism_must_split_the_heads_inside_a_node(
+    messages_of: MessagesOf, small: str, tensor: int
+) -> None:
+    (message,) = messages_of(small, f"cluster.pools.0.parallel.tensor={tensor}")
     assert f"got {tensor}; try 1, 2, 4 or 8" in message
 
 
-def test_tensor_parallelism_must_split_the_kv_heads_too(said: Said, small: str) -> None:
-    (message,) = said(small, "model=qwen2.5-7b", "cluster.pools.0.parallel.tensor=7")
+def test_tensor_parallelism_must_split_the_kv_heads_too(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small, "model=qwen2.5-7b", "cluster.pools.0.parallel.tensor=7")
     assert "must divide the model's 4 KV heads, or be a multiple, got 7; try 1, 2 or 4" in message
 
 
-def test_a_model_that_does_not_fit_says_what_is_missing_and_what_would_do(said: Said, small: str) -> None:
-    (message,) = said(small.replace("llama-3.1-8b", "llama-3.1-70b"))
+def test_a_model_that_does_not_fit_says_what_is_missing_and_what_would_do(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small.replace("llama-3.1-8b", "llama-3.1-70b"))
     assert message.startswith(
         "a.yaml:1: cluster.pools.0: llama-3.1-70b in bf16 does not fit the memory of 1 h100-sxm: "
     )
-    told = re.search(
+    sentence = re.search(
         r"memory of 1 h100-sxm: ([\d.]+) GB are missing on each; try parallel.tensor (.*), or gpu (.*)", message
     )
-    assert told is not None
-    assert 60 < float(told[1]) < 75  # 141 GB of weights, 85.5 GB of memory of which 0.9 may be used
-    assert told[2].endswith("4 or 8")
-    assert "b200" in told[3]
+    assert sentence is not None
+    assert 60 < float(sentence[1]) < 75  # 141 GB of weights, 85.5 GB of memory of which 0.9 may be used
+    assert sentence[2].endswith("4 or 8")
+    assert "b200" in sentence[3]
 
 
-def test_a_model_that_does_not_fit_is_told_at_its_pool(said: Said, small: str) -> None:
+def test_a_model_that_does_not_fit_is_told_at_its_pool(messages_of: MessagesOf, small: str) -> None:
     text = small + "cluster:\n  pools:\n    - name: a\n    - name: b\n      model: llama-3.1-70b\n"
-    (message,) = said(text)
+    (message,) = messages_of(text)
     assert message.startswith("a.yaml:12: cluster.pools.1: ")
 
 
-def test_counted_kv_blocks_must_fit_beside_the_weights(said: Said, small: str) -> None:
-    (message,) = said(small, "cluster.pools.0.num_gpu_blocks=100000")
+def test_counted_kv_blocks_must_fit_beside_the_weights(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small, "cluster.pools.0.num_gpu_blocks=100000")
     assert "num_gpu_blocks=100000: a GPU has " in message
     assert "; at most " in message
 
@@ -407,9 +415,9 @@ def test_counted_kv_blocks_must_fit_beside_the_weights(said: Said, small: str) -
     ],
 )
 def test_the_longest_request_must_fit_the_model_and_the_cache(
-    said: Said, small: str, overrides: list[str], rule: str
+    messages_of: MessagesOf, small: str, overrides: list[str], rule: str
 ) -> None:
-    (message,) = said(small, *overrides)
+    (message,) = messages_of(small, *overrides)
     assert rule in message
 
 
@@ -424,17 +432,21 @@ def test_the_longest_request_must_fit_the_model_and_the_cache(
         ),
     ],
 )
-def test_a_step_must_hold_a_token_of_every_running_request(said: Said, small: str, arguments: str, rule: str) -> None:
-    (message,) = said(f"{small}cluster:\n  pools:\n    - scheduler: {arguments}\n")
+def test_a_step_must_hold_a_token_of_every_running_request(
+    messages_of: MessagesOf, small: str, arguments: str, rule: str
+) -> None:
+    (message,) = messages_of(f"{small}cluster:\n  pools:\n    - scheduler: {arguments}\n")
     assert message.startswith("a.yaml:11: cluster.pools.0.scheduler.")
     assert rule in message
 
 
-def test_two_pools_need_two_names(said: Said, small: str) -> None:
-    (message,) = said(small, "cluster.pools=[{replicas: 1}, {replicas: 2}]")
+def test_two_pools_need_two_names(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small, "cluster.pools=[{replicas: 1}, {replicas: 2}]")
     assert "cluster.pools.1.name: must differ from other pools' names, got 'serve'" in message
 
 
-def test_a_broken_rule_is_said_without_the_other_types_that_the_value_might_have_had(said: Said, small: str) -> None:
-    (message,) = said(small, "workload.prefixes={kind: documents, n_documents: 5, document_tokens: [9, 3]}")
+def test_a_broken_rule_is_said_without_the_other_types_that_the_value_might_have_had(
+    messages_of: MessagesOf, small: str
+) -> None:
+    (message,) = messages_of(small, "workload.prefixes={kind: documents, n_documents: 5, document_tokens: [9, 3]}")
     assert message.endswith("document_tokens: the first bound must not be above the second, got [9, 3]")

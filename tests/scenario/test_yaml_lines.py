@@ -62,14 +62,14 @@ def test_every_key_and_item_has_its_line() -> None:
 def test_a_key_given_twice_is_a_flaw_on_its_second_line() -> None:
     document = read_yaml("a: 1\nb: 2\na: 3\n")
     assert document.data == {"a": 1, "b": 2}
-    ((flaw, line),) = document.flaws
-    assert (flaw.path, flaw.rule, line) == (("a",), "is given twice, first on line 1", 3)
+    ((problem, line),) = document.problems
+    assert (problem.path, problem.rule, line) == (("a",), "is given twice, first on line 1", 3)
 
 
 def test_a_tag_is_a_flaw() -> None:
     document = read_yaml("a: !!python/object:os.system x\nb: !!set {}\n")
-    assert [line for _, line in document.flaws] == [1, 2]
-    assert "has no tags such as tag:yaml.org,2002:python/object:os.system" in document.flaws[0][0].rule
+    assert [line for _, line in document.problems] == [1, 2]
+    assert "has no tags such as tag:yaml.org,2002:python/object:os.system" in document.problems[0][0].rule
 
 
 def test_an_alias_repeats_what_it_names() -> None:
@@ -106,5 +106,5 @@ def test_control_characters_are_no_yaml() -> None:
 
 
 def test_keys_must_be_plain_text() -> None:
-    ((flaw, line),) = read_yaml("a:\n  ? [1, 2]\n  : 3\n").flaws
-    assert (flaw.path, flaw.rule, line) == (("a",), "keys must be plain text", 2)
+    ((problem, line),) = read_yaml("a:\n  ? [1, 2]\n  : 3\n").problems
+    assert (problem.path, problem.rule, line) == (("a",), "keys must be plain text", 2)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, load_scenario, simulate
-from simserve.study.deterministic_load import is_repeated
+from simserve.study.deterministic_load import is_deterministic
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
 
@@ -32,25 +32,25 @@ def loaded(folder: Path, changes: dict[str, Any]) -> Scenario:
 
 def test_a_trace_is_repeated_whose_stamps_are_fine_even_if_it_is_to_be_spread(tmp_path: Path) -> None:
     coarse = 4 * "0,8,2\n" + 4 * "1,8,2\n"
-    assert is_repeated(loaded(tmp_path, trace_of(tmp_path)))
-    assert is_repeated(loaded(tmp_path, trace_of(tmp_path, trace={"spread": "uniform"})))
-    assert is_repeated(loaded(tmp_path, trace_of(tmp_path, coarse)))
-    assert not is_repeated(loaded(tmp_path, trace_of(tmp_path, coarse, trace={"spread": "uniform"})))
+    assert is_deterministic(loaded(tmp_path, trace_of(tmp_path)))
+    assert is_deterministic(loaded(tmp_path, trace_of(tmp_path, trace={"spread": "uniform"})))
+    assert is_deterministic(loaded(tmp_path, trace_of(tmp_path, coarse)))
+    assert not is_deterministic(loaded(tmp_path, trace_of(tmp_path, coarse, trace={"spread": "uniform"})))
 
 
 def test_a_trace_is_not_repeated_whose_tenants_are_drawn(tmp_path: Path) -> None:
-    assert not is_repeated(loaded(tmp_path, trace_of(tmp_path, tenants={"a": 0.5, "b": 0.5})))
+    assert not is_deterministic(loaded(tmp_path, trace_of(tmp_path, tenants={"a": 0.5, "b": 0.5})))
 
 
 @pytest.mark.parametrize(("router", "draws"), [("random", True), ("power_of_two", True), ("prefix_affinity", False)])
 def test_a_trace_is_not_repeated_whose_replicas_are_picked_by_chance(tmp_path: Path, router: str, draws: bool) -> None:
-    assert is_repeated(loaded(tmp_path, trace_of(tmp_path) | routed(router))) is not draws
+    assert is_deterministic(loaded(tmp_path, trace_of(tmp_path) | routed(router))) is not draws
 
 
 def test_a_trace_is_not_repeated_whose_guessed_tokens_are_accepted_by_chance(tmp_path: Path) -> None:
     guesses = {"kind": "ngram", "tokens": 3, "acceptance": 0.6}
     pools = [{"name": "serve", "role": "both", "replicas": 1, "speculation": guesses}]
-    assert not is_repeated(loaded(tmp_path, trace_of(tmp_path) | {"cluster": {"pools": pools}}))
+    assert not is_deterministic(loaded(tmp_path, trace_of(tmp_path) | {"cluster": {"pools": pools}}))
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5])
@@ -59,7 +59,7 @@ def test_a_trace_is_not_repeated_whose_retries_wait_by_chance(tmp_path: Path, ji
         "timeout": {"ttft_s": 1.0},
         "retries": {"max_attempts": 2, "backoff_s": 1.0, "jitter": jitter},
     }
-    assert is_repeated(loaded(tmp_path, trace_of(tmp_path, **patience))) is (jitter == 0)
+    assert is_deterministic(loaded(tmp_path, trace_of(tmp_path, **patience))) is (jitter == 0)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_what_is_generated_is_repeated_where_nothing_is_drawn(
     tmp_path: Path, arrivals: dict[str, Any], lengths: dict[str, Any], repeated: bool
 ) -> None:
     scenario = loaded(tmp_path, {"workload": {"arrivals": arrivals, "lengths": lengths, "duration_s": 30}})
-    assert is_repeated(scenario) is repeated
+    assert is_deterministic(scenario) is repeated
     runs = [simulate(scenario.model_copy(update={"seed": seed})).summary["ttft_s"] for seed in (3, 4)]
     assert (runs[0] == runs[1]) is repeated
 
@@ -84,12 +84,12 @@ def test_a_capacity_of_a_trace_runs_each_load_once_and_has_no_interval(tmp_path:
     outcome = invoke("capacity", scenario, "--precision", 0.5, "--out", tmp_path / "out")
     assert "(one run, as every seed gives the same; no interval)" in outcome.out
     assert "nothing is drawn, so every seed gives the same run" in outcome.err
-    found = json.loads((tmp_path / "out" / "capacity.json").read_text())
-    assert found["is_repeated"]
-    offered, answer = found["answer"]["offered_per_s"], found["answer"]
+    result = json.loads((tmp_path / "out" / "capacity.json").read_text())
+    assert result["is_repeated"]
+    offered, answer = result["answer"]["offered_per_s"], result["answer"]
     assert (offered["low"], offered["high"], answer["n_seeds"]) == (None, None, 1)
     assert (answer["n_requests"], answer["n_enough"]) == (400, False)
-    assert all(point["n_runs"] == 1 for point in found["points"])
+    assert all(point["n_runs"] == 1 for point in result["points"])
 
 
 def test_replicas_for_a_trace_are_as_sure_as_its_one_run(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_a_split_for_a_trace_has_no_interval(tmp_path: Path) -> None:
     assert "(one run, as every seed gives the same; no interval)" in outcome.out
     row = next(line.split() for line in outcome.out.splitlines() if line.split()[:1] == ["1:1"])
     assert row[2] == "–"
-    found = json.loads((tmp_path / "out" / "capacity.json").read_text())
-    assert (found["answer"]["n_seeds"], found["answer"]["offered_per_s"]["low"]) == (1, None)
+    result = json.loads((tmp_path / "out" / "capacity.json").read_text())
+    assert (result["answer"]["n_seeds"], result["answer"]["offered_per_s"]["low"]) == (1, None)
 
 
 def test_a_closed_loop_of_fixed_lengths_has_a_concurrency_without_an_interval(tmp_path: Path) -> None:

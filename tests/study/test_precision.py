@@ -13,7 +13,15 @@ from simserve.metrics.results import Results
 from simserve.study import precision
 from simserve.study.intervals import mean_of, percentile_of, share_of
 from simserve.study.measures import MEASURES
-from simserve.study.precision import FIRST_SEEDS, MOST_SEEDS, RECORDED, Precision, add_replications, asked, estimate
+from simserve.study.precision import (
+    FIRST_SEEDS,
+    MOST_SEEDS,
+    RECORDED,
+    Precision,
+    add_replications,
+    estimate,
+    wanted_runs,
+)
 from tests.cli.scenarios import write_scenario
 
 
@@ -29,14 +37,14 @@ def test_the_files_stay_those_of_the_first_run_and_the_others_are_rows(small: Sc
     add_replications(small, results, 3)
     assert np.array_equal(results.columns["requests"]["arrival_s"], arrivals)
     others = [simulate(small.model_copy(update={"seed": small.seed + i})).summary for i in range(3)]
-    table, found = results.columns["replications"], results.summary["replications"]
-    assert table["seed"].tolist() == found["seeds"] == [small.seed + i for i in range(3)]
+    table, result = results.columns["replications"], results.summary["replications"]
+    assert table["seed"].tolist() == result["seeds"] == [small.seed + i for i in range(3)]
     p50s = [other["ttft_s"]["p50"] for other in others]
     assert table["ttft_s.p50"].tolist() == p50s
     known = mean_of(p50s)
-    assert found["measures"]["ttft_s.p50"] == {"mean": known.value, "low": known.low, "high": known.high}
-    assert found["n_requests"] == sum(other["requests"]["arrived"] for other in others)
-    assert sum(found["states"].values()) == found["n"] == 3
+    assert result["measures"]["ttft_s.p50"] == {"mean": known.value, "low": known.low, "high": known.high}
+    assert result["n_requests"] == sum(other["requests"]["arrived"] for other in others)
+    assert sum(result["states"].values()) == result["n"] == 3
 
 
 def test_every_measure_is_recorded() -> None:
@@ -48,8 +56,8 @@ def test_what_a_run_lacks_has_neither_mean_nor_interval() -> None:
     assert math.isnan(estimate(measure("ttft_s.p50"), runs).value)
 
 
-def summary(frac: float, n_worth: float = 1000.0, **levels: Any) -> dict[str, Any]:
-    return {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": {"n_worth": n_worth, "steady": "steady"}}
+def summary(frac: float, n_effective: float = 1000.0, **levels: Any) -> dict[str, Any]:
+    return {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": {"n_worth": n_effective, "steady": "steady"}}
 
 
 def measure(key: str) -> Any:
@@ -57,10 +65,10 @@ def measure(key: str) -> Any:
 
 
 def test_attainments_of_runs_that_hardly_miss_are_no_surer_than_all_their_requests() -> None:
-    runs = [summary(1.0, n_worth=10.0) for _ in range(10)]
-    found = estimate(measure("slo_attainment.frac"), runs)
-    assert (found.value, found.high) == (1.0, 1.0)
-    assert found.low == pytest.approx(100 / (100 + 1.959964**2))  # Wilson's for 100 without a miss
+    runs = [summary(1.0, n_effective=10.0) for _ in range(10)]
+    result = estimate(measure("slo_attainment.frac"), runs)
+    assert (result.value, result.high) == (1.0, 1.0)
+    assert result.low == pytest.approx(100 / (100 + 1.959964**2))  # Wilson's for 100 without a miss
     surely = share_of([0.5, 0.6, 0.7], 1000.0)
     assert surely == mean_of([0.5, 0.6, 0.7])
 
@@ -81,52 +89,52 @@ class Runs:
         self.seeds: list[int] = []
         monkeypatch.setattr(precision, "replicate", self.replicate)
 
-    def replicate(self, scenarios: Any, seeds: range, told: Any) -> list[list[dict[str, Any]]]:
+    def replicate(self, scenarios: Any, seeds: range, progress: Any) -> list[list[dict[str, Any]]]:
         self.seeds += seeds
         return [[self.summary(seed) for seed in seeds]]
 
     def summary(self, seed: int) -> dict[str, Any]:
-        found = summary(0.99, p50=self.values[seed], p99=None)
-        return found | {"requests": {"arrived": 10}, "warnings": []}
+        result = summary(0.99, p50=self.values[seed], p99=None)
+        return result | {"requests": {"arrived": 10}, "warnings": []}
 
     def search(self, half_frac: float) -> dict[str, Any]:
         results = Results({}, None, "", self.summary(0), {})  # type: ignore[arg-type]
         add_replications(self.scenario, results, Precision("ttft_s.p50", half_frac))
-        found: dict[str, Any] = results.summary["replications"]
-        return found
+        result: dict[str, Any] = results.summary["replications"]
+        return result
 
 
 def test_a_precision_that_the_first_seeds_have_takes_no_more(monkeypatch: pytest.MonkeyPatch, small: Scenario) -> None:
     runs = Runs(monkeypatch, small, 0.01)
-    found = runs.search(0.05)
+    result = runs.search(0.05)
     assert runs.seeds == list(range(1, FIRST_SEEDS))
-    assert found["precision"]["is_reached"]
-    assert found["precision"]["reached_frac"] <= 0.05
+    assert result["precision"]["is_reached"]
+    assert result["precision"]["reached_frac"] <= 0.05
 
 
 def test_seeds_are_added_until_the_interval_is_narrow_enough_and_none_is_run_twice(
     monkeypatch: pytest.MonkeyPatch, small: Scenario
 ) -> None:
     runs = Runs(monkeypatch, small, 0.1)
-    found = runs.search(0.03)
-    assert runs.seeds == list(range(1, found["n"]))
-    assert 2.0 * 0.1 / math.sqrt(found["n"]) == pytest.approx(0.03, rel=0.35)
-    assert found["precision"] == {"of": "ttft_s.p50", "asked_frac": 0.03, "is_reached": True} | {
-        "reached_frac": found["precision"]["reached_frac"]
+    result = runs.search(0.03)
+    assert runs.seeds == list(range(1, result["n"]))
+    assert 2.0 * 0.1 / math.sqrt(result["n"]) == pytest.approx(0.03, rel=0.35)
+    assert result["precision"] == {"of": "ttft_s.p50", "asked_frac": 0.03, "is_reached": True} | {
+        "reached_frac": result["precision"]["reached_frac"]
     }
 
 
 def test_a_precision_out_of_reach_ends_at_the_most_seeds_and_says_so(
     monkeypatch: pytest.MonkeyPatch, small: Scenario
 ) -> None:
-    found = Runs(monkeypatch, small, 0.5).search(0.01)
-    assert found["n"] == MOST_SEEDS
-    assert not found["precision"]["is_reached"]
-    assert found["precision"]["reached_frac"] > 0.05
+    result = Runs(monkeypatch, small, 0.5).search(0.01)
+    assert result["n"] == MOST_SEEDS
+    assert not result["precision"]["is_reached"]
+    assert result["precision"]["reached_frac"] > 0.05
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "text"),
     [
         ((1, None, None), "--replications: must be from 2 to 128, got 1"),
         ((129, None, None), "--replications: must be from 2 to 128, got 129"),
@@ -138,10 +146,10 @@ def test_a_precision_out_of_reach_ends_at_the_most_seeds_and_says_so(
         ((None, 0.05, "ttft.p99"), "--of: must name a measure, got 'ttft.p99'; did you mean ttft_s.p99?"),
     ],
 )
-def test_options_that_make_no_sense_are_told(options: Any, said: str) -> None:
+def test_options_that_make_no_sense_are_told(options: Any, text: str) -> None:
     with pytest.raises(SimserveError) as raised:
-        asked(*options)
-    assert str(raised.value).startswith(said)
+        wanted_runs(*options)
+    assert str(raised.value).startswith(text)
 
 
 def test_a_measure_that_the_run_lacks_is_told(small: Scenario) -> None:
@@ -152,6 +160,6 @@ def test_a_measure_that_the_run_lacks_is_told(small: Scenario) -> None:
 
 
 def test_options_become_a_number_or_a_precision() -> None:
-    assert asked(7, None, None) == 7
-    assert asked(None, 0.05, None) == Precision("ttft_s.p99", 0.05)
-    assert asked(None, 0.05, "e2e_s.mean") == Precision("e2e_s.mean", 0.05)
+    assert wanted_runs(7, None, None) == 7
+    assert wanted_runs(None, 0.05, None) == Precision("ttft_s.p99", 0.05)
+    assert wanted_runs(None, 0.05, "e2e_s.mean") == Precision("e2e_s.mean", 0.05)

@@ -45,8 +45,8 @@ def test_a_class_with_lengths_of_its_own_has_those_and_the_others_keep_theirs() 
 
 
 def test_the_first_marks_are_the_first_of_more_and_tenants_are_independent_of_classes() -> None:
-    marks = {"classes": {"a": {"share": 0.5}, "b": {"share": 0.5}}, "tenants": {"x": 0.3, "y": 0.7}}
-    few, many = drawn(**marks, n_requests=100), drawn(**marks)
+    labels = {"classes": {"a": {"share": 0.5}, "b": {"share": 0.5}}, "tenants": {"x": 0.3, "y": 0.7}}
+    few, many = drawn(**labels, n_requests=100), drawn(**labels)
     assert few.slo_class is not None
     assert many.slo_class is not None
     assert many.tenant is not None
@@ -96,8 +96,8 @@ def test_jobs_share_no_prefixes_and_leave_those_of_others_where_they_were() -> N
     assert plain.prefixes is not None
     is_batch = np.equal(trace.slo_class, "batch") if trace.slo_class is not None else np.zeros(0, np.bool_)
     ids = [trace.prefixes.of(row) for row in range(len(trace))]
-    assert [found for found, mine in zip(ids, is_batch.tolist(), strict=True) if mine] == [[]] * 50
-    others = [found for found, mine in zip(ids, is_batch.tolist(), strict=True) if not mine]
+    assert [result for result, mine in zip(ids, is_batch.tolist(), strict=True) if mine] == [[]] * 50
+    others = [result for result, mine in zip(ids, is_batch.tolist(), strict=True) if not mine]
     assert others == [plain.prefixes.of(row) for row in range(len(plain))]
 
 

@@ -20,7 +20,7 @@ class LoadUnit:
     bare: Callable[[float], str]
     """Without its name."""
 
-    def told(self, value: float) -> str:
+    def format(self, value: float) -> str:
         """`13.4 requests/s`."""
         return f"{self.bare(value)} {self.name}"
 
@@ -45,15 +45,15 @@ TURNING = ("ttft_s", "tpot_s", "e2e_s")
 """Latencies whose knee is told, where no SLO says which matter."""
 
 
-def sentences(found: Mapping[str, Any], unit: LoadUnit) -> list[str]:
+def sentences(result: Mapping[str, Any], unit: LoadUnit) -> list[str]:
     """What to say besides the answer."""
-    said = [_alone(found, unit), _knee(found, unit)]
-    return [each for each in said if each]
+    text = [_alone(result, unit), _knee(result, unit)]
+    return [each for each in text if each]
 
 
-def _alone(found: Mapping[str, Any], unit: LoadUnit) -> str:
+def _alone(result: Mapping[str, Any], unit: LoadUnit) -> str:
     """The one that binds first, and how much further the others would hold."""
-    parts = sorted(found.get("alone") or [], key=lambda each: float(each["room_frac"]))
+    parts = sorted(result.get("alone") or [], key=lambda each: float(each["room_frac"]))
     if not parts:
         return ""
     if (
@@ -72,7 +72,7 @@ def named(each: Mapping[str, Any]) -> str:
 
 
 def _holds(each: Mapping[str, Any], unit: LoadUnit) -> str:
-    at = unit.told(each[unit.key]["value"])
+    at = unit.format(each[unit.key]["value"])
     if each["state"] == "no load":
         return f"fails even at {at}"
     if each["state"] == "every load":
@@ -89,37 +89,37 @@ def room(each: Mapping[str, Any]) -> str:
     return f"{frac * 100:+.2g} %" if frac < 1 else f"{1 + frac:.2g} times as far"
 
 
-def turning(found: Mapping[str, Any]) -> list[str]:
+def turning(result: Mapping[str, Any]) -> list[str]:
     """Latencies whose knees matter: those of an SLO."""
-    given = {*found["slo"], *(key for targets in found["slo_classes"].values() for key in targets)}
-    return [key for key in found.get("knees") or {} if key in given or (not given and key in TURNING)]
+    given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets)}
+    return [key for key in result.get("knees") or {} if key in given or (not given and key in TURNING)]
 
 
-def _knee(found: Mapping[str, Any], unit: LoadUnit) -> str:
-    turned = {name: found["knees"][name] for name in turning(found)}
+def _knee(result: Mapping[str, Any], unit: LoadUnit) -> str:
+    turned = {name: result["knees"][name] for name in turning(result)}
     if not turned:
         return ""
     first = next(iter(turned.values()))
-    told = [
-        f"p99 {SHORT[name]} at {unit.told(each[unit.key])}"
+    sentence = [
+        f"p99 {SHORT[name]} at {unit.format(each[unit.key])}"
         if each[unit.key] is not None
         else f"p99 {SHORT[name]} nowhere below"
         for name, each in turned.items()
     ]
     light = listed([f"{seconds(each['light_s'])}" for each in turned.values()])
-    return f"The knee, where it is {first['rise']:g} times what it is under light load ({light}): {listed(told)}."
+    return f"The knee, where it is {first['rise']:g} times what it is under light load ({light}): {listed(sentence)}."
 
 
-def alone_rows(found: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
+def alone_rows(result: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
     """A row an SLO or class, below the heads of the columns."""
     rows: list[Sequence[str]] = [("held to", "highest", "interval", "beyond the answer", "then")]
-    for each in found.get("alone") or []:
+    for each in result.get("alone") or []:
         at = each[unit.key]
         rows.append(
             (
-                f"{named(each)}{_limit(found, each)}",
+                f"{named(each)}{_limit(result, each)}",
                 ("≥ " if each["state"] == "every load" else "< " if each["state"] == "no load" else "")
-                + unit.told(at["value"]),
+                + unit.format(at["value"]),
                 unit.interval(at),
                 room(each),
                 _then(each),
@@ -128,9 +128,9 @@ def alone_rows(found: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
     return rows
 
 
-def _limit(found: Mapping[str, Any], each: Mapping[str, Any]) -> str:
-    limit = found["slo"].get(each["slo"])
-    return f" ≤ {goal(limit)}" if limit is not None and not found["slo_classes"] else ""
+def _limit(result: Mapping[str, Any], each: Mapping[str, Any]) -> str:
+    limit = result["slo"].get(each["slo"])
+    return f" ≤ {goal(limit)}" if limit is not None and not result["slo_classes"] else ""
 
 
 def _then(each: Mapping[str, Any]) -> str:

@@ -59,8 +59,8 @@ class Basis:
     @property
     def usd_per_unit_hour(self) -> float | None:
         """At these prices; None where one is not known."""
-        found = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
-        return None if any(price is None for _, price in found) else sum(n * (price or 0.0) for n, price in found)
+        result = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
+        return None if any(price is None for _, price in result) else sum(n * (price or 0.0) for n, price in result)
 
     @property
     def good_tokens(self) -> float | None:

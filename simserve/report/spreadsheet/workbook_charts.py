@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simserve.report.spreadsheet.sheets import Chart, Series, Sheet
+from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Sheet
 
 COLOURS = ("#2F6DB5", "#C8571B", "#3A8A5F", "#7A5AA6", "#8A6D3B", "#4A4A46")
 """Told apart by people who see colours differently, and in grey."""
@@ -49,7 +49,7 @@ def _drawn(book: Any, sheet: Sheet, chart: Chart, first_row: int) -> Any:
     return drawn
 
 
-def _strokes(chart: Chart, series: Series, colour: str) -> dict[str, Any]:
+def _strokes(chart: Chart, series: ChartSeries, colour: str) -> dict[str, Any]:
     """How a series is drawn."""
     if chart.kind == "bars":
         return {"fill": {"color": colour}, "gap": 60}

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
 from simserve.study.capacity.criterion import Criterion, parts_of
-from simserve.study.capacity.point import Point
-from simserve.study.capacity.probed_loads import Tried
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.probed_loads import ProbedLoads
 from simserve.study.capacity.rate import Capacity
 
 GRID = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
@@ -25,70 +25,70 @@ COARSE = 0.05
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleCriterion:
     """How far one SLO, or one class, would hold if nothing else mattered."""
 
     criterion: Criterion
-    found: Boundary | Point
+    result: Boundary | LoadPoint
     """A point: it holds even there, the highest load that was looked at, or does not even there, the lowest."""
     is_met: bool
     """Of a point: it holds."""
-    whole: Boundary | Point
+    whole: Boundary | LoadPoint
     """The capacity as the same seeds have it: the room beyond it owes nothing to luck."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class LoadCurve:
     """What lies around a capacity."""
 
-    alone: tuple[Alone, ...]
-    curve: tuple[Point, ...]
+    alone: tuple[SingleCriterion, ...]
+    curve: tuple[LoadPoint, ...]
     """By load, all with the same FIRST_SEEDS seeds."""
 
 
-def look_around(found: Capacity, tried: Tried, axis: Axis) -> Surroundings:
+def look_around(result: Capacity, probed: ProbedLoads, axis: SearchAxis) -> LoadCurve:
     """A few more runs."""
-    at = found.scale.value
-    curve = _curve(at, tried, axis)
-    parts = parts_of(found.question.scenario)
+    at = result.scale.value
+    curve = _curve(at, probed, axis)
+    parts = parts_of(result.question.scenario)
     if not parts:
-        return Surroundings((), curve)
-    near = Axis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
-    frac = found.question.goal_frac
-    whole = _highest(Goal(frac), tried, near)
+        return LoadCurve((), curve)
+    near = SearchAxis(at, max(axis.least, at / WIDEST_ROOM), min(axis.most, at * WIDEST_ROOM), axis.is_whole)
+    frac = result.question.goal_frac
+    whole = _highest(Goal(frac), probed, near)
     alone = []
     for each in parts:
         goal = Goal(frac, criterion=each)
-        highest = _highest(goal, tried, near)
-        is_met = isinstance(highest, Point) and goal.is_met(highest)
-        alone.append(Alone(each, highest, is_met, whole))
-    return Surroundings(tuple(alone), curve)
+        highest = _highest(goal, probed, near)
+        is_met = isinstance(highest, LoadPoint) and goal.is_met(highest)
+        alone.append(SingleCriterion(each, highest, is_met, whole))
+    return LoadCurve(tuple(alone), curve)
 
 
-def _curve(at: float, tried: Tried, axis: Axis) -> tuple[Point, ...]:
+def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> tuple[LoadPoint, ...]:
     """The grid but for loads that nobody comes with, and whatever was tried between its ends."""
     for share in GRID:
         wanted = min(max(axis.nearest(at * share), axis.least), axis.most)
-        if all(abs(point.scale / wanted - 1) > NEAR_FRAC for point in tried.points):
-            tried.if_any(wanted, FIRST_SEEDS)
+        if all(abs(point.scale / wanted - 1) > NEAR_FRAC for point in probed.points):
+            probed.if_any(wanted, FIRST_SEEDS)
     low, high = GRID[0] * at * (1 - NEAR_FRAC), GRID[-1] * at * (1 + NEAR_FRAC)
-    found = [point.first(FIRST_SEEDS) for point in tried.points if low <= point.scale <= high]
-    return tuple(found)
+    result = [point.first(FIRST_SEEDS) for point in probed.points if low <= point.scale <= high]
+    return tuple(result)
 
 
-def _highest(goal: Goal, tried: Tried, axis: Axis) -> Boundary | Point:
+def _highest(goal: Goal, probed: ProbedLoads, axis: SearchAxis) -> Boundary | LoadPoint:
     """From what was tried anyway with the first seeds, closed in on with a few runs more."""
-    search = Search(tried, axis, goal)
-    start = _last(tried, axis, goal.is_met)
+    search = Search(probed, axis, goal)
+    start = _last(probed, axis, goal.is_met)
     bracket = search.bracket(axis.start if start is None else start, STEP)
-    if isinstance(bracket, Point):
+    if isinstance(bracket, LoadPoint):
         return bracket
-    return search.close_in(*_tightened(*bracket, tried, goal), COARSE)
+    return search.close_in(*_tightened(*bracket, probed, goal), COARSE)
 
 
-def _tightened(below: Point, above: Point, tried: Tried, goal: Goal) -> tuple[Point, Point]:
+def _tightened(below: LoadPoint, above: LoadPoint, probed: ProbedLoads, goal: Goal) -> tuple[LoadPoint, LoadPoint]:
     """The nearest two of what was tried that have the answer between them."""
-    for point in tried.points:
+    for point in probed.points:
         if below.scale < point.scale < above.scale:
             first = point.first(FIRST_SEEDS)
             if not goal.is_met(first):
@@ -97,10 +97,10 @@ def _tightened(below: Point, above: Point, tried: Tried, goal: Goal) -> tuple[Po
     return below, above
 
 
-def _last(tried: Tried, axis: Axis, is_met: Callable[[Point], bool]) -> float | None:
+def _last(probed: ProbedLoads, axis: SearchAxis, is_met: Callable[[LoadPoint], bool]) -> float | None:
     """The highest load that holds, of those that were tried, before the first that does not."""
     last = None
-    for point in tried.points:
+    for point in probed.points:
         if not is_met(point.first(FIRST_SEEDS)):
             break
         if axis.least <= point.scale <= axis.most:

@@ -34,7 +34,7 @@ def crowd(scenario: Scenario, scale: float, seeds: Sequence[int], goal_frac: flo
     return float(np.quantile(np.concatenate([in_progress(scenario, scale, seed) for seed in seeds]), goal_frac))
 
 
-def crowding(scenario: Scenario, scale: float, seeds: Sequence[int], above: float) -> Floats:
+def covariate(scenario: Scenario, scale: float, seeds: Sequence[int], above: float) -> Floats:
     """The share of each seed's requests that meet more than that, `(n_seeds,)`."""
     return np.array([float((in_progress(scenario, scale, seed) > above).mean()) for seed in seeds])
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from simserve.errors import NobodyArrives
+from simserve.errors import NoArrivals
 from simserve.study.capacity.fleet_size import fewest
-from simserve.study.capacity.point import Point
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.plan.options import Replicas
 from simserve.study.run_seeds import Summary
 
@@ -24,22 +24,22 @@ class Trial:
     """One fleet under one load."""
 
     replicas: Replicas
-    point: Point
+    point: LoadPoint
     is_cut: bool
     """The first seeds alone missed more than all may: it surely does not hold, and was not run to the end."""
 
 
-class Tries:
+class FleetSearch:
     """Fleets of one option. Their size is the number of replicas; apart, it is one less, so that the least is 1.
 
     A fleet that holds also holds less, and larger ones hold, too; what follows from that is not run.
     """
 
-    def __init__(self, runs_of: RunsOf, goal_frac: float, seeds: Sequence[int], *, is_apart: bool) -> None:
+    def __init__(self, runs_of: RunsOf, goal_frac: float, seeds: Sequence[int], *, is_disaggregated: bool) -> None:
         self._runs_of = runs_of
         self._goal_frac = goal_frac
         self._seeds = seeds
-        self._is_apart = is_apart
+        self._is_disaggregated = is_disaggregated
         self._prefill_frac = 0.5
         self._trials: dict[tuple[Replicas, float], Trial] = {}
         self._best: dict[tuple[int, float], Trial] = {}
@@ -64,7 +64,7 @@ class Tries:
     def best(self, n: int, scale: float = 1.0) -> Trial:
         """The fleet of that size, with the split that holds or comes nearest to it."""
         if (n, scale) not in self._best:
-            self._best[n, scale] = self._split(n + 1, scale) if self._is_apart else self.trial((n,), scale)
+            self._best[n, scale] = self._split(n + 1, scale) if self._is_disaggregated else self.trial((n,), scale)
         return self._best[n, scale]
 
     def trial(self, replicas: Replicas, scale: float = 1.0) -> Trial:
@@ -76,8 +76,8 @@ class Tries:
     def may_hold(self, replicas: Replicas, scale: float) -> bool:
         """Whether one seed says so: enough to begin a search with."""
         try:
-            point = Point(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
-        except NobodyArrives:  # nobody came in so short a time
+            point = LoadPoint(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
+        except NoArrivals:  # nobody came in so short a time
             return False
         n_met, n_arrived = point.counts.sum(axis=0)
         return bool(n_met >= self._goal_frac * n_arrived and not point.is_saturated)
@@ -85,34 +85,34 @@ class Tries:
     def _run(self, replicas: Replicas, scale: float) -> Trial:
         seeds = self._seeds
         runs = self._runs_of(replicas, scale, seeds[:PROBES])
-        n_met, n_arrived = Point(scale, tuple(runs)).counts.sum(axis=0)
+        n_met, n_arrived = LoadPoint(scale, tuple(runs)).counts.sum(axis=0)
         may_miss = (1 - self._goal_frac) * n_arrived * len(seeds) / len(runs)
         if n_arrived - n_met > may_miss:
-            return Trial(replicas, Point(scale, tuple(runs)), is_cut=len(runs) < len(seeds))
+            return Trial(replicas, LoadPoint(scale, tuple(runs)), is_cut=len(runs) < len(seeds))
         runs += self._runs_of(replicas, scale, seeds[PROBES:]) if len(seeds) > PROBES else []
-        return Trial(replicas, Point(scale, tuple(runs)), is_cut=False)
+        return Trial(replicas, LoadPoint(scale, tuple(runs)), is_cut=False)
 
     def _split(self, total: int, scale: float) -> Trial:
         """Bisect the number of prefill replicas on which side is short, from the share that was best before."""
         least, most = 1, total - 1
-        found: list[Trial] = []
+        result: list[Trial] = []
         n_prefill = round(total * self._prefill_frac)
         while least <= most:
             n_prefill = min(max(n_prefill, least), most)
-            found.append(self.trial((n_prefill, total - n_prefill), scale))
-            if self.is_met(found[-1]):
+            result.append(self.trial((n_prefill, total - n_prefill), scale))
+            if self.is_met(result[-1]):
                 break
-            if _wants_prefill(found[-1].point):
+            if _wants_prefill(result[-1].point):
                 least = n_prefill + 1
             else:
                 most = n_prefill - 1
             n_prefill = (least + most) // 2
-        best = max(found, key=lambda trial: (self.is_met(trial), trial.point.attained_frac))
+        best = max(result, key=lambda trial: (self.is_met(trial), trial.point.attained_frac))
         self._prefill_frac = best.replicas[0] / total
         return best
 
 
-def _wants_prefill(point: Point) -> bool:
+def _wants_prefill(point: LoadPoint) -> bool:
     """Prefill is short rather than decode: fewer meet the first token's SLO than the next ones', unless prompts wait
     because nobody fetches those before them. SLOs of whole answers leave it to the runs to say what binds."""
     binds = [(run.get("transfer") or {}).get("binds") for run in point.runs]

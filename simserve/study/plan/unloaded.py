@@ -19,7 +19,7 @@ APART_S = 200.0
 
 
 @dataclass(frozen=True)
-class Alone:
+class Unloaded:
     """What requests got one at a time."""
 
     attained_frac: float
@@ -38,7 +38,7 @@ class Alone:
     """Of them, how many no replica can hold."""
 
 
-def alone(scenario: Scenario) -> Alone | None:
+def unloaded(scenario: Scenario) -> Unloaded | None:
     """Send requests of the load one at a time; None where others make a request faster, or its targets are its class's.
 
     `scenario`: with the least fleet of an option.
@@ -55,7 +55,7 @@ def alone(scenario: Scenario) -> Alone | None:
     requests = run.columns["requests"]
     took_s = np.nan_to_num(requests[GOALS[slo]], nan=-np.inf)
     worst = int(took_s.argmax())
-    return Alone(
+    return Unloaded(
         attained_frac=attained["frac"],
         high_frac=wilson(attained["frac"], attained["n_arrived"], Z_95)[1],
         slo=slo,

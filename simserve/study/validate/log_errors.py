@@ -41,7 +41,7 @@ class Sides:
 
 
 @dataclass(frozen=True)
-class Group:
+class RequestGroup:
     """Requests that are alike in one property, and how far off their predictions are."""
 
     lowest: float
@@ -50,7 +50,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedLog:
     """A log and the run of its requests. Row i of `log` and of `results.columns["requests"]` are the same request."""
 
     log: Log
@@ -67,8 +67,8 @@ class Replayed:
     @cached_property
     def is_answered(self) -> Flags:
         """Requests that the real server is known to have answered, `(n_requests,)`."""
-        found = [~np.isnan(column) for column in self.log.measured.values()]
-        answered: Flags = np.logical_or.reduce(found)
+        result = [~np.isnan(column) for column in self.log.measured.values()]
+        answered: Flags = np.logical_or.reduce(result)
         return answered
 
     @property
@@ -86,8 +86,8 @@ class Replayed:
         rows = self.compared(metric)
         measured, predicted = self.log.measured[metric][rows], self.predicted[metric][rows]
         levels = zip(LEVELS, np.percentile(measured, LEVELS), np.percentile(predicted, LEVELS), strict=True)
-        found = {"mean": Sides(float(measured.mean()), float(predicted.mean()))}
-        return found | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
+        result = {"mean": Sides(float(measured.mean()), float(predicted.mean()))}
+        return result | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
 
     def signed(self, metric: str) -> Floats:
         """Predicted / measured - 1 of each request, `(n_requests,)`; NaN where there are not both."""
@@ -103,23 +103,23 @@ class Replayed:
         signed = signed[~np.isnan(signed)]
         return errors_of(signed) if len(signed) and self.log.is_paired else None
 
-    def by_load(self, metric: str) -> list[Group]:
+    def by_load(self, metric: str) -> list[RequestGroup]:
         """By quartile of the requests in flight when each arrived, as measured; [] where that is not known."""
         in_flight = self.in_flight
         return [] if in_flight is None else self._by(metric, in_flight)
 
-    def by_prompt(self, metric: str) -> list[Group]:
+    def by_prompt(self, metric: str) -> list[RequestGroup]:
         """By quartile of the prompt's length."""
         return self._by(metric, self.log.trace.prompt_tokens.astype(np.float64))
 
-    def _by(self, metric: str, property_: Floats) -> list[Group]:
+    def _by(self, metric: str, property_: Floats) -> list[RequestGroup]:
         signed = self.signed(metric)
         is_known = ~np.isnan(signed) & ~np.isnan(property_)
         if not self.log.is_paired or not is_known.any():
             return []
         values, signed = property_[is_known], signed[is_known]
         groups = [(values[rows], signed[rows]) for rows in quartiles(values)]
-        return [Group(float(of.min()), float(of.max()), errors_of(errors)) for of, errors in groups]
+        return [RequestGroup(float(of.min()), float(of.max()), errors_of(errors)) for of, errors in groups]
 
     @cached_property
     def in_flight(self) -> Floats | None:
@@ -177,7 +177,7 @@ def server_of(path: Path) -> Scenario:
     return load_scenario(path, overrides=STAND_IN)
 
 
-def replay_log(log: Log, scenario: Scenario, progress: Callable[[Progress], None] | None = None) -> Replayed:
+def replay_log(log: Log, scenario: Scenario, progress: Callable[[Progress], None] | None = None) -> ReplayedLog:
     """Send the requests of a log to the server of a scenario."""
     results = simulate(scenario, load=Load(log.trace, log.concurrency), progress=progress)
-    return Replayed(log, scenario, results)
+    return ReplayedLog(log, scenario, results)

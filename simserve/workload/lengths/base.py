@@ -18,7 +18,7 @@ Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnLengths:
     """Lengths of n requests."""
 
     prompt_tokens: NDArray[np.int64]
@@ -29,6 +29,6 @@ class Drawn:
 class Lengths:
     """A distribution. Its first n draws are the first n of its first m > n."""
 
-    def draw(self, n: int, stream: Stream) -> Drawn:
+    def draw(self, n: int, stream: Stream) -> DrawnLengths:
         """Lengths of n requests, `(n,)` each, at least 1."""
         raise NotImplementedError

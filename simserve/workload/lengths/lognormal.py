@@ -5,12 +5,12 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
 @dataclass(config=STRICT)
-class Side:
+class LognormalSide:
     """One of the two: exp of a normal variable, rounded down, clipped to [1, max]."""
 
     median: Tokens
@@ -29,13 +29,13 @@ class Side:
 class Lognormal(Lengths):
     """Prompt and answer drawn independently."""
 
-    prompt_tokens: Side
-    output_tokens: Side
+    prompt_tokens: LognormalSide
+    output_tokens: LognormalSide
 
-    def draw(self, n: int, stream: Stream) -> Drawn:
+    def draw(self, n: int, stream: Stream) -> DrawnLengths:
         """Two independent draws a request; says which share was clipped."""
         prompts, prompt_share = self.prompt_tokens.draw(n, stream("lengths/prompt"))
         outputs, output_share = self.output_tokens.draw(n, stream("lengths/output"))
         shares = {"prompt": prompt_share, "output": output_share}
         notes = tuple(f"{share:.2%} of {side} lengths clipped to [1, max]" for side, share in shares.items() if share)
-        return Drawn(prompts, outputs, notes)
+        return DrawnLengths(prompts, outputs, notes)

@@ -12,9 +12,9 @@ from simserve import load_scenario
 from simserve.report.capacity.page import render
 from simserve.report.capacity.words import paragraphs
 from simserve.study.capacity import concurrency, rate_study
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_facts, search
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.report.test_browser import BROWSER, opened
@@ -24,8 +24,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 MISSED: Missed = {"ttft_s": lambda load: 0.01 * (load / 2) ** 8, "tpot_s": lambda load: 0.01 * load**8}
 
 
-def question(folder: Path, goal_frac: float = 0.99) -> Question:
-    return Question(load_scenario(write_scenario(folder)), goal_frac, 0.03)
+def question(folder: Path, goal_frac: float = 0.99) -> CapacityQuestion:
+    return CapacityQuestion(load_scenario(write_scenario(folder)), goal_frac, 0.03)
 
 
 def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]
 def by_concurrency(folder: Path) -> dict[str, Any]:
     missed: Missed = {"ttft_s": lambda n: 0.0 if n <= 20 else 0.02}
     facts: dict[str, Any] = plain(
-        concurrency.study(question(folder), runs_at(missed), Axis(4, 1, 500, is_whole=True)).facts
+        concurrency.study(question(folder), runs_at(missed), SearchAxis(4, 1, 500, is_whole=True)).facts
     )
     return facts
 
@@ -48,9 +48,9 @@ def by_replicas(folder: Path) -> dict[str, Any]:
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 

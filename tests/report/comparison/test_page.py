@@ -11,16 +11,23 @@ from tests.report.capacity.test_rate_page import HOSTILE, body, figures
 from tests.report.test_browser import BROWSER, opened
 
 
-def measure(key: str, a: float, b: float, verdict: str, half: float | None = 0.0, unit: str = "s") -> dict[str, Any]:
+def measure(key: str, a: float, b: float, headline: str, half: float | None = 0.0, unit: str = "s") -> dict[str, Any]:
     ends = {"low": None, "high": None} if half is None else {"low": b - a - half, "high": b - a + half}
     label = key.replace("_s.", " ")
-    told = {"key": key, "label": label, "unit": unit, "a": a, "b": b, "difference": b - a, "verdict": verdict}
-    return told | ends | {"change_frac": (b - a) / a if a else None}
+    text = {"key": key, "label": label, "unit": unit, "a": a, "b": b, "difference": b - a, "verdict": headline}
+    return text | ends | {"change_frac": (b - a) / a if a else None}
 
 
 def compared(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    found = {"version": "1", "a": "old", "b": "new", "confidence": CONFIDENCE, "how": "2 pairs of runs", "warnings": []}
-    return found | {"measures": list(measures)} | changes
+    result = {
+        "version": "1",
+        "a": "old",
+        "b": "new",
+        "confidence": CONFIDENCE,
+        "how": "2 pairs of runs",
+        "warnings": [],
+    }
+    return result | {"measures": list(measures)} | changes
 
 
 GOODPUT = measure("goodput.per_s", 10.0, 12.5, "better", 1.0, "per_s")

@@ -2,10 +2,10 @@
 
 import math
 
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 
-CLIENTS = Axis(5, 1, 40, is_whole=True)
-RATES = Axis(1.0, 0.25, 4.0)
+CLIENTS = SearchAxis(5, 1, 40, is_whole=True)
+RATES = SearchAxis(1.0, 0.25, 4.0)
 
 
 def test_steps_stay_within_the_ends() -> None:
