@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
+"""How often 95% intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
 
     python benchmarks/coverage.py               # 1,000 runs a row: the tables of docs/statistics.md, some minutes
     python benchmarks/coverage.py --runs 100    # rough figures in half a minute

@@ -45,7 +45,7 @@ def main() -> None:
         alone_s, took = _alone_s(options), _sweep(options)
         result.append((alone_s / (n_cores * took.wall_s), alone_s / took.cpu_s))
         print(f"runs alone {alone_s:6.1f} s CPU; sweep {took.wall_s:6.1f} s wall, {took.cpu_s:6.1f} s CPU")
-    print(f"parallel efficiency {max(whole for whole, _ in result):.0%} of cores x wall (bar 90 %)")
+    print(f"parallel efficiency {max(whole for whole, _ in result):.0%} of cores x wall (bar 90%)")
     print(f"share of the sweep's CPU time that is its runs {max(share for _, share in result):.0%}")
 
 

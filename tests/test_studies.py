@@ -69,7 +69,7 @@ def test_chunks_bound_the_gap_between_tokens_and_raise_the_rate(monkeypatch: pyt
 
 @pytest.fixture
 def coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates to 6.7 %, which is quicker."""
+    """Rates to 6.7%, which is quicker."""
     monkeypatch.setattr(study(monkeypatch, "highest_rate"), "STEPS", 6)
 
 
@@ -110,7 +110,7 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     assert module.printed(result).splitlines() == shown(monkeypatch, "prefix_cache")
     chats, quiet, loaded = result.values()
     assert 0.65 < chats["prompt tokens found"] < 0.8
-    assert 1.4 < chats["times as early"] < 2.0  # SGLang: 1.7 at 74 %
+    assert 1.4 < chats["times as early"] < 2.0  # SGLang: 1.7 at 74%
     assert 4 < quiet["times as early"] < 12  # Prompt Cache: 8
     assert loaded["times as early"] > 1.5 * quiet["times as early"]
 

@@ -52,7 +52,7 @@ def scheduler(policy: str) -> str:
 
 
 def seconds_a_token(result: Results) -> float:
-    """The median of latency over length of the answer: Orca's normalised latency."""
+    """The median of latency over length of the answer: Orca's normalized latency."""
     requests = result.requests[result.requests.in_window]
     return float(np.median(requests.e2e_s / requests.output_tokens))
 

@@ -1,4 +1,4 @@
-"""Prefill and decode apart against together: the rate a card at which 90 % of requests meet the SLO, tight and loose.
+"""Prefill and decode apart against together: the rate a card at which 90% of requests meet the SLO, tight and loose.
 
 python docs/studies/disaggregation.py
 """

@@ -30,7 +30,7 @@ UNCHANGED = (0.895, 0.967)
 LOST = (0.829, 0.895)
 """Loads, as scales, between which each side stops meeting the goal."""
 SLOWER = "engine={name: vllm, busy_compute_frac: 0.786}"
-"""Instead of 0.841: GPUs that compute 6.5 % slower cost 5 % of p99 goodput."""
+"""Instead of 0.841: GPUs that compute 6.5% slower cost 5% of p99 goodput."""
 
 
 def recorded() -> dict[str, Any]:

@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 SPAN = 64
 """The search looks between most_per_s and so many times less."""
 STEPS = 8
-"""Bisections of that, in ratios: the rate is known to 64 ** (1 / 2 ** 8), which is 1.6 %."""
+"""Bisections of that, in ratios: the rate is known to 64 ** (1 / 2 ** 8), which is 1.6%."""
 
 Summary = Mapping[str, Any]
 Served = Callable[[Sequence[str]], Results]

@@ -14,7 +14,7 @@ from simserve import load_scenario, simulate
 from simserve.workload.load import offered_load
 
 MOST_S = 0.2
-"""A token, in the mean over requests of latency over length of the answer: vLLM's normalised latency."""
+"""A token, in the mean over requests of latency over length of the answer: vLLM's normalized latency."""
 COLUMNS = {"req/s": "{:.2f}", "of paged": "{:.0%}", "running at 2 req/s": "{:.1f}"}
 
 

@@ -52,7 +52,7 @@ def capacity(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or clients, replicas, a split."""
+    """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
     from simserve.cli import terminal
     from simserve.study.capacity.question import CapacityQuestion

@@ -25,7 +25,7 @@ def plan(
     ] = TENSORS,
     split: Annotated[bool, typer.Option("--split", help="Compare prefill and decode apart, too.")] = False,
     spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
-    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5 %.")] = 0.0,
+    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5%.")] = 0.0,
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="How far growth is looked at.")] = 12,
     goal: Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="No larger fleet is tried.")] = 256,

@@ -26,7 +26,7 @@ Goal = Annotated[
         "--goal",
         parser=goal_from,
         metavar="SHARE",
-        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90 %'. Default: {GOAL_FRAC:g}, or a baseline's.",
+        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]

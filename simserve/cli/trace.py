@@ -82,7 +82,9 @@ def fit(
     file: TraceFile,
     out: Out,
     source: Annotated[str, typer.Option("--source", help="Where the trace is from; kept in the profile.")] = "",
-    licence: Annotated[str, typer.Option("--licence", help="Under which licence; kept in the profile.")] = "",
+    license: Annotated[
+        str, typer.Option("--license", "--licence", help="Under which license; kept in the profile.")
+    ] = "",
     format: Format = "auto",
 ) -> None:
     """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
@@ -92,7 +94,7 @@ def fit(
     from simserve.workload.fit import fit_profile
 
     try:
-        profile = fit_profile(_read(file, format), source or file.name, licence or "unknown")
+        profile = fit_profile(_read(file, format), source or file.name, license or "unknown")
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     replace_text(out, json_text(profile))

@@ -174,7 +174,7 @@ def _tables(points: "Sequence[ServingPoint]") -> list[str]:
 
     lines = []
     for title, key in KEYS.items():
-        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90 % of it", "median", "p90", "bias")]
+        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% of it", "median", "p90", "bias")]
         for name, group in by(points, key).items():
             for metric in ("tpot", "ttft"):
                 match = errors(group, metric)

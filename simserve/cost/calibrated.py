@@ -63,7 +63,7 @@ class Calibrated:
         self.gap_s = engine.gap_s
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
-        """The linear layer, quantisation of its activations included where weights are fp8."""
+        """The linear layer, quantization of its activations included where weights are fp8."""
         form = cast(Gemm, self.calibration.form("gemm", *_measured_as(dtype)))
         return form.seconds(self.gpu, dtype, m, n, k)
 

@@ -213,7 +213,7 @@ def _stored_expert_weights(shard: Shard) -> int:
 
 
 def _absorbed_weights(shard: Shard) -> int:
-    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantised (vLLM, mla/common.py)."""
+    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantized (vLLM, mla/common.py)."""
     if shard.model.mla is None:
         return 0
     n_in, n_out = shard.attention_matrices["kv_b"]

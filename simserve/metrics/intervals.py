@@ -1,4 +1,4 @@
-"""Intervals: how far a share, a mean or a percentile of one run may be off by chance, at 95 %.
+"""Intervals: how far a share, a mean or a percentile of one run may be off by chance, at 95%.
 
 What each means, and how often it holds the truth: docs/statistics.md.
 """
@@ -64,9 +64,9 @@ def share_error(batches: Batches, inefficiency: float) -> float:
 def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
     """Wilson's interval for a share of n independent outcomes."""
     scale = 1 + quantile**2 / n
-    centre = (frac + quantile**2 / (2 * n)) / scale
+    center = (frac + quantile**2 / (2 * n)) / scale
     half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
-    return max(0.0, min(frac, centre - half)), min(1.0, max(frac, centre + half))
+    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))
 
 
 def mean_interval(values: Floats) -> Ends | None:

@@ -1,4 +1,4 @@
-"""Pool series: the time series of a pool, its replicas put together, and neighbouring intervals where they are many."""
+"""Pool series: the time series of a pool, its replicas put together, and neighboring intervals where they are many."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ from simserve.metrics.stats import Distribution, distribution, with_intervals
 from simserve.metrics.summary import summary
 from simserve.metrics.time_split import split_columns
 from simserve.metrics.timeseries import time_series
-from simserve.metrics.utilisation import utilisation
+from simserve.metrics.utilization import utilization
 from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
 from simserve.metrics.window import measured_window
 from simserve.tables.columns import Columns, Flags, Floats
@@ -57,7 +57,7 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
     if not any(pool.speculation for pool in facts.pools):  # gaps are then between chunks, which requests do not count
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
     series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
-    use = utilisation(series.window_work, window.duration_s, facts)
+    use = utilization(series.window_work, window.duration_s, facts)
     fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
     columns = {
         "requests": {field.name: requests[field.name] for field in REQUESTS},

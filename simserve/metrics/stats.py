@@ -25,7 +25,7 @@ class Distribution:
     """By level 0..100."""
     highest: float
     intervals: Mapping[str, Ends | None] = field(default_factory=dict)
-    """95 % of the mean and of each percentile by its name, where they were asked for."""
+    """95% of the mean and of each percentile by its name, where they were asked for."""
 
 
 EMPTY = Distribution(0, math.nan, math.nan, dict.fromkeys(PERCENTILES, math.nan), math.nan)
@@ -55,6 +55,6 @@ def with_intervals(values: Floats, inefficiency: float) -> Distribution:
 
 
 def interpolated(below: float, above: float, weight: float) -> float:
-    """Between two neighbours as `numpy.percentile` does it, to the last bit."""
+    """Between two neighbors as `numpy.percentile` does it, to the last bit."""
     step = above - below
     return above - step * (1 - weight) if weight >= 0.5 else below + step * weight

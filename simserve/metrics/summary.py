@@ -17,7 +17,7 @@ from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
-from simserve.metrics.utilisation import Shares
+from simserve.metrics.utilization import Shares
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
 

@@ -7,7 +7,7 @@ import numpy as np
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.integrals import Places, counts, next_starts, places, presence
 from simserve.metrics.itl import span_ends
-from simserve.metrics.utilisation import WorkDone, shares, work_done
+from simserve.metrics.utilization import WorkDone, shares, work_done
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables

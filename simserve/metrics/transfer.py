@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
-from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import LinkFacts, RunFacts
@@ -21,7 +21,7 @@ BUSY_FRAC = 0.9
 """Share of the time from which on prefill replicas have enough to do."""
 
 
-def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisation) -> dict[str, Any] | None:
+def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilization) -> dict[str, Any] | None:
     """Of the window's requests that were handed over; None without prefill and decode pools."""
     if facts.link is None:
         return None
@@ -81,7 +81,7 @@ def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -
     return longest if held_s[longest] > WORTH_NAMING_S else None
 
 
-def _is_backed_up(facts: RunFacts, use: Utilisation) -> bool:
+def _is_backed_up(facts: RunFacts, use: Utilization) -> bool:
     """Prompts that nobody fetches fill a prefill pool that has time to compute more."""
     peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
     full = {pool for pool, peak in peaks if peak >= FULL_FRAC * facts.pools[pool].n_blocks}

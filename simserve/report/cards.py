@@ -94,8 +94,6 @@ def _time_keys(reader: SummaryReader, page_data: PageData) -> list[Key]:
     met = [("fill k1", "arrived, met the SLO"), ("fill k2", "arrived, missed it")] if reader.has_slo else []
     pools = list(dict.fromkeys(page_data.replica_pool))
     several = (
-        [(colour, pool) for colour, pool in zip(("k1", "k3", "k4", "k2"), pools, strict=False)]
-        if len(pools) > 1
-        else []
+        [(color, pool) for color, pool in zip(("k1", "k3", "k4", "k2"), pools, strict=False)] if len(pools) > 1 else []
     )
     return [*met, *several, ("k1", "mean of replicas"), ("band k1", "up to the highest")]

@@ -52,7 +52,7 @@ def curve(values: Floats, n_requests: int, *, through: float | None = None, n_at
 
 
 def _ranks(n: int) -> NDArray[np.int64]:
-    """At most MAX_CURVE_POINTS places in n ordered values: even, then ever denser towards both ends."""
+    """At most MAX_CURVE_POINTS places in n ordered values: even, then ever denser toward both ends."""
     if n <= MAX_CURVE_POINTS:
         return np.arange(n)
     tail = np.geomspace(1 / n, 0.1, MAX_CURVE_POINTS // 4)

@@ -1,4 +1,4 @@
-"""Figures as plain dicts for plotly.js; colours are tokens (`$c1`) that the page's script resolves.
+"""Figures as plain dicts for plotly.js; colors are tokens (`$c1`) that the page's script resolves.
 
 No plotly.graph_objects: importing it takes longer than a small run, and it adds nothing to a dict.
 """
@@ -141,7 +141,7 @@ def _band_line(bands: Bands, y: Floats, line: dict[str, Any], name: str) -> dict
 
 
 def latency_axis(low_s: float, high_s: float) -> dict[str, Any]:
-    """A time axis from low to high; logarithmic where it spans much, labelled in ms and s."""
+    """A time axis from low to high; logarithmic where it spans much, labeled in ms and s."""
     if low_s > 0 and high_s / low_s > LOG_FROM_RATIO:
         ticks = _log_ticks(low_s, high_s)
         ends = [float(np.log10(low_s)), float(np.log10(high_s))]

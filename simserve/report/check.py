@@ -34,7 +34,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def headline(result: Mapping[str, Any]) -> str:
-    """`fails: p99 goodput is 12.1 requests/s against 12.9, 6.2 % less (5.1 to 7.3 %), over the tolerance of 2 %.`"""
+    """`fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1 to 7.3%), over the tolerance of 2%.`"""
     now, before = result["candidate"]["goodput_per_s"], result["baseline"]["goodput_per_s"]
     name, tolerance = goodput_name(result), f"the tolerance of {_percent(result['tolerance_frac'])}"
     verb = "passes" if result["passes"] else "fails"
@@ -128,7 +128,7 @@ def baseline_sentence(result: Mapping[str, Any], place: str) -> str:
 
 
 def _by(loss: Mapping[str, Any]) -> str:
-    """`6.2 % less (5.1 to 7.3 %)`; a gain as `more`."""
+    """`6.2% less (5.1 to 7.3%)`; a gain as `more`."""
     frac, low, high = (loss[key] for key in ("frac", "low_frac", "high_frac"))
     if frac < 0:
         frac, low, high = -frac, -high, -low
@@ -196,14 +196,14 @@ def _amount(value: Any, unit: str) -> str:
 
 
 def _percent(frac: float) -> str:
-    return f"{frac * 100:.2g} %" if abs(frac) < 0.1 else f"{frac * 100:.0f} %"
+    return f"{frac * 100:.2g}%" if abs(frac) < 0.1 else f"{frac * 100:.0f}%"
 
 
 def _signed(frac: Any) -> str:
     value = number(frac)
     if value is None:
         return NONE
-    return "0 %" if value == 0 else f"{value * 100:+.2g} %" if abs(value) < 0.1 else f"{value * 100:+,.0f} %"
+    return "0%" if value == 0 else f"{value * 100:+.2g}%" if abs(value) < 0.1 else f"{value * 100:+,.0f}%"
 
 
 def _value(value: Any) -> str:

@@ -29,7 +29,7 @@ def over_runs(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
 
 
 def lies_between(summary: Mapping[str, Any], latency: str, level: str) -> tuple[float, float | None] | None:
-    """Where a percentile lies with 95 %; no high end where the run, or each run, is too short to bound it above."""
+    """Where a percentile lies with 95%; no high end where the run, or each run, is too short to bound it above."""
     result = over_runs(summary, f"{latency}.{level}")
     if result is not None:
         low, high = number(result["low"]), number(result["high"])

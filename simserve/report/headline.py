@@ -37,11 +37,11 @@ HEADLINES = {
 }
 """The verdict in a few words, by `Answers.state`."""
 
-CONFIDENCE_ROW = "95 %"
+CONFIDENCE_ROW = "95%"
 """What a row of intervals is called."""
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
-GOAL = f"{GOAL_FRAC * 100:.4g} %"
+GOAL = f"{GOAL_FRAC * 100:.4g}%"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -59,10 +59,10 @@ def prediction(summary: Mapping[str, Any]) -> str | None:
     keys = [key for key in (*reader.slo, "ttft_s", "tpot_s") if reader.predicted(key, "p99") is not None]
     text = [f"p99 {SHORT[key]} {between(reader.predicted(key, 'p99'))}" for key in dict.fromkeys(keys)]
     chance = number(result.get("slo_probability"))
-    sure = "" if chance is None else f"; the SLO is met with a probability of {chance * 100:.0f} %"
+    sure = "" if chance is None else f"; the SLO is met with a probability of {chance * 100:.0f}%"
     n = plural(int(result["replays"]), "replay")
     of_all = " over all classes" if len(reader.classes) > 1 else ""
-    confidence = f"{result['confidence'] * 100:.0f} % prediction{of_all}"
+    confidence = f"{result['confidence'] * 100:.0f}% prediction{of_all}"
     return f"As far as step costs are known ({n}), {confidence}: {listed(text)}{sure}."
 
 
@@ -224,9 +224,9 @@ _SENTENCES = {
 
 
 def _attained(reader: SummaryReader) -> str:
-    """`96.2 % of 16,000 requests had TTFT ≤ 500 ms (95 % interval 95.1–97.2 %)`."""
+    """`96.2% of 16,000 requests had TTFT ≤ 500 ms (95% interval 95.1–97.2%)`."""
     ends = reader.attainment_interval
-    sure = f" (95 % interval {interval(*ends)})" if ends else ""
+    sure = f" (95% interval {interval(*ends)})" if ends else ""
     return f"{share(reader.attainment)} of {reader.requested} had {slo_terms(reader.slo)}{sure}"
 
 
@@ -240,4 +240,4 @@ def _margin(reader: SummaryReader) -> str:
     if reader.is_far_below:
         return f"; there is room for more load, as even the highest {SHORT[key]} takes less than half of its limit"
     room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
-    return f"; {room}, as the p99 {SHORT[key]} takes {used[key] * 100:.0f} % of its limit"
+    return f"; {room}, as the p99 {SHORT[key]} takes {used[key] * 100:.0f}% of its limit"

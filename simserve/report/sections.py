@@ -46,7 +46,7 @@ GLYPHS = {
     "unmeasured": "∅",
     "none": "○",
 }
-"""A shape beside each verdict, so that colour alone never tells it."""
+"""A shape beside each verdict, so that color alone never tells it."""
 
 MANY_REPLICAS = 12
 """A longer table scrolls in its own frame on a screen."""
@@ -124,7 +124,7 @@ def _attainment_tile(reader: SummaryReader) -> str:
         n_arrived = reader.n("arrived")
         return tile("Finished", share(reader.n("finished") / n_arrived if n_arrived else None), [of])
     ends = reader.attainment_interval
-    sure = f"95 % CI {interval(*ends)}" if ends else "no interval: too few"
+    sure = f"95% CI {interval(*ends)}" if ends else "no interval: too few"
     return tile("SLO attainment", share(reader.attainment), [prose(sure), of])
 
 

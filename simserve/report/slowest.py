@@ -1,4 +1,4 @@
-"""What the slowest 1 % waited for: a bar and a table of the parts of their time, and the constraint in a sentence."""
+"""What the slowest 1% waited for: a bar and a table of the parts of their time, and the constraint in a sentence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class TimePart:
     """A part of a request's time as people read it."""
 
     title: str
-    colour: str
+    color: str
     """CSS class of its swatch."""
     strength: float
     spent: str
@@ -140,7 +140,7 @@ def _account_and_act(reader: SummaryReader, latency: str) -> tuple[str, str] | N
     part, mean, of_all = PARTS[result["binds"]], result["mean"], result["all"]
     spent_s, total_s = mean[result["binds"]], sum(mean.values())
     each = " a token" if latency == "tpot_s" else ""
-    who = f"The slowest 1 % by {SHORT[latency]} ({plural(result['n'], 'request')}, from {seconds(result['from_s'])})"
+    who = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, from {seconds(result['from_s'])})"
     scheduler = str(reader.pools[0].get("scheduler")) if reader.pools else ""
     slots, budget = _KNOBS.get(scheduler, _USUAL_KNOBS)
     is_long = (latency, result["binds"]) == ("e2e_s", "decode_s")
@@ -166,7 +166,7 @@ def slowest(reader: SummaryReader) -> str:
     bars = "".join(_pair(latency, of["all"], of["mean"]) for latency, of in result.items())
     body = f'<ul class="why">{sentences}</ul><div class="card">{_keys(result)}{bars}</div>{_table(result)}'
     note = "Means over the window's finished requests. Each bar adds up to its latency; TPOT is a token's."
-    return section("slowest", "What the slowest 1 % waited for", note, body)
+    return section("slowest", "What the slowest 1% waited for", note, body)
 
 
 def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
@@ -186,13 +186,13 @@ def _slowest(reader: SummaryReader) -> SlowestResult:
 def _pair(latency: str, of_all: Mapping[str, float], of_slowest: Mapping[str, float]) -> str:
     """Two bars on one scale."""
     longest_s = max(sum(of_all.values()), sum(of_slowest.values())) or 1.0
-    rows = (("all", of_all), ("slowest 1 %", of_slowest))
+    rows = (("all", of_all), ("slowest 1%", of_slowest))
     return "".join(_bar(f"{SHORT[latency]}, {who}", parts, longest_s) for who, parts in rows)
 
 
 def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
     pieces = "".join(
-        f'<i class="{part.colour}" style="width:{100 * parts[name] / longest_s:.3f}%;opacity:{part.strength}" '
+        f'<i class="{part.color}" style="width:{100 * parts[name] / longest_s:.3f}%;opacity:{part.strength}" '
         f'title="{text(part.title)}: {text(seconds(parts[name]))}"></i>'
         for name, part in PARTS.items()
         if parts.get(name, 0.0) > 0
@@ -209,7 +209,7 @@ def _keys(result: SlowestResult) -> str:
         if any(bar[name] > WORTH_SHOWING * sum(bar.values()) for bar in bars if sum(bar.values()))
     ]
     swatches = "".join(
-        f'<span class="swatch"><i class="{part.colour}" style="opacity:{part.strength}"></i>{text(part.title)}</span>'
+        f'<span class="swatch"><i class="{part.color}" style="opacity:{part.strength}"></i>{text(part.title)}</span>'
         for part in shown
     )
     return f'<div class="keys">{swatches}</div>'

@@ -37,7 +37,7 @@ def _text(result: Facts) -> Sequence[str]:
             "How far chance may have moved the answer is not known: too few seeds tell where queues begin to grow."
         )
     elif answer.get("is_precise") is False:
-        requested = f"{answer['precision_frac'] * 100:.3g} %"
+        requested = f"{answer['precision_frac'] * 100:.3g}%"
         text.append(
             f"The interval is wider than the {requested} asked for, with as many seeds as are tried: "
             "make the runs longer."

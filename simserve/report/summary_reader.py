@@ -92,7 +92,7 @@ class SummaryReader:
         return self.summary.get("replications")
 
     def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
-        """Where a percentile lies with 95 %, as far as chance goes; no high end where it cannot be bounded above."""
+        """Where a percentile lies with 95%, as far as chance goes; no high end where it cannot be bounded above."""
         return lies_between(self.summary, latency, level)
 
     def is_guess(self, level: str) -> bool:
@@ -115,7 +115,7 @@ class SummaryReader:
 
     @property
     def attainment_interval(self) -> tuple[float, float] | None:
-        """Its 95 % interval, where the run is long enough for one."""
+        """Its 95% interval, where the run is long enough for one."""
         of_all, alone = over_runs(self.summary, "slo_attainment.frac"), self.summary.get("slo_attainment") or {}
         low, high = (number(of_all[end] if of_all else alone.get(f"{end}_frac")) for end in ("low", "high"))
         return None if low is None or high is None else (low, high)
@@ -241,8 +241,8 @@ class SummaryReader:
             ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
             ("Queue", QUEUES.get(self.queue_state or "", NONE)),
             ("Busy", share(at("busy_frac"))),
-            ("FLOP utilisation (MFU)", share(at("mfu"))),
-            ("Bandwidth utilisation (MBU)", share(at("mbu"))),
+            ("FLOP utilization (MFU)", share(at("mfu"))),
+            ("Bandwidth utilization (MBU)", share(at("mbu"))),
             ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
         ]
 

@@ -11,7 +11,7 @@ from simserve.report.chart_data import MAX_BINS, Floats, bin_width, coarser, per
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.page_data import PageData
 
-POOL_COLOURS = ("$c1", "$c3", "$c4", "$c2")
+POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
 
 PANELS = {
     "queue_len": "Requests waiting, per replica",
@@ -114,10 +114,10 @@ def timeline_figure(timeline: Timeline) -> Figure:
             domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
         )
         layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
-        for colour, track in zip(_colours(len(tracks)), tracks, strict=True):
+        for color, track in zip(_colors(len(tracks)), tracks, strict=True):
             label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
             shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
-            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, colour)
+            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, color)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
 
 
@@ -197,10 +197,10 @@ def _hover(label: str, number_format: str) -> dict[str, Any]:
     return {"hovertemplate": shown}
 
 
-def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], colour: str) -> list[dict[str, Any]]:
+def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], color: str) -> list[dict[str, Any]]:
     """The mean as a line and, where replicas differ, the band from it to the highest one."""
     base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width)} | more
-    line = {"color": colour, "width": 1.6, "shape": "hv"}
+    line = {"color": color, "width": 1.6, "shape": "hv"}
     pool = _literal(track.pool)
     mean = base | {
         "y": numbers(track.mean, 4),
@@ -210,9 +210,9 @@ def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], colo
     }
     if np.allclose(track.mean, track.peak, equal_nan=True):
         return [mean | {"name": pool}]
-    edge = {"color": f"{colour}/0.45", "width": 0.6, "shape": "hv"}
+    edge = {"color": f"{color}/0.45", "width": 0.6, "shape": "hv"}
     peak = base | {"y": numbers(track.peak, 4), "name": f"{pool} highest", "line": edge}
-    return [mean, peak | {"hoverinfo": "skip", "hovertemplate": None, "fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
+    return [mean, peak | {"hoverinfo": "skip", "hovertemplate": None, "fill": "tonexty", "fillcolor": f"{color}/0.22"}]
 
 
 def _literal(text: str) -> str:
@@ -229,5 +229,5 @@ def _peak_arrivals(timeline: Timeline) -> float:
     return float(total.max())
 
 
-def _colours(n_pools: int) -> list[str]:
-    return [POOL_COLOURS[i % len(POOL_COLOURS)] for i in range(n_pools)]
+def _colors(n_pools: int) -> list[str]:
+    return [POOL_COLORS[i % len(POOL_COLORS)] for i in range(n_pools)]

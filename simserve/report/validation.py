@@ -13,11 +13,11 @@ from simserve.report.formats import plural, seconds, share
 from simserve.report.sections import prose, section, table, text
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
-COLOURS = ("$c1", "$c2", "$c3")
+COLORS = ("$c1", "$c2", "$c3")
 SYMBOLS = ("circle", "diamond", "square")
-"""Of the engines, in the order of their names: colour alone never tells them apart."""
+"""Of the engines, in the order of their names: color alone never tells them apart."""
 
-NOTE = "A dot on the line was predicted exactly; shaded: within 10 %"
+NOTE = "A dot on the line was predicted exactly; shaded: within 10%"
 
 ROOM = 1.25
 """How far the axes run past the outermost dots."""
@@ -103,7 +103,7 @@ def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: 
         "y": numbers([point[f"predicted_{metric}_s"] for point in mine]),
         "text": [text(each).replace("&lt;br&gt;", "<br>") for each in texts],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": COLOURS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
+        "marker": {"color": COLORS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
     }
 
 

@@ -34,7 +34,7 @@ def resolve_weight_dtype(draft: Draft) -> None:
 
 
 def _check_stated(draft: Draft, models: dict[str, ModelSpec]) -> None:
-    """A config.json is one checkpoint; a name of the catalog is a shape, that others have quantised in other ways."""
+    """A config.json is one checkpoint; a name of the catalog is a shape, that others have quantized in other ways."""
     stated = draft.scenario.weight_dtype
     for name, model in models.items():
         stored = model.weight_dtype

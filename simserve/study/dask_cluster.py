@@ -102,7 +102,7 @@ class DaskCluster:
         with self._while_it_lasts():
             if future.status == "finished":
                 return future.result()
-            error = future.exception()  # raises where it is cancelled or lost: with the scheduler
+            error = future.exception()  # raises where it is canceled or lost: with the scheduler
         return Lost(f"the cluster could not run it: {type(error).__name__}: {error}")
 
     @contextmanager

@@ -17,18 +17,18 @@ BLOCKS = 20
 """Of one run, left out one at a time."""
 
 LEAST_PER_BLOCK = 20
-"""Requests; shorter blocks hang together with their neighbours."""
+"""Requests; shorter blocks hang together with their neighbors."""
 
 
 FEW_MISSES = 20
 """Independent misses below which the spread over runs does not tell how far a share may be off."""
 
 LEAST_BEYOND_A_RUN = 2.0
-"""Independent requests beyond a percentile that a run must be worth: with 1.5 to 3, 95 % intervals over replications of
-M/M/1 hold the truth in 93 to 95 %, with 1 in 88, with 0.3 in 71 (docs/statistics.md)."""
+"""Independent requests beyond a percentile that a run must be worth: with 1.5 to 3, 95% intervals over replications of
+M/M/1 hold the truth in 93 to 95%, with 1 in 88, with 0.3 in 71 (docs/statistics.md)."""
 
 Z_95 = 1.959964
-"""Two-sided 95 % quantile of the normal distribution."""
+"""Two-sided 95% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def blocks_of(n: int) -> NDArray[np.int64] | None:
 def leave_one_out(figure: Callable[[NDArray[np.bool_]], float], blocks: NDArray[np.int64]) -> Floats:
     """A figure of all requests but those of each block in turn, `(BLOCKS,)`.
 
-    `figure` takes which requests count, `(n,)`. What neighbours have in common stays within a block but for its ends,
+    `figure` takes which requests count, `(n,)`. What neighbors have in common stays within a block but for its ends,
     so leaving out whole blocks tells how the figure varies though requests hang together (Künsch 1989).
     """
     return np.array([figure(blocks != block) for block in range(BLOCKS)])

@@ -25,8 +25,8 @@ DEFAULT = "ttft_s.p99"
 """What a precision is of, unless it is said."""
 
 FIRST_SEEDS = 10
-"""Of a search for a precision. Stopping as soon as the interval looks narrow enough favours samples that look so by
-luck; from ten seeds on 95 % intervals still hold the mean in 93 to 95.5 % (docs/statistics.md), from five in 92."""
+"""Of a search for a precision. Stopping as soon as the interval looks narrow enough favors samples that look so by
+luck; from ten seeds on 95% intervals still hold the mean in 93 to 95.5% (docs/statistics.md), from five in 92."""
 
 MOST_AT_ONCE = 4.0
 """The number of seeds grows at most so many times at once."""
@@ -66,7 +66,7 @@ def wanted_runs(replications: int | None, precision: float | None, of: str | Non
         raise SimserveError(f"--of: must stand beside --precision, got {of!r} alone; give --precision 0.05")
     if precision is not None:
         if not 0 < precision < 1:
-            raise SimserveError(f"--precision: must be a share between 0 and 1, got {precision}; 0.05 is 5 %")
+            raise SimserveError(f"--precision: must be a share between 0 and 1, got {precision}; 0.05 is 5%")
         return Precision(_measure(of or DEFAULT).key, precision)
     if replications is None or not 2 <= replications <= MOST_SEEDS:
         raise SimserveError(f"--replications: must be from 2 to {MOST_SEEDS}, got {replications}; 10 are a start")

@@ -50,7 +50,7 @@ Runner = Callable[[Work, Sequence[Task]], Answers]
 def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
     """All tasks, as many at once as there are cores; one alone, or on one core, in this process.
 
-    When a process dies (killed for its memory, mostly), what was in its hands or its neighbours' is run again by
+    When a process dies (killed for its memory, mostly), what was in its hands or its neighbors' is run again by
     itself, and whatever kills a process twice is Lost.
     """
     if min(cpu_count(), len(tasks)) <= 1:

@@ -33,7 +33,7 @@ SHAPES = 4
 """Matrices of a layer: errors of kernels cancel in part over so many."""
 
 VERSION_SD = 0.03
-"""Of kernels between two versions of an engine; two campaigns on the same card differ by 5 % (bf16)."""
+"""Of kernels between two versions of an engine; two campaigns on the same card differ by 5% (bf16)."""
 
 SCALED_SD = 0.15
 """Of kernels scaled from another card by the data sheet."""
@@ -208,11 +208,11 @@ def _interval(predicted: float | None, values: Sequence[float]) -> list[float] |
         return None
     logs = np.log(values) - log(predicted)
     half = _student((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
-    centre = float(logs.mean())
-    return [predicted * exp(min(centre - half, 0.0)), predicted * exp(max(centre + half, 0.0))]
+    center = float(logs.mean())
+    return [predicted * exp(min(center - half, 0.0)), predicted * exp(max(center + half, 0.0))]
 
 
 def _student(share: float, n_free: int) -> float:
-    """A quantile of Student's t to 1 % from four degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
+    """A quantile of Student's t to 1% from four degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
     z = NormalDist().inv_cdf(share)
     return z + (z**3 + z) / (4 * n_free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n_free**2)

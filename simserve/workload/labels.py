@@ -17,7 +17,7 @@ from simserve.workload.trace import Trace
 Ints = NDArray[np.int64]
 
 
-def labelled(trace: Trace, workload: Any, stream: Stream) -> Trace:
+def labeled(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """The trace with the classes and tenants of `scenario.workload`. Raises TraceError where it has its own.
 
     Requests of one session are of one class and one tenant. The first n marks are the first n of any more, and neither

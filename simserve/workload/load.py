@@ -15,7 +15,7 @@ from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import with_batch
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw, prefix_structure
-from simserve.workload.labels import labelled
+from simserve.workload.labels import labeled
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -67,7 +67,7 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
 
 def _whole(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """The trace with all that a scenario says of its requests, and of others beside them."""
-    return _limited(with_batch(labelled(trace, workload, stream), workload, stream), workload.max_tokens)
+    return _limited(with_batch(labeled(trace, workload, stream), workload, stream), workload.max_tokens)
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
@@ -75,7 +75,7 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
     think_s = workload.client.get("think_s")
 
     def drawn(n: int) -> Trace:
-        trace = _limited(labelled(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
+        trace = _limited(labeled(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
         if think_s is None and trace.dependencies is None:
             return trace
         return _with_thinking(trace, think_s or 0.0, stream)

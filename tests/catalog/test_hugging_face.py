@@ -134,7 +134,7 @@ def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) ->
         ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config: models with sparse attention are not there"),
     ],
 )
-def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+def test_what_is_not_modeled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     for config in ({**LLAMA, **changes}, {"text_config": {**LLAMA, **changes}}):
         with pytest.raises(CatalogError, match=text):
             load(tmp_path, config)

@@ -16,7 +16,7 @@ def test_it_says_the_rate_what_it_comes_to_and_what_was_tried(tmp_path: Path) ->
     outcome = invoke("capacity", scenario, "--set", "workload.n_requests=200", "--goal", "p90", "--precision", 0.5)
     assert outcome.exit_code == 0
     assert outcome.out.startswith("p90 goodput of tiny: ")
-    assert "on 1 GPU (95 % interval" in outcome.out
+    assert "on 1 GPU (95% interval" in outcome.out
     assert outcome.out.splitlines()[2].startswith(
         "No SLO binds before the queue begins to grow. The knee, where it is 2"
     )
@@ -44,7 +44,7 @@ def test_where_no_rate_holds_the_answer_is_no(tmp_path: Path) -> None:
     outcome = invoke("capacity", write_scenario(tmp_path), "--set", "slo.ttft_s=0.001")
     assert outcome.exit_code == 1
     assert outcome.out.startswith("No rate of tiny holds, down to ")
-    assert "(there 0 % of requests meet TTFT ≤ 1 ms, its p99 being " in outcome.out
+    assert "(there 0% of requests meet TTFT ≤ 1 ms, its p99 being " in outcome.out
 
 
 def test_without_an_slo_it_is_refused(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_where_no_number_of_replicas_is_enough_it_says_where_it_stopped() -> Non
         "goal_frac": 0.99,
     }
     text = sentence(requested | {"answer": None, "points": [{"replicas": 1024, "offered_per_s": 5.0}]})
-    assert text.startswith("tiny needs more than 1,024 replicas of serve, where the search stopped, so that 99 % of ")
+    assert text.startswith("tiny needs more than 1,024 replicas of serve, where the search stopped, so that 99% of ")
 
 
 def test_a_goal_that_is_none_is_refused(tmp_path: Path) -> None:

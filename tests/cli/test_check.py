@@ -60,7 +60,7 @@ def test_a_worse_scheduler_fails_and_it_says_how_much_and_why(place: Path, tmp_p
     outcome = checked(place, "--set", "cluster.pools.0.scheduler={kind: prefill_first, max_num_seqs: 8}", *files)
     assert outcome.exit_code == 1
     assert outcome.out.startswith("tiny fails: p99 goodput is ")
-    assert ", over the tolerance of 15 % beyond doubt. Held against " in outcome.out
+    assert ", over the tolerance of 15% beyond doubt. Held against " in outcome.out
     assert "queueing" in outcome.out
     progress = (tmp_path / "check.md").read_text()
     assert progress.startswith("### simserve check: tiny fails\n")
@@ -157,8 +157,8 @@ def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
     file = write_scenario(tmp_path, slo={"ttft_s": 0.001})
     outcome = invoke("check", file, "--baseline", tmp_path / "base.json", "--update")
     assert outcome.exit_code == 2
-    assert "tiny: slo: 99 % of requests must meet it at some rate, got none down to " in outcome.err
-    assert "(0 % meet ttft_s there)" in outcome.err
+    assert "tiny: slo: 99% of requests must meet it at some rate, got none down to " in outcome.err
+    assert "(0% meet ttft_s there)" in outcome.err
 
 
 def test_against_another_ref_both_are_run(tmp_path: Path) -> None:

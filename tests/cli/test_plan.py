@@ -31,7 +31,7 @@ def test_it_says_what_to_take_and_why_and_writes_that_down(tmp_path: Path) -> No
     best = result["options"][0]
     assert outcome.out.startswith(result["sentence"])
     assert result["sentence"].startswith(f"Take {best['gpus']} × h100-sxm ({best['gpus']} replicas of TP 1) for $")
-    assert "Growing by 20.0 % a month" in outcome.out
+    assert "Growing by 20.0% a month" in outcome.out
     for row in result["options"]:
         assert f"{row['option']}: {row['reason']}" in outcome.out
     assert [row["option"] for row in result["options"] if row["state"] == "refused"] == ["h100-sxm TP 3", "l40s TP 3"]
@@ -78,9 +78,9 @@ def test_where_nothing_holds_the_answer_is_no_with_the_slo_that_fails_and_by_how
     outcome = plan(tmp_path, "--tensor", "1", "--set", "slo={ttft_s: 0.001}")
     assert outcome.exit_code == 1
     assert outcome.out.startswith(
-        "No option holds: 99 % of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
+        "No option holds: 99% of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
     )
-    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0 % of requests do" in outcome.out
+    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0% of requests do" in outcome.out
     assert (tmp_path / "out" / "report.html").exists()
     assert not (tmp_path / "out" / "scenario.yaml").exists()
 
@@ -98,7 +98,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
     workload = {"arrivals": arrivals, "lengths": lengths, "duration_s": 10_800}
     outcome = plan(tmp_path, "--tensor", "1", changes={"workload": workload})
     assert outcome.exit_code == 0
-    assert "The fleet is sized for the peak; the mean demand is 58.3 % of it" in outcome.out
+    assert "The fleet is sized for the peak; the mean demand is 58.3% of it" in outcome.out
     assert "at a peak of " in outcome.out
     written = load_scenario(tmp_path / "out" / "scenario.yaml").workload.arrivals
     assert written is not None

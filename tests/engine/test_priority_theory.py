@@ -43,7 +43,7 @@ def test_waits_of_each_class_in_front_of_one_seat_are_those_of_cobham(shares: tu
         theory_s = residual_s / ((1 - sum(loads[:k])) * (1 - sum(loads[: k + 1])))
         mine = waits[N_REQUESTS // 20 :][classes[N_REQUESTS // 20 :] == k]
         means = np.array([batch.mean() for batch in np.array_split(mine, 30)])
-        half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9 % of Student's t with 29 degrees of freedom
+        half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9% of Student's t with 29 degrees of freedom
         assert abs(mine.mean() - theory_s) < half_width
         assert half_width < 0.25 * theory_s
 

@@ -93,7 +93,7 @@ def test_one_small_class_that_misses_is_a_miss_however_good_the_whole_looks() ->
         Scenario.from_dict(data | {"slo": {"default": {"ttft_s": 1}, "classes": {"batch": {"e2e_s": 0.01}}}})
     )
     assert result.summary["slo_attainment"]["frac"] > 0.99
-    assert "batch fares worst: 0 % of 2 requests" in headline(result.summary)
+    assert "batch fares worst: 0% of 2 requests" in headline(result.summary)
 
 
 def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless() -> None:

@@ -59,7 +59,7 @@ def test_whoever_did_not_finish_is_a_miss() -> None:
 
 
 def test_the_denominator_is_who_arrived_and_the_others_stand_beside_it() -> None:
-    """Dividing by completed requests only would report 100 % for a cluster that turned half of them away."""
+    """Dividing by completed requests only would report 100% for a cluster that turned half of them away."""
     columns = requests(["finished", "finished", "rejected", "unfinished"], ttft_s=[0.1, 0.1, np.nan, np.nan])
     result = attained(columns, ttft_s=1)
     assert (result["frac"], result["denominator"]) == (0.5, "arrived in the window")

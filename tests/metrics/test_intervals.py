@@ -38,13 +38,13 @@ def test_batches_are_of_nearly_equal_size_and_keep_every_value() -> None:
 
 
 def test_the_error_of_a_mean_is_that_of_the_textbook_where_batches_have_nothing_in_common() -> None:
-    signs = np.array([1, -1] * 4)  # neighbours are opposites, so no correction
+    signs = np.array([1, -1] * 4)  # neighbors are opposites, so no correction
     result = Batches.of(np.repeat(signs, 8).astype(np.float64))
     assert result is not None
     assert result.error == pytest.approx(math.sqrt(8 / 7 / 8))
 
 
-def test_the_error_is_wider_by_what_neighbouring_batches_have_in_common() -> None:
+def test_the_error_is_wider_by_what_neighboring_batches_have_in_common() -> None:
     signs = np.array([1, 1, 1, 1, -1, -1, -1, -1])  # their correlation is (3 - 1 + 3) / 8
     result = Batches.of(np.repeat(signs, 8).astype(np.float64))
     assert result is not None

@@ -1,4 +1,4 @@
-"""The series of a pool: its replicas put together, neighbouring intervals too where they are many."""
+"""The series of a pool: its replicas put together, neighboring intervals too where they are many."""
 
 import numpy as np
 import pytest

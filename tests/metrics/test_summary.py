@@ -28,7 +28,7 @@ def three_requests() -> tuple[list[Life], Teller]:
     return lives, teller
 
 
-def summarised(**changes: Any) -> dict[str, Any]:
+def summarized(**changes: Any) -> dict[str, Any]:
     lives, teller = three_requests()
     run = tables(lives, [teller])
     return Results.from_run(run, run_facts(run, **changes), "").summary
@@ -51,7 +51,7 @@ def steady(
 
 
 def test_counts_and_rates_are_those_worked_by_hand() -> None:
-    result = summarised(end_s=5.0)
+    result = summarized(end_s=5.0)
     ends = {"start_s": 0.0, "end_s": 4.0, "duration_s": 4.0, "ends_with": "last arrival"}
     assert result["window"] == ends | {"settled": None}
     assert result["requests"] == {
@@ -75,7 +75,7 @@ def test_counts_and_rates_are_those_worked_by_hand() -> None:
 
 
 def test_latencies_are_those_worked_by_hand() -> None:
-    result = summarised()
+    result = summarized()
     assert (result["ttft_s"]["n"], result["ttft_s"]["p50"], result["ttft_s"]["max"]) == (2, 1.0, 1.0)
     assert (result["tpot_s"]["mean"], result["tpot_s"]["max"]) == (1.5, 2.0)
     assert (result["itl_s"]["n"], result["itl_s"]["mean"]) == (3, pytest.approx(4 / 3))
@@ -85,7 +85,7 @@ def test_latencies_are_those_worked_by_hand() -> None:
 
 
 def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
-    result = summarised(slo={"ttft_s": 1.0, "tpot_s": 1.5})
+    result = summarized(slo={"ttft_s": 1.0, "tpot_s": 1.5})
     attained = result["slo_attainment"]
     assert (attained["frac"], attained["of_admitted_frac"], attained["n_met"]) == (1 / 3, 0.5, 1)
     assert attained["low_frac"] is None  # too few for an interval
@@ -95,18 +95,18 @@ def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
 
 
 def test_without_slo_there_is_neither_attainment_nor_goodput() -> None:
-    result = summarised()
+    result = summarized()
     assert (result["slo"], result["slo_attainment"], result["goodput"]) == ({}, None, None)
 
 
 def test_kv_is_that_of_all_replicas_and_the_peak_that_of_the_fullest() -> None:
     pools = (pool_facts("a", 2, n_blocks=100), pool_facts("b", 1, n_blocks=200, block_size=32))
-    result = summarised(pools=pools, peak_kv_blocks=(10, 90, 100))
+    result = summarized(pools=pools, peak_kv_blocks=(10, 90, 100))
     assert result["kv"] == {"blocks": 400, "tokens": 200 * 16 + 200 * 32, "peak_blocks": 100, "peak_frac": 0.9}
 
 
 def test_the_run_is_identified() -> None:
-    result = summarised()
+    result = summarized()
     assert (result["schema"], result["name"], result["seed"], result["digest"]) == (
         "simserve/1",
         "story",
@@ -189,7 +189,7 @@ def test_the_engines_own_warnings_and_notes_are_kept() -> None:
 
 
 def test_a_warm_up_that_leaves_nothing_is_said_so_and_gives_nulls() -> None:
-    result = summarised(measure={"warmup_s": 99.0}, slo={"ttft_s": 1.0})
+    result = summarized(measure={"warmup_s": 99.0}, slo={"ttft_s": 1.0})
     assert result["requests"]["arrived"] == 0
     assert (result["requests_per_s"], result["mfu"], result["ttft_s"]["p50"]) == (None, None, None)
     assert (result["slo_attainment"]["frac"], result["goodput"]["per_s"]) == (None, None)
@@ -230,12 +230,12 @@ def test_no_number_is_nan() -> None:
             return [number for member in value.values() for number in numbers(member)]
         return [value] if isinstance(value, float) else []
 
-    for result in (summarised(), summarised(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
+    for result in (summarized(), summarized(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
         assert np.isfinite(numbers(result)).all()
 
 
 def test_what_arrived_in_the_warm_up_is_in_no_rate_but_is_served() -> None:
-    result = summarised(measure={"warmup_s": 1.0})  # request 0 came before and finishes at 3 s
+    result = summarized(measure={"warmup_s": 1.0})  # request 0 came before and finishes at 3 s
     assert result["window"]["duration_s"] == 3.0
     assert result["offered_per_s"] == pytest.approx(2 / 3)
     assert result["requests_per_s"] == pytest.approx(1 / 3)

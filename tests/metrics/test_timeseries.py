@@ -1,4 +1,4 @@
-"""Time series and utilisation."""
+"""Time series and utilization."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import span_ends
 from simserve.metrics.timeseries import MOST_INTERVALS, TimeSeries, interval_edges, time_series
-from simserve.metrics.utilisation import utilisation
+from simserve.metrics.utilization import utilization
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
@@ -54,18 +54,18 @@ def test_every_column_is_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> 
     assert grid(result, "mbu") == [[pytest.approx((2 * 7 + 82 * 11) / 2000), 0.0]]
 
 
-def test_the_window_has_its_own_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_has_its_own_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
     result = series(run, facts, (0.5, 1.5))
-    use = utilisation(result.window_work, 1.0, facts).whole
+    use = utilization(result.window_work, 1.0, facts).whole
     assert use.busy_frac == pytest.approx(0.5)
     assert use.mfu == pytest.approx((1 * 2 + 41 * 3 + 5) / 1000)
     assert use.mbu == pytest.approx((7 + 42 * 11) / 2000)
 
 
-def test_a_window_without_length_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_without_length_has_no_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    assert np.isnan(utilisation(series(run, facts).window_work, np.nan, facts).whole.mfu)
+    assert np.isnan(utilization(series(run, facts).window_work, np.nan, facts).whole.mfu)
 
 
 def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +170,6 @@ def test_contexts_grow_within_a_stretch() -> None:
     teller.row(1 * S, n=3, kv_tokens=10)
     run = tables(lives, [teller])
     facts = run_facts(run)
-    use = utilisation(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
+    use = utilization(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
     assert use.mfu == pytest.approx((33 * 3 + 3 * 2 + 3 * 5) / 1000 / 3)
     assert use.mbu == pytest.approx((3 * 7 + (33 + 3) * 11) / 2000 / 3)

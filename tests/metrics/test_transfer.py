@@ -8,7 +8,7 @@ import pytest
 
 from simserve.metrics.results import Results, load_results
 from simserve.metrics.transfer import transfer
-from simserve.metrics.utilisation import Shares, Utilisation
+from simserve.metrics.utilization import Shares, Utilization
 from simserve.metrics.window import Window
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
@@ -25,9 +25,9 @@ def facts(link: LinkFacts | None = LINK) -> RunFacts:
     return replace(run_facts(run, end_s=20.0), link=link, replica_pool=(0,) * 5, peak_kv_blocks=(10,) * 5)
 
 
-def use(busy_frac: float = 0.5) -> Utilisation:
+def use(busy_frac: float = 0.5) -> Utilization:
     shares = Shares(busy_frac, 0.1, 0.1)
-    return Utilisation(shares, (shares,))
+    return Utilization(shares, (shares,))
 
 
 def handed(queue_s: float, room_s: float, link_s: float) -> Columns:

@@ -11,7 +11,7 @@ LATENCY = {"n": 100, "mean": 0.2, "std": 0.1, "p50": 0.1, "p90": 0.2, "p95": 0.3
 
 
 def run_answer(name: str = "chat", **changes: Any) -> ResultFolder:
-    """Two replicas of two GPUs at 3 dollars: 12 requests/s offered, 99.9 % good, prompts of 300 and answers of 100."""
+    """Two replicas of two GPUs at 3 dollars: 12 requests/s offered, 99.9% good, prompts of 300 and answers of 100."""
     answer: dict[str, Any] = {
         "schema": "simserve/1",
         "name": name,

@@ -15,7 +15,7 @@ def part(key: str, label: str, unit: str, before: float | None, now: float | Non
 
 
 def result(**changes: Any) -> dict[str, Any]:
-    """A check that lost 6.2 %, as `simserve check --json` prints it."""
+    """A check that lost 6.2%, as `simserve check --json` prints it."""
     at = {"offered_per_s": 12.5, "attained_frac": 0.993, "by_slo": {"ttft_s": 0.998, "tpot_s": 0.993}}
     loss = {"frac": 0.062, "low_frac": 0.051, "high_frac": 0.073, "confidence": 0.95, "is_paired": True}
     content: dict[str, Any] = {
@@ -44,9 +44,9 @@ def result(**changes: Any) -> dict[str, Any]:
 
 def test_it_says_how_much_is_lost_which_slo_fails_and_where_the_time_went() -> None:
     assert sentence(result()) == (
-        "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2 % less (5.1 % to 7.3 %), over the tolerance of "
-        "2 % beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
-        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11 %) and queueing 24.0 ms → 31.0 ms (+29 %). "
+        "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1% to 7.3%), over the tolerance of "
+        "2% beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
+        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11%) and queueing 24.0 ms → 31.0 ms (+29%). "
         'The scenario differs in cluster.router: "a|b", now nothing; simserve was 0.1.0 then and is 0.2.0 now.'
     )
 
@@ -61,10 +61,10 @@ def test_without_a_change_of_the_scenario_it_was_simserve() -> None:
     ("state", "frac", "progress"),
     [
         ("unchanged", 0.0, "passes: p99 goodput is 12.1 requests/s against 12.9, nothing has changed."),
-        ("same", 0.001, "0.1 % less (5.1 % to 7.3 %), no more than chance."),
-        ("better", -0.03, "3 % more (-7.3 % to -5.1 %)."),
-        ("within tolerance", 0.011, "1.1 % less (5.1 % to 7.3 %), within the tolerance of 2 %."),
-        ("unclear", 0.03, "which may be chance or over the tolerance of 2 %. Held"),
+        ("same", 0.001, "0.1% less (5.1% to 7.3%), no more than chance."),
+        ("better", -0.03, "3% more (-7.3% to -5.1%)."),
+        ("within tolerance", 0.011, "1.1% less (5.1% to 7.3%), within the tolerance of 2%."),
+        ("unclear", 0.03, "which may be chance or over the tolerance of 2%. Held"),
     ],
 )
 def test_each_state_has_its_words(state: str, frac: float, progress: str) -> None:
@@ -74,7 +74,7 @@ def test_each_state_has_its_words(state: str, frac: float, progress: str) -> Non
 
 def test_an_unclear_answer_says_what_it_could_have_found() -> None:
     progress = sentence(result(state="unclear", passes=True))
-    assert "With so many, a loss is found from 4.3 % on: make the runs longer to know more." in progress
+    assert "With so many, a loss is found from 4.3% on: make the runs longer to know more." in progress
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_what_was_not_there_before_is_named_first() -> None:
         part("lost_frac", "requests without a full answer", "frac", 0.0, 0.14),
     ]
     assert why(result(parts=parts)) == (
-        "At 12.5 requests/s: requests without a full answer 0 % → 14.0 % and queueing 20.0 ms → 10.0 ms (-50 %)."
+        "At 12.5 requests/s: requests without a full answer 0% → 14.0% and queueing 20.0 ms → 10.0 ms (-50%)."
     )
 
 
 def test_markdown_escapes_what_would_break_it() -> None:
     progress = markdown(result(scenario={"name": "a|b_<i>", "digest": "0", "seed": 0}))
     assert progress.startswith("### simserve check: a\\|b\\_\\<i\\> fails\n")
-    assert "| mean queueing | 24.0 ms | 31.0 ms | +29 % |\n" in progress
-    assert "| p99 goodput, requests/s | 12.9 | 12.1 | -6.2 % |\n" in progress
+    assert "| mean queueing | 24.0 ms | 31.0 ms | +29% |\n" in progress
+    assert "| p99 goodput, requests/s | 12.9 | 12.1 | -6.2% |\n" in progress
     assert progress.endswith('- `cluster.router`: "a\\|b" → nothing\n')
 
 

@@ -32,15 +32,15 @@ def test_durations_are_milliseconds_below_a_second_and_seconds_above(value_s: fl
 @pytest.mark.parametrize(
     ("frac", "text"),
     [
-        (1.0, "100 %"),
-        (1.0000000002, "100 %"),
-        (0.9999998, ">99.9999 %"),
-        (0.0000002, "<0.0001 %"),
-        (0.0, "0 %"),
-        (0.962, "96.2 %"),
-        (0.9999, "99.99 %"),
-        (0.99996, "99.996 %"),
-        (0.0004, "0.04 %"),
+        (1.0, "100%"),
+        (1.0000000002, "100%"),
+        (0.9999998, ">99.9999%"),
+        (0.0000002, "<0.0001%"),
+        (0.0, "0%"),
+        (0.962, "96.2%"),
+        (0.9999, "99.99%"),
+        (0.99996, "99.996%"),
+        (0.0004, "0.04%"),
         (None, "–"),
     ],
 )
@@ -56,7 +56,7 @@ def test_rates_have_three_figures(amount: float | None, text: str) -> None:
 
 
 def test_a_range_of_shares_names_the_unit_once() -> None:
-    assert formats.interval(0.951, 0.972) == "95.1–97.2 %"
+    assert formats.interval(0.951, 0.972) == "95.1–97.2%"
     assert formats.interval(None, 0.9) == "–"
 
 

@@ -38,25 +38,25 @@ def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
         )
     )
     assert sentence == (
-        "Meets the SLO: 99.6 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 99.4–99.8 %), "
-        "a goodput of 19.5 requests/s on 2 GPUs; expect little room for more load, as the p99 TTFT takes 90 % of its "
+        "Meets the SLO: 99.6% of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95% interval 99.4–99.8%), "
+        "a goodput of 19.5 requests/s on 2 GPUs; expect little room for more load, as the p99 TTFT takes 90% of its "
         "limit."
     )
 
 
 def test_an_interval_across_the_goal_is_no_answer() -> None:
     sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
-    assert sentence.startswith("On the edge of the SLO: 99.1 % of 12,000 requests had ")
-    assert "too close to 99 % to tell from this run; make it longer" in sentence
+    assert sentence.startswith("On the edge of the SLO: 99.1% of 12,000 requests had ")
+    assert "too close to 99% to tell from this run; make it longer" in sentence
 
 
 def test_a_few_requests_that_all_met_it_are_no_answer_but_a_miss_shows_soon() -> None:
     a_few = REQUESTS | {"arrived": 12, "finished": 12}
     sentence = headline(summary(requests=a_few, slo_attainment={"frac": 1.0}))
     assert sentence.startswith(
-        "Too few requests to tell: 100 % of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer"
+        "Too few requests to tell: 100% of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer"
     )
-    assert headline(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0 % of")
+    assert headline(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0% of")
 
 
 def test_whole_answers_are_blamed_for_a_late_first_token() -> None:
@@ -72,8 +72,8 @@ def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
         summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 2.1))
     )
     assert sentence == (
-        "Misses the SLO: only 93.0 % of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95 % interval 92.0–94.0 "
-        "%), where 99 % should; TTFT fails most (p99 2.31 s against 500 ms), mostly time in the queue: add replicas, "
+        "Misses the SLO: only 93.0% of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95% interval 92.0–94.0 "
+        "%), where 99% should; TTFT fails most (p99 2.31 s against 500 ms), mostly time in the queue: add replicas, "
         "lower the rate or smooth the bursts."
     )
 
@@ -90,7 +90,7 @@ def test_slow_decoding_is_told_from_preemption() -> None:
     missed = {"requests": REQUESTS, "slo_attainment": attained(0.9, 0.89, 0.91, ttft_s=0.99, tpot_s=0.9)}
     assert "decode steps are long: lower max_num_batched_tokens" in headline(summary(**missed))
     preempted = {"n": 900, "requests_frac": 0.075}
-    assert "7.5 % of requests preempted for want of KV" in headline(summary(**missed, preemptions=preempted))
+    assert "7.5% of requests preempted for want of KV" in headline(summary(**missed, preemptions=preempted))
 
 
 def test_requests_without_an_answer_are_blamed_first() -> None:
@@ -119,7 +119,7 @@ def test_where_clients_ask_again_attempts_are_counted_and_what_came_of_them_in_t
     again = {"attempts_per_request": 1.5, "requests": 8000, "succeeded_frac": 0.9}
     sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.91, 0.9, 0.92), retries=again))
     assert "of 12,000 attempts had" in sentence
-    assert sentence.endswith("; after retries, 90.0 % of 8,000 requests were answered in the end.")
+    assert sentence.endswith("; after retries, 90.0% of 8,000 requests were answered in the end.")
 
 
 def test_a_queue_at_some_replicas_alone_is_blamed_on_the_routing() -> None:
@@ -241,7 +241,7 @@ def test_the_terminal_table_names_its_columns_and_ends_in_the_goals() -> None:
 def test_where_a_percentile_lies_stands_below_it() -> None:
     ends = {"mean": [0.1, 0.2], "p50": [0.0801, 0.0842], "p90": [0.079, 1.234], "p95": [1.9, None], "p99": None}
     table = terminal_table(summary(ttft_s=percentiles(0.082, 2.31) | {"intervals": ends | {"p99.9": None}}))
-    assert table[2] == ("95 %", "80.1–84.2 ms", "0.079–1.23 s", "≥ 1.90 s", "–", "–")
+    assert table[2] == ("95%", "80.1–84.2 ms", "0.079–1.23 s", "≥ 1.90 s", "–", "–")
     assert table[3][0] == "TPOT"
 
 
@@ -251,7 +251,7 @@ def test_below_the_table_stands_what_its_marks_mean() -> None:
     assert how_sure(SummaryReader(summary(requests=REQUESTS))) == ""
     known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
     assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))).startswith(
-        "95 %: where the value of endless runs"
+        "95%: where the value of endless runs"
     )
 
 
@@ -280,7 +280,7 @@ def far_below(highest_s: float) -> dict[str, Any]:
 
 
 def test_a_run_in_which_nobody_came_near_a_limit_meets_it_however_few_its_independent_requests() -> None:
-    assert headline(far_below(0.25)).startswith("Meets the SLO: 100 % of 12,000 requests")
+    assert headline(far_below(0.25)).startswith("Meets the SLO: 100% of 12,000 requests")
     assert "even the highest TPOT takes less than half" in headline(far_below(0.01))
     assert headline(far_below(0.26)).startswith("On the edge of the SLO")
 
@@ -301,12 +301,12 @@ WITH_REPLICATIONS = {
 def test_over_replications_means_and_their_intervals_are_told() -> None:
     one_run = {"requests": REQUESTS, "slo_attainment": attained(0.999, 0.998, 1.0, ttft_s=0.97)}
     result = summary(**one_run, replications=WITH_REPLICATIONS)
-    assert headline(result).startswith("Misses the SLO: only 97.0 % of 48,000 requests in 4 runs had ")
-    assert "(95 % interval 96.0–98.0 %)" in headline(result)
+    assert headline(result).startswith("Misses the SLO: only 97.0% of 48,000 requests in 4 runs had ")
+    assert "(95% interval 96.0–98.0%)" in headline(result)
     table = terminal_table(result)
     assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
     assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
-    assert how_sure(SummaryReader(result)).startswith("Means over 4 runs (seeds 3 to 6); 95 %: ")
+    assert how_sure(SummaryReader(result)).startswith("Means over 4 runs (seeds 3 to 6); 95%: ")
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ def test_the_slo_is_drawn_where_it_is_and_says_how_many_are_within(results: Resu
     chart = figures(render(results))["ttft"]["layout"]
     assert [shape["x0"] for shape in chart["shapes"]] == [0.5]
     within = (results.columns["requests"]["ttft_s"][results.columns["requests"]["in_window"]] <= 0.5).mean()
-    assert f"SLO 500 ms</b><br>{within * 100:.1f} % within" in chart["annotations"][0]["text"]
+    assert f"SLO 500 ms</b><br>{within * 100:.1f}% within" in chart["annotations"][0]["text"]
     assert chart["annotations"][0]["x"] == pytest.approx(np.log10(0.5))
 
 

@@ -1,4 +1,4 @@
-"""The page and the terminal name what the slowest 1 % waited for, and what would help, by hand."""
+"""The page and the terminal name what the slowest 1% waited for, and what would help, by hand."""
 
 import re
 from typing import Any
@@ -34,7 +34,7 @@ def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:
 
 def test_the_sentence_names_the_constraint_the_time_and_a_remedy() -> None:
     assert why_slow(reader(time_split=split(ttft_s=QUEUED)), "ttft_s") == (
-        "The slowest 1 % by TTFT (40 requests, from 2.00 s) spent 1.50 s of 2.00 s queueing for a seat, "
+        "The slowest 1% by TTFT (40 requests, from 2.00 s) spent 1.50 s of 2.00 s queueing for a seat, "
         "against 20.0 ms for all: raise max_num_seqs as far as KV and TPOT allow."
     )
 
@@ -51,7 +51,7 @@ def test_every_part_makes_a_whole_sentence(binds: str, latency: str) -> None:
     text = why_slow(reader(time_split=split(**{latency: of(binds, {binds: 1.0}, {binds: 0.1})})), latency)
     assert text is not None
     assert re.fullmatch(
-        r"The slowest 1 % by \S+ \(.*\) spent 1\.00 s of 1\.00 s.*, against 100 ms for all: [^{}]+\.", text
+        r"The slowest 1% by \S+ \(.*\) spent 1\.00 s of 1\.00 s.*, against 100 ms for all: [^{}]+\.", text
     )
 
 
@@ -72,9 +72,9 @@ def test_the_terminal_hears_of_the_goal_that_is_missed_most_and_only_when_one_is
         line = reader(requests=requests, time_split=slow, slo_attainment=attained | {"by_slo": by_slo})
         return terminal_sentence(line) or ""
 
-    assert text(0.9, 0.9, 0.95).startswith("The slowest 1 % by TTFT")
-    assert text(0.9, 0.95, 0.9).startswith("The slowest 1 % by TPOT")
-    assert text(0.9905, 0.999, 0.9905).startswith("The slowest 1 % by TPOT")  # 0.9895 to 0.9915: close to 0.99
+    assert text(0.9, 0.9, 0.95).startswith("The slowest 1% by TTFT")
+    assert text(0.9, 0.95, 0.9).startswith("The slowest 1% by TPOT")
+    assert text(0.9905, 0.999, 0.9905).startswith("The slowest 1% by TPOT")  # 0.9895 to 0.9915: close to 0.99
     assert text(0.999, 0.999, 1.0) == ""
 
 

@@ -67,7 +67,7 @@ def test_errors_are_those_of_the_points() -> None:
     read = body(page(point(predicted_ttft_s=0.13), point(predicted_ttft_s=0.09)))
     row = read[read.index("Time to first token</small>") :]
     row = row[: row.index("</tr>")]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["2", "20.0 %", "20.0 %", "28.0 %", "+10.0%"]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["2", "20.0%", "20.0%", "28.0%", "+10.0%"]
     assert "Predicted against measured, 2 runs" in read
     assert "Predicted by the shipped constants." in read
 

@@ -176,6 +176,6 @@ def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: Message
         ("draft_tensor_parallel_size", "a draft model is divided as its target is"),
     ],
 )
-def test_names_of_neighbours_are_told(messages_of: MessagesOf, small: str, key: str, remedy: str) -> None:
+def test_names_of_neighbors_are_told(messages_of: MessagesOf, small: str, key: str, remedy: str) -> None:
     how = NGRAM.replace("}", f", {key}: 1}}")
     assert any(remedy in each for each in messages_of(with_it(small, how)))

@@ -24,7 +24,7 @@ def with_model(text: str, model: str, more: str = "") -> str:
     return text.replace("model: llama-3.1-8b\n", f"model: {model}\n{more}")
 
 
-def test_a_quantised_checkpoint_says_what_its_weights_are_stored_in(load: Load, small: str, tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_says_what_its_weights_are_stored_in(load: Load, small: str, tmp_path: Path) -> None:
     scenario = load(with_model(small, config(tmp_path / "small-fp8", quantization_config=BLOCKS)))
     assert scenario.weight_dtype == "fp8_block"
     assert scenario.origins["weight_dtype"] == "model small-fp8"
@@ -35,8 +35,8 @@ def test_a_quantised_checkpoint_says_what_its_weights_are_stored_in(load: Load, 
 def test_a_checkpoint_in_16_bits_leaves_the_default(load: Load, small: str, tmp_path: Path) -> None:
     scenario = load(with_model(small, config(tmp_path / "small")))
     assert (scenario.weight_dtype, scenario.origins["weight_dtype"]) == ("bf16", "default")
-    quantised_on_load = load(with_model(small, config(tmp_path / "small"), "weight_dtype: fp8\n"))
-    assert quantised_on_load.weight_dtype == "fp8"
+    quantized_on_load = load(with_model(small, config(tmp_path / "small"), "weight_dtype: fp8\n"))
+    assert quantized_on_load.weight_dtype == "fp8"
 
 
 def test_another_dtype_than_the_checkpoints_is_a_mistake(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_fp8_stands_for_fp8_in_blocks_too(load: Load, small: str, tmp_path: Path
 
 def test_all_pools_have_weights_of_one_dtype(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     fp8, int4 = (
-        config(tmp_path / name, quantization_config=quantised) for name, quantised in (("fp8", BLOCKS), ("awq", INT4))
+        config(tmp_path / name, quantization_config=quantized) for name, quantized in (("fp8", BLOCKS), ("awq", INT4))
     )
     pools = f"cluster:\n  pools:\n    - {{name: a, model: {fp8}}}\n    - {{name: b, model: {int4}}}\n"
     assert messages_of(small + pools) == [

@@ -1,4 +1,4 @@
-"""95 % intervals hold what is true in about 95 of 100 runs: M/M/1, whose answers are known.
+"""95% intervals hold what is true in about 95 of 100 runs: M/M/1, whose answers are known.
 
 The full experiment, 1,000 runs a row, is `python benchmarks/coverage.py`; its tables are in docs/statistics.md.
 """
@@ -66,7 +66,7 @@ def held_share(result: list[dict[str, tuple[bool, bool]]]) -> dict[str, float]:
 
 
 def test_intervals_within_a_run_hold_the_truth_in_95_of_100_runs() -> None:
-    """Of 400 runs 95 % are 380; a right interval is below 92 or above 98 % in one of 200 such experiments."""
+    """Of 400 runs 95% are 380; a right interval is below 92 or above 98% in one of 200 such experiments."""
     for load, n in ((0.5, 10_000), (0.7, 10_000)):
         runs = [experiment.m_m_1(load, n, np.random.default_rng([4, i, n])) for i in range(400)]
         result = held_share([experiment.within_a_run(load, run) for run in runs])
@@ -77,7 +77,7 @@ def test_intervals_within_a_run_hold_the_truth_in_95_of_100_runs() -> None:
 
 
 def test_a_run_too_short_for_its_load_says_so_and_still_does_not_overclaim_its_slo() -> None:
-    """At 90 % load 2,000 requests tell as much as a dozen: naive intervals hold a 99 % SLO in one run of eight."""
+    """At 90% load 2,000 requests tell as much as a dozen: naive intervals hold a 99% SLO in one run of eight."""
     runs = [experiment.m_m_1(0.9, 2000, np.random.default_rng([5, i])) for i in range(300)]
     result = [experiment.within_a_run(0.9, run) for run in runs]
     share = held_share(result)

@@ -10,7 +10,7 @@ from simserve.tables.columns import Floats
 
 
 def test_three_values_have_the_interval_of_the_textbook() -> None:
-    result = mean_of([1.0, 2.0, 3.0])  # t(2) at 97.5 % is 4.3027; the standard error is 1 / sqrt(3)
+    result = mean_of([1.0, 2.0, 3.0])  # t(2) at 97.5% is 4.3027; the standard error is 1 / sqrt(3)
     assert result.value == 2.0
     assert result.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
     assert result.low == pytest.approx(4.0 - result.high)
@@ -44,7 +44,7 @@ def test_leaving_out_blocks_tells_the_error_of_a_mean_of_independent_values() ->
     assert error == pytest.approx(1 / math.sqrt(len(values)), rel=0.5)
 
 
-def test_it_is_wider_where_neighbours_hang_together() -> None:
+def test_it_is_wider_where_neighbors_hang_together() -> None:
     independent = np.random.default_rng(2).normal(0.0, 1.0, 400)
     alike = np.repeat(independent, 100)  # runs of a hundred equal outcomes tell no more than one each
     blocks = blocks_of(len(alike))

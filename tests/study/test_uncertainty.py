@@ -44,8 +44,8 @@ def test_a_percentile_lies_between_its_ends_and_every_replay_counts() -> None:
     assert result["slo_probability"] == 6 / 7  # all five met it
     text = prediction(result["summary"])
     assert text is not None
-    assert text.startswith("As far as step costs are known (5 replays), 90 % prediction: p99 TTFT ")
-    assert "met with a probability of 86 %" in text
+    assert text.startswith("As far as step costs are known (5 replays), 90% prediction: p99 TTFT ")
+    assert "met with a probability of 86%" in text
 
 
 def test_the_same_scenario_has_the_same_prediction() -> None:

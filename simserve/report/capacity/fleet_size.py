@@ -47,7 +47,7 @@ def _certainty(result: Mapping[str, Any]) -> str:
     within = " within the one run that every seed gives" if answer["n_seeds"] == 1 else ""
     if number(answer["low_frac"]) is None:
         return f"no interval{within}"
-    return f"{result['confidence'] * 100:.0f} % interval {_interval(answer)}{within}"
+    return f"{result['confidence'] * 100:.0f}% interval {_interval(answer)}{within}"
 
 
 def _share(point: Mapping[str, Any]) -> str:

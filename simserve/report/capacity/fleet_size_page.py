@@ -22,7 +22,7 @@ def render(result: Facts) -> str:
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
     figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
-    note = "Share of requests that met every SLO, with its 95 % interval."
+    note = "Share of requests that met every SLO, with its 95% interval."
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "Attainment against replicas", note, keys, "")
     head, *rows = table_rows(result)
@@ -45,7 +45,7 @@ def _headline(result: Facts) -> Headline:
     title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
     state = "met" if is_sure(result) else "edge"
     point = next(each for each in result["points"] if each["replicas"] == answer["replicas"])
-    sure = f"95 % CI {interval(answer['low_frac'], answer['high_frac'])}"
+    sure = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
     tiles = [
         tile("SLO attainment", share(point["attained_frac"]), [prose(sure)]),
         tile(

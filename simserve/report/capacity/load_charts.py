@@ -137,7 +137,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
     shapes, labels = _answer_mark(loads)
     shapes.append(_level(goal_frac, "$c2"))
-    said_goal = f"<b>goal {goal_frac * 100:.4g} %</b>"
+    said_goal = f"<b>goal {goal_frac * 100:.4g}%</b>"
     labels.append(
         _label(0.01, goal_frac, said_goal, "$c2", y_axis) | {"xref": "paper", "xanchor": "left", "yanchor": "top"}
     )
@@ -173,13 +173,13 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
 
 
-def _level(at: float, colour: str) -> dict[str, Any]:
+def _level(at: float, color: str) -> dict[str, Any]:
     """A dashed line across."""
     line: dict[str, Any] = {"type": "line", "y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
-    return line | {"line": {"color": colour, "width": 1.75, "dash": "5px,4px"}}
+    return line | {"line": {"color": color, "width": 1.75, "dash": "5px,4px"}}
 
 
-def _label(x: float, y: float, sentence: str, colour: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
+def _label(x: float, y: float, sentence: str, color: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
     at = math.log10(y) if y_axis.get("type") == "log" else y
     label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": sentence}
-    return label | {"font": {"color": colour, "size": 13}}
+    return label | {"font": {"color": color, "size": 13}}

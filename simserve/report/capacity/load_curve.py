@@ -82,11 +82,11 @@ def _holds(each: Mapping[str, Any], unit: LoadUnit) -> str:
 
 
 def room(each: Mapping[str, Any]) -> str:
-    """`+6.3 %`: how much further than the whole."""
+    """`+6.3%`: how much further than the whole."""
     frac = each["room_frac"]
     if abs(frac) < LITTLE:
         return "hardly further"
-    return f"{frac * 100:+.2g} %" if frac < 1 else f"{1 + frac:.2g} times as far"
+    return f"{frac * 100:+.2g}%" if frac < 1 else f"{1 + frac:.2g} times as far"
 
 
 def turning(result: Mapping[str, Any]) -> list[str]:

@@ -29,9 +29,9 @@ def level(result: Mapping[str, Any]) -> str:
 
 
 def wanted(result: Mapping[str, Any]) -> str:
-    """`99 % of requests have TTFT ≤ 500 ms`."""
+    """`99% of requests have TTFT ≤ 500 ms`."""
     terms = "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
-    return f"{result['goal_frac'] * 100:.4g} % of requests have {terms}"
+    return f"{result['goal_frac'] * 100:.4g}% of requests have {terms}"
 
 
 def gpus(answer: Mapping[str, Any]) -> str:
@@ -46,10 +46,10 @@ def between(ends: Mapping[str, Any], text: Callable[[float], str]) -> str:
 
 
 def certainty(answer: Mapping[str, Any], ends: str) -> str:
-    """`95 % interval 13.2 to 13.6, 8 seeds`; without an interval where every seed gives the same run."""
+    """`95% interval 13.2 to 13.6, 8 seeds`; without an interval where every seed gives the same run."""
     if answer["n_seeds"] == 1:
         return "one run, as every seed gives the same; no interval"
-    return f"{answer['confidence'] * 100:.0f} % interval {ends}, {answer['n_seeds']} seeds"
+    return f"{answer['confidence'] * 100:.0f}% interval {ends}, {answer['n_seeds']} seeds"
 
 
 def per_each(answer: Mapping[str, Any]) -> str:
@@ -76,7 +76,7 @@ def imprecise(result: Mapping[str, Any]) -> str:
     if has_sampling_noise and number(at["low"]) is None:
         text += " How far chance may have moved it is not known: too few seeds tell where queues begin to grow."
     elif has_sampling_noise and not answer["is_precise"]:
-        requested = f"{answer['precision_frac'] * 100:.3g} %"
+        requested = f"{answer['precision_frac'] * 100:.3g}%"
         text += f" The interval is wider than the {requested} asked for, with as many seeds as are tried: "
         text += "make the runs longer."
     if not answer["n_enough"]:

@@ -123,13 +123,13 @@ def _curves(result: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str
         ("dash k1", "p50"),
         ("dash k2", "SLO"),
         ("dot k3", "knee"),
-        ("band k0", "answer, 95 %"),
+        ("band k0", "answer, 95%"),
     ]
     cards = "".join(
         card(name, figures, f"{SHORT[name]} against load", _latency_note(result, name, unit), keys, "No run had any.")
         for name in _latencies(result)
     )
-    note = "Share of requests that met every SLO, with its 95 % interval. The answer is where it crosses the goal."
+    note = "Share of requests that met every SLO, with its 95% interval. The answer is where it crosses the goal."
     crossing = card(
         "attainment", figures, "Attainment against load", note, [("k1", "attained"), ("dash k2", "goal")], ""
     )

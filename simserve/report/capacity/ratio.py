@@ -28,9 +28,9 @@ def replicas(split: Mapping[str, Any]) -> str:
 
 
 def against(split: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """`-19 %`: how much less than the best."""
+    """`-19%`: how much less than the best."""
     change = split["offered_per_s"]["value"] / best["offered_per_s"]["value"] - 1
-    return f"{change * 100:+.0f} %" if round(change * 100) else "alike"
+    return f"{change * 100:+.0f}%" if round(change * 100) else "alike"
 
 
 def _others(result: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ Facts = Mapping[str, Any]
 def render(result: Facts) -> str:
     """The page as HTML, from what `simserve capacity --ratio --json` prints."""
     figures = {"splits": _chart(result)}
-    note = "The highest rate that holds, by replicas of prefill : decode, with its 95 % interval; the best is filled."
+    note = "The highest rate that holds, by replicas of prefill : decode, with its 95% interval; the best is filled."
     keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs, each doing both")] if result["together"] else [])]
     head, *rows = table_rows(result)
     body = table([head[0].capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows])
@@ -40,7 +40,7 @@ def _headline(result: Facts) -> Headline:
     title = f"{answer['split']}, {REQUESTS_PER_S.format(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
     tiles = [
         tile("Best split", answer["split"], [prose(replicas(answer))]),
-        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95 % CI {REQUESTS_PER_S.interval(at)}")]),
+        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
         tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", []),
     ]
     for key, label in (("per_usd", "Per dollar"), ("per_kwh", "Per kWh")):
@@ -56,7 +56,7 @@ def _headline(result: Facts) -> Headline:
 
 
 def _chart(result: Facts) -> Figure:
-    """A mark a split; the best is filled and larger, so that colour alone does not tell it."""
+    """A mark a split; the best is filled and larger, so that color alone does not tell it."""
     splits: Sequence[Facts] = result["splits"]
     answer, both = result["answer"], result["together"]
     best = [answer is not None and each["split"] == answer["split"] for each in splits]

@@ -26,7 +26,7 @@ VERDICTS = {
     "unclear": ("$soft", "circle-open"),
     "same": ("$soft", "line-ns-open"),
 }
-"""Colour and mark of each verdict: colour alone never tells it."""
+"""Color and mark of each verdict: color alone never tells it."""
 
 ONE_RUN = (
     "One run each has no interval: chance may have made any of these differences. Compare scenarios for intervals."
@@ -52,7 +52,7 @@ def render(result: Facts) -> str:
 def _note() -> str:
     return (
         "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
-        "Bars: 95 % interval, as a share of A."
+        "Bars: 95% interval, as a share of A."
     )
 
 
@@ -76,7 +76,7 @@ def _decision(result: Facts) -> tuple[str, str]:
     goodput = next((each for each in measures if each["key"] == GOODPUT), None)
     if goodput is not None and goodput["verdict"] in ("better", "worse"):
         is_better = goodput["verdict"] == "better"
-        size = f"{abs(goodput['change_frac']) * 100:.3g} % " if number(goodput["change_frac"]) is not None else ""
+        size = f"{abs(goodput['change_frac']) * 100:.3g}% " if number(goodput["change_frac"]) is not None else ""
         return ("met" if is_better else "missed"), f"{b} has {size}{'more' if is_better else 'less'} goodput"
     if n["better"] and n["worse"]:
         return "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
@@ -103,7 +103,7 @@ def _chart(measures: Sequence[Facts]) -> Figure:
     ends = [_ends(each) for each in measures]
     widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
     shown = [max(-widest, min(widest, gain)) for gain in gains]
-    colours, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
+    colors, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
     line = [
         text(f"{each['label']}: {amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])} ({change(each)})")
         for each in measures
@@ -127,10 +127,10 @@ def _chart(measures: Sequence[Facts]) -> Figure:
         "text": line,
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
-            "color": list(colours),
+            "color": list(colors),
             "symbol": list(symbols),
             "size": 11,
-            "line": {"color": list(colours), "width": 2},
+            "line": {"color": list(colors), "width": 2},
         },
         "cliponaxis": False,
     }

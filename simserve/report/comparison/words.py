@@ -29,7 +29,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a measure, below the heads of the columns."""
-    head = ("", "A", "B", "change", f"{result['confidence'] * 100:.0f} % interval of B − A", "B is")
+    head = ("", "A", "B", "change", f"{result['confidence'] * 100:.0f}% interval of B − A", "B is")
     return [head, *(_row(each) for each in result["measures"])]
 
 
@@ -43,7 +43,7 @@ def _row(each: Mapping[str, Any]) -> Sequence[str]:
 
 
 def _named(measures: Sequence[Mapping[str, Any]]) -> str:
-    """`p99 TTFT (-12 %) and goodput (+3 %)`, the most telling first."""
+    """`p99 TTFT (-12%) and goodput (+3%)`, the most telling first."""
     order = {key: place for place, key in enumerate(LISTED_FIRST)}
     ranked = sorted(measures, key=lambda each: order.get(each["key"], len(order)))
     n_more = len(ranked) - MOST_NAMED
@@ -52,11 +52,11 @@ def _named(measures: Sequence[Mapping[str, Any]]) -> str:
 
 
 def change(each: Mapping[str, Any]) -> str:
-    """By how much B differs: `-12 %`, or in points where shares differ."""
+    """By how much B differs: `-12%`, or in points where shares differ."""
     frac = number(each["change_frac"])
     if frac is None or each["unit"] == "frac":
         return _signed(each["difference"], each["unit"])
-    return f"{frac:+.2g}".replace("e+", "e") if abs(frac) > 10 else f"{frac * 100:+.3g} %"
+    return f"{frac:+.2g}".replace("e+", "e") if abs(frac) > 10 else f"{frac * 100:+.3g}%"
 
 
 def amount(value: Any, unit: str) -> str:

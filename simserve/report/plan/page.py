@@ -67,7 +67,7 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
         tile(
             "SLO attainment",
             share(best["attained_frac"]),
-            [prose(f"95 % CI {ends}"), prose(f"{best['n_seeds']} seeds")],
+            [prose(f"95% CI {ends}"), prose(f"{best['n_seeds']} seeds")],
         ),
         tile("kWh a month", rate(best["kwh_per_month"]), [prose(f"at most {rate(best['kwh_per_month_at_tdp'])}")]),
         tile("Busy", share(best["busy_frac"]), ["of the time, with a step in progress"]),

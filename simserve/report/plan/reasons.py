@@ -31,11 +31,11 @@ def _chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 def wanted(result: Mapping[str, Any]) -> str:
     """The goal."""
     terms = "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
-    return f"{result['goal_frac'] * 100:.4g} % of requests must have {terms}"
+    return f"{result['goal_frac'] * 100:.4g}% of requests must have {terms}"
 
 
 def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """`Next, l40s TP 2 is 20 % dearer with 18 GPUs.`"""
+    """`Next, l40s TP 2 is 20% dearer with 18 GPUs.`"""
     return f"Next, {row['option']} is {dearer(row, best)} with {plural(row['gpus'], 'GPU')}."
 
 
@@ -43,9 +43,9 @@ def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     """By how much: a month, else for a million good tokens."""
     more = row["usd_per_month"] / best["usd_per_month"] - 1
     if more > 1e-9:
-        return f"{more * 100:.3g} % dearer" if more < 1 else f"{more + 1:.3g} times as dear"
+        return f"{more * 100:.3g}% dearer" if more < 1 else f"{more + 1:.3g} times as dear"
     per = row["usd_per_m_good_tokens"] / best["usd_per_m_good_tokens"] - 1
-    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g} % dearer for a million good tokens"
+    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g}% dearer for a million good tokens"
 
 
 def is_by_chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
@@ -78,11 +78,11 @@ def below(frac: float, goal_frac: float) -> str:
     if share(frac) != share(goal_frac):
         return share(frac)
     decimals = next((n for n in range(2, 6) if f"{frac:.{n}%}" != f"{goal_frac:.{n}%}"), 6)
-    return f"{frac * 100:.{decimals}f} %"
+    return f"{frac * 100:.{decimals}f}%"
 
 
 def _fails(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """`TPOT ≤ 50 ms fails first: 96.4 %`; which SLO, where there is one alone."""
+    """`TPOT ≤ 50 ms fails first: 96.4%`; which SLO, where there is one alone."""
     name = slo_name(row["fails_first"], result)
     return f"{name} fails" if len(result["slo"]) == 1 else f"{name} fails first: {share(row['fails_first_frac'])}"
 

@@ -52,9 +52,9 @@ def terms(result: Mapping[str, Any]) -> str:
 
 
 def attained(row: Mapping[str, Any]) -> str:
-    """`99.3 % of requests (95 % interval 99.1–99.5 %, 8 seeds)`."""
+    """`99.3% of requests (95% interval 99.1–99.5%, 8 seeds)`."""
     ends = interval(row["attained_low_frac"], row["attained_high_frac"])
-    sure = f"95 % interval {ends}, " if row["attained_low_frac"] is not None else ""
+    sure = f"95% interval {ends}, " if row["attained_low_frac"] is not None else ""
     return f"{share(row['attained_frac'])} of requests ({sure}{plural(row['n_seeds'], 'seed')})"
 
 

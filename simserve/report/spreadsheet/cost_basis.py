@@ -42,7 +42,7 @@ class Basis:
     output_tokens: Known = UNKNOWN
     mean_frac: Known = Known(1.0, "The demand as it is, day and night; of a day with a peak, its mean by its peak.")
     target_frac: Known = Known(
-        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100 % uses all that was found."
+        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100% uses all that was found."
     )
     spare_units: Known = Known(0.0, "How many may fail before the SLO is missed.")
     growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")

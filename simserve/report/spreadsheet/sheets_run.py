@@ -17,7 +17,7 @@ MOST_ROWS = 600
 PERCENTILES_NOTE = (
     "Of the requests that arrived in the measured window and were answered. TPOT leaves out the first token; ITL pools "
     "every gap between two tokens; its goal binds the largest gap of a request. The last columns say between which "
-    "values the p99 lies: by chance, of a run of this length (95 %), and as far as step costs are known (90 %)."
+    "values the p99 lies: by chance, of a run of this length (95%), and as far as step costs are known (90%)."
 )
 
 SERIES_NOTE = (
@@ -109,7 +109,7 @@ def time_series(runs: Sequence[ResultFolder]) -> Sheet:
             groups.append(SheetGroup(run.label, rows))
             charts += _charts(len(groups) - 1, f"{run.label}, {pool}") if rows else []
             n_merged = max(n_merged, n)
-    reduced = f" Evenly reduced: a row is {n_merged} neighbouring intervals; timeseries.parquet has all."
+    reduced = f" Evenly reduced: a row is {n_merged} neighboring intervals; timeseries.parquet has all."
     return Sheet(
         "Time series",
         "What happened when",

@@ -46,7 +46,7 @@ def _run(result: Mapping[str, Any]) -> list[Row]:
         _figure("Offered", at(result, "offered_per_s"), "rate requests/s"),
         _figure("Served", at(result, "served_per_s"), "rate requests/s"),
         _figure("SLO attainment", reader.attainment, "share share"),
-        ("SLO attainment, 95 % interval", interval(*ends) if ends else None),
+        ("SLO attainment, 95% interval", interval(*ends) if ends else None),
         _figure("Goodput", at(result, "goodput", "per_s"), "rate requests/s"),
         _figure("Goodput per GPU", at(result, "goodput", "per_gpu_s"), "rate requests/s"),
         _figure("Good requests per dollar", at(result, "goodput", "per_usd"), "rate requests/USD"),

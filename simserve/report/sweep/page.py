@@ -33,7 +33,7 @@ MOST_NAMED = 20
 KEYS = [("dot k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
 
 COST_NOTE = (
-    "Up and to the left is better. Numbers are those of the points in the table; bars are 95 % intervals over seeds"
+    "Up and to the left is better. Numbers are those of the points in the table; bars are 95% intervals over seeds"
 )
 LATENCY_NOTE = "Down and to the left is better"
 

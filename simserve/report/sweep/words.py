@@ -61,10 +61,10 @@ def _rivals(best: Mapping[str, Any]) -> str:
 
 
 def within(result: Mapping[str, Any]) -> str:
-    """`99 % of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what takes its place where points differ in it."""
+    """`99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what takes its place where points differ in it."""
     has_one = result["slo"] is not None and not result["slo_classes"]
     terms = f"have {slo_terms(result['slo'])}" if has_one else "meet their SLO"
-    return f"{result['goal_frac'] * 100:.4g} % of requests {terms}"
+    return f"{result['goal_frac'] * 100:.4g}% of requests {terms}"
 
 
 def _outside(result: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ class SearchAxis:
         return math.log(above / below) <= width or (self.is_whole and above - below <= 1)
 
     def between(self, below: float, above: float, share: float) -> float:
-        """A load that lies so far from the one towards the other, by their logarithms, and is neither."""
+        """A load that lies so far from the one toward the other, by their logarithms, and is neither."""
         result = below * (above / below) ** share
         return min(max(self.nearest(result), below + 1), above - 1) if self.is_whole else result
 

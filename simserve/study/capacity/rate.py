@@ -1,4 +1,4 @@
-"""Capacity: the highest load at which a given share of requests meets every SLO; at 99 %, the p99 goodput."""
+"""Capacity: the highest load at which a given share of requests meets every SLO; at 99%, the p99 goodput."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ class Capacity:
 
     @property
     def offered_per_s(self) -> Estimate:
-        """The p99 goodput, where the goal is 99 %; requests a second offered, nearly all of which are good."""
+        """The p99 goodput, where the goal is 99%; requests a second offered, nearly all of which are good."""
         return self.boundary.offered_per_s
 
     @property

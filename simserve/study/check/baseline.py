@@ -32,7 +32,7 @@ class BaselineSection(BaseModel):
 
 
 class Rate(BaselineSection):
-    """Requests a second, with a 95 % interval."""
+    """Requests a second, with a 95% interval."""
 
     value: Positive
     low: Positive

@@ -1,6 +1,6 @@
 """Crowding: how hard a seed's load is on any server: how many of its requests come when many others are in progress.
 
-It is known without a run, and explains most of why one seed's p99 goodput differs from another's: 70 % of the variance
+It is known without a run, and explains most of why one seed's p99 goodput differs from another's: 70% of the variance
 on scenarios/chat_burst.yaml. So two sides that had other seeds can be told apart with far fewer of them.
 """
 

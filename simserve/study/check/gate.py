@@ -169,10 +169,10 @@ def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence
     """
     n_seeds = [len(each) for each in without]
     done = [-(n - 1) * (each - each.mean()) for n, each in zip(n_seeds, without, strict=True)]
-    centred = [each - each.mean() for each in control_variate]
-    spread = sum(float(x @ x) for x in centred)
-    slope = sum(float(x @ y) for x, y in zip(centred, done, strict=True)) / spread if spread else 0.0
-    left = np.concatenate([y - slope * x for x, y in zip(centred, done, strict=True)])
+    centered = [each - each.mean() for each in control_variate]
+    spread = sum(float(x @ x) for x in centered)
+    slope = sum(float(x @ y) for x, y in zip(centered, done, strict=True)) / spread if spread else 0.0
+    left = np.concatenate([y - slope * x for x, y in zip(centered, done, strict=True)])
     gap = float(control_variate[0].mean() - control_variate[1].mean())
     variance = (
         float(left @ left)

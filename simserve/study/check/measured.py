@@ -42,13 +42,13 @@ def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
     """Raises SimserveError, which says why there is none."""
     facts = load_facts(result.scale, side.runs(result.scale, FEW_SEEDS))
     name, at = side.scenario.name, f"{facts['offered_per_s']:.4g} requests/s"
-    goal = f"{side.goal_frac * 100:.4g} % of requests"
+    goal = f"{side.goal_frac * 100:.4g}% of requests"
     if result.is_met:
         raise SimserveError(
             f"{name}: slo: must be missed at some rate to be gated on, got {goal} meeting it up to {at}"
         )
     key = binding(facts)
-    sentence = f"{facts['by_slo'][key] * 100:.3g} % meet {key} there" if key else "too few arrive there"
+    sentence = f"{facts['by_slo'][key] * 100:.3g}% meet {key} there" if key else "too few arrive there"
     remedy = "give a looser slo or a smaller --goal"
     raise SimserveError(f"{name}: slo: {goal} must meet it at some rate, got none down to {at} ({sentence}); {remedy}")
 
@@ -91,7 +91,7 @@ def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -
     result = []
     least = least_found_frac(baseline, goal_frac, tolerance_frac)
     if least > LARGE * tolerance_frac:
-        text = f"only a loss of {least * 100:.2g} % would be found by a side that has other seeds"
+        text = f"only a loss of {least * 100:.2g}% would be found by a side that has other seeds"
         result.append(f"{text}, for the seeds differ much: make the runs longer, or raise --tolerance")
     if (baseline.loads[0].facts["saturated_frac"] or 0.0) > 0.5:
         text = "where the goal is just met the queue only grows in most runs"

@@ -13,7 +13,7 @@ from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import Summary, replicate
 
 RATIO = 1.08
-"""Between neighbouring loads."""
+"""Between neighboring loads."""
 
 STEEP = 3.0
 """Over so many logits of the share that misses, a line would err: loads are then nearer each other."""
@@ -84,7 +84,7 @@ class GateSide:
         return done[:n_seeds]
 
     def curve(self, grid: Grid, n_seeds: int, like: AttainmentCurve | None = None) -> AttainmentCurve | Boundless:
-        """At two neighbouring loads of the grid that tell where the goal lies.
+        """At two neighboring loads of the grid that tell where the goal lies.
 
         What is `like` another curve at its first two is read off those, wherever the goal lies with so few seeds.
         """

@@ -111,7 +111,7 @@ def compare_results(names: tuple[str, str], a: Results, b: Results) -> Compariso
         if not math.isnan(of_a + of_b):
             result.append(MeasureDifference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
     how = "the same requests on both sides" if is_paired else "requests of their own on each side"
-    return Comparison(names, f"one run each, {how}; blocks of neighbours left out in turn", tuple(result))
+    return Comparison(names, f"one run each, {how}; blocks of neighbors left out in turn", tuple(result))
 
 
 def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:

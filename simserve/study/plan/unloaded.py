@@ -25,7 +25,7 @@ class Unloaded:
     attained_frac: float
     """Of them, how many met every SLO."""
     high_frac: float
-    """The upper end of its 95 % interval."""
+    """The upper end of its 95% interval."""
     slo: str
     """The one that the fewest met."""
     slo_frac: float

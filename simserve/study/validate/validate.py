@@ -31,7 +31,7 @@ class Errors:
     bias_frac: float
     """Mean of the signed errors."""
     interval: tuple[float, float] | None
-    """90 % of the mean error, when whole groups are drawn again; None of a single group."""
+    """90% of the mean error, when whole groups are drawn again; None of a single group."""
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ def body(page: str) -> str:
 def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path)))
     assert "10.0 requests/s on 1 GPU</h1>" in read  # (1 + 2**-8)**(-1/8), times ten
-    assert "The p99 goodput: the highest rate at which 99 % of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
+    assert "The p99 goodput: the highest rate at which 99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
     places = [read.index(part) for part in ("</h1>", "Per GPU", "Per dollar", "Per kWh", 'id="curves"', 'id="trust"')]
     assert places == sorted(places)
     assert "<td>2 times as far</td>" in read
@@ -98,7 +98,7 @@ def test_loads_at_which_the_queue_only_grows_have_open_marks(tmp_path: Path) -> 
 def test_where_no_load_holds_the_page_says_which_slo_fails_and_by_how_much(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.4, "tpot_s": lambda load: 0.0})))
     assert "Does not hold even at 0.010 requests/s</h1>" in read
-    assert "there 60.0 % of requests meet TTFT ≤ 500 ms" in read
+    assert "there 60.0% of requests meet TTFT ≤ 500 ms" in read
 
 
 def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path:
 def test_clients_are_told_whole(tmp_path: Path) -> None:
     read = body(render(by_concurrency(tmp_path)))
     assert "20 clients at once on 1 GPU</h1>" in read
-    assert "The highest concurrency at which 99 % of requests have" in read
+    assert "The highest concurrency at which 99% of requests have" in read
 
 
 def test_a_fleet_has_its_page_too(tmp_path: Path) -> None:

@@ -76,9 +76,9 @@ TOO_MANY = option("h100-sxm TP 2", rank=None, state="too many", attained_frac=0.
 
 def test_the_sentence_says_what_to_take_what_it_does_and_how_the_next_compares() -> None:
     assert sentence(facts(H100, L40S)) == (
-        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3 % of requests (95 % interval 99.1–99.5 %, "
+        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% interval 99.1–99.5%, "
         "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at 13.1 requests/s. At $4.00 an hour and GPU that is $0.56 a "
-        "million output tokens that met the SLO. Next, l40s TP 2 is 38 % dearer with 18 GPUs."
+        "million output tokens that met the SLO. Next, l40s TP 2 is 38% dearer with 18 GPUs."
     )
 
 
@@ -96,12 +96,12 @@ def test_it_says_so_where_costs_are_uncalibrated_or_chance_decides_or_replicas_m
 def test_every_option_has_its_reason() -> None:
     progress = with_words(facts(H100, L40S, TOO_MANY, TOO_SLOW, REFUSED))
     assert [row["reason"] for row in progress["options"]] == [
-        "the cheapest that holds; with 2 replicas only 95.0 % meet the SLO (TPOT ≤ 50 ms fails first: 96.0 %)",
-        "38 % dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0 % meet the SLO "
-        "(TPOT ≤ 50 ms fails first: 96.0 %)",
-        "needs more than 64 GPUs: with them only 91.0 % meet the SLO, 8.00 points short "
-        "(TPOT ≤ 50 ms fails first: 96.0 %)",
-        "cannot meet TTFT ≤ 500 ms at any number of replicas: alone on an idle one 96.8 % of requests do, 2.20 points "
+        "the cheapest that holds; with 2 replicas only 95.0% meet the SLO (TPOT ≤ 50 ms fails first: 96.0%)",
+        "38% dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0% meet the SLO "
+        "(TPOT ≤ 50 ms fails first: 96.0%)",
+        "needs more than 64 GPUs: with them only 91.0% meet the SLO, 8.00 points short "
+        "(TPOT ≤ 50 ms fails first: 96.0%)",
+        "cannot meet TTFT ≤ 500 ms at any number of replicas: alone on an idle one 96.8% of requests do, 2.20 points "
         "short; a prompt of 8,000 tokens takes 900 ms",
         "cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)",
     ]
@@ -111,7 +111,7 @@ def test_every_option_has_its_reason() -> None:
     ("changes", "text"),
     [
         ({"usd_per_month": 26_280.0}, "3 times as dear: needs"),
-        ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10 % dearer for a million good"),
+        ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10% dearer for a million good"),
         ({"usd_per_month": 8760.0}, "as dear: needs"),
         ({"fewer_attained_frac": None}, "fewer replicas there cannot be"),
         ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
@@ -129,7 +129,7 @@ def test_losers_differ(changes: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0 % of requests at any number of replicas"),
+        (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0% of requests at any number of replicas"),
         (TOO_MANY | {"attained_frac": None}, "needs more than 64 GPUs for the least fleet there is"),
         (TOO_MANY | {"saturated": True}, "needs more than 64 GPUs: with them the queue only grows"),
     ],
@@ -140,9 +140,7 @@ def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
 
 def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
     text = sentence(facts(TOO_MANY, TOO_SLOW, REFUSED))
-    assert text.startswith(
-        "No option holds: 99 % of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is "
-    )
+    assert text.startswith("No option holds: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is ")
     assert "The nearest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in text
     assert sentence(facts(REFUSED)).endswith(
         "None can be built: l40s TP 3 cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)."
@@ -150,9 +148,9 @@ def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
 
 
 def test_a_share_that_misses_the_goal_never_reads_like_it() -> None:
-    assert below(0.95, 0.99) == "95.0 %"
-    assert below(0.98974, 0.99) == "98.97 %"
-    assert below(0.989996, 0.99) == "98.9996 %"
+    assert below(0.95, 0.99) == "95.0%"
+    assert below(0.98974, 0.99) == "98.97%"
+    assert below(0.989996, 0.99) == "98.9996%"
 
 
 def month(number: int, gpus: int | None) -> dict[str, Any]:
@@ -163,9 +161,9 @@ def month(number: int, gpus: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("outgrown", "end", "text"),
     [
-        (1, 4, "Growing by 5.0 % a month, the fleet of today is too small from month 1 on; after 1 it takes 4 GPUs at"),
+        (1, 4, "Growing by 5.0% a month, the fleet of today is too small from month 1 on; after 1 it takes 4 GPUs at"),
         (1, None, "the fleet is too small from month 1 on; more GPUs than are allowed are needed in the end."),
-        (None, 3, "Growing by 5.0 % a month, the fleet of today is enough for all 1 month."),
+        (None, 3, "Growing by 5.0% a month, the fleet of today is enough for all 1 month."),
     ],
 )
 def test_growth_is_told(outgrown: int | None, end: int | None, text: str) -> None:
@@ -181,8 +179,8 @@ BY_HOUR = {"mean_load_frac": 0.6, "saves_at_best_frac": 1 / 3, "usd_per_month_at
 
 def test_what_following_the_hours_would_save_is_told_as_a_bound() -> None:
     text = scaled(facts(H100, autoscaling=BY_HOUR))
-    assert "the mean demand is 60.0 % of it" in text
-    assert "would save 33.3 % at best ($5,840 a month)" in text
+    assert "the mean demand is 60.0% of it" in text
+    assert "would save 33.3% at best ($5,840 a month)" in text
     assert scaled(facts(H100)) == ""
 
 
@@ -235,7 +233,7 @@ def test_the_browser_draws_every_chart_and_complains_of_nothing(tmp_path: Path, 
     for name in ("months", "hours"):
         assert 'class="js-line"' in charts[name]
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.S)
-    assert not re.search(r"\$[a-z]", body)  # a colour that nobody resolved
+    assert not re.search(r"\$[a-z]", body)  # a color that nobody resolved
 
 
 def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:

@@ -104,7 +104,7 @@ def test_a_run_that_missed_it_tells_no_capacity_and_says_what_would() -> None:
     assert result is not None
     assert result.holds_per_s.value is None
     assert result.holds_per_s.origin.endswith(
-        "misses its SLO (50.0 % met it), so what it holds is not known: export a capacity with it."
+        "misses its SLO (50.0% met it), so what it holds is not known: export a capacity with it."
     )
 
 

@@ -69,7 +69,7 @@ def test_every_row_has_a_value_for_every_column() -> None:
 def test_the_summary_begins_with_the_answers() -> None:
     result = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer()))
     reader = {row["group"]: row["Value"] for row in result if row["Item"] == "Answer"}
-    assert reader["Run chat"].startswith("Meets the SLO: 99.9 % of 1,200 requests")
+    assert reader["Run chat"].startswith("Meets the SLO: 99.9% of 1,200 requests")
     assert reader["Capacity chat"].startswith("p99 goodput of chat: 18.0 requests/s on 4 GPUs")
     assert reader["Plan chat"] == "Take h100-sxm TP 2."
     text = {row["Item"]: row["Value"] for row in result if row["group"] == "Run chat"}
@@ -132,7 +132,7 @@ def test_a_long_series_is_reduced_and_says_so() -> None:
     long = ResultFolder("run", "chat", run_answer().answer, timeseries(1, 1500))
     result = sheet("Time series", long)
     assert len(rows(result)) == 500
-    assert result.note.endswith("Evenly reduced: a row is 3 neighbouring intervals; timeseries.parquet has all.")
+    assert result.note.endswith("Evenly reduced: a row is 3 neighboring intervals; timeseries.parquet has all.")
 
 
 def test_the_capacity_curve_has_a_row_a_load_and_charts_with_limits() -> None:

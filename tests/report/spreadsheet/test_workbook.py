@@ -68,7 +68,7 @@ def test_a_number_that_is_none_is_an_empty_cell() -> None:
     assert [result.get(("Amounts", place)) for place in ("C4", "D4", "C5", "D5")] == [None, None, None, 1.0]
 
 
-def test_an_input_has_a_name_a_colour_and_limits() -> None:
+def test_an_input_has_a_name_a_color_and_limits() -> None:
     content = workbook([sheet(("a", Cell(1.0, name="amount", limits=(0.0, 5.0)), None))])
     page = load_workbook(io.BytesIO(content))["Amounts"]
     assert named(content) == {"amount": ("Amounts", "$C$4")}

@@ -83,7 +83,7 @@ def test_the_sentence_names_each_best_point_once_and_what_it_is_best_at() -> Non
     )
     assert sentence(result) == (
         "3 points of chat, 2 seeds each. Point 0 (gpu h100-sxm, tensor 1) has the most goodput for its price, "
-        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99 % of requests have "
+        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99% of requests have "
         "TTFT ≤ 500 ms, 4.00 dollars an hour; point 1 (gpu h100-sxm, tensor 2) has the most goodput, 9.00 requests/s "
         "for 8.00 dollars an hour."
     )
@@ -98,7 +98,7 @@ def test_it_says_what_is_not_ranked_and_that_one_seed_may_be_luck() -> None:
 def test_where_no_point_meets_the_slo_it_says_so() -> None:
     best = {"per_usd": {"point": 0, "not_told_apart": None}, "goodput": {"point": 0, "not_told_apart": None}}
     result = facts(point(0, attained=0.4), best=best | {"cheapest": None}, slo=None)
-    assert "; at no point do 99 % of requests meet their SLO." in sentence(result)
+    assert "; at no point do 99% of requests meet their SLO." in sentence(result)
     assert "No point meets the SLO" in render(result)
 
 
@@ -118,7 +118,7 @@ def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last
     rows = table_rows(result)
     assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT")
     assert [row[0] for row in rows[1:]] == ["3", "2", "1", "0"]
-    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5 %", "250 ms", "30.0 ms")
+    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5%", "250 ms", "30.0 ms")
     assert [row[6] for row in rows[3:]] == ["saturated", "failed"]
 
 

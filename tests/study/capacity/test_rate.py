@@ -76,7 +76,7 @@ def test_its_interval_holds_the_true_rate_about_as_often_as_it_says(tmp_path: Pa
         result = search(question, partial(of_other_seeds, first))
         assert isinstance(result, Capacity)
         held.append(result.offered_per_s.low <= true_rate() <= result.offered_per_s.high)
-    assert 0.91 <= np.mean(held) <= 0.98  # of 300: two and a half standard errors around 95 %
+    assert 0.91 <= np.mean(held) <= 0.98  # of 300: two and a half standard errors around 95%
 
 
 def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:

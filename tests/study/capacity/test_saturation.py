@@ -44,7 +44,7 @@ def result(folder: Path, first: int, precision_frac: float) -> Capacity:
 def test_the_interval_holds_the_load_at_which_half_of_all_seeds_saturate(tmp_path: Path, precision_frac: float) -> None:
     reader = [result(tmp_path, first, precision_frac) for first in range(0, 200 * 1000, 1000)]
     held = [each.scale.low <= 1.0 <= each.scale.high for each in reader]
-    assert np.mean(held) >= 0.92  # of 200: two standard errors below 95 %
+    assert np.mean(held) >= 0.92  # of 200: two standard errors below 95%
     assert all(each.scale.low < each.scale.value < each.scale.high for each in reader)
 
 
@@ -56,10 +56,10 @@ def test_seeds_are_added_until_the_interval_is_narrow_enough(tmp_path: Path) -> 
 
 
 def test_ranks_hold_the_median_as_often_as_the_binomial_says() -> None:
-    # one outside with 2 / 2^8, two with 18 / 2^8 = 7 %; of five even the ends fail with 2 / 2^5 = 6 %
+    # one outside with 2 / 2^8, two with 18 / 2^8 = 7%; of five even the ends fail with 2 / 2^5 = 6%
     assert median_rank(8) == 1
     assert median_rank(5) is None
-    assert median_rank(20) == 6  # sums of binomials: 5 or fewer of 20 with 2.07 %, 6 or fewer with 5.8 %
+    assert median_rank(20) == 6  # sums of binomials: 5 or fewer of 20 with 2.07%, 6 or fewer with 5.8%
 
 
 def half_never_saturate(load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -77,7 +77,7 @@ def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_
     assert (answer["offered_per_s"]["low"], answer["offered_per_s"]["high"]) == (None, None)
     assert (answer["is_precise"], answer["n_seeds"]) == (False, 128)
     text = paragraphs(facts)[0]
-    assert "95 % interval not known, 128 seeds" in text
+    assert "95% interval not known, 128 seeds" in text
     assert "How far chance may have moved it is not known" in text
     assert "wider than" not in text
     assert "How far chance may have moved the answer is not known" in render(facts)

@@ -104,7 +104,7 @@ def test_a_real_loss_is_found(draw: Draw) -> None:
 def test_without_enough_seeds_the_answer_is_open() -> None:
     loss = Loss(0.03, 0.01, 31, is_paired=True)
     assert answer(loss, 0.02, significance(3)) == "open"
-    # Student's 99.97 % and 95 % points of 31 degrees of freedom, from tables: about 3.79 and 1.70.
+    # Student's 99.97% and 95% points of 31 degrees of freedom, from tables: about 3.79 and 1.70.
     assert loss.smallest_found(0.02, significance(3)) == pytest.approx(
         1 - 0.98 * math.exp(-0.01 * (3.79 + 1.70)), rel=0.01
     )

@@ -35,4 +35,4 @@ def test_the_pairs_share_no_seed_with_each_other_nor_with_the_committed_baseline
 def test_the_page_shows_a_table_of_the_study() -> None:
     page = (Path(STUDIES).parent / "check.md").read_text()
     assert "python docs/studies/gate.py" in page
-    assert "| unchanged, other seeds | 2 % | 0.00 % |" in page
+    assert "| unchanged, other seeds | 2% | 0.00% |" in page

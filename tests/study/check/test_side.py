@@ -23,7 +23,7 @@ RATE_PER_S = 8.0
 
 
 class Server:
-    """Stands in for simulations: misses 1 % at `capacity`, and e^steepness times that where the load is e times it.
+    """Stands in for simulations: misses 1% at `capacity`, and e^steepness times that where the load is e times it.
 
     Under the `least` load nobody arrives.
     """

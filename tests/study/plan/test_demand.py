@@ -46,7 +46,7 @@ def test_the_peak_lasts_for_enough_requests_but_not_for_too_many(tmp_path: Path,
 
 
 def test_each_hour_has_its_highest_rate(tmp_path: Path) -> None:
-    """Points every two hours; the last hour falls back towards the first point."""
+    """Points every two hours; the last hour falls back toward the first point."""
     result = demand_of(diurnal(tmp_path, [0.0, 8.0, 4.0], 6 * 3600))
     assert result.hours == pytest.approx((0.5, 1.0, 1.0, 0.75, 0.5, 0.25))
 

@@ -200,7 +200,7 @@ def test_few_months_are_run_where_the_need_does_not_change(tmp_path: Path) -> No
 
 
 def test_the_facts_follow_growth_of_what_may_be_cheaper_in_the_end(tmp_path: Path) -> None:
-    """After 12 months at 6 % the demand is 2.012: seven H100s for 20,440 dollars. The L40S at 1 dollar cost 14,600 with
+    """After 12 months at 6% the demand is 2.012: seven H100s for 20,440 dollars. The L40S at 1 dollar cost 14,600 with
     10 replicas of two today, and there are 21 in the end; the dear ones cost more than 20,440 today."""
     dear = Option("h100-sxm", 2, is_disaggregated=False)
     worlds = {H100: World(0.3), L40S: World(0.1), dear: World(0.25)}
@@ -233,7 +233,7 @@ def test_all_that_is_told_of_an_option_says_how_many_seeds_it_rests_on(tmp_path:
 
 
 def test_a_class_that_drowns_among_the_others_is_warned_of(tmp_path: Path) -> None:
-    """All 1,000 requests of a run meet the goal of 99 % with 995; of the class's 20, 15 do."""
+    """All 1,000 requests of a run meet the goal of 99% with 995; of the class's 20, 15 do."""
     arrivals = {"kind": "poisson", "rate_per_s": 8}
     lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
     classes = {"chat": {"share": 0.98}, "rare": {"share": 0.02}}

@@ -15,7 +15,7 @@ def test_means_and_intervals_are_over_the_seeds(tmp_path: Path) -> None:
     result = sweep_facts(made_up(tmp_path, [run(3, 7.0), run(4, 8.0), run(5, 9.0)]))
     goodput = result["points"][0]["measures"]["goodput.per_s"]
     assert goodput["value"] == 8.0
-    # Student's t of two degrees of freedom is 4.303 at 97.5 %, the standard error is 1 / sqrt(3).
+    # Student's t of two degrees of freedom is 4.303 at 97.5%, the standard error is 1 / sqrt(3).
     assert goodput["high"] - 8.0 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
     assert result["points"][0]["n_seeds"] == 3
     assert result["seeds"] == [3, 4, 5]

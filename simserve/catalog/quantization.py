@@ -7,7 +7,7 @@ from typing import Any
 from simserve.errors import CatalogError
 
 WEIGHT_ONLY = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round")
-"""Methods that quantise weights to integers, with `bits`."""
+"""Methods that quantize weights to integers, with `bits`."""
 
 BLOCK = [128, 128]
 """Weights that share a scale in the only blocks that engines have kernels for."""
@@ -18,31 +18,31 @@ KNOWN = "fp8, fbgemm_fp8, modelopt, compressed-tensors, mxfp4, gptq and awq"
 
 
 def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
-    """The dtype of quantised weights; None where they are in 16 bits. Raises CatalogError, without the path."""
-    quantised = config.get("quantization_config")
-    if not quantised:
+    """The dtype of quantized weights; None where they are in 16 bits. Raises CatalogError, without the path."""
+    quantized = config.get("quantization_config")
+    if not quantized:
         return None
-    if not isinstance(quantised, dict):
-        raise CatalogError(f"quantization_config must be a JSON object, got {type(quantised).__name__}")
-    method = quantised.get("quant_method")
+    if not isinstance(quantized, dict):
+        raise CatalogError(f"quantization_config must be a JSON object, got {type(quantized).__name__}")
+    method = quantized.get("quant_method")
     if method in ("fp8", "fbgemm_fp8"):
-        return _float8(quantised.get("weight_block_size"))
+        return _float8(quantized.get("weight_block_size"))
     if method == "mxfp4":
         return "mxfp4"
     if method in WEIGHT_ONLY:
-        return _integer(quantised.get("bits", quantised.get("w_bit", 4)))
+        return _integer(quantized.get("bits", quantized.get("w_bit", 4)))
     if method == "compressed-tensors":
-        return _compressed(quantised)
-    if method in ("modelopt", None) and str(quantised.get("quant_algo")).upper() == "FP8":
+        return _compressed(quantized)
+    if method in ("modelopt", None) and str(quantized.get("quant_algo")).upper() == "FP8":
         return "fp8"
-    text = json.dumps(quantised.get("quant_algo") or method)
-    raise CatalogError(f"quantization_config: weights quantised as {text} are not there yet; there are {KNOWN}")
+    text = json.dumps(quantized.get("quant_algo") or method)
+    raise CatalogError(f"quantization_config: weights quantized as {text} are not there yet; there are {KNOWN}")
 
 
 def only_experts(config: Mapping[str, Any]) -> bool:
-    """Attention of all layers is left out of the quantisation."""
-    quantised = config.get("quantization_config") or {}
-    kept = quantised.get("modules_to_not_convert") or quantised.get("ignore") or []
+    """Attention of all layers is left out of the quantization."""
+    quantized = config.get("quantization_config") or {}
+    kept = quantized.get("modules_to_not_convert") or quantized.get("ignore") or []
     return any("self_attn" in str(name) and "*" in str(name) for name in kept)
 
 
@@ -60,9 +60,9 @@ def _integer(bits: object) -> str:
     return INTEGERS[int(str(bits))]
 
 
-def _compressed(quantised: Mapping[str, Any]) -> str:
+def _compressed(quantized: Mapping[str, Any]) -> str:
     """Of compressed-tensors, whose groups of layers each say how they are stored."""
-    groups = quantised.get("config_groups")
+    groups = quantized.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise CatalogError("quantization_config: config_groups is missing; compressed-tensors needs it")
     dtypes = sorted({_group_dtype(name, group) for name, group in groups.items()})

@@ -1,4 +1,4 @@
-"""Utilisation: how much of the time replicas computed, and which shares of peak FLOP/s and bandwidth they used."""
+"""Utilization: how much of the time replicas computed, and which shares of peak FLOP/s and bandwidth they used."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Utilisation:
+class Utilization:
     """Over a window."""
 
     whole: Shares
@@ -84,12 +84,12 @@ def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Fl
     return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
 
-def utilisation(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilisation:
+def utilization(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilization:
     """Of all replicas and of each pool's over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what
     it could do."""
     pool = np.array(facts.replica_pool, np.int64)
     by_pool = (_shares(work, pool == index, duration_s, facts) for index in range(len(facts.pools)))
-    return Utilisation(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
+    return Utilization(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
 
 
 def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
