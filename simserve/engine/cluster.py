@@ -23,8 +23,8 @@ from simserve.engine.pipeline import Pipeline
 from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.roles import Tie, intake_roles, kinds
-from simserve.engine.routing_view import Delay, Door, Gateway, Refresher
+from simserve.engine.roles import RoleWiring, intake_roles, kinds
+from simserve.engine.routing_view import Delay, Intake, Refresher, RoutingView
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.routers.base import Router
@@ -99,7 +99,7 @@ class Cluster:
         router.begin(Random(router_seed))
         entries = [self.replicas[entry.index] for entry in self._entries]
         self._takers: Sequence[Replica | LocallyDecodes] = entries
-        self._routing_view: Door
+        self._routing_view: Intake
         self._keeps_sessions = router.needs_sessions
         if admission_gate is not None:
             admission_gate.views = entries
@@ -108,10 +108,10 @@ class Cluster:
             self._routing_view = self._open(router, entries)
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
-            tie = Tie(self.clock, disaggregation, self.replicas, self._open)
-            tie.connect(self.recorder, router_seed)
-            self._routing_view = tie.intake(router, entries, router_seed)
-            self._takers = tie.takers(entries)
+            wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open)
+            wiring.connect(self.recorder, router_seed)
+            self._routing_view = wiring.intake(router, entries, router_seed)
+            self._takers = wiring.takers(entries)
             self._entries += keepers
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
@@ -179,10 +179,10 @@ class Cluster:
             return [kind.alone(index, each, *shared, is_alone=is_alone) for index, each in numbered]
         return [kind.alone(index, each, *shared) for index, each in numbered]
 
-    def _open(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
+    def _open(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
         """A router that sees these, as they are or as they were."""
         if self._refresher is None:
-            return Gateway(self.clock, router, replicas)
+            return RoutingView(self.clock, router, replicas)
         return self._refresher.routing_view(router, replicas)
 
     def _send(self, row: int, now_ps: int) -> Placed | None:

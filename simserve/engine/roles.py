@@ -23,7 +23,7 @@ from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.routing_view import Door, Gateway
+from simserve.engine.routing_view import Intake, RoutingView
 from simserve.engine.speculating import Speculating
 from simserve.engine.split import SplitRoutingView, SplitSide
 from simserve.engine.tiered import Tiered
@@ -31,7 +31,7 @@ from simserve.routers.base import Router
 from simserve.splitters.base import Where
 
 
-class Kinds(NamedTuple):
+class ReplicaKinds(NamedTuple):
     """Of one role: a replica alone, a lane of a pipeline, and a rank that steps with others."""
 
     alone: type[Replica]
@@ -39,15 +39,15 @@ class Kinds(NamedTuple):
     rank: type[Rank]
 
 
-BOTH = Kinds(Replica, Lane, Rank)
-PULLED_FROM = Kinds(Sending, Lane, Rank)
-LOCAL_DECODE = Kinds(LocalDecodeSending, LocalDecodeLane, LocalDecodeRank)
-PUSHING = Kinds(Pushing, PushingLane, PushingRank)
-STREAMS_KV = Kinds(StreamsKv, PushingLane, StreamsKvRank)
-RECEIVING = Kinds(Receiving, ReceivingLane, ReceivingRank)
+BOTH = ReplicaKinds(Replica, Lane, Rank)
+PULLED_FROM = ReplicaKinds(Sending, Lane, Rank)
+LOCAL_DECODE = ReplicaKinds(LocalDecodeSending, LocalDecodeLane, LocalDecodeRank)
+PUSHING = ReplicaKinds(Pushing, PushingLane, PushingRank)
+STREAMS_KV = ReplicaKinds(StreamsKv, PushingLane, StreamsKvRank)
+RECEIVING = ReplicaKinds(Receiving, ReceivingLane, ReceivingRank)
 
 
-def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> Kinds:
+def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> ReplicaKinds:
     """What replicas of a pool are: what their role asks for, unless they have more to them when they are alone."""
     kind = _by_role(setup.role, how)
     if setup.speculation is not None:
@@ -57,7 +57,7 @@ def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> Kinds:
     return kind._replace(alone=OrderedReplica) if setup.scheduler.orders else kind
 
 
-def _by_role(role: str, how: Disaggregation | None) -> Kinds:
+def _by_role(role: str, how: Disaggregation | None) -> ReplicaKinds:
     if role == "both" or how is None:
         return BOTH
     if role == "decode":
@@ -74,11 +74,11 @@ def intake_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> t
     return "prefill", "both"
 
 
-OpenRoutingView = Callable[[Router, Sequence[Replica]], Gateway]
+OpenRoutingView = Callable[[Router, Sequence[Replica]], RoutingView]
 """A router that sees these replicas, as they are or as they were."""
 
 
-class Tie:
+class RoleWiring:
     """Ties the replicas of a cluster together as their roles say."""
 
     def __init__(self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], opened: OpenRoutingView) -> None:
@@ -97,7 +97,7 @@ class Tie:
             if replica.role != "both":
                 handoff.connect(replica)
 
-    def intake(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Door:
+    def intake(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Intake:
         """Where requests come in: at `router`, unless some of them are not prefilled apart."""
         splitter = self._how.splitter
         if splitter is None:

@@ -1,4 +1,4 @@
-"""Gateway: a router and what it sees of its replicas; asks it, and holds its answer against the rules."""
+"""RoutingView: a router and what it sees of its replicas; asks it, and holds its answer against the rules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ class Delay:
     """And add what they have sent there since."""
 
 
-class Door(Protocol):
+class Intake(Protocol):
     """Where requests come in."""
 
     def pick(self, request: Request) -> int:
         """The place of the replica that it goes to."""
 
 
-class Gateway:
+class RoutingView:
     """A router that sees its replicas as views show them."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[LoadView]) -> None:
@@ -86,7 +86,7 @@ class Snapshot:
         return self._replica.found_tokens(request)
 
 
-class CountingRoutingView(Gateway):
+class CountingRoutingView(RoutingView):
     """One that counts what it has sent since the last refresh."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[Snapshot]) -> None:
@@ -112,11 +112,11 @@ class Refresher:
         self._snapshots: list[Snapshot] = []
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
-    def routing_view(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
+    def routing_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
         """A router that sees snapshots of these."""
         snapshots = [Snapshot(replica) for replica in replicas]
         self._snapshots += snapshots
-        kind = CountingRoutingView if self._delay.counts_own_sends else Gateway
+        kind = CountingRoutingView if self._delay.counts_own_sends else RoutingView
         return kind(self._clock, router, snapshots)
 
     def start(self) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
-from simserve.engine.routing_view import Gateway
+from simserve.engine.routing_view import RoutingView
 from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 
@@ -14,7 +14,7 @@ from simserve.state.request import Request
 class SplitSide:
     """Replicas of one kind, their places among all that requests are sent to, and the router that picks one."""
 
-    routing_view: Gateway
+    routing_view: RoutingView
     places: list[int]
 
     def place(self, request: Request) -> int:

@@ -52,7 +52,7 @@ def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
 def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()) -> dict[str, Any]:
     """What was asked, as every answer repeats it, and what it stands on; `doubts` are warned of, too."""
     scenario = question.scenario
-    repeated = [NOTE] if question.is_deterministic else []
+    deterministic = [NOTE] if question.is_deterministic else []
     return {
         "version": __version__,
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
@@ -64,7 +64,7 @@ def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
         ],
         "is_repeated": question.is_deterministic,
-        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *repeated, *gate_warnings],
+        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
     }
 
 
