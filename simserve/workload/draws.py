@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simserve.errors import PolicyError, SimserveError
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.dependencies import Dependencies
-from simserve.workload.lengths.base import DrawnLengths, Lengths
+from simserve.workload.lengths.base import Drawn, Lengths
 from simserve.workload.prefixes.base import PrefixStructure
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
@@ -30,13 +30,13 @@ def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDAr
     return arrival_s
 
 
-def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> DrawnLengths:
+def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
     """Lengths of n requests. Raises PolicyError."""
     drawn = _requested(lengths, "draw", lambda: lengths.draw(n, stream))
-    _hold(lengths, "draw", isinstance(drawn, DrawnLengths), "must return Drawn", drawn)
+    _hold(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
     _hold(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
     prompts, outputs = (_tokens(lengths, name, getattr(drawn, name), n) for name in ("prompt_tokens", "output_tokens"))
-    return DrawnLengths(prompts, outputs, tuple(map(str, drawn.notes)))
+    return Drawn(prompts, outputs, tuple(map(str, drawn.notes)))
 
 
 def draw_prefixes(
@@ -48,7 +48,7 @@ def draw_prefixes(
 ) -> Trace:
     """Requests whose prompts share what the structure says. Raises PolicyError."""
 
-    def new_parts(n: int) -> DrawnLengths:
+    def new_parts(n: int) -> Drawn:
         return draw_lengths(lengths, n, stream)
 
     trace: Any = _requested(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))

@@ -3,7 +3,7 @@
 import numpy as np
 
 from simserve.workload.dependencies import Dependencies, Floats, Ints
-from simserve.workload.lengths.base import DrawnLengths
+from simserve.workload.lengths.base import Drawn
 from simserve.workload.trace import Prefixes
 
 
@@ -46,7 +46,7 @@ class Threads:
         parents = np.array([parent for awaited in self._awaited for parent in awaited], np.int64)
         return Dependencies(parents, np.cumsum([0, *n_awaited]), think_s)
 
-    def grown(self, drawn: DrawnLengths, system_tokens: int, block_tokens: int) -> tuple[Ints, Prefixes]:
+    def grown(self, drawn: Drawn, system_tokens: int, block_tokens: int) -> tuple[Ints, Prefixes]:
         """Whole prompts of calls with such new parts and answers, `(n_calls,)`, and what they share."""
         new, answers = drawn.prompt_tokens.tolist(), drawn.output_tokens.tolist()
         length: dict[int, int] = {}

@@ -6,7 +6,7 @@ import time
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
@@ -18,9 +18,9 @@ class Counted(Lengths):
     log: str
     lasts_s: float = 0.0
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """Write down that a run began."""
         with open(self.log, "a", encoding="utf-8") as lines:
             lines.write(f"{self.prompt_tokens} {os.getpid()}\n")
         time.sleep(self.lasts_s)
-        return DrawnLengths(np.full(n, self.prompt_tokens), np.full(n, 8))
+        return Drawn(np.full(n, self.prompt_tokens), np.full(n, 8))

@@ -12,7 +12,7 @@ from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.arrivals.poisson import Poisson
 from simserve.workload.arrivals.vllm_bench import VllmBench
 from simserve.workload.draws import arrivals_until, draw_lengths, first_arrivals
-from simserve.workload.lengths.base import DrawnLengths, Lengths
+from simserve.workload.lengths.base import Drawn, Lengths
 from simserve.workload.lengths.profile import Profile
 from simserve.workload.streams import Stream, streams
 
@@ -31,9 +31,9 @@ class Tokens(Lengths):
     """Gives what it was told to."""
 
     def __init__(self, prompts: Any, outputs: Any) -> None:
-        self.drawn = DrawnLengths(prompts, outputs)
+        self.drawn = Drawn(prompts, outputs)
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         return self.drawn
 
 

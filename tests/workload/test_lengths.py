@@ -9,7 +9,7 @@ import pytest
 from simserve import plugins
 from simserve.errors import PolicyError
 from simserve.workload.info import rank_correlation
-from simserve.workload.lengths.base import DrawnLengths, Lengths
+from simserve.workload.lengths.base import Drawn, Lengths
 from simserve.workload.lengths.profile import load_profile, profile_names
 from simserve.workload.readers import read_trace
 from simserve.workload.streams import streams
@@ -31,7 +31,7 @@ SPECS: dict[str, Any] = {
 }
 
 
-def draw(spec: Any, n: int, seed: int = 0) -> DrawnLengths:
+def draw(spec: Any, n: int, seed: int = 0) -> Drawn:
     lengths: Lengths = plugins.build("workload.lengths", spec)
     return lengths.draw(n, streams(seed))
 

@@ -18,7 +18,7 @@ Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 
 
 @dataclass(frozen=True)
-class DrawnLengths:
+class Drawn:
     """Lengths of n requests."""
 
     prompt_tokens: NDArray[np.int64]
@@ -29,6 +29,6 @@ class DrawnLengths:
 class Lengths:
     """A distribution. Its first n draws are the first n of its first m > n."""
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """Lengths of n requests, `(n,)` each, at least 1."""
         raise NotImplementedError

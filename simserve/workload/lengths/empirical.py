@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
@@ -29,7 +29,7 @@ class Empirical(Lengths):
         if self.path is not None and not Path(self.path).is_file():
             raise ValueError(f"no such file, got '{self.path}'")
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """Rows of the table, with replacement."""
         if self.path is not None:
             from simserve.workload.readers import read_trace
@@ -39,4 +39,4 @@ class Empirical(Lengths):
         else:
             prompts, outputs = np.array(self.prompt_tokens), np.array(self.output_tokens)
         rows = np.floor(stream("lengths/prompt").random(n) * len(prompts)).astype(np.int64)
-        return DrawnLengths(prompts[rows], outputs[rows])
+        return Drawn(prompts[rows], outputs[rows])

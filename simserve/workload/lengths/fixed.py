@@ -3,7 +3,7 @@
 import numpy as np
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
@@ -14,6 +14,6 @@ class Fixed(Lengths):
     prompt_tokens: Tokens
     output_tokens: Tokens
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """No chance at all."""
-        return DrawnLengths(np.full(n, self.prompt_tokens), np.full(n, self.output_tokens))
+        return Drawn(np.full(n, self.prompt_tokens), np.full(n, self.output_tokens))

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from pydantic import NonNegativeFloat
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
@@ -32,10 +32,10 @@ class Lognormal(Lengths):
     prompt_tokens: LognormalSide
     output_tokens: LognormalSide
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """Two independent draws a request; says which share was clipped."""
         prompts, prompt_share = self.prompt_tokens.draw(n, stream("lengths/prompt"))
         outputs, output_share = self.output_tokens.draw(n, stream("lengths/output"))
         shares = {"prompt": prompt_share, "output": output_share}
         notes = tuple(f"{share:.2%} of {side} lengths clipped to [1, max]" for side, share in shares.items() if share)
-        return DrawnLengths(prompts, outputs, notes)
+        return Drawn(prompts, outputs, notes)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths
 from simserve.workload.readers.json_lines import parsed
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
@@ -31,7 +31,7 @@ class Profile(Lengths):
             raise ValueError(f"no such file, got '{self.name}'; make one with `simserve trace fit`")
         load_profile(self.name)
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """A bin of prompts and a place in it, then a place among that bin's answers."""
         profile = load_profile(self.name)
         prompts, outputs = (np.array(profile[f"{side}_tokens_by_bin"]) for side in ("prompt", "output"))
@@ -39,7 +39,7 @@ class Profile(Lengths):
         in_bin = at.astype(np.int64)
         shares = np.array(profile["shares"])
         prompt = _inverse(prompts, shares, in_bin, at - in_bin)
-        return DrawnLengths(prompt, _inverse(outputs, shares, in_bin, stream("lengths/output").random(n)))
+        return Drawn(prompt, _inverse(outputs, shares, in_bin, stream("lengths/output").random(n)))
 
 
 def profile_names() -> list[str]:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
-from simserve.workload.lengths.base import STRICT, DrawnLengths, Lengths, Tokens
+from simserve.workload.lengths.base import STRICT, Drawn, Lengths, Tokens
 from simserve.workload.streams import Stream
 
 
@@ -27,9 +27,9 @@ class Uniform(Lengths):
     prompt_tokens: Bounds
     output_tokens: Bounds
 
-    def draw(self, n: int, stream: Stream) -> DrawnLengths:
+    def draw(self, n: int, stream: Stream) -> Drawn:
         """Two independent uniform draws a request."""
-        return DrawnLengths(
+        return Drawn(
             between(self.prompt_tokens, stream("lengths/prompt").random(n)),
             between(self.output_tokens, stream("lengths/output").random(n)),
         )

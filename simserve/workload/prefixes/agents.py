@@ -9,7 +9,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
-from simserve.workload.lengths.base import DrawnLengths
+from simserve.workload.lengths.base import Drawn
 from simserve.workload.prefixes.base import STRICT, BlockTokens, DrawLengths, PrefixStructure, SomeTokens
 from simserve.workload.streams import Stream
 from simserve.workload.threads import Threads
@@ -58,7 +58,7 @@ class Agents(PrefixStructure):
         threads, tasks = self._calls(len(arrival_s), None if duration_s is not None else len(arrival_s), stream)
         task = np.array(tasks, np.int64)
         n = len(task)
-        drawn: DrawnLengths = lengths(n)
+        drawn: Drawn = lengths(n)
         prompts, prefixes = threads.grown(drawn, self.system_tokens, self.block_tokens)
         return Trace(
             arrival_s[task],

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
-from simserve.workload.lengths.base import DrawnLengths
+from simserve.workload.lengths.base import Drawn
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
@@ -21,7 +21,7 @@ SomeTokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
 """A number of tokens, perhaps none."""
 
 Ints = NDArray[np.int64]
-DrawLengths = Callable[[int], DrawnLengths]
+DrawLengths = Callable[[int], Drawn]
 """Lengths of so many requests: new part and answer. The first n are the first n of any more."""
 
 
@@ -48,7 +48,7 @@ class PrefixStructure:
         raise NotImplementedError
 
 
-def prepended(arrival_s: NDArray[np.float64], drawn: DrawnLengths, before: Ints, prefixes: Prefixes) -> Trace:
+def prepended(arrival_s: NDArray[np.float64], drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
     """Requests whose prompts begin with so many tokens each, `(n,)`."""
     prompts = before + drawn.prompt_tokens
     return Trace(arrival_s, prompts, drawn.output_tokens, prefixes=prefixes, notes=drawn.notes)

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.workload.amounts import Time, Whole, most_of, seconds, whole_numbers
 from simserve.workload.dependencies import Dependencies
-from simserve.workload.lengths.base import DrawnLengths, Tokens
+from simserve.workload.lengths.base import Drawn, Tokens
 from simserve.workload.prefixes.base import (
     STRICT,
     BlockTokens,
@@ -92,7 +92,7 @@ class Conversations(PrefixStructure):
         trace = self._text(Turns(start_s[conversation], conversation, turn), lengths(n))
         return replace(trace, dependencies=Dependencies.chains(conversation, think_s))
 
-    def _text(self, turns: Turns, drawn: DrawnLengths) -> Trace:
+    def _text(self, turns: Turns, drawn: Drawn) -> Trace:
         """Requests of these turns, with all that was said before."""
         before, prefixes = self._history(turns, drawn)
         trace = prepended(turns.arrival_s, drawn, before, prefixes)
@@ -125,7 +125,7 @@ class Conversations(PrefixStructure):
         order = np.argsort(arrival_s, kind="stable")  # of one instant, earlier conversations and turns first
         return Turns(arrival_s[order], conversation[order], turn[order] + 1)
 
-    def _history(self, turns: Turns, drawn: DrawnLengths) -> tuple[Ints, Prefixes]:
+    def _history(self, turns: Turns, drawn: Drawn) -> tuple[Ints, Prefixes]:
         """Tokens before the new part of each request, and its ids: turn by turn, all conversations at once."""
         n = len(turns.conversation)
         n_conversations = int(turns.conversation.max(initial=-1)) + 1
@@ -154,7 +154,7 @@ class Conversations(PrefixStructure):
             return np.zeros(len(prompt_tokens), np.bool_)
         return prompt_tokens > self.max_prompt_tokens
 
-    def _prefixes(self, before: Ints, of_chain: Ints, n_chains: int, drawn: DrawnLengths) -> Prefixes:
+    def _prefixes(self, before: Ints, of_chain: Ints, n_chains: int, drawn: Drawn) -> Prefixes:
         """Ids of what is before a request's new part, and of all of it and its answer if another turn comes."""
         shared = np.full(n_chains, self.system_tokens)
         np.maximum.at(shared, of_chain, before)  # what the last turn of a chain has before it
