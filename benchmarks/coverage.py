@@ -1,4 +1,4 @@
-"""How often 95 % intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
+"""How often 95% intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
 
     python benchmarks/coverage.py               # 1,000 runs a row: the tables of docs/statistics.md, some minutes
     python benchmarks/coverage.py --runs 100    # rough figures in half a minute
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.metrics.backlog import found_there
-from simserve.metrics.batches import hanging
+from simserve.metrics.backlog import n_in_system
+from simserve.metrics.batches import inefficiency
 from simserve.metrics.intervals import ENOUGH, mean_interval, percentile_interval, share_interval
 from simserve.metrics.steadiness import Steadiness, steadiness
 from simserve.metrics.window import measured_window
@@ -57,7 +57,7 @@ class Queue:
             "gave_up_s": np.full(n, np.nan),
             "status": Categorical(np.zeros(n, np.int32), ("finished",)),
         }
-        return columns | {"found_there": found_there(columns)}
+        return columns | {"found_there": n_in_system(columns)}
 
     def steps(self) -> Columns:
         """A row an answer, blocked where somebody waits as it begins."""
@@ -93,32 +93,34 @@ def quantile_s(load: float, share: float) -> float:
 def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
     """Of each figure of one run: its interval holds the truth, and is bounded above; none is left out."""
     sojourn_s = run.sojourn_s
-    ordered, hang = np.sort(sojourn_s), hanging(run.requests()["found_there"])
-    found = {"mean": _held(mean_interval(sojourn_s), 1 / (1 - load))}
+    ordered, per_sample = np.sort(sojourn_s), inefficiency(run.requests()["found_there"])
+    result = {"mean": _held(mean_interval(sojourn_s), 1 / (1 - load))}
     for level in LEVELS:
-        ends = percentile_interval(sojourn_s, ordered, level, hang)
-        found[f"p{level:g}"] = _held(ends, quantile_s(load, level / 100))
+        ends = percentile_interval(sojourn_s, ordered, level, per_sample)
+        result[f"p{level:g}"] = _held(ends, quantile_s(load, level / 100))
     for share in SHARES:
-        interval = share_interval(sojourn_s <= quantile_s(load, share), hang)
+        interval = share_interval(sojourn_s <= quantile_s(load, share), per_sample)
         assert interval is not None
-        found[f"SLO {share:.0%}"] = _held((interval.low_frac, interval.high_frac), share)
-    short = len(sojourn_s) / hang < ENOUGH
-    return {name: held for name, held in found.items() if held is not None} | {"short": (short, True)}
+        result[f"SLO {share:.0%}"] = _held((interval.low_frac, interval.high_frac), share)
+    short = len(sojourn_s) / per_sample < ENOUGH
+    return {name: held for name, held in result.items() if held is not None} | {"short": (short, True)}
 
 
 def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
     """Likewise of replications, whose figures are independent."""
     sojourns = [run.sojourn_s for run in runs]
-    n_worth = sum(len(each) / hanging(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True))
-    found = {"mean": (mean_of([float(each.mean()) for each in sojourns]), 1 / (1 - load))}
+    n_effective = sum(
+        len(each) / inefficiency(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True)
+    )
+    result = {"mean": (mean_of([float(each.mean()) for each in sojourns]), 1 / (1 - load))}
     for level in LEVELS:
         values = [float(np.percentile(each, level)) for each in sojourns]
-        estimate = percentile_of(values, 1 - level / 100, n_worth / len(runs))
-        found[f"p{level:g}"] = (estimate, quantile_s(load, level / 100))
+        estimate = percentile_of(values, 1 - level / 100, n_effective / len(runs))
+        result[f"p{level:g}"] = (estimate, quantile_s(load, level / 100))
     for share in SHARES:
         values = [float(np.mean(each <= quantile_s(load, share))) for each in sojourns]
-        found[f"SLO {share:.0%}"] = (share_of(values, n_worth), share)
-    return {name: (each.low <= truth <= each.high, math.isfinite(each.high)) for name, (each, truth) in found.items()}
+        result[f"SLO {share:.0%}"] = (share_of(values, n_effective), share)
+    return {name: (each.low <= truth <= each.high, math.isfinite(each.high)) for name, (each, truth) in result.items()}
 
 
 def state_of(load: float, n: int, generator: np.random.Generator) -> Steadiness:
@@ -146,14 +148,14 @@ def _print_coverage(title: str, rows: Iterable[tuple[str, list[dict[str, tuple[b
     print(f"\n{title}\n")
     _row(["load, requests", *names, "short"])
     _row(["---"] * (len(names) + 2))
-    for label, found in rows:
+    for label, result in rows:
         cells = []
         for name in names:
-            told = [each[name] for each in found if name in each]
-            n_open = sum(not bounded for _, bounded in told)
-            is_open = f" ({n_open / len(told):.0%} open)" if n_open else ""
-            cells.append(f"{100 * np.mean([held for held, _ in told]):.1f}{is_open}" if told else "too few")
-        n_short = [each["short"][0] for each in found if "short" in each]
+            text = [each[name] for each in result if name in each]
+            n_open = sum(not bounded for _, bounded in text)
+            is_open = f" ({n_open / len(text):.0%} open)" if n_open else ""
+            cells.append(f"{100 * np.mean([held for held, _ in text]):.1f}{is_open}" if text else "too few")
+        n_short = [each["short"][0] for each in result if "short" in each]
         _row([label, *cells, f"{np.mean(n_short):.0%}" if n_short else ""])
 
 

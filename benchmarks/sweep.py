@@ -24,7 +24,7 @@ SCENARIO = ROOT / "scenarios" / "chat_burst.yaml"
 SEATS = "cluster.pools.0.scheduler.max_num_seqs"
 """From 128 up the points are alike in what they cost: this is about the sweep, not about its points."""
 
-FIRST_SEATS = 128
+FIRST_SLOTS = 128
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ def main() -> None:
     options = _options()
     n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     print(f"{options.points} points of {options.requests:,} requests on {n_cores} cores, best of {options.repeats}")
-    found = []
+    result = []
     for _ in range(options.repeats):
         alone_s, took = _alone_s(options), _sweep(options)
-        found.append((alone_s / (n_cores * took.wall_s), alone_s / took.cpu_s))
+        result.append((alone_s / (n_cores * took.wall_s), alone_s / took.cpu_s))
         print(f"runs alone {alone_s:6.1f} s CPU; sweep {took.wall_s:6.1f} s wall, {took.cpu_s:6.1f} s CPU")
-    print(f"parallel efficiency {max(whole for whole, _ in found):.0%} of cores x wall (bar 90 %)")
-    print(f"share of the sweep's CPU time that is its runs {max(share for _, share in found):.0%}")
+    print(f"parallel efficiency {max(whole for whole, _ in result):.0%} of cores x wall (bar 90%)")
+    print(f"share of the sweep's CPU time that is its runs {max(share for _, share in result):.0%}")
 
 
 def _sweep(options: argparse.Namespace) -> Took:
@@ -75,7 +75,7 @@ def _alone_s(options: argparse.Namespace) -> float:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    vary = f"{SEATS}={FIRST_SEATS}..{FIRST_SEATS + options.points - 1}"
+    vary = f"{SEATS}={FIRST_SLOTS}..{FIRST_SLOTS + options.points - 1}"
     sizes = ("workload.duration_s=null", f"workload.n_requests={options.requests}")
     return ["--vary", vary, *(part for size in sizes for part in ("--set", size))]
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Mistake:
+class Problem:
     """One thing wrong in a user's input: where it stands, which rule it breaks, the value, and what to do."""
 
     place: str
@@ -40,9 +40,9 @@ class SimserveError(Exception):
 class ScenarioError(SimserveError):
     """Everything that is wrong with one scenario."""
 
-    def __init__(self, mistakes: Iterable[Mistake]) -> None:
-        self.mistakes = tuple(mistakes)
-        super().__init__("\n".join(map(str, self.mistakes)))
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, self.problems)))
 
 
 class CatalogError(SimserveError):
@@ -53,7 +53,7 @@ class TraceError(SimserveError):
     """A trace that cannot be replayed as it is; the message names rows."""
 
 
-class NobodyArrives(TraceError):
+class NoArrivals(TraceError):
     """A load so light, or so short, that no request arrives; a search takes it for the end of its loads."""
 
 

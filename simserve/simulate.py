@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.host_facts import host_facts
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Backoff, Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.engine.speculation import Speculation
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
@@ -95,7 +95,7 @@ def simulate(
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=tables.requests["arrival_s"].max(initial=0.0))),
         wall_s=time.perf_counter() - started_s,
-        notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(scenario, _marks(tables))),
+        notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(scenario, _labels(tables))),
         warnings=warnings(scenario.setups),
         link=link,
         host_tier=served.host_tier,
@@ -109,7 +109,7 @@ def _goals(targets: Targets) -> dict[str, float]:
     return {key: value for key, value in targets if value is not None}
 
 
-def _marks(tables: RunTables) -> dict[str, list[Any] | None]:
+def _labels(tables: RunTables) -> dict[str, list[Any] | None]:
     """The values that there are of what requests are marked with."""
     columns = {name: tables.requests[name] for name in ("slo_class", "priority", "tenant")}
     return {name: None if column is None else np.unique(column).tolist() for name, column in columns.items()}
@@ -286,7 +286,7 @@ def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Call
 
 
 def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] | None) -> PoolFacts:
-    found = setup.calibration
+    result = setup.calibration
     return PoolFacts(
         name=setup.name,
         role=setup.role,
@@ -298,7 +298,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         engine=setup.engine.name,
         scheduler=str((scheduler or {}).get("kind")),
         calibrated=setup.calibrated,
-        calibration=None if found is None else f"{found.gpu}/{found.engine} {found.engine_version}",
+        calibration=None if result is None else f"{result.gpu}/{result.engine} {result.engine_version}",
         kv_verified=setup.ledger.verified,
         n_blocks=setup.ledger.lane_blocks,
         block_size=setup.ledger.block_size,

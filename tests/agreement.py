@@ -9,13 +9,13 @@ import numpy as np
 from simserve.admission.base import Admission
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Patience
-from simserve.engine.recorder import SPAN_ROW, STRETCH_ROW
+from simserve.engine.recorder import SPAN_ROW, STEP_RUN_ROW
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
@@ -102,8 +102,8 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
 def engine_steps(cluster: Cluster, replica: int) -> list[dict[str, int]]:
     """The stretches of a replica, one row a step."""
     steps = []
-    for values in cluster.recorder.stretches(replica).tolist():
-        row = dict(zip(STRETCH_ROW.names or (), values, strict=True))
+    for values in cluster.recorder.step_runs(replica).tolist():
+        row = dict(zip(STEP_RUN_ROW.names or (), values, strict=True))
         at_ps = row["start_ps"]
         for i in range(row["n_steps"]):
             end_ps = at_ps + row["first_ps"] + i * row["growth_ps"]

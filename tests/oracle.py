@@ -11,16 +11,16 @@ from random import Random
 
 from simserve.admission.base import Admission
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_clients import OracleClients, Server
-from tests.oracle_gateway import OracleGateway
+from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
 from tests.oracle_sessions import OracleSessions
 
@@ -37,7 +37,7 @@ class OracleRun:
     clients: OracleClients | None = None
 
 
-class OracleDoor:
+class OracleFrontEndQueue:
     """The front end: servers that each take in one request at a time, and let them out in order."""
 
     def __init__(self, front_end: FrontEnd) -> None:
@@ -71,7 +71,7 @@ def run(
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
     front_end = front_end or FrontEnd()
-    door = OracleDoor(front_end)
+    door = OracleFrontEndQueue(front_end)
     coming: list[tuple[int, int]] = []
     asked_ps: list[int] = []
 
@@ -100,16 +100,16 @@ def run(
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
     both = [replica for replica in replicas if replica.setup.role == "both"]
     senders = [replica for replica in replicas if replica.setup.role == "prefill"]
-    gateways = [OracleGateway(router, senders or both, delay)]
-    local: OracleGateway | None = None
+    gateways = [OracleRoutingView(router, senders or both, delay)]
+    local: OracleRoutingView | None = None
     if how is not None:
         how.router.begin(Random(f"{router_seed}/decode"))
-        gateways.append(OracleGateway(how.router, receivers, delay))
+        gateways.append(OracleRoutingView(how.router, receivers, delay))
 
     if how is not None and how.splitter is not None:
         local = gateways[1]
         if both:
-            local = OracleGateway(deepcopy(router), both, delay)
+            local = OracleRoutingView(deepcopy(router), both, delay)
             local.router.begin(Random(f"{router_seed}/local"))
             gateways.append(local)
     entries = [*gateways[0].replicas, *(local.replicas if local else [])]
@@ -198,15 +198,15 @@ def run(
                     by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # gone before it came to a replica
             return OracleRun(by_row, rejected, replicas, asked_ps, clients)
         now_ps = min(instants)
-        for gateway in gateways:
-            gateway.hear(now_ps - 1)
+        for routing_view in gateways:
+            routing_view.hear(now_ps - 1)
         for replica in replicas:
             if replica.step_end_ps == now_ps:
                 replica.commit(now_ps, how)
         for replica in receivers:
             replica.end_transfers(now_ps)
-        for gateway in gateways:
-            gateway.hear(now_ps)
+        for routing_view in gateways:
+            routing_view.hear(now_ps)
         for replica in senders:
             while replica.handed_over and how is not None:
                 request = replica.handed_over.pop(0)

@@ -66,13 +66,13 @@ class OracleClients:
         self.n_plans += 1
 
     def instants(self) -> list[int]:
-        found = [at_ps for at_ps, *_ in self.plans]
+        result = [at_ps for at_ps, *_ in self.plans]
         for attempt in self.attempts:
             if not attempt.is_routed:
-                found.append(attempt.out_ps)
+                result.append(attempt.out_ps)
             if not attempt.is_over:
-                found += self.deadlines_ps(attempt)
-        return found
+                result += self.deadlines_ps(attempt)
+        return result
 
     def deadlines_ps(self, attempt: Attempt) -> list[int]:
         limits = (self.patience.ttft_ps, self.patience.e2e_ps)
@@ -100,13 +100,13 @@ class OracleClients:
     def send_all(self, now_ps: int) -> None:
         while True:
             due = sorted(plan[:2] for plan in self.plans if plan[0] <= now_ps)
-            at_door = [each for each in self.attempts if not each.is_routed and each.out_ps <= now_ps]
+            in_front_end = [each for each in self.attempts if not each.is_routed and each.out_ps <= now_ps]
             if due:
                 plan = next(plan for plan in self.plans if plan[:2] == due[0])
                 self.plans.remove(plan)
                 self.go(plan[2], plan[3], now_ps)
-            elif at_door:
-                self.route(at_door[0], now_ps)
+            elif in_front_end:
+                self.route(in_front_end[0], now_ps)
             else:
                 return
 

@@ -49,14 +49,14 @@ class OracleCounters:
                 self.last_left = request.tenant
 
     def in_order(self, is_first: Callable[[Request], bool]) -> list[Request]:
-        found: list[Request] = []
+        result: list[Request] = []
         left, before = sorted(self.known, key=came), dict(self.counters)
         while left:
             heads = [next(r for r in left if r.tenant == tenant) for tenant in {r.tenant for r in left}]
             head = min(heads, key=lambda r: (self.counters.get(r.tenant, 0.0), came(r)))
             left.remove(head)
-            found.append(head)
+            result.append(head)
             if is_first(head):
                 self.add(head, self.shares.input_weight * head.prompt_tokens)
         self.counters = before
-        return found
+        return result

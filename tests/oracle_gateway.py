@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from simserve.engine.gateway import Delay
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from tests.oracle_replica import OracleReplica
@@ -38,7 +38,7 @@ class OldNews:
         return self.replica.found_tokens(request)
 
 
-class OracleGateway:
+class OracleRoutingView:
     """A router, and the news that it has of its replicas."""
 
     def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:

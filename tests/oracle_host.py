@@ -94,7 +94,7 @@ class OracleHost:
         self.hides_waiting = bool(self.swapped)
         if replica.growth() > replica.free_blocks():
             return  # somebody will have to go
-        while self.swapped and len(replica.running) < replica.setup.scheduler.seats:
+        while self.swapped and len(replica.running) < replica.setup.scheduler.max_running:
             request = self.swapped[0]
             life = replica.lives[request]
             named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []

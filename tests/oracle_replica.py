@@ -408,8 +408,8 @@ class OracleReplica:
             if self.waiting:
                 return
             n_blocks = self.blocks(request.prompt_tokens + 1)
-            seats = len(self.running) + len(self.kept)
-            if seats >= self.setup.scheduler.seats or n_blocks > self.free_blocks() - self.growth():
+            batch = len(self.running) + len(self.kept)
+            if batch >= self.setup.scheduler.max_running or n_blocks > self.free_blocks() - self.growth():
                 return
             self.coming_in.pop(0)
             self.kept.append(request)
@@ -636,7 +636,7 @@ class OracleReplica:
             self.copied_ps = self.host.copy(now_ps)
             self.step_end_ps += self.copied_ps
             if self.host.swapped and plan.blocked_by is None:
-                self.kept_out_by = "seats" if len(self.running) >= self.setup.scheduler.seats else "blocks"
+                self.kept_out_by = "seats" if len(self.running) >= self.setup.scheduler.max_running else "blocks"
         if self.stages_free_ps:
             n_stages = len(self.stages_free_ps)
             self.alone_ps = n_stages * ((self.alone_ps + n_stages - 1) // n_stages)
@@ -673,15 +673,15 @@ class OracleReplica:
         life.stored = request.prefilled_tokens
         request.idle_hit_blocks = 0
         life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
-        found = life.chain[: life.n_held_ids]
-        missing = [block for block in found if self.cache and block not in self.cache.copies]
+        result = life.chain[: life.n_held_ids]
+        missing = [block for block in result if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
-            self.host.read(request, found, missing)
+            self.host.read(request, result, missing)
             if life.scheduled_ps < 0:
                 n_host = sum(block in self.host.host for block in missing)
                 life.host_cached_tokens = n_host * self.id_tokens
                 life.disk_cached_tokens = (len(missing) - n_host) * self.id_tokens
-        for block in found:
+        for block in result:
             assert self.cache is not None
             if block in missing:
                 self.cache.add(request, block)

@@ -24,11 +24,11 @@ class OracleSessions:
     over: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        found = self.trace.dependencies
-        assert found is not None
-        starts = found.starts.tolist()
-        self.parents = [found.parents[starts[i] : starts[i + 1]].tolist() for i in range(len(found))]
-        self.think_ps = [to_ps(think_s) for think_s in found.think_s.tolist()]
+        result = self.trace.dependencies
+        assert result is not None
+        starts = result.starts.tolist()
+        self.parents = [result.parents[starts[i] : starts[i + 1]].tolist() for i in range(len(result))]
+        self.think_ps = [to_ps(think_s) for think_s in result.think_s.tolist()]
         for _ in range(self.n_users or 0):
             self.begin_next(0)
 

@@ -47,13 +47,13 @@ class Account:
                 edges |= {step.start_ps, alone_ps, alone_ps + step.copied_ps, step.end_ps}
         last_ps = self.life.finish_ps
         instants = sorted(at_ps for at_ps in edges if self.sent_ps <= at_ps <= last_ps)
-        found: dict[str, int] = {}
+        result: dict[str, int] = {}
         for at_ps, until_ps in pairwise(instants):
             part = self.at(at_ps)
-            found[part] = found.get(part, 0) + until_ps - at_ps
+            result[part] = result.get(part, 0) + until_ps - at_ps
         if self.front_end.respond_ps:
-            found["front_end_s"] = found.get("front_end_s", 0) + self.front_end.respond_ps
-        return found
+            result["front_end_s"] = result.get("front_end_s", 0) + self.front_end.respond_ps
+        return result
 
     def at(self, now_ps: int) -> str:
         """What it is at from that instant on."""

@@ -23,8 +23,8 @@ def action() -> dict[str, Any]:
 
 def step() -> dict[str, Any]:
     """The one that runs the gate."""
-    found: dict[str, Any] = next(each for each in action()["runs"]["steps"] if each.get("id") == "check")
-    return found
+    result: dict[str, Any] = next(each for each in action()["runs"]["steps"] if each.get("id") == "check")
+    return result
 
 
 def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
@@ -89,8 +89,8 @@ def test_the_examples_are_valid_and_say_what_there_is(block: str) -> None:
         script = content["p99-goodput"]["script"]
         assert script[1].startswith("simserve check ")
         names = re.findall(r"--[a-z]+", script[1])
-        told = invoke("check", "--help").out
-        assert names and all(name in told for name in names)
+        sentence = invoke("check", "--help").out
+        assert names and all(name in sentence for name in names)
 
 
 def test_the_project_gates_itself() -> None:

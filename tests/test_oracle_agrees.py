@@ -52,8 +52,8 @@ def test_engine_and_oracle_agree_on_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:
     load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
-    is_apart = any(setup.role == "decode" for setup in setups)
-    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link if is_apart else None))
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
+    assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link if is_disaggregated else None))
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -79,10 +79,10 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
         )
         assert (replica.cohort.n, replica.cohort.kv_tokens, sum(replica.cohort.crossings)) == (0, 0, 0)
         assert replica.n_outstanding == 0
-        stretches = recorder.stretches(replica.index)
-        held = stretches["kv_blocks_used"] + stretches["kv_blocks_reserved"]
+        step_runs = recorder.step_runs(replica.index)
+        held = step_runs["kv_blocks_used"] + step_runs["kv_blocks_reserved"]
         assert (held >= 0).all()
         assert (held <= replica.total_blocks).all()
-    asked = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
+    requested = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
     spans = [recorder.spans(replica.index) for replica in cluster.replicas]
-    assert asked == sum(int((2 + s["last_step"] - s["first_step"]).sum()) for s in spans)
+    assert requested == sum(int((2 + s["last_step"] - s["first_step"]).sum()) for s in spans)

@@ -53,5 +53,5 @@ def test_engine_and_oracle_agree_where_prefixes_are_shared_or_prompts_handed_ove
 ) -> None:
     block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
     load = data.draw(tagged(shared_prompts(block_tokens) if block_tokens else traces()))
-    is_apart = any(setup.role == "decode" for setup in setups)
-    assert_agreement(setups, *run_both(setups, router, load, None, link=link if is_apart else None))
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
+    assert_agreement(setups, *run_both(setups, router, load, None, link=link if is_disaggregated else None))

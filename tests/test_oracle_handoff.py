@@ -34,8 +34,8 @@ def layered(draw: st.DrawFn) -> LinkSpec:
 @st.composite
 def one_stage(draw: st.DrawFn) -> list[ReplicaSetup]:
     """No prefill replica is a pipeline, whose chunks are not computed when their step ends."""
-    found = draw(disaggregated())
-    return [replace(setup, n_stages=1) if setup.role == "prefill" else setup for setup in found]
+    result = draw(disaggregated())
+    return [replace(setup, n_stages=1) if setup.role == "prefill" else setup for setup in result]
 
 
 @SLOWLY

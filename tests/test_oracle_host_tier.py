@@ -18,7 +18,7 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
-from tests.worlds import ROUTERS, can_be_apart, disaggregated, links, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, can_be_disaggregated, disaggregated, links, setups, shared_prompts, traces
 
 
 @st.composite
@@ -38,10 +38,10 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 @st.composite
 def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
     """Replicas by themselves, with seats for more requests than their blocks hold, so that somebody has to go."""
-    found = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
-    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // found[0].block_size)
-    limit = min(found[0].max_model_len, n_blocks * found[0].block_size)
-    return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in found[:2]]
+    result = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
+    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // result[0].block_size)
+    limit = min(result[0].max_model_len, n_blocks * result[0].block_size)
+    return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in result[:2]]
 
 
 @st.composite
@@ -55,16 +55,16 @@ def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
     n_blocks_an_id = draw(st.integers(1, 3))
-    found = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
-    is_apart = any(setup.role == "decode" for setup in found)
+    result = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
+    is_disaggregated = any(setup.role == "decode" for setup in result)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
-    tier = draw(tiers(swaps=swaps and not is_apart, offloads=offloads or is_apart))
-    limit = min(setup.max_model_len for setup in found)
-    found = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in found]
-    id_tokens = [n_blocks_an_id * setup.block_size for setup in found]
+    tier = draw(tiers(swaps=swaps and not is_disaggregated, offloads=offloads or is_disaggregated))
+    limit = min(setup.max_model_len for setup in result)
+    result = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in result]
+    id_tokens = [n_blocks_an_id * setup.block_size for setup in result]
     return [
         setup if setup.role == "decode" else replace(setup, block_tokens=n, host_tier=tier)
-        for setup, n in zip(found, id_tokens, strict=True)
+        for setup, n in zip(result, id_tokens, strict=True)
     ]
 
 
@@ -102,7 +102,7 @@ def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:
     load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
-    is_apart = any(setup.role == "decode" for setup in setups)
-    cluster, truth = run_both(setups, router, load, concurrency, link=link if is_apart else None)
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
+    cluster, truth = run_both(setups, router, load, concurrency, link=link if is_disaggregated else None)
     assert_agreement(setups, cluster, truth)
     assert_tiers_agree(cluster, truth, load)

@@ -141,13 +141,13 @@ def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_
 ) -> None:
     block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
     load = data.draw(traces() if block_tokens is None else shared_prompts(block_tokens))
-    is_apart = any(setup.role == "decode" for setup in setups)
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
     cluster, truth = run_both(
         setups,
         router,
         load,
         concurrency,
-        link=link if is_apart else None,
+        link=link if is_disaggregated else None,
         patience=patience,
         admission=admission,
     )

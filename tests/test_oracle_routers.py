@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from simserve.engine.gateway import Delay
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.session_affinity import SessionAffinity
@@ -79,8 +79,10 @@ def test_engine_and_oracle_agree_on_old_news_and_prefix_caches(
 ) -> None:
     prompts = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
     load = data.draw(of_sessions(prompts))
-    is_apart = any(setup.role == "decode" for setup in setups)
-    assert_agreement(setups, *run_both(setups, router, load, None, link=link if is_apart else None, delay=delay))
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
+    assert_agreement(
+        setups, *run_both(setups, router, load, None, link=link if is_disaggregated else None, delay=delay)
+    )
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])

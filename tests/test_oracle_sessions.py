@@ -64,8 +64,8 @@ def test_engine_and_oracle_agree_on_sessions_over_prefix_caches(
 ) -> None:
     block_tokens = next(setup.block_tokens for setup in setups if setup.block_tokens) or 1
     load = data.draw(dependent(shared_prompts(block_tokens)))
-    is_apart = any(setup.role == "decode" for setup in setups)
-    assert_agreement(setups, *run_both(setups, router, load, n_users, link=link if is_apart else None))
+    is_disaggregated = any(setup.role == "decode" for setup in setups)
+    assert_agreement(setups, *run_both(setups, router, load, n_users, link=link if is_disaggregated else None))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -24,16 +24,16 @@ from tests.worlds import ROUTERS, caching, front_ends, setups, shared_prompts, t
 RATES = st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0])
 
 
-def can_speculate(found: list[ReplicaSetup]) -> bool:
-    setup = found[0]
+def can_speculate(result: list[ReplicaSetup]) -> bool:
+    setup = result[0]
     is_plain = setup.n_stages == setup.n_in_step == 1 and setup.role == "both"
-    return is_plain and not setup.scheduler.runs_to_completion and not setup.scheduler.follows
+    return is_plain and not setup.scheduler.runs_to_completion and not setup.scheduler.is_stateful
 
 
 @st.composite
 def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
     """Those replicas, proposing up to five tokens, by a model or for nothing; each pair of rates is one in a while."""
-    found = draw(plain.filter(can_speculate))
+    result = draw(plain.filter(can_speculate))
     rates = tuple(draw(st.lists(RATES, min_size=1, max_size=5)))
     k = len(rates)
     drafts: st.SearchStrategy[Drafting] = st.sampled_from(
@@ -45,7 +45,7 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     propose_ps = draw(st.sampled_from([0, 333]))
     return [
         replace(setup, cost=SpeculativeCost(setup.cost, drafting, k, floor_ps, host_ps, propose_ps), speculation=how)
-        for setup in found
+        for setup in result
     ]
 
 
@@ -78,10 +78,10 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
         pool, cohort = replica.pool, replica.cohort
         assert (pool.free_blocks, pool.used_blocks, pool.reserved_blocks) == (replica.total_blocks, 0, 0)
         assert (cohort.n, cohort.kv_tokens, cohort.blocks_to_grow(9)) == (0, 0, 0)
-        stretches, spans = recorder.stretches(replica.index), recorder.spans(replica.index)
-        held = stretches["kv_blocks_used"] + stretches["kv_blocks_reserved"]
+        step_runs, spans = recorder.step_runs(replica.index), recorder.spans(replica.index)
+        held = step_runs["kv_blocks_used"] + step_runs["kv_blocks_reserved"]
         assert ((held >= 0) & (held <= replica.total_blocks)).all()
-        n_tokens += int((2 + spans["last_step"] - spans["first_step"]).sum() + stretches["accepted_tokens"].sum())
+        n_tokens += int((2 + spans["last_step"] - spans["first_step"]).sum() + step_runs["accepted_tokens"].sum())
     finished = (row for row in range(len(load)) if recorder.columns["status"][row] == FINISHED)
     assert n_tokens == sum(cluster.rows.output_tokens[row] for row in finished)
 

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gateway import Delay
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered
 from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.splitters.base import Splitter
@@ -27,7 +27,7 @@ from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
-    can_be_apart,
+    can_be_disaggregated,
     disaggregated,
     front_ends,
     ordered,
@@ -54,8 +54,8 @@ class World:
     @property
     def may_give_up(self) -> bool:
         """Clients may, here."""
-        beside = any(setup.host_tier is not None or setup.speculation is not None for setup in self.setups)
-        return not (self.is_pushed or self.splitter or beside)
+        extra = any(setup.host_tier is not None or setup.speculation is not None for setup in self.setups)
+        return not (self.is_pushed or self.splitter or extra)
 
     @property
     def block_tokens(self) -> int | None:
@@ -69,14 +69,14 @@ def with_blocks_of(size: int, setup: ReplicaSetup) -> ReplicaSetup:
     return replace(setup, block_size=size, n_blocks=n_blocks)
 
 
-def cached(found: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup]:
+def cached(result: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup]:
     """All of them keep prefixes that can, but for those that decode what others computed."""
-    size = next(setup.block_size for setup in found if setup.role != "decode")
+    size = next(setup.block_size for setup in result if setup.role != "decode")
     return [
         replace(with_blocks_of(size, setup), block_tokens=n_blocks_an_id * size)
-        if setup.role != "decode" and can_be_apart(setup.scheduler)
+        if setup.role != "decode" and can_be_disaggregated(setup.scheduler)
         else setup
-        for setup in found
+        for setup in result
     ]
 
 
@@ -87,42 +87,42 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     plain = setups()
     caches = draw(st.booleans())
     if caches:
-        plain = plain.filter(lambda found: can_be_apart(found[0].scheduler))
+        plain = plain.filter(lambda result: can_be_disaggregated(result[0].scheduler))
     if kind == "speculating":
         plain = speculating(plain)
-    found = draw(ordered(plain) if kind == "ordered" else plain.filter(can_be_alone) if kind == "tiered" else plain)
+    result = draw(ordered(plain) if kind == "ordered" else plain.filter(can_be_alone) if kind == "tiered" else plain)
     if caches:
-        found = cached(found, draw(st.integers(1, 3)))
+        result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
-        found = [replace(setup, host_tier=tier) for setup in found]
-    return World(found)
+        result = [replace(setup, host_tier=tier) for setup in result]
+    return World(result)
 
 
-def can_be_alone(found: list[ReplicaSetup]) -> bool:
+def can_be_alone(result: list[ReplicaSetup]) -> bool:
     """Host memory can be beside them."""
-    return found[0].n_stages == found[0].n_in_step == 1 and can_be_apart(found[0].scheduler)
+    return result[0].n_stages == result[0].n_in_step == 1 and can_be_disaggregated(result[0].scheduler)
 
 
 @st.composite
-def apart(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
+def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
     """Prefill and decode pools; prefill pools in order or with host memory, and perhaps with caches; others beside."""
     kind, is_split = draw(st.sampled_from(kinds)), draw(st.booleans())
     plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed"
-    found = draw(ordered(plain) if kind == "ordered" else plain)
+    result = draw(ordered(plain) if kind == "ordered" else plain)
     link = draw(layered()) if is_pushed and draw(st.booleans()) else replace(draw(layered()), n_layers=None)
     if link.n_layers is not None or kind == "tiered":
-        found = [replace(s, n_stages=1) if s.role == "prefill" else s for s in found]
+        result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered":
-        found = [replace(s, n_in_step=1) if s.role == "prefill" else s for s in found]
+        result = [replace(s, n_in_step=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered" or draw(st.booleans()):
-        found = cached(found, draw(st.integers(1, 3)))
+        result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
         tier = draw(tiers(swaps=False, offloads=True))
-        found = [replace(s, host_tier=tier) if s.role == "prefill" else s for s in found]
+        result = [replace(s, host_tier=tier) if s.role == "prefill" else s for s in result]
     elif kind != "ordered":
-        found = [draw(perhaps_speculating(s)) for s in found]
-    return World(found, link, is_pushed, draw(splitters()) if is_split else None)
+        result = [draw(perhaps_speculating(s)) for s in result]
+    return World(result, link, is_pushed, draw(splitters()) if is_split else None)
 
 
 @st.composite
@@ -149,8 +149,8 @@ def check(world: World, load: Trace, router: Any, *args: Any, **kwargs: Any) -> 
     assert_tiers_agree(cluster, truth, load)
 
 
-WORLDS = st.one_of(together(), apart())
-ORDERED = st.one_of(together(("ordered",)), apart(("ordered",)))
+WORLDS = st.one_of(together(), separate())
+ORDERED = st.one_of(together(("ordered",)), separate(("ordered",)))
 CONCURRENCY = st.none() | st.integers(1, 5)
 
 

@@ -57,7 +57,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
     sys.modules.pop(name, None)
 
 
-def said(family: str, spec: object) -> str:
+def sentence(family: str, spec: object) -> str:
     """The message of a plug-in that cannot be built."""
     with pytest.raises(PolicyError) as caught:
         plugins.build(family, spec)  # type: ignore[arg-type]
@@ -93,30 +93,30 @@ def test_spelling_out_gives_every_argument() -> None:
 
 @pytest.mark.parametrize("name", ["chunkd", "Chunked", "chunked_"])
 def test_an_unknown_name_gets_a_did_you_mean(name: str) -> None:
-    assert f"unknown scheduler, got '{name}'; did you mean chunked?" in said("schedulers", name)
+    assert f"unknown scheduler, got '{name}'; did you mean chunked?" in sentence("schedulers", name)
 
 
 def test_a_name_like_no_other_gets_the_list() -> None:
     known = "least_kv, least_outstanding, power_of_two, prefix_affinity, random, round_robin"
-    assert f"choose from {known}" in said("routers", "zzz")
+    assert f"choose from {known}" in sentence("routers", "zzz")
 
 
 @pytest.mark.parametrize("name", ["base", "../chunked", "__init__", "", "chunked.x"])
 def test_names_that_are_no_policies_are_unknown(name: str) -> None:
-    assert "unknown scheduler" in said("schedulers", name)
+    assert "unknown scheduler" in sentence("schedulers", name)
 
 
 def test_an_unknown_argument_gets_a_did_you_mean() -> None:
-    message = said("schedulers", {"kind": "chunked", "max_num_seq": 3})
+    message = sentence("schedulers", {"kind": "chunked", "max_num_seq": 3})
     assert message == "scheduler chunked: max_num_seq: unknown argument; did you mean max_num_seqs?"
 
 
 def test_a_policy_without_arguments_says_that_it_takes_none() -> None:
-    assert "RoundRobin takes no arguments" in said("routers", {"kind": "round_robin", "seed": 1})
+    assert "RoundRobin takes no arguments" in sentence("routers", {"kind": "round_robin", "seed": 1})
 
 
 def test_all_wrong_arguments_are_told_at_once() -> None:
-    message = said("schedulers", {"kind": "dynamic", "batch_size": 0, "window_s": -1, "steam": True})
+    message = sentence("schedulers", {"kind": "dynamic", "batch_size": 0, "window_s": -1, "steam": True})
     assert message.splitlines() == [
         "scheduler dynamic: steam: unknown argument; did you mean stream?",
         "scheduler dynamic: batch_size: must be more than 0, got 0",
@@ -139,15 +139,15 @@ def test_all_wrong_arguments_are_told_at_once() -> None:
     ],
 )
 def test_a_wrong_type_is_said_in_plain_words(value: object, rule: str) -> None:
-    assert said("schedulers", {"kind": "static", "batch_size": value}) == f"scheduler static: batch_size: {rule}"
+    assert sentence("schedulers", {"kind": "static", "batch_size": value}) == f"scheduler static: batch_size: {rule}"
 
 
 def test_a_spec_without_a_kind_is_wrong() -> None:
-    assert said("schedulers", {"batch_size": 3}) == "scheduler : kind: is missing; name the scheduler"
+    assert sentence("schedulers", {"batch_size": 3}) == "scheduler : kind: is missing; name the scheduler"
 
 
 def test_a_kind_that_is_no_text_is_wrong() -> None:
-    assert "kind: must be text, got 3" in said("schedulers", {"kind": 3})
+    assert "kind: must be text, got 3" in sentence("schedulers", {"kind": 3})
 
 
 def test_a_policy_from_outside_the_tree_is_found_in_the_current_directory(own_module: str) -> None:
@@ -158,17 +158,17 @@ def test_a_policy_from_outside_the_tree_is_found_in_the_current_directory(own_mo
 
 
 def test_a_policy_from_outside_has_its_arguments_checked_too(own_module: str) -> None:
-    message = said("schedulers", {"kind": f"{own_module}:Patient", "n_wait": 0})
+    message = sentence("schedulers", {"kind": f"{own_module}:Patient", "n_wait": 0})
     assert "n_wait: unknown argument; did you mean n_waits?" in message
 
 
 def test_what_a_policy_itself_finds_wrong_is_told_in_its_words(own_module: str) -> None:
-    assert said("schedulers", {"kind": f"{own_module}:Patient", "n_waits": 13}).endswith("13 is bad luck")
+    assert sentence("schedulers", {"kind": f"{own_module}:Patient", "n_waits": 13}).endswith("13 is bad luck")
 
 
 def test_a_policy_without_fields_needs_no_dataclass(own_module: str) -> None:
     assert type(plugins.build("schedulers", f"{own_module}:Bare")).__name__ == "Bare"
-    message = said("schedulers", {"kind": f"{own_module}:Bare", "n": 1})
+    message = sentence("schedulers", {"kind": f"{own_module}:Bare", "n": 1})
     assert "make Bare a pydantic dataclass" in message
 
 
@@ -185,7 +185,7 @@ def test_a_policy_without_fields_needs_no_dataclass(own_module: str) -> None:
     ],
 )
 def test_a_policy_from_outside_that_is_no_use_is_told_why(own_module: str, name: str, rule: str) -> None:
-    assert rule in said("schedulers", name)
+    assert rule in sentence("schedulers", name)
 
 
 def test_describing_a_policy_gives_its_text_and_its_arguments() -> None:
@@ -203,16 +203,16 @@ def test_describing_an_unknown_policy_gets_a_did_you_mean() -> None:
 
 
 def test_an_item_that_is_missing_from_a_list_is_told_by_its_index() -> None:
-    message = said("workload.lengths", {"kind": "uniform", "prompt_tokens": [1], "output_tokens": [1, 2]})
+    message = sentence("workload.lengths", {"kind": "uniform", "prompt_tokens": [1], "output_tokens": [1, 2]})
     assert message == "length distribution uniform: prompt_tokens.1: is missing"
 
 
 def test_only_an_argument_that_says_so_may_be_infinite() -> None:
     assert plugins.build("workload.arrivals", {"kind": "vllm_bench", "rate_per_s": math.inf}).rate_per_s == math.inf
-    assert "must be a finite number, got NaN" in said(
+    assert "must be a finite number, got NaN" in sentence(
         "workload.arrivals", {"kind": "vllm_bench", "rate_per_s": math.nan}
     )
-    assert "must be a finite number, got infinity" in said(
+    assert "must be a finite number, got infinity" in sentence(
         "workload.arrivals", {"kind": "poisson", "rate_per_s": math.inf}
     )
 
@@ -220,5 +220,5 @@ def test_only_an_argument_that_says_so_may_be_infinite() -> None:
 def test_a_wrong_key_inside_an_argument_gets_a_did_you_mean() -> None:
     side = {"median": 512, "sigma": 0.6, "max": 8192}
     spec = {"kind": "lognormal", "prompt_tokens": {**side, "sigm": 1}, "output_tokens": side}
-    message = said("workload.lengths", spec)
+    message = sentence("workload.lengths", spec)
     assert message == "length distribution lognormal: prompt_tokens.sigm: unknown key; did you mean sigma?"

@@ -72,14 +72,14 @@ def test_the_same_scenario_gives_the_same_tables_in_any_process() -> None:
         "from tests.test_simulate import *\n"
         "print(digest(simulate(Scenario.from_dict(CHAT))))"
     )  # fmt: skip
-    found = {digest(simulate(Scenario.from_dict(CHAT)))}
+    result = {digest(simulate(Scenario.from_dict(CHAT)))}
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
-        found.add(done.stdout.strip())
-    assert len(found) == 1
+        result.add(done.stdout.strip())
+    assert len(result) == 1
 
 
 def test_another_seed_gives_other_tables() -> None:

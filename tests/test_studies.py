@@ -29,9 +29,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
 
 def test_continuous_beats_whole_batches_and_a_window_helps_in_bursts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "batching")
-    found = module.found()
-    assert module.printed(found).splitlines() == shown(monkeypatch, "batching")
-    full, dynamic, static, continuous = found.values()
+    result = module.result()
+    assert module.printed(result).splitlines() == shown(monkeypatch, "batching")
+    full, dynamic, static, continuous = result.values()
     tight, loose, burst, busy = "req/s at 2x", "req/s at 20x", "bursts: s/token", "bursts: card busy"
     assert full[tight] == 0 < dynamic[tight] <= static[tight]
     assert 5 * static[tight] < continuous[tight] < 40 * static[tight]  # Orca: 36.9 times
@@ -43,22 +43,22 @@ def test_continuous_beats_whole_batches_and_a_window_helps_in_bursts_only(monkey
 
 def test_paged_blocks_serve_a_multiple_of_what_blocks_set_aside_do(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "paged_blocks")
-    found = module.found()
-    assert module.printed(found).splitlines() == shown(monkeypatch, "paged_blocks")
-    whole, reserved, knowing, paged = (cells["req/s"] for cells in found.values())
+    result = module.result()
+    assert module.printed(result).splitlines() == shown(monkeypatch, "paged_blocks")
+    whole, reserved, knowing, paged = (cells["req/s"] for cells in result.values())
     assert 2.7 < paged / reserved < 8  # vLLM, figure 12
     assert 1.1 < paged / knowing < 2.7  # 1.7 to 2.7, with fragmentation, which is not here
     assert 4 < paged / whole < 22
-    _, reserved, knowing, paged = (cells["running at 2 req/s"] for cells in found.values())
+    _, reserved, knowing, paged = (cells["running at 2 req/s"] for cells in result.values())
     assert 5 < reserved < 8  # figure 13: 7.0
     assert reserved < knowing < paged < 31
 
 
 def test_chunks_bound_the_gap_between_tokens_and_raise_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "chunked_prefill")
-    found = module.found()
-    assert module.printed(found).splitlines() == shown(monkeypatch, "chunked_prefill")
-    whole, large, small = found.values()
+    result = module.result()
+    assert module.printed(result).splitlines() == shown(monkeypatch, "chunked_prefill")
+    whole, large, small = result.values()
     assert small["largest gap"] < 0.1 * whole["largest gap"]
     assert small["median TTFT"] > large["median TTFT"] > whole["median TTFT"]
     strict, relaxed = "req/s, p99 gap <= 0.1 s", "req/s, p99 gap <= 0.5 s"
@@ -69,7 +69,7 @@ def test_chunks_bound_the_gap_between_tokens_and_raise_the_rate(monkeypatch: pyt
 
 @pytest.fixture
 def coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates to 6.7 %, which is quicker."""
+    """Rates to 6.7%, which is quicker."""
     monkeypatch.setattr(study(monkeypatch, "highest_rate"), "STEPS", 6)
 
 
@@ -106,11 +106,11 @@ def test_the_best_split_moves_with_the_load(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "prefix_cache")
-    found = module.found()
-    assert module.printed(found).splitlines() == shown(monkeypatch, "prefix_cache")
-    chats, quiet, loaded = found.values()
+    result = module.result()
+    assert module.printed(result).splitlines() == shown(monkeypatch, "prefix_cache")
+    chats, quiet, loaded = result.values()
     assert 0.65 < chats["prompt tokens found"] < 0.8
-    assert 1.4 < chats["times as early"] < 2.0  # SGLang: 1.7 at 74 %
+    assert 1.4 < chats["times as early"] < 2.0  # SGLang: 1.7 at 74%
     assert 4 < quiet["times as early"] < 12  # Prompt Cache: 8
     assert loaded["times as early"] > 1.5 * quiet["times as early"]
 
@@ -119,8 +119,8 @@ def test_old_news_make_the_shortest_queue_the_worst_choice(monkeypatch: pytest.M
     module = study(monkeypatch, "stale_views")
 
     def mean_s(router: str, refresh_s: float | None, **how: bool) -> float:
-        found: float = module.run(router, refresh_s, n_requests=6000, **how)["ttft_s"]["mean"]
-        return found
+        result: float = module.run(router, refresh_s, n_requests=6000, **how)["ttft_s"]["mean"]
+        return result
 
     by_chance = mean_s("random", None)
     shortest, two = mean_s("least_outstanding", None), mean_s("power_of_two", None)

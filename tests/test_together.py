@@ -45,8 +45,8 @@ def run(workload: dict[str, Any], policy: str, **cluster: Any) -> Results:
 def assert_classes_add_up(results: Results) -> None:
     """Those of all classes are those of the run, however they ended."""
     total = Counter[str]()
-    for found in results.summary["classes"].values():
-        total.update({key: n for key, n in found["requests"].items() if key != "reasons"})
+    for result in results.summary["classes"].values():
+        total.update({key: n for key, n in result["requests"].items() if key != "reasons"})
     assert dict(total) == {key: results.summary["requests"][key] for key in total}
 
 
@@ -67,16 +67,16 @@ def test_who_asks_again_is_of_the_same_session_class_and_tenant(policy: str) -> 
 
 def test_who_is_not_admitted_is_counted_in_its_class() -> None:
     results = run(IMPATIENT, "vtc", admission={"kind": "queue_length", "max_outstanding": 40})
-    assert sum(found["requests"]["rejected"] for found in results.summary["classes"].values()) > 20
+    assert sum(result["requests"]["rejected"] for result in results.summary["classes"].values()) > 20
     assert_classes_add_up(results)
 
 
 def test_sessions_go_on_after_answers_whatever_the_order() -> None:
     turns = {"kind": "conversations", "turns": 3, "think_s": 1.0, "next_turn": "after_answer"}
     results = run({"prefixes": turns}, "priority", **STALE)
-    found, rows = results.summary["sessions"], results.requests
+    result, rows = results.summary["sessions"], results.requests
     assert (rows["status"] == "finished").all()
-    assert (found["finished"], found["refused"], found["cut"]) == (found["n"], 0, 0)
+    assert (result["finished"], result["refused"], result["cut"]) == (result["n"], 0, 0)
     waits_s = (
         rows.sort_values("turn").groupby("session_id").apply(lambda own: own["arrival_s"] - own["finish_s"].shift())
     )

@@ -24,7 +24,7 @@ from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
 from simserve.schedulers.trtllm import TrtLlm
 from simserve.splitters.base import Splitter
-from simserve.splitters.load import Load
+from simserve.splitters.load import LoadSplitter
 from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.workload.trace import Prefixes, Trace
@@ -36,23 +36,23 @@ ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
 @st.composite
 def schedulers(draw: st.DrawFn) -> Scheduler:
     """Any policy, with small knobs so that every limit binds now and then."""
-    seats = draw(st.integers(1, 6))
+    batch = draw(st.integers(1, 6))
     kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "sglang", "static", "dynamic"]))
     if kind == "chunked":
         return Chunked(
-            max_num_batched_tokens=seats + draw(st.integers(0, 40)),
-            max_num_seqs=seats,
+            max_num_batched_tokens=batch + draw(st.integers(0, 40)),
+            max_num_seqs=batch,
             long_prefill_token_threshold=draw(st.sampled_from([0, 0, 3, 11])),
             scheduler_reserve_full_isl=draw(st.booleans()),
         )
     if kind == "prefill_first":
-        return PrefillFirst(max_num_batched_tokens=draw(st.sampled_from([None, 25])), max_num_seqs=seats)
+        return PrefillFirst(max_num_batched_tokens=draw(st.sampled_from([None, 25])), max_num_seqs=batch)
     if kind == "continuous":
-        return Continuous(max_num_seqs=seats)
+        return Continuous(max_num_seqs=batch)
     if kind == "trtllm":
         return TrtLlm(
-            max_num_tokens=seats + draw(st.integers(0, 60)),
-            max_batch_size=seats,
+            max_num_tokens=batch + draw(st.integers(0, 60)),
+            max_batch_size=batch,
             capacity_scheduler_policy=draw(st.sampled_from(["guaranteed_no_evict", "max_utilization"])),
             enable_chunked_context=draw(st.booleans()),
         )
@@ -60,7 +60,7 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
         return SgLang(
             chunked_prefill_size=draw(st.sampled_from([None, 7, 16, 48])),
             max_prefill_tokens=draw(st.sampled_from([20, 64])),
-            max_running_requests=draw(st.sampled_from([None, seats])),
+            max_running_requests=draw(st.sampled_from([None, batch])),
             enable_mixed_chunk=draw(st.booleans()),
             schedule_conservativeness=draw(st.sampled_from([0.0, 0.1, 1.0])),
             new_token_ratio_decay_steps=draw(st.sampled_from([7, 600])),
@@ -68,8 +68,8 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
             clip_max_new_tokens_estimation=draw(st.sampled_from([9, 4096])),
         )
     if kind == "static":
-        return Static(batch_size=seats, stream=draw(st.booleans()))
-    return Dynamic(batch_size=seats, window_s=draw(st.sampled_from([0.0, 0.011, 0.2])), stream=draw(st.booleans()))
+        return Static(batch_size=batch, stream=draw(st.booleans()))
+    return Dynamic(batch_size=batch, window_s=draw(st.sampled_from([0.0, 0.011, 0.2])), stream=draw(st.booleans()))
 
 
 @st.composite
@@ -96,7 +96,7 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
     pools = []
     roles: list[Literal["prefill", "decode"]] = ["prefill", "decode"]
     for role in draw(st.permutations(roles)):
-        setup, *_ = draw(setups().filter(lambda found: can_be_apart(found[0].scheduler)))
+        setup, *_ = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
         pools += [replace(setup, role=role)] * draw(st.integers(1, 2))
     return pools
 
@@ -104,11 +104,11 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
 @st.composite
 def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Replicas that cache prefixes, perhaps only those that compute prompts for others."""
-    apart, together = disaggregated(), setups().filter(lambda found: can_be_apart(found[0].scheduler))
+    separate, together = disaggregated(), setups().filter(lambda result: can_be_disaggregated(result[0].scheduler))
     n_blocks_an_id = draw(st.integers(1, 3))
     return [
         setup if setup.role == "decode" else replace(setup, block_tokens=n_blocks_an_id * setup.block_size)
-        for setup in draw(st.one_of(together, together, apart))
+        for setup in draw(st.one_of(together, together, separate))
     ]
 
 
@@ -134,7 +134,7 @@ def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
 def split(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Prefill and decode replicas, with or without others that do both."""
     pools = draw(disaggregated())
-    both = draw(st.none() | setups().filter(lambda found: len(found) == 1))
+    both = draw(st.none() | setups().filter(lambda result: len(result) == 1))
     return pools if both is None else draw(st.permutations([*pools, *both]))
 
 
@@ -144,7 +144,7 @@ def splitters(draw: st.DrawFn) -> Splitter:
     shortest = draw(st.integers(1, 30))
     if draw(st.booleans()):
         return PromptLength(min_prompt_tokens=shortest)
-    return Load(max_outstanding=draw(st.integers(1, 3)), min_prompt_tokens=draw(st.sampled_from([1, shortest])))
+    return LoadSplitter(max_outstanding=draw(st.integers(1, 3)), min_prompt_tokens=draw(st.sampled_from([1, shortest])))
 
 
 @st.composite
@@ -155,7 +155,7 @@ def mixing(draw: st.DrawFn) -> Splitter:
     )
 
 
-def can_be_apart(scheduler: Scheduler) -> bool:
+def can_be_disaggregated(scheduler: Scheduler) -> bool:
     """Prompts and answers of one request need not be at one replica."""
     return not scheduler.reserves and not scheduler.runs_to_completion
 
@@ -190,10 +190,10 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
 def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
     """The same replicas, where requests may pass each other: by priority or by what their tenants were served. Those
     that decode what others computed are left as they are."""
-    seats = draw(st.integers(1, 6))
+    batch = draw(st.integers(1, 6))
     knobs: dict[str, Any] = {
-        "max_num_batched_tokens": seats + draw(st.integers(0, 40)),
-        "max_num_seqs": seats,
+        "max_num_batched_tokens": batch + draw(st.integers(0, 40)),
+        "max_num_seqs": batch,
         "long_prefill_token_threshold": draw(st.sampled_from([0, 0, 3, 11])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
     }

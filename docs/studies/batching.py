@@ -26,7 +26,7 @@ COLUMNS = {
 }
 
 
-def found(*changes: str) -> Rows:
+def result(*changes: str) -> Rows:
     """Rates at which the median answer takes at most 2 and 20 times as long a token as one alone; what bursts do."""
     alone_s = seconds_a_token(run("batching", [*changes, scheduler("continuous"), "workload.arrivals.rate_per_s=0.01"]))
     return {policy: of_policy(policy, alone_s, changes) for policy in POLICIES}
@@ -44,16 +44,16 @@ def of_policy(policy: str, alone_s: float, changes: Sequence[str]) -> dict[str, 
 
 
 def rate_per_s(chosen: Sequence[str], most_s: float) -> float:
-    return highest_rate_per_s(partial(run, "batching"), chosen, 20.0, lambda found: seconds_a_token(found) <= most_s)
+    return highest_rate_per_s(partial(run, "batching"), chosen, 20.0, lambda result: seconds_a_token(result) <= most_s)
 
 
 def scheduler(policy: str) -> str:
     return f"cluster.pools.0.scheduler={POLICIES[policy]}"
 
 
-def seconds_a_token(found: Results) -> float:
-    """The median of latency over length of the answer: Orca's normalised latency."""
-    requests = found.requests[found.requests.in_window]
+def seconds_a_token(result: Results) -> float:
+    """The median of latency over length of the answer: Orca's normalized latency."""
+    requests = result.requests[result.requests.in_window]
     return float(np.median(requests.e2e_s / requests.output_tokens))
 
 
@@ -62,4 +62,4 @@ def printed(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

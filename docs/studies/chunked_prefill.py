@@ -24,7 +24,7 @@ COLUMNS = {
 }
 
 
-def found(*changes: str) -> Rows:
+def result(*changes: str) -> Rows:
     """Gaps and TTFT at one request a second, and the highest rates."""
     return {name: of_policy([*changes, f"cluster.pools.0.scheduler={policy}"]) for name, policy in POLICIES.items()}
 
@@ -44,9 +44,9 @@ def of_policy(chosen: list[str]) -> dict[str, float]:
     }
 
 
-def is_smooth(gap_s: float, found: Results) -> bool:
+def is_smooth(gap_s: float, result: Results) -> bool:
     """As Sarathi-Serve defines capacity."""
-    return bool(found.summary["itl_s"]["p99"] <= gap_s and found.summary["queue_s"]["p50"] <= QUEUE_S)
+    return bool(result.summary["itl_s"]["p99"] <= gap_s and result.summary["queue_s"]["p50"] <= QUEUE_S)
 
 
 def printed(rows: Rows) -> str:
@@ -54,4 +54,4 @@ def printed(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

@@ -1,4 +1,4 @@
-"""Prefill and decode apart against together: the rate a card at which 90 % of requests meet the SLO, tight and loose.
+"""Prefill and decode apart against together: the rate a card at which 90% of requests meet the SLO, tight and loose.
 
 python docs/studies/disaggregation.py
 """
@@ -49,7 +49,7 @@ COLUMNS = {
 }
 
 
-def found(*changes: str) -> Rows:
+def result(*changes: str) -> Rows:
     """Requests a second and card of every case: together, and with the best split."""
     return {case: of_case(case, changes, SPLITS) for case in CASES}
 
@@ -58,17 +58,17 @@ def of_case(case: str, changes: Sequence[str], splits: Sequence[int]) -> dict[st
     lengths, ttft_s, tpot_s = CASES[case]
     chosen = [*changes, f"workload.lengths={lengths}", f"slo={{ttft_s: {ttft_s}, tpot_s: {tpot_s}}}"]
     first, *chunks = (per_gpu([*chosen, *together(policy)]) for policy in TOGETHER.values())
-    apart = {f"{n}:{N_GPUS - n}": per_gpu([*chosen, *of_split(n)]) for n in splits}
-    best = max(apart, key=lambda split: apart[split])
+    disaggregated = {f"{n}:{N_GPUS - n}": per_gpu([*chosen, *of_split(n)]) for n in splits}
+    best = max(disaggregated, key=lambda split: disaggregated[split])
     return {
         "TTFT": ttft_s,
         "TPOT": tpot_s,
         "whole prompts first": first,
         "chunks": max(chunks),
-        "apart": apart[best],
+        "apart": disaggregated[best],
         "best split": best,
-        "over whole prompts": apart[best] / first,
-        "over chunks": apart[best] / max(chunks),
+        "over whole prompts": disaggregated[best] / first,
+        "over chunks": disaggregated[best] / max(chunks),
     }
 
 
@@ -86,9 +86,9 @@ def per_gpu(chosen: Sequence[str]) -> float:
     return highest_rate_per_s(partial(run, "disaggregation"), chosen, MOST_PER_S, meets) / N_GPUS
 
 
-def meets(found: Results) -> bool:
+def meets(result: Results) -> bool:
     """90 of 100 meet both goals: DistServe's goodput."""
-    return bool(found.summary["slo_attainment"]["frac"] >= 0.9)
+    return bool(result.summary["slo_attainment"]["frac"] >= 0.9)
 
 
 def printed(rows: Rows) -> str:
@@ -96,4 +96,4 @@ def printed(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

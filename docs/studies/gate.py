@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from simserve import Scenario, load_scenario
-from simserve.study.check.crowding import crowd, crowding
-from simserve.study.check.gate import LOOKS, Curve, answer, doubt_of, loss_between
+from simserve.study.check.covariate import covariate, crowd
+from simserve.study.check.gate import LOOKS, AttainmentCurve, answer, loss_between, significance
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 
 HERE = Path(__file__).parent
 RUNS = HERE / "gate.json"
@@ -30,13 +30,13 @@ UNCHANGED = (0.895, 0.967)
 LOST = (0.829, 0.895)
 """Loads, as scales, between which each side stops meeting the goal."""
 SLOWER = "engine={name: vllm, busy_compute_frac: 0.786}"
-"""Instead of 0.841: GPUs that compute 6.5 % slower cost 5 % of p99 goodput."""
+"""Instead of 0.841: GPUs that compute 6.5% slower cost 5% of p99 goodput."""
 
 
 def recorded() -> dict[str, Any]:
     """What `--record` has written."""
-    found: dict[str, Any] = json.loads(RUNS.read_text())
-    return found
+    result: dict[str, Any] = json.loads(RUNS.read_text())
+    return result
 
 
 def record(n_seeds: int) -> None:
@@ -45,12 +45,12 @@ def record(n_seeds: int) -> None:
     scenario, slower = load_scenario(SCENARIO), load_scenario(SCENARIO, overrides=[SLOWER])
     middle = float(np.sqrt(UNCHANGED[0] * UNCHANGED[1]))
     above = crowd(scenario, middle, seeds, GOAL)
-    found = {
+    result = {
         "unchanged": _counts(scenario, UNCHANGED, seeds),
         "lost": _counts(slower, LOST, seeds),
-        "crowding": [round(each, 5) for each in crowding(scenario, middle, seeds, above).tolist()],
+        "crowding": [round(each, 5) for each in covariate(scenario, middle, seeds, above).tolist()],
     }
-    lines = ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in found.items())
+    lines = ",\n".join(f'"{key}": {json.dumps(value)}' for key, value in result.items())
     RUNS.write_text(f"{{\n{lines}\n}}\n")
 
 
@@ -62,7 +62,7 @@ def _counts(scenario: Scenario, scales: Sequence[float], seeds: Sequence[int]) -
 
 def drawn(
     runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int
-) -> Iterator[tuple[list[Curve], list[Any]]]:
+) -> Iterator[tuple[list[AttainmentCurve], list[Any]]]:
     """Baselines and candidates of LOOKS[-1] seeds each, and how hard their seeds are."""
     rng = np.random.default_rng(0)
     before, after = (np.array(runs[key], np.int64) for key in ("unchanged", side))
@@ -75,7 +75,10 @@ def drawn(
         scales = UNCHANGED, LOST if side == "lost" else UNCHANGED
         sides = zip((before, after), (ours, theirs), scales, strict=True)
         yield (
-            [Curve(scale, of[:, 0, seeds], of[:, 1, seeds], tuple(seeds.tolist())) for of, seeds, scale in sides],
+            [
+                AttainmentCurve(scale, of[:, 0, seeds], of[:, 1, seeds], tuple(seeds.tolist()))
+                for of, seeds, scale in sides
+            ],
             [hard[ours], hard[theirs]],
         )
 
@@ -84,18 +87,18 @@ def shares(
     runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int, tolerance_frac: float = 0.02
 ) -> dict[str, float]:
     """How often the gate fails, passes and cannot tell, and with how many seeds."""
-    said: Counter[str] = Counter()
+    text: Counter[str] = Counter()
     n_seeds = 0
-    for curves, luck in drawn(runs, side, is_paired=is_paired, n_draws=n_draws):
+    for curves, control_variate in drawn(runs, side, is_paired=is_paired, n_draws=n_draws):
         for n in LOOKS:
-            first = [Curve(c.scales, c.n_met[:, :n], c.n_arrived[:, :n], c.seeds[:n]) for c in curves]
-            loss = loss_between(*first, GOAL, [each[:n] for each in luck])
-            found = answer(loss, tolerance_frac, doubt_of(len(LOOKS)))
-            if found != "open":
+            first = [AttainmentCurve(c.scales, c.n_met[:, :n], c.n_arrived[:, :n], c.seeds[:n]) for c in curves]
+            loss = loss_between(*first, GOAL, [each[:n] for each in control_variate])
+            result = answer(loss, tolerance_frac, significance(len(LOOKS)))
+            if result != "open":
                 break
-        said[found] += 1
+        text[result] += 1
         n_seeds += n
-    return {key: said[key] / n_draws for key in ("fail", "pass", "open")} | {"seeds": n_seeds / n_draws}
+    return {key: text[key] / n_draws for key in ("fail", "pass", "open")} | {"seeds": n_seeds / n_draws}
 
 
 def main() -> None:
@@ -103,9 +106,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--record", type=int, metavar="N", help="run N seeds of both sides first")
     parser.add_argument("--draws", type=int, default=20_000)
-    asked = parser.parse_args()
-    if asked.record:
-        record(asked.record)
+    requested = parser.parse_args()
+    if requested.record:
+        record(requested.record)
     runs = recorded()
     print(f"{'pairs':<34} {'tolerance':>9} {'fails':>8} {'passes':>8} {'open':>8} {'seeds':>6}")
     for side, is_paired, tolerance in (
@@ -114,10 +117,10 @@ def main() -> None:
         ("lost", True, 0.02),
         ("lost", False, 0.02),
     ):
-        found = shares(runs, side, is_paired=is_paired, n_draws=asked.draws, tolerance_frac=tolerance)
+        result = shares(runs, side, is_paired=is_paired, n_draws=requested.draws, tolerance_frac=tolerance)
         name = f"{side}, {'the same seeds' if is_paired else 'other seeds'}"
-        cells = "".join(f" {found[key]:8.2%}" for key in ("fail", "pass", "open"))
-        print(f"{name:<34} {tolerance:9.0%}{cells} {found['seeds']:6.0f}")
+        cells = "".join(f" {result[key]:8.2%}" for key in ("fail", "pass", "open"))
+        print(f"{name:<34} {tolerance:9.0%}{cells} {result['seeds']:6.0f}")
 
 
 if __name__ == "__main__":

@@ -32,31 +32,31 @@ MIXING = {
 
 def transfer_ms(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
     """p50 and p99 of `transfer_s` of each way."""
-    found = {}
+    result = {}
     for name, way in WAYS.items():
         keys = way.replace("{", "{bytes_per_s: 50.0e9, latency_s: 10.0e-6, ")
         transfer = _summary("disaggregated", n_requests, f"cluster.kv_link={keys}")["transfer"]
-        found[name] = (1e3 * transfer["p50"], 1e3 * transfer["p99"])
-    return found
+        result[name] = (1e3 * transfer["p50"], 1e3 * transfer["p99"])
+    return result
 
 
 def attainment(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
     """Share of requests prefilled apart, and share that meet the SLO, of each splitter."""
-    found = {}
+    result = {}
     for name, splitter in SPLITTERS.items():
         summary = _summary("conditional_disaggregation", n_requests, f"cluster.disaggregate={splitter}")
-        found[name] = (summary["transfer"]["apart_frac"], summary["slo_attainment"]["frac"])
-    return found
+        result[name] = (summary["transfer"]["apart_frac"], summary["slo_attainment"]["frac"])
+    return result
 
 
 def in_bursts(n_requests: int = 3000) -> dict[str, tuple[float, float, float]]:
     """Shares of requests prefilled apart, answered by prefill replicas, and that meet the SLO, of each splitter."""
-    found = {}
+    result = {}
     for name, splitter in MIXING.items():
         summary = _summary("mixed_pool", n_requests, f"cluster.disaggregate={splitter}")
         transfer = summary["transfer"]
-        found[name] = (transfer["apart_frac"], transfer["kept_frac"], summary["slo_attainment"]["frac"])
-    return found
+        result[name] = (transfer["apart_frac"], transfer["kept_frac"], summary["slo_attainment"]["frac"])
+    return result
 
 
 def _summary(name: str, n_requests: int, override: str) -> dict[str, dict[str, float]]:
@@ -67,7 +67,7 @@ def _summary(name: str, n_requests: int, override: str) -> dict[str, dict[str, f
 if __name__ == "__main__":
     for way, (half, most) in transfer_ms().items():
         print(f"{way}: transfer p50 {half:.2f} ms, p99 {most:.1f} ms")
-    for splitter, (apart, met) in attainment().items():
-        print(f"{splitter}: {apart:.1%} apart, {met:.2%} meet the SLO")
-    for splitter, (apart, kept, met) in in_bursts().items():
-        print(f"{splitter}, in bursts: {apart:.1%} apart, {kept:.1%} kept, {met:.2%} meet the SLO")
+    for splitter, (disaggregated, met) in attainment().items():
+        print(f"{splitter}: {disaggregated:.1%} apart, {met:.2%} meet the SLO")
+    for splitter, (disaggregated, kept, met) in in_bursts().items():
+        print(f"{splitter}, in bursts: {disaggregated:.1%} apart, {kept:.1%} kept, {met:.2%} meet the SLO")

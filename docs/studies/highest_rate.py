@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 SPAN = 64
 """The search looks between most_per_s and so many times less."""
 STEPS = 8
-"""Bisections of that, in ratios: the rate is known to 64 ** (1 / 2 ** 8), which is 1.6 %."""
+"""Bisections of that, in ratios: the rate is known to 64 ** (1 / 2 ** 8), which is 1.6%."""
 
 Summary = Mapping[str, Any]
 Served = Callable[[Sequence[str]], Results]
@@ -32,8 +32,8 @@ def highest_rate_per_s(
     best, low, high = 0.0, most_per_s / SPAN, most_per_s
     for _ in range(STEPS):
         rate_per_s = (low * high) ** 0.5
-        found = served([*changes, f"workload.arrivals.rate_per_s={rate_per_s}"])
-        if not found.summary["trust"]["saturated"] and holds(found):
+        result = served([*changes, f"workload.arrivals.rate_per_s={rate_per_s}"])
+        if not result.summary["trust"]["saturated"] and holds(result):
             best = low = rate_per_s
         else:
             high = rate_per_s

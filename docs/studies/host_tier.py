@@ -41,12 +41,12 @@ def break_even(model: str) -> dict[int, tuple[float, float]]:
     setup = scenario(model, "long").setups[0]
     cost = setup.step_cost()
     token_bytes = setup.ledger.block_bytes / setup.ledger.block_size
-    found = {}
+    result = {}
     for n in CONTEXTS:
         if n <= setup.model.max_position_embeddings:
             prefill_s = to_s(cost.step_ps(StepShape(n, n * (n + 1) // 2, n, sampled_rows=1)))
-            found[n] = prefill_s, 2 * n * token_bytes / prefill_s
-    return found
+            result[n] = prefill_s, 2 * n * token_bytes / prefill_s
+    return result
 
 
 def runs(model: str, lengths: str, n_requests: int = 600) -> dict[str, Summary]:
@@ -63,9 +63,9 @@ if __name__ == "__main__":
         for n, (prefill_s, bytes_per_s) in break_even(model).items():
             print(f"  {n:6} tokens {prefill_s * 1e3:8.1f} ms {bytes_per_s / 1e9:6.1f} GB/s")
         for lengths in LENGTHS:
-            for name, found in runs(model, lengths).items():
-                n_preempted, rate = found["preemptions"]["n"], found["output_tokens_per_s"]
+            for name, result in runs(model, lengths).items():
+                n_preempted, rate = result["preemptions"]["n"], result["output_tokens_per_s"]
                 print(
                     f"  {lengths:6} {name:11} {rate:7.0f} tokens/s, {n_preempted:5} preemptions, "
-                    f"TPOT p99 {found['tpot_s']['p99'] * 1e3:.1f} ms, E2E p99 {found['e2e_s']['p99']:.1f} s"
+                    f"TPOT p99 {result['tpot_s']['p99'] * 1e3:.1f} ms, E2E p99 {result['e2e_s']['p99']:.1f} s"
                 )

@@ -14,7 +14,7 @@ from simserve import load_scenario, simulate
 from simserve.workload.load import offered_load
 
 MOST_S = 0.2
-"""A token, in the mean over requests of latency over length of the answer: vLLM's normalised latency."""
+"""A token, in the mean over requests of latency over length of the answer: vLLM's normalized latency."""
 COLUMNS = {"req/s": "{:.2f}", "of paged": "{:.0%}", "running at 2 req/s": "{:.1f}"}
 
 
@@ -34,7 +34,7 @@ POLICIES: dict[str, tuple[Served, str]] = {
 }
 
 
-def found(*changes: str) -> Rows:
+def result(*changes: str) -> Rows:
     """The highest rate of each policy, its share of what paged blocks serve, and requests that run at once."""
     rows: dict[str, dict[str, float]] = {}
     for name, (served, policy) in POLICIES.items():
@@ -46,15 +46,15 @@ def found(*changes: str) -> Rows:
     return {name: cells | {"of paged": cells["req/s"] / paged_per_s} for name, cells in rows.items()}
 
 
-def is_quick(found: Results) -> bool:
-    requests = found.requests[found.requests.in_window]
+def is_quick(result: Results) -> bool:
+    requests = result.requests[result.requests.in_window]
     return float((requests.e2e_s / requests.output_tokens).mean()) <= MOST_S
 
 
-def running(found: Results) -> float:
+def running(result: Results) -> float:
     """Requests at once, in the mean over the time in which requests arrive."""
-    series = found.timeseries
-    arriving = series[series.end_s <= found.requests.arrival_s.max()]
+    series = result.timeseries
+    arriving = series[series.end_s <= result.requests.arrival_s.max()]
     return float(arriving.running.mean())
 
 
@@ -63,4 +63,4 @@ def printed(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

@@ -19,14 +19,14 @@ def names() -> list[str]:
 
 def shown(name: str) -> str:
     """What a page says that its command prints."""
-    found = SHOWN.search((HERE / f"{name}.md").read_text(encoding="utf-8"))
-    return found.group() if found else ""
+    result = SHOWN.search((HERE / f"{name}.md").read_text(encoding="utf-8"))
+    return result.group() if result else ""
 
 
 def printed(name: str) -> str:
     """What the command prints."""
     study = import_module(name)
-    text: str = study.printed(study.found())
+    text: str = study.printed(study.result())
     return text
 
 

@@ -27,7 +27,7 @@ Rates = dict[str, dict[str, float]]
 """Requests a second, by load and split."""
 
 
-def found(*changes: str) -> Rates:
+def result(*changes: str) -> Rates:
     """The highest rate of each load with each split, and with replicas that do both."""
     splits = [f"{n}:{N_REPLICAS - n}" for n in range(1, N_REPLICAS)]
     return {load: of_load(load, changes, [*splits, *TOGETHER]) for load in LOADS}
@@ -38,11 +38,12 @@ def of_load(load: str, changes: Sequence[str], names: Sequence[str]) -> dict[str
     n_gpus = 8 if load.startswith("Azure") else 1
     chosen = [*LOADS[load], *changes]
     return {
-        name: rate_per_s([*chosen, *(together(name, n_gpus) if name in TOGETHER else apart(name))]) for name in names
+        name: rate_per_s([*chosen, *(together(name, n_gpus) if name in TOGETHER else disaggregated(name))])
+        for name in names
     }
 
 
-def apart(split: str) -> list[str]:
+def disaggregated(split: str) -> list[str]:
     return [f"cluster.pools.{i}.replicas={n}" for i, n in enumerate(split.split(":"))]
 
 
@@ -55,9 +56,9 @@ def rate_per_s(chosen: Sequence[str]) -> float:
     return highest_rate_per_s(partial(run, "pd_ratio"), chosen, MOST_PER_S, meets)
 
 
-def meets(found: Results) -> bool:
+def meets(result: Results) -> bool:
     """99 of 100 do."""
-    return bool(found.summary["slo_attainment"]["frac"] >= 0.99)
+    return bool(result.summary["slo_attainment"]["frac"] >= 0.99)
 
 
 def best(rates: dict[str, float]) -> str:
@@ -65,17 +66,17 @@ def best(rates: dict[str, float]) -> str:
     return max((name for name in rates if name not in TOGETHER), key=lambda name: rates[name])
 
 
-def printed(found: Rates) -> str:
+def printed(result: Rates) -> str:
     """A line a split; the best of each load in bold."""
     rows = {
         split: {
             load: f"**{rates[split]:.1f}**" if split == best(rates) else f"{rates[split]:.1f}"
-            for load, rates in found.items()
+            for load, rates in result.items()
         }
-        for split in found["chat"]
+        for split in result["chat"]
     }
     return markdown("prompts : answers", rows, dict.fromkeys(LOADS, "{}"))
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

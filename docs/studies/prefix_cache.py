@@ -23,7 +23,7 @@ COLUMNS = {
 }
 
 
-def found(*changes: str) -> Rows:
+def result(*changes: str) -> Rows:
     """The share of prompt tokens that were in the cache, and the mean TTFT with it and without."""
     return {load: of_load([*chosen, *changes]) for load, chosen in LOADS.items()}
 
@@ -47,4 +47,4 @@ def printed(rows: Rows) -> str:
 
 
 if __name__ == "__main__":
-    print(printed(found()))
+    print(printed(result()))

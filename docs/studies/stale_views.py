@@ -37,6 +37,6 @@ if __name__ == "__main__":
     print(f"{'mean TTFT, ms':>38}", *(f"{age:>8}" for age in ages))
     for router in ROUTERS:
         for counts in (False, True) if router != "random" else (False,):
-            found = [run(router, refresh_s, counts_own_sends=counts) for refresh_s in REFRESH_S]
+            result = [run(router, refresh_s, counts_own_sends=counts) for refresh_s in REFRESH_S]
             name = f"{router}, counting its sends" if counts else router
-            print(f"{name:>38}", *(f"{each['ttft_s']['mean'] * 1e3:8.0f}" for each in found), flush=True)
+            print(f"{name:>38}", *(f"{each['ttft_s']['mean'] * 1e3:8.0f}" for each in result), flush=True)

@@ -35,8 +35,8 @@ def fit_form(form: type[F], seconds: Callable[[F], NDArray[np.float64]], measure
         return np.log(seconds(at(values)) / measured)
 
     start, least, most = (np.array([bounds[name][i] / scale[name] for name in free]) for i in range(3))
-    found = least_squares(residuals, start, bounds=(least, most), loss="soft_l1", f_scale=OUTLIER, x_scale="jac")
-    return rounded(at(found.x))
+    result = least_squares(residuals, start, bounds=(least, most), loss="soft_l1", f_scale=OUTLIER, x_scale="jac")
+    return rounded(at(result.x))
 
 
 def rounded(form: F) -> F:

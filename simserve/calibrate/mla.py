@@ -25,7 +25,7 @@ HELD_OUT = ["n_heads", "batch"]
 
 
 @dataclass(frozen=True)
-class Rows:
+class MlaRows:
     """The columns of one fit, `(n_rows,)` each."""
 
     dtype: str
@@ -35,31 +35,31 @@ class Rows:
     tokens: NDArray[np.float64]
 
 
-def _prefill_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+def _prefill_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
     return form.seconds(gpu, rows.n_heads, *_prompts(rows))
 
 
-def _prefill_module_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+def _prefill_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
     return form.module_s(gpu, rows.dtype, rows.n_heads, *_prompts(rows))
 
 
-def _decode_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+def _decode_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
     intercept, slope = form.line(gpu, rows.n_heads, rows.kv_dtype, rows.batch)
     return intercept + slope * rows.batch * rows.tokens
 
 
-def _decode_module_s(form: Any, gpu: GpuSpec, rows: Rows) -> Any:
+def _decode_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
     intercept, slope = form.module_line(gpu, rows.dtype, rows.n_heads, rows.kv_dtype, rows.batch)
     return intercept + slope * rows.batch * rows.tokens
 
 
-def _prompts(rows: Rows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def _prompts(rows: MlaRows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Query tokens, query-key pairs and keys of whole prompts."""
     n_tokens = rows.batch * rows.tokens
     return n_tokens, n_tokens * (rows.tokens + 1) / 2, n_tokens
 
 
-OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, Rows], Any]]] = {
+OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, MlaRows], Any]]] = {
     "mla_prefill": (MlaPrefill, _prefill_s),
     "mla_decode": (MlaDecode, _decode_s),
     "mla_prefill_module": (MlaPrefillModule, _prefill_module_s),
@@ -75,8 +75,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     fits = []
     for op in OPERATIONS:
         for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"]):
-            found = _fit_one(op, rows, gpu)
-            fits += [found] if found else []
+            result = _fit_one(op, rows, gpu)
+            fits += [result] if result else []
     return fits
 
 
@@ -92,9 +92,9 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
     form_type, time = OPERATIONS[op]
     measured = kept["latency_s"].to_numpy()
     sizes = [kept[name].to_numpy() for name in ("n_heads", "batch", "tokens")]
-    fitted, others = (Rows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
+    fitted, others = (MlaRows(dtype, kv_dtype, *(each[chosen] for each in sizes)) for chosen in (~held, held))
 
-    def seconds(form: Form, rows: Rows) -> NDArray[np.float64]:
+    def seconds(form: Form, rows: MlaRows) -> NDArray[np.float64]:
         return np.asarray(time(form, gpu, rows), dtype=np.float64)
 
     form = fit_form(form_type, lambda form: seconds(form, fitted), measured[~held])

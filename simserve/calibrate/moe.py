@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
 from simserve.calibrate.table import rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
-from simserve.cost.forms.moe import MATRICES, Load, MoeLayer, load_of
+from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 
 SHARED = "+ep"
 """Follows the dtype of a Fit to layers whose experts are shared among GPUs, where that takes another kernel."""
@@ -46,8 +46,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
         alone, shared = ours[ours["expert"] == 1], ours[ours["expert"] > 1]
         kernels = [_kernel(alone), _kernel(shared)]
         parts = {dtype: ours} if None in kernels or len(set(kernels)) == 1 else {dtype: alone, dtype + SHARED: shared}
-        found = [_fit_one(name, dtype, part, gpu) for name, part in parts.items() if len(part)]
-        fits += [one for one in found if one]
+        result = [_fit_one(name, dtype, part, gpu) for name, part in parts.items() if len(part)]
+        fits += [one for one in result if one]
     return fits
 
 
@@ -71,7 +71,7 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | N
 
     def seconds(form: MoeLayer, chosen: NDArray[np.bool_]) -> NDArray[np.float64]:
         part = kept[chosen]
-        load = Load(*(part[column].to_numpy() for column in ("rows", "touched", "remote_rows")))
+        load = ExpertLoad(*(part[column].to_numpy() for column in ("rows", "touched", "remote_rows")))
         inter = (part["inter"] / part["tensor"]).to_numpy()
         return np.asarray(form.loaded_s(gpu, dtype, load, part["hidden"].to_numpy(), inter), dtype=np.float64)
 

@@ -36,7 +36,7 @@ MLA_MODEL = "deepseek-ai/DeepSeek-V3"
 
 
 @dataclass(frozen=True)
-class Source:
+class TimingSource:
     """A file that timings come from."""
 
     file: str
@@ -45,7 +45,7 @@ class Source:
     n_rows: int
 
 
-def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[Source, ...], str]:
+def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSource, ...], str]:
     """All timings of a GPU under an engine's kernels: our table, where it is from, the version of the engine.
 
     That version is the newest with matrices; what it lacks comes from the newest that has it.
@@ -66,9 +66,11 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[Source, ...
         same = folder / engine_version / f"{name}.parquet"
         path = same if same.is_file() else _newest(folder, name)
         if path is not None:
-            found = read(pd.DataFrame(read_columns(path)))
-            tables.append(found)
-            sources.append(Source(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(found)))
+            result = read(pd.DataFrame(read_columns(path)))
+            tables.append(result)
+            sources.append(
+                TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(result))
+            )
     return checked(pd.concat(tables, ignore_index=True), PACKAGE), tuple(sources), engine_version
 
 
@@ -93,8 +95,8 @@ def _names(root: Path) -> list[str]:
 
 def _newest(folder: Path, name: str) -> Path | None:
     """The file of the newest version that has one."""
-    found = sorted(folder.glob(f"*/{name}.parquet"), key=lambda path: _as_numbers(path.parent.name))
-    return found[-1] if found else None
+    result = sorted(folder.glob(f"*/{name}.parquet"), key=lambda path: _as_numbers(path.parent.name))
+    return result[-1] if result else None
 
 
 def _as_numbers(text: str) -> list[tuple[int, str]]:

@@ -1,4 +1,4 @@
-"""A ModelSpec from a Hugging Face config.json: transformers, dense or with experts, quantised or not.
+"""A ModelSpec from a Hugging Face config.json: transformers, dense or with experts, quantized or not.
 
 Keys and their defaults as in the configuration classes of the transformers library.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.catalog.layer_parts import dense_size, read_experts, read_mla
-from simserve.catalog.quantisation import only_experts, read_weight_dtype
+from simserve.catalog.quantization import only_experts, read_weight_dtype
 from simserve.catalog.specs import SHORT_WINDOW, ModelSpec
 from simserve.errors import CatalogError, closest
 
@@ -40,18 +40,18 @@ SPARSE_KEYS = ("index_topk", "sparse_attention_config")
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
 """Tokens that a local layer attends to at most: the last ones, or those of the same chunk (Llama 4)."""
 
-QUANTISATION_FILE = "hf_quant_config.json"
+QUANTIZATION_FILE = "hf_quant_config.json"
 """Where modelopt says what the weights are stored in, beside a config.json that tells nothing of it."""
 
 SHAPES_OF_WINDOWED = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim")
 """Keys of families whose windowed layers have heads of their own (MiMo-V2)."""
 
 LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-"""Entries of layer_types that are modelled, and whether such a layer has the window."""
+"""Entries of layer_types that are modeled, and whether such a layer has the window."""
 
 
 def read_config(path: Path) -> ModelSpec:
-    """Raises CatalogError for a file that is no config.json, lacks keys, contradicts itself, or is not modelled yet."""
+    """Raises CatalogError for a file that is no config.json, lacks keys, contradicts itself, or is not modeled yet."""
     config = _load(path)
     try:
         return _spec(path, config)
@@ -84,7 +84,7 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         experts=experts,
         mla=mla,
         weight_dtype=read_weight_dtype(config),
-        only_experts_quantised=experts is not None and only_experts(config),
+        only_experts_quantized=experts is not None and only_experts(config),
         source=f"Hugging Face config.json, {path.name}",
     )
 
@@ -101,18 +101,18 @@ def _load(path: Path) -> dict[str, Any]:
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    return {**_quantised_beside(path), **config, **(inner or {})}
+    return {**_quantized_beside(path), **config, **(inner or {})}
 
 
-def _quantised_beside(path: Path) -> dict[str, Any]:
+def _quantized_beside(path: Path) -> dict[str, Any]:
     """The quantization_config that a file of its own stands for, if there is one."""
-    beside = path.with_name(QUANTISATION_FILE)
-    if not beside.is_file():
+    extra = path.with_name(QUANTIZATION_FILE)
+    if not extra.is_file():
         return {}
     try:
-        return {"quantization_config": json.loads(beside.read_text(encoding="utf-8"))["quantization"]}
+        return {"quantization_config": json.loads(extra.read_text(encoding="utf-8"))["quantization"]}
     except (OSError, ValueError, KeyError, TypeError):
-        raise CatalogError(f"{beside}: must be modelopt's JSON object with the key quantization") from None
+        raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
 
 
 def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:

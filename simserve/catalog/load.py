@@ -102,10 +102,10 @@ def load_engine(
 
 def _release(engine: str, version: str) -> tuple[int, ...]:
     """0.12 and 0.12.0rc1 as (0, 12, ...), to compare; later parts than the second do not tell."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    if found is None:
+    result = re.match(r"(\d+)\.(\d+)", version)
+    if result is None:
         raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
-    return tuple(map(int, found.groups()))
+    return tuple(map(int, result.groups()))
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 BYTES_PER_VALUE: Mapping[str, float] = MappingProxyType(
     {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5}
 )
-"""Bytes a number takes, by dtype, without the scales of quantised blocks (see STORED_BYTES)."""
+"""Bytes a number takes, by dtype, without the scales of quantized blocks (see STORED_BYTES)."""
 
 SCALE_BYTES: Mapping[str, float] = MappingProxyType(
     {
@@ -101,8 +101,8 @@ class ModelSpec:
     experts: Experts | None = None
     mla: Mla | None = None
     weight_dtype: str | None = None
-    """What the published checkpoint is quantised to; None: it is in 16 bits."""
-    only_experts_quantised: bool = False
+    """What the published checkpoint is quantized to; None: it is in 16 bits."""
+    only_experts_quantized: bool = False
     """Attention and shared experts stay in 16 bits, whatever the experts are stored in."""
     source: str = ""
 
@@ -185,7 +185,7 @@ class EngineSpec:
     receive_s: float
     """Front end: taking in a request, one at a time (HTTP, parsing, the chat template)."""
     receive_token_s: float
-    """Front end: tokenising, per token of the prompt."""
+    """Front end: tokenizing, per token of the prompt."""
     respond_s: float
     """Front end: from the end of a step until the client has its token."""
     async_scheduling: bool

@@ -76,14 +76,14 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     from simserve.study.validate.host_fit import TTFT_IS_USABLE, at_bound, fit_host
     from simserve.study.validate.serving import read_rows
 
-    found = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
-    if not found:
+    match = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
+    if not match:
         raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
     chosen = campaign_named(campaign)
     path = out / gpu / f"{engine}.json"
     written(path)  # before the minutes that the fit takes
-    fit = fit_host(found, chosen, told=terminal.message)
-    versions = ", ".join(sorted({row.engine_version for row in found}))
+    fit = fit_host(match, chosen, progress=terminal.message)
+    versions = ", ".join(sorted({row.engine_version for row in match}))
     source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
     unfitted = () if engine in TTFT_IS_USABLE else ("receive_s", "receive_token_s", "respond_s")
     constants = {key: value for key, value in fit.constants.items() if key not in unfitted}

@@ -11,8 +11,8 @@ from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
-    from simserve.study.capacity.found import Found
-    from simserve.study.capacity.question import Question
+    from simserve.study.capacity.capacity_result import CapacityResult
+    from simserve.study.capacity.question import CapacityQuestion
 
 NO = 1
 
@@ -52,69 +52,74 @@ def capacity(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the p99 goodput: the highest rate at which 99 % of requests meet the SLO; or clients, replicas, a split."""
+    """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
     from simserve.cli import terminal
-    from simserve.study.capacity.question import Question
+    from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import CAPACITY
 
-    question = Question(load_scenario(scenario, overrides=assignments or (), seed=seed), goal or GOAL_FRAC, precision)
+    question = CapacityQuestion(
+        load_scenario(scenario, overrides=assignments or (), seed=seed), goal or GOAL_FRAC, precision
+    )
     if out is not None:
         check_folder(out, CAPACITY)
     with terminal.progress_bar() as bar:
-        found = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
+        match = _ask(question, {"--concurrency": concurrency, "--replicas": replicas, "--ratio": ratio}, gpus, bar)
     if out is not None:
-        _write(out, found, question)
+        _write(out, match, question)
     if as_json:
-        terminal.result_json(found.facts)
+        terminal.result_json(match.facts)
     else:
-        terminal.result(_told(found.facts, out))
-    terminal.warnings(found.facts["warnings"])
-    if found.facts["answer"] is None and found.facts.get("state") != "every load":
+        terminal.result(_text(match.facts, out))
+    terminal.warnings(match.facts["warnings"])
+    if match.facts["answer"] is None and match.facts.get("state") != "every load":
         raise typer.Exit(NO)
 
 
 def _ask(
-    question: "Question", asked: Mapping[str, bool | str | None], gpus: int | None, bar: "ProgressBar | None"
-) -> "Found":
+    question: "CapacityQuestion",
+    requested: Mapping[str, bool | str | None],
+    gpus: int | None,
+    bar: "ProgressBar | None",
+) -> "CapacityResult":
     """Which of the questions it is. Raises SimserveError for two at once."""
     from simserve.errors import SimserveError
 
-    given = [option for option, value in asked.items() if value]
+    given = [option for option, value in requested.items() if value]
     if len(given) > 1:
         raise SimserveError(f"{', '.join(given)}: ask one thing at a time, got {len(given)}; leave out the others")
     if gpus is not None and given != ["--ratio"]:
         raise SimserveError(f"--gpus: says how many GPUs --ratio splits, got {gpus} without it; add --ratio")
-    told = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
+    text = (lambda rate, n: bar.show(f"{rate:.3g} requests/s: {n} runs")) if bar else None
     if not given:
         from simserve.study.capacity.rate_study import study_rate
 
-        return study_rate(question, told)
+        return study_rate(question, text)
     if given == ["--concurrency"]:
         from simserve.study.capacity.concurrency import study_concurrency
 
-        return study_concurrency(question, told)
-    pools = str(asked[given[0]])
+        return study_concurrency(question, text)
+    pools = str(requested[given[0]])
     if given == ["--ratio"]:
         from simserve.study.capacity.ratio import study_ratio
 
-        return study_ratio(question, pools, gpus, told)
+        return study_ratio(question, pools, gpus, text)
     from simserve.study.capacity.fleet_size import study_fleet_size
 
     return study_fleet_size(question, pools, (lambda n: bar.show(f"{n} replicas of {pools}")) if bar else None)
 
 
-def _told(found: dict[str, Any], out: Path | None) -> str:
+def _text(match: dict[str, Any], out: Path | None) -> str:
     """The answer, what lies around it, what was tried, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.capacity.words import paragraphs, table_rows
 
     where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
-    return "\n\n".join([*paragraphs(found), terminal.table(table_rows(found)), *where])
+    return "\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where])
 
 
-def _write(directory: Path, found: "Found", question: "Question") -> None:
+def _write(directory: Path, match: "CapacityResult", question: "CapacityQuestion") -> None:
     """The folder, whole or not at all."""
     from simserve.report.capacity.page import render
     from simserve.study.study_folder import write_study
@@ -122,8 +127,8 @@ def _write(directory: Path, found: "Found", question: "Question") -> None:
     from simserve.tables.kinds import CAPACITY
 
     texts = {
-        "capacity.json": json_text(found.facts),
+        "capacity.json": json_text(match.facts),
         "scenario.yaml": question.scenario.to_yaml(),
-        "report.html": render(plain(found.facts)),
+        "report.html": render(plain(match.facts)),
     }
-    write_study(directory, CAPACITY, texts, found.rows)
+    write_study(directory, CAPACITY, texts, match.rows)

@@ -58,7 +58,7 @@ def _thing_table(thing: dict[str, Any]) -> str:
 
     sources = thing.pop("sources", {})
     notes = {key: f"  # {source}" for key, source in sources.items()}
-    return table([(key, _said(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
+    return table([(key, _text(value) + notes.get(key, "")) for key, value in thing.items()], indent="")
 
 
 def _policy_lines(policy: "Description") -> Iterator[str]:
@@ -69,17 +69,17 @@ def _policy_lines(policy: "Description") -> Iterator[str]:
         yield "\nArguments"
     rows = []
     for argument in policy.arguments:
-        default = "required" if argument.is_required else f"default {_said(argument.default)}"
+        default = "required" if argument.is_required else f"default {_text(argument.default)}"
         rows.append((argument.name, argument.type, default, argument.meaning))
     yield table(rows)
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     """A value as a scenario would write it."""
     from collections.abc import Mapping
 
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_said(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, float):
         return f"{value:g}"
     if value is None or isinstance(value, bool):

@@ -11,7 +11,7 @@ from simserve.metrics.goal import GOAL_FRAC
 if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.scenario import Scenario
-    from simserve.study.check.side import Told
+    from simserve.study.check.side import OnProgress
 
 NO = 1
 
@@ -55,68 +55,68 @@ def check(
     if update and baseline is not None:
         _update(loaded, baseline, (goal, tolerance), as_json=as_json)
         return
-    found = _found(loaded, (scenario, baseline, against), (goal, tolerance))
-    _tell(found, (summary, junit), as_json=as_json)
-    if not found["passes"]:
+    match = _result(loaded, (scenario, baseline, against), (goal, tolerance))
+    _tell(match, (summary, junit), as_json=as_json)
+    if not match["passes"]:
         raise typer.Exit(NO)
 
 
-def _found(
-    loaded: "Scenario", places: tuple[Path, Path | None, str | None], asked: tuple[float | None, float]
+def _result(
+    loaded: "Scenario", places: tuple[Path, Path | None, str | None], requested: tuple[float | None, float]
 ) -> dict[str, Any]:
     """What came of it. Places are those of the scenario, its baseline and its git ref; asked, goal and tolerance."""
     from simserve.cli import terminal
     from simserve.study.check.against import against_file, against_ref
     from simserve.study.check.check import check as check_sides
     from simserve.study.check.facts import check_facts
-    from simserve.study.check.side import Side
+    from simserve.study.check.side import GateSide
 
-    (scenario, baseline, ref), (goal, tolerance) = places, asked
+    (scenario, baseline, ref), (goal, tolerance) = places, requested
     with terminal.progress_bar() as bar:
-        told = _told(bar)
+        text = _text(bar)
         if baseline is not None:
             against = against_file(baseline, loaded, goal)
         else:
-            against = against_ref((scenario, str(ref)), loaded, goal, told)
-        return check_facts(check_sides(against, Side(loaded, against.goal_frac, told), tolerance))
+            against = against_ref((scenario, str(ref)), loaded, goal, text)
+        return check_facts(check_sides(against, GateSide(loaded, against.goal_frac, text), tolerance))
 
 
-def _update(loaded: "Scenario", baseline: Path, asked: tuple[float | None, float], *, as_json: bool) -> None:
+def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
     """Measure, write, and say what was written."""
     from simserve.cli import terminal
     from simserve.report.check import baseline_sentence
     from simserve.study.check.baseline import check_place, write_baseline
-    from simserve.study.check.measured import doubts, well_measured
-    from simserve.study.check.side import Side
+    from simserve.study.check.measured import gate_warnings, well_measured
+    from simserve.study.check.side import GateSide
 
-    goal, tolerance = asked
+    goal, tolerance = requested
     check_place(baseline)
     with terminal.progress_bar() as bar:
-        found = well_measured(Side(loaded, goal or GOAL_FRAC, _told(bar)), tolerance)
-    write_baseline(baseline, found)
+        match = well_measured(GateSide(loaded, goal or GOAL_FRAC, _text(bar)), tolerance)
+    write_baseline(baseline, match)
     if as_json:
-        terminal.result_json(found.model_dump(by_alias=True))
+        terminal.result_json(match.model_dump(by_alias=True))
     else:
-        terminal.result(baseline_sentence(found.model_dump(), str(baseline)))
-    terminal.warnings(doubts(found, goal or GOAL_FRAC, tolerance))
+        terminal.result(baseline_sentence(match.model_dump(), str(baseline)))
+    terminal.warnings(gate_warnings(match, goal or GOAL_FRAC, tolerance))
 
 
-def _tell(found: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
+def _tell(match: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
     """On the terminal, and in a summary and a test report where they are wanted."""
     from simserve.cli import terminal
     from simserve.report.check import markdown, sentence, table_rows
     from simserve.report.junit import junit_xml
     from simserve.tables.files import plain, replace_text
 
-    found = plain(found)
+    match = plain(match)
     for file, made in zip(files, (markdown, junit_xml), strict=True):
         if file is not None:
-            replace_text(file, made(found))
+            replace_text(file, made(match))
     if as_json:
-        terminal.result_json(found)
+        terminal.result_json(match)
     else:
-        terminal.result(f"{sentence(found)}\n\n{terminal.table(table_rows(found))}")
+        terminal.result(f"{sentence(match)}\n\n{terminal.table(table_rows(match))}")
 
 
-def _told(bar: "ProgressBar | None") -> "Told | None":
+def _text(bar: "ProgressBar | None") -> "OnProgress | None":
     return (lambda scale, n: bar.show(f"{scale:.3g} times the load: {n} runs")) if bar else None

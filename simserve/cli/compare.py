@@ -39,26 +39,26 @@ def compare(
     if out is not None:
         check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
-        told = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        found = compare_sides(*sides, replications or REPLICATIONS, told).as_data()
+        text = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
+        match = compare_sides(*sides, replications or REPLICATIONS, text).as_data()
     if out is not None:
-        _write(out, found)
+        _write(out, match)
     if as_json:
-        terminal.result_json(found)
+        terminal.result_json(match)
     else:
         from simserve.report.comparison.words import sentence, table_rows
 
         where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
-        terminal.result("\n\n".join([sentence(found), terminal.table(table_rows(found)), *where]))
-    terminal.warnings(found["warnings"])
+        terminal.result("\n\n".join([sentence(match), terminal.table(table_rows(match)), *where]))
+    terminal.warnings(match["warnings"])
 
 
-def _write(directory: Path, found: dict[str, Any]) -> None:
+def _write(directory: Path, match: dict[str, Any]) -> None:
     """The folder, whole or not at all."""
     from simserve.report.comparison.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain
     from simserve.tables.kinds import COMPARISON
 
-    texts = {"comparison.json": json_text(found), "report.html": render(plain(found))}
+    texts = {"comparison.json": json_text(match), "report.html": render(plain(match))}
     write_study(directory, COMPARISON, texts)

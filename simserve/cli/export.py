@@ -25,7 +25,7 @@ def export(
 ) -> None:
     """Put results into one spreadsheet: percentiles, capacity curve, fleets, and costs that follow your prices."""
     from simserve.cli import terminal
-    from simserve.metrics.written import read_written
+    from simserve.metrics.result_folder import read_result_folders
     from simserve.report.spreadsheet.exported import sheets_of
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import EXPORT
@@ -37,7 +37,7 @@ def export(
         check_workbook_file(xlsx)
     if csv is not None:
         check_folder(csv, EXPORT)
-    sheets = sheets_of(read_written(directories))
+    sheets = sheets_of(read_result_folders(directories))
     for place in (_workbook(sheets, xlsx), _files(sheets, csv)):
         if place is not None:
             terminal.result(place)
@@ -63,7 +63,7 @@ def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
     from simserve.tables.kinds import EXPORT
 
     files = csv_files(sheets)
-    with result_folder(folder, EXPORT) as beside:
+    with result_folder(folder, EXPORT) as extra:
         for name, text in files.items():
-            (beside / name).write_text(text, encoding="utf-8")
+            (extra / name).write_text(text, encoding="utf-8")
     return f"{folder}/: {', '.join(files)}"

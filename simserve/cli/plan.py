@@ -9,7 +9,7 @@ from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
-    from simserve.study.plan.plan import Asked
+    from simserve.study.plan.plan import PlanQuestion
 
 NO = 1
 TENSORS = "1,2,4,8"
@@ -25,7 +25,7 @@ def plan(
     ] = TENSORS,
     split: Annotated[bool, typer.Option("--split", help="Compare prefill and decode apart, too.")] = False,
     spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
-    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5 %.")] = 0.0,
+    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5%.")] = 0.0,
     months: Annotated[int, typer.Option("--months", min=1, max=120, help="How far growth is looked at.")] = 12,
     goal: Goal = None,
     max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="No larger fleet is tried.")] = 256,
@@ -41,9 +41,9 @@ def plan(
     """Find the cheapest fleet: GPU type, tensor parallelism and replicas for the scenario's load and SLO."""
     from simserve import load_scenario
     from simserve.study.plan.outcome import Bounds
-    from simserve.study.plan.plan import Asked
+    from simserve.study.plan.plan import PlanQuestion
 
-    asked = Asked(
+    requested = PlanQuestion(
         load_scenario(scenario, overrides=assignments or (), seed=seed),
         Bounds(goal or GOAL_FRAC, spare, max_gpus),
         gpus=_names(gpu or ""),
@@ -53,17 +53,17 @@ def plan(
         months=months,
         given_usd=_prices(price or []),
     )
-    directory = out or Path("reports") / f"{asked.scenario.name}-plan"
-    found = _written(asked, directory)
-    _tell(found, directory, as_json=as_json)
-    if found["state"] == "none":
+    directory = out or Path("reports") / f"{requested.scenario.name}-plan"
+    match = _written(requested, directory)
+    _tell(match, directory, as_json=as_json)
+    if match["state"] == "none":
         raise typer.Exit(NO)
 
 
-def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
+def _written(requested: "PlanQuestion", directory: Path) -> dict[str, Any]:
     """Search, and write what was found."""
     from simserve.cli import terminal
-    from simserve.metrics.written import Written
+    from simserve.metrics.result_folder import ResultFolder
     from simserve.report.plan.page import render
     from simserve.report.plan.words import with_words
     from simserve.report.spreadsheet.exported import sheets_of
@@ -77,26 +77,26 @@ def _written(asked: "Asked", directory: Path) -> dict[str, Any]:
 
     check_folder(directory, PLAN)
     with terminal.progress_bar() as bar:
-        answer = find_plan(asked, told=bar.show if bar else None)
-        found = with_words(plan_facts(answer))
-        sheets = sheets_of([Written("plan", asked.scenario.name, plain(found))])
-        write_plan(directory, answer, found, {"report.html": render(found).encode(), "plan.xlsx": workbook(sheets)})
-    return found
+        answer = find_plan(requested, progress=bar.show if bar else None)
+        match = with_words(plan_facts(answer))
+        sheets = sheets_of([ResultFolder("plan", requested.scenario.name, plain(match))])
+        write_plan(directory, answer, match, {"report.html": render(match).encode(), "plan.xlsx": workbook(sheets)})
+    return match
 
 
-def _tell(found: dict[str, Any], directory: Path, *, as_json: bool) -> None:
+def _tell(match: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     from simserve.cli import terminal
     from simserve.report.plan.words import grown, reasons, scaled, table_rows
 
     if as_json:
-        terminal.result_json(found)
+        terminal.result_json(match)
         return
-    parts = [found["sentence"], grown(found), scaled(found), terminal.table(table_rows(found))]
-    parts += ["\n".join(f"  {said}" for said in reasons(found))]
-    where = "report.html (all files: {0}/)" if found["state"] == "found" else "report.html"
+    parts = [match["sentence"], grown(match), scaled(match), terminal.table(table_rows(match))]
+    parts += ["\n".join(f"  {sentence}" for sentence in reasons(match))]
+    where = "report.html (all files: {0}/)" if match["state"] == "found" else "report.html"
     parts.append(f"{directory}/{where.format(directory)}")
     terminal.result("\n\n".join(part for part in parts if part))
-    terminal.warnings(found["warnings"])
+    terminal.warnings(match["warnings"])
 
 
 def _share(growth: float) -> float:
@@ -128,12 +128,12 @@ def _degrees(text: str) -> list[int]:
 def _prices(texts: list[str]) -> dict[str, float]:
     from simserve.errors import SimserveError
 
-    found = {}
+    match = {}
     for text in texts:
         gpu, _, usd = text.partition("=")
         try:
-            found[gpu.strip()] = float(usd)
+            match[gpu.strip()] = float(usd)
         except ValueError:
             rule = "must be GPU=DOLLARS an hour"
             raise SimserveError(f"--price: {rule}, got {text}; for example --price h100-sxm=2.5") from None
-    return found
+    return match

@@ -19,7 +19,7 @@ def report(
     from simserve.report.page import render
     from simserve.tables.files import replace_text
 
-    traces = trace_file.asked(timeline, timeline_requests, directory)
+    traces = trace_file.wanted(timeline, timeline_requests, directory)
     results = load_results(directory)
     for drawn in [each.draw(results) for each in traces]:
         drawn.write()

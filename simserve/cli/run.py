@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.metrics.results import Results
     from simserve.scenario import Scenario
-    from simserve.study.replicated import Wanted
+    from simserve.study.precision import Wanted
 
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="The scenario's YAML file.", show_default=False)]
 Assignments = Annotated[
@@ -26,7 +26,7 @@ Goal = Annotated[
         "--goal",
         parser=goal_from,
         metavar="SHARE",
-        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90 %'. Default: {GOAL_FRAC:g}, or a baseline's.",
+        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
@@ -67,11 +67,11 @@ def run(
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)
-    traces = trace_file.asked(timeline, timeline_requests, directory)
+    traces = trace_file.wanted(timeline, timeline_requests, directory)
     wanted = _wanted(loaded, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
         results = simulate(loaded, progress=bar.draw if bar else None)
-        predict(loaded, results, told=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
+        predict(loaded, results, progress=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
         if wanted is not None:
             _replicate(loaded, results, wanted, bar)
         if bar:
@@ -86,26 +86,26 @@ def run(
         terminal.result(_answer(results.summary, directory, timeline, has_page=not no_report))
     if not quiet:
         terminal.warnings([*results.summary["notes"], *results.summary["warnings"]])
-        terminal.warnings(said for each in drawn for said in each.left_out)
+        terminal.warnings(text for each in drawn for text in each.left_out)
 
 
 def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
     """How many runs with other seeds; None where none are asked for. Raises SimserveError."""
     if (n, precision, of) == (None, None, None):
         return None
-    from simserve.study.repeated import check_not_repeated
-    from simserve.study.replicated import asked
+    from simserve.study.deterministic_load import check_not_deterministic
+    from simserve.study.precision import wanted_runs
 
-    wanted = asked(n, precision, of)
-    check_not_repeated(scenario, *(("--replications", n) if precision is None else ("--precision", precision)))
+    wanted = wanted_runs(n, precision, of)
+    check_not_deterministic(scenario, *(("--replications", n) if precision is None else ("--precision", precision)))
     return wanted
 
 
 def _replicate(scenario: "Scenario", results: "Results", wanted: "Wanted", bar: "ProgressBar | None") -> None:
-    from simserve.study.replicated import add_replications
+    from simserve.study.precision import add_replications
 
-    told = (lambda n, of: bar.show(f"replication {n} of {of} more")) if bar else None
-    add_replications(scenario, results, wanted, told)
+    progress = (lambda n, of: bar.show(f"replication {n} of {of} more")) if bar else None
+    add_replications(scenario, results, wanted, progress)
 
 
 def _render(results: "Results") -> str:
@@ -117,18 +117,18 @@ def _render(results: "Results") -> str:
 def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, has_page: bool) -> str:
     """The verdict, the short table, and where the files are."""
     from simserve.cli import terminal
-    from simserve.report.answers import Answers
     from simserve.report.groups import group_tables
+    from simserve.report.headline import headline, how_sure, prediction, terminal_table
     from simserve.report.mechanisms import asked_for
     from simserve.report.slowest import terminal_sentence
-    from simserve.report.verdict import how_sure, prediction, terminal_table, verdict
+    from simserve.report.summary_reader import SummaryReader
 
     where = f"{directory / 'report.html'} (all files: {directory}/)" if has_page else f"{directory}/"
     if timeline is not None:
         where += f"\n{timeline} (open it in ui.perfetto.dev)"
-    answers = Answers(summary)
-    latencies = (terminal.table(terminal_table(summary)), how_sure(answers))
+    reader = SummaryReader(summary)
+    latencies = (terminal.table(terminal_table(summary)), how_sure(reader))
     tables = [terminal.table(rows) for rows in group_tables(summary)]
-    told = terminal.table(asked_for(answers))
-    parts = (verdict(summary), terminal_sentence(answers), *latencies, *tables, told, prediction(summary), where)
+    progress = terminal.table(asked_for(reader))
+    parts = (headline(summary), terminal_sentence(reader), *latencies, *tables, progress, prediction(summary), where)
     return "\n\n".join(part for part in parts if part)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simserve.cli.terminal import ProgressBar
     from simserve.study.processes import Runner
     from simserve.study.sweep.journal import Journal
-    from simserve.study.sweep.sweep import Question
+    from simserve.study.sweep.sweep import SweepQuestion
 
 
 def sweep(
@@ -47,32 +47,32 @@ def sweep(
 
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
-    found = _found(question, directory, dask)
+    match = _result(question, directory, dask)
     if as_json:
-        terminal.result_json(found)
+        terminal.result_json(match)
     else:
-        terminal.result(_answer(found, directory))
+        terminal.result(_answer(match, directory))
 
 
 def _question(
-    scenario: Path, vary: Sequence[str], points: Path | None, asked: tuple[Sequence[str], int | None, int, float]
-) -> "Question":
+    scenario: Path, vary: Sequence[str], points: Path | None, requested: tuple[Sequence[str], int | None, int, float]
+) -> "SweepQuestion":
     """What is to be run; all that is wrong with it is said before anything runs."""
     from simserve.scenario.loader import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.points_file import read_points
-    from simserve.study.sweep.sweep import Question, check_seeds_differ
+    from simserve.study.sweep.sweep import SweepQuestion, check_seeds_differ
 
-    assignments, seed, replications, goal = asked
+    assignments, seed, replications, goal = requested
     axes = [parse_axis(text) for text in vary]
     listed = read_points(points) if points is not None else []
-    found = resolved(Template.of(scenario, assignments, seed), grid(axes, listed, replications))
-    question = Question(found, replications, goal)
+    match = resolved(Template.of(scenario, assignments, seed), grid(axes, listed, replications))
+    question = SweepQuestion(match, replications, goal)
     check_seeds_differ(question)
     return question
 
 
-def _found(question: "Question", directory: Path, dask: str | None) -> dict[str, Any]:
+def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dict[str, Any]:
     """Run what is not finished yet, and write the answer, which is returned."""
     from simserve.cli import terminal
     from simserve.report.sweep.page import render
@@ -95,9 +95,9 @@ def _found(question: "Question", directory: Path, dask: str | None) -> dict[str,
             swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
         check_any(swept)
         with _says_how_to_go_on(question, journal, directory):
-            found = sweep_facts(swept)
-            write_sweep(directory, swept, found, render(found))
-            return found
+            match = sweep_facts(swept)
+            write_sweep(directory, swept, match, render(match))
+            return match
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _runner(dask: str | None) -> Iterator["Runner"]:
 
 
 @contextmanager
-def _says_how_to_go_on(question: "Question", journal: "Journal", directory: Path) -> Iterator[None]:
+def _says_how_to_go_on(question: "SweepQuestion", journal: "Journal", directory: Path) -> Iterator[None]:
     """Where the block does not end well, say what is kept."""
     from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
@@ -147,11 +147,11 @@ class _Counted:
         self._bar.show(f"[{'#' * (20 * n_done // max(1, n_all)):.<20}] {n_done:,} of {n_all:,} runs  {left}")
 
 
-def _answer(found: dict[str, Any], directory: Path) -> str:
+def _answer(match: dict[str, Any], directory: Path) -> str:
     from simserve.cli import terminal
     from simserve.report.sweep.words import MOST_ROWS, sentence, table_rows
 
-    n_more = len(found["points"]) - MOST_ROWS
+    n_more = len(match["points"]) - MOST_ROWS
     more = f"  and {n_more} more points\n" if n_more > 0 else ""
     where = f"{directory / 'report.html'} (all files: {directory}/)"
-    return f"{sentence(found)}\n\n{terminal.table(table_rows(found))}\n{more}\n{where}"
+    return f"{sentence(match)}\n\n{terminal.table(table_rows(match))}\n{more}\n{where}"

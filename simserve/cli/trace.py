@@ -38,7 +38,7 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
         return
     notes, prefixes = facts.pop("notes"), facts["prefixes"] or {}
     facts |= {f"prefixes.{name}": value for name, value in prefixes.items()}
-    shown = [(name, _said(value)) for name, value in facts.items() if value is not prefixes]
+    shown = [(name, _text(value)) for name, value in facts.items() if value is not prefixes]
     terminal.result(terminal.table(shown, indent=""))
     terminal.warnings([*notes, *_coarse(facts["stamp_s"])])
 
@@ -82,7 +82,9 @@ def fit(
     file: TraceFile,
     out: Out,
     source: Annotated[str, typer.Option("--source", help="Where the trace is from; kept in the profile.")] = "",
-    licence: Annotated[str, typer.Option("--licence", help="Under which licence; kept in the profile.")] = "",
+    license: Annotated[
+        str, typer.Option("--license", "--licence", help="Under which license; kept in the profile.")
+    ] = "",
     format: Format = "auto",
 ) -> None:
     """Fit a profile for `lengths: {kind: profile, name: OUT}`, as JSON."""
@@ -92,7 +94,7 @@ def fit(
     from simserve.workload.fit import fit_profile
 
     try:
-        profile = fit_profile(_read(file, format), source or file.name, licence or "unknown")
+        profile = fit_profile(_read(file, format), source or file.name, license or "unknown")
     except ValueError as error:
         raise TraceError(f"{file}: {error}") from error
     replace_text(out, json_text(profile))
@@ -116,7 +118,7 @@ def _write(trace: "Trace", out: Path) -> None:
 
 def _spec(option: str, text: str) -> str | Mapping[str, Any]:
     """A plug-in as a scenario writes it: a name, or a YAML mapping."""
-    from simserve.scenario.marks import NotYaml, scalar
+    from simserve.scenario.yaml_lines import NotYaml, scalar
 
     try:
         spec = scalar(text)
@@ -133,9 +135,9 @@ def _coarse(stamp_s: float | None) -> list[str]:
     return [f"many requests share a stamp, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread them"]
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, Mapping):
-        return "  ".join(f"{name} {_said(inner)}" for name, inner in value.items())
+        return "  ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     return f"{value:,.4g}" if isinstance(value, float) and abs(value) < 1e4 else f"{value:,.0f}"

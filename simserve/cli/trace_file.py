@@ -24,22 +24,22 @@ SLOWEST_20 = "slowest:20"
 
 
 @dataclass(frozen=True)
-class Asked:
+class TraceRequest:
     """A trace that is wanted."""
 
     file: Path
     chosen: "Chosen"
 
-    def draw(self, results: "Results") -> "Drawn":
+    def draw(self, results: "Results") -> "PendingTrace":
         """Raises OutputError where no such requests are in the run."""
         from simserve.report.trace.trace import trace
 
         drawn = trace(results, self.chosen)
-        return Drawn(self.file, drawn.text, [drawn.cut] if drawn.cut else [])
+        return PendingTrace(self.file, drawn.text, [drawn.cut] if drawn.cut else [])
 
 
 @dataclass(frozen=True)
-class Drawn:
+class PendingTrace:
     """A trace that is not written yet."""
 
     file: Path
@@ -54,7 +54,7 @@ class Drawn:
         replace_text(self.file, self.text)
 
 
-def asked(timeline: Path | None, requests: str, directory: Path) -> list[Asked]:
+def wanted(timeline: Path | None, requests: str, directory: Path) -> list[TraceRequest]:
     """One, or none. Raises OutputError for what cannot be, before anything is computed."""
     from simserve.errors import OutputError
 
@@ -64,7 +64,7 @@ def asked(timeline: Path | None, requests: str, directory: Path) -> list[Asked]:
             raise OutputError(f"--timeline-requests: {rule}, got {requests} alone; add --timeline FILE")
         return []
     _check_file(timeline, directory)
-    return [Asked(timeline, _chosen(requests))]
+    return [TraceRequest(timeline, _chosen(requests))]
 
 
 def _check_file(timeline: Path, directory: Path) -> None:

@@ -11,7 +11,7 @@ from simserve.cli.run import AsJson
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
-    from simserve.study.validate.serving import Campaign, Point, ServingRow
+    from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow
     from simserve.study.validate.validate import Validation
 
 WORST = 5
@@ -92,10 +92,10 @@ def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
     """The runs of a table, or those of one engine."""
     from simserve.study.validate.serving import read_rows
 
-    found = [row for row in read_rows(rows) if engine is None or row.engine == engine]
-    if not found:
+    match = [row for row in read_rows(rows) if engine is None or row.engine == engine]
+    if not match:
         raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
-    return found
+    return match
 
 
 def _validate_runs(
@@ -105,7 +105,7 @@ def _validate_runs(
     from simserve.cli import terminal
     from simserve.study.validate.validate import validate as replay_all
 
-    result = replay_all(rows, campaign, leave_out=leave_out, told=terminal.message)
+    result = replay_all(rows, campaign, leave_out=leave_out, progress=terminal.message)
     if page is not None:
         from simserve.report.validation import render
         from simserve.tables.files import replace_text
@@ -115,7 +115,7 @@ def _validate_runs(
     if as_json:
         terminal.result_json(_plain(result))
         return
-    terminal.result(_told(result))
+    terminal.result(_progress(result))
 
 
 def _validate_kernels(name: str, as_json: bool) -> None:
@@ -125,16 +125,16 @@ def _validate_kernels(name: str, as_json: bool) -> None:
     from simserve.cli import terminal
     from simserve.study.validate.validate import kernels_of
 
-    found = kernels_of(name)
+    match = kernels_of(name)
     if as_json:
-        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in found.spreads.items()]
-        terminal.result_json({"calibration": name, "engine_version": found.engine_version, "held_out": spreads})
+        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in match.spreads.items()]
+        terminal.result_json({"calibration": name, "engine_version": match.engine_version, "held_out": spreads})
         return
     table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "nine in ten within")]
-    for (op, dtype), spread in found.spreads.items():
+    for (op, dtype), spread in match.spreads.items():
         within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
         table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
-    title = f"Kernels of {found.engine} {found.engine_version} on {found.gpu}, on shapes left out of the fit"
+    title = f"Kernels of {match.engine} {match.engine_version} on {match.gpu}, on shapes left out of the fit"
     terminal.result(f"{title}\n\n{terminal.table(table)}")
 
 
@@ -149,7 +149,7 @@ def campaign_named(name: str) -> "Campaign":
     return CAMPAIGNS[name]
 
 
-def _told(result: "Validation") -> str:
+def _progress(result: "Validation") -> str:
     """The assumptions, tables of errors, and the worst points."""
     campaign = result.campaign
     budget = "the engine's own"
@@ -168,34 +168,34 @@ def _told(result: "Validation") -> str:
     return "\n".join([*parts, "", *_worst(result.left_out or result.points)])
 
 
-def _tables(points: "Sequence[Point]") -> list[str]:
+def _tables(points: "Sequence[ServingPoint]") -> list[str]:
     from simserve.cli import terminal
     from simserve.study.validate.validate import by, errors
 
     lines = []
     for title, key in KEYS.items():
-        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90 % of it", "median", "p90", "bias")]
+        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% of it", "median", "p90", "bias")]
         for name, group in by(points, key).items():
             for metric in ("tpot", "ttft"):
-                found = errors(group, metric)
-                interval = "" if found.interval is None else f"{found.interval[0]:.1%} to {found.interval[1]:.1%}"
-                numbers = (found.median_frac, found.p90_frac)
+                match = errors(group, metric)
+                interval = "" if match.interval is None else f"{match.interval[0]:.1%} to {match.interval[1]:.1%}"
+                numbers = (match.median_frac, match.p90_frac)
                 table.append(
                     (
                         name,
                         metric.upper(),
-                        f"{found.n}",
-                        f"{found.mape_frac:.1%}",
+                        f"{match.n}",
+                        f"{match.mape_frac:.1%}",
                         interval,
                         *(f"{number:.1%}" for number in numbers),
-                        f"{found.bias_frac:+.1%}",
+                        f"{match.bias_frac:+.1%}",
                     )
                 )
         lines += [terminal.table(table), ""]
     return lines[:-1]
 
 
-def _worst(points: "Sequence[Point]") -> list[str]:
+def _worst(points: "Sequence[ServingPoint]") -> list[str]:
     from simserve.cli import terminal
     from simserve.study.validate.validate import METRICS, worst
 
@@ -215,7 +215,7 @@ def _plain(result: "Validation") -> dict[str, Any]:
     """Everything, for a machine."""
     from dataclasses import asdict
 
-    def plain(points: "Sequence[Point]") -> list[dict[str, Any]]:
+    def plain(points: "Sequence[ServingPoint]") -> list[dict[str, Any]]:
         return [
             {
                 **asdict(point.row),

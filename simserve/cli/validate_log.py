@@ -11,57 +11,57 @@ HEAD = ("requests", "mean error", "median", "p90", "bias")
 def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
     """Replay the requests of a log on the server of a scenario, and say how far off the predictions are."""
     from simserve.cli import terminal
+    from simserve.study.validate.log_error_facts import log_error_facts
+    from simserve.study.validate.log_errors import replay_log, server_of
     from simserve.study.validate.logs import read_log
-    from simserve.study.validate.replay_facts import replay_facts
-    from simserve.study.validate.replayed import replay_log, server_of
     from simserve.tables.files import plain
 
     server = server_of(scenario)
     read = read_log(log, server.seed)
     with terminal.progress_bar() as bar:
-        found = plain(replay_facts(replay_log(read, server, bar.draw if bar else None)))
+        match = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
     if page is not None:
-        from simserve.report.replayed import render
+        from simserve.report.log_comparison import render
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(found))
+        replace_text(page, render(match))
         terminal.message(f"wrote {page}")
     if as_json:
-        terminal.result_json(found)
+        terminal.result_json(match)
     else:
-        terminal.result("\n".join(_told(found)))
-    terminal.warnings(found["warnings"])
+        terminal.result("\n".join(_text(match)))
+    terminal.warnings(match["warnings"])
 
 
-def _told(found: Mapping[str, Any]) -> Iterator[str]:
+def _text(match: Mapping[str, Any]) -> Iterator[str]:
     """The assumptions, the tables, and the worst requests."""
     from simserve.cli import terminal
 
-    log = found["log"]
+    log = match["log"]
     yield f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared. Assumed:"
-    yield from (f"  {each}" for each in found["assumed"])
-    tables = [_distributions(found), _totals(found), *_errors(found), *_worst(found)]
+    yield from (f"  {each}" for each in match["assumed"])
+    tables = [_distributions(match), _totals(match), *_errors(match), *_worst(match)]
     for table in tables:
         yield ""
         yield terminal.table(table)
 
 
-def _distributions(found: Mapping[str, Any]) -> list[Sequence[str]]:
+def _distributions(match: Mapping[str, Any]) -> list[Sequence[str]]:
     from simserve.report.formats import seconds
 
     levels = ("mean", "p50", "p90", "p95", "p99")
     rows: list[Sequence[str]] = [("all requests", "", *levels)]
-    for name, of in found["distributions"].items():
+    for name, of in match["distributions"].items():
         for side in ("measured", "predicted"):
             rows.append((LABELS[name], side, *(seconds(of[level][side]) for level in levels)))
         rows.append(("", "error", *(_signed(of[level]["error_frac"]) for level in levels)))
     return rows
 
 
-def _totals(found: Mapping[str, Any]) -> list[Sequence[str]]:
+def _totals(match: Mapping[str, Any]) -> list[Sequence[str]]:
     from simserve.report.formats import rate, seconds
 
-    makespan, speed = found["makespan_s"], found["output_tokens_per_s"]
+    makespan, speed = match["makespan_s"], match["output_tokens_per_s"]
     sides = ("measured", "predicted")
     return [
         ("whole log", *sides, "error"),
@@ -70,16 +70,16 @@ def _totals(found: Mapping[str, Any]) -> list[Sequence[str]]:
     ]
 
 
-def _errors(found: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+def _errors(match: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
     """Errors of requests one by one: overall, by load and by prompt length."""
-    if not found["errors"]:
+    if not match["errors"]:
         return
-    overall = [(LABELS[name], _cells(of["overall"])) for name, of in found["errors"].items()]
+    overall = [(LABELS[name], _cells(of["overall"])) for name, of in match["errors"].items()]
     yield [("request by request", *HEAD), *((name, *cells) for name, cells in overall)]
     for key, title in (("by_load", "requests in flight"), ("by_prompt_tokens", "prompt tokens")):
         rows = [
             (f"{each['lowest']:,.0f} to {each['highest']:,.0f}", LABELS[name], *_cells(each))
-            for name, of in found["errors"].items()
+            for name, of in match["errors"].items()
             for each in of[key]
         ]
         if rows:
@@ -91,10 +91,10 @@ def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"{errors['n']}", *shares, _signed(errors["bias_frac"]))
 
 
-def _worst(found: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+def _worst(match: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
     from simserve.report.formats import seconds
 
-    for name, worst in found["worst"].items():
+    for name, worst in match["worst"].items():
         rows: list[Sequence[str]] = [
             (f"Worst {LABELS[name]}", "sent at", "prompt", "output", "measured", "predicted", "ratio")
         ]

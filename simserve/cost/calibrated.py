@@ -63,7 +63,7 @@ class Calibrated:
         self.gap_s = engine.gap_s
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
-        """The linear layer, quantisation of its activations included where weights are fp8."""
+        """The linear layer, quantization of its activations included where weights are fp8."""
         form = cast(Gemm, self.calibration.form("gemm", *_measured_as(dtype)))
         return form.seconds(self.gpu, dtype, m, n, k)
 
@@ -83,7 +83,7 @@ class Calibrated:
         layer, dtype = shard.expert_layer, shard.weight_dtype
         timed = _measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
-        form = cast(MoeLayer, _found(self.calibration, {"moe": (*spread, *timed)}))
+        form = cast(MoeLayer, _result(self.calibration, {"moe": (*spread, *timed)}))
         return form.seconds(
             self.gpu,
             dtype,
@@ -153,7 +153,7 @@ class Calibrated:
         caches = (shard.kv_dtype, "bf16")
         weights = (*_measured_as(shard.dense_dtype), "fp8_block")
         modules = [f"{dtype}/{cache}" for cache in caches for dtype in weights]
-        return _found(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+        return _result(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
 
 
 def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
@@ -165,7 +165,7 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
     return [what for what, any_of in needs.items() if not any_of & ops]
 
 
-def _found(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
+def _result(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
     """The first of operations and dtypes that was timed, here or in the default calibration."""
     for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
         for op, keys in wanted.items():

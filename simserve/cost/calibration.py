@@ -39,7 +39,7 @@ FORMS: Mapping[str, type[Form]] = {
 
 
 @dataclass(frozen=True)
-class Spread:
+class ResidualSpread:
     """How far measured kernels were from the form on rows it was not fitted to: ratios predicted / measured."""
 
     mape_frac: float
@@ -57,7 +57,7 @@ class Calibration:
     engine_version: str
     """Whose kernels were timed."""
     forms: Mapping[tuple[str, str], Form]
-    spreads: Mapping[tuple[str, str], Spread]
+    spreads: Mapping[tuple[str, str], ResidualSpread]
     host: Mapping[str, float]
     """Constants of the engine's host side that were fitted, by their names in the catalog."""
     sha256: str
@@ -66,9 +66,9 @@ class Calibration:
     def form(self, op: str, dtype: str, *others: str) -> Form:
         """The form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
         for each in (dtype, *others):
-            found = self.forms.get((op, each))
-            if found is not None:
-                return found
+            result = self.forms.get((op, each))
+            if result is not None:
+                return result
         known = ", ".join(sorted(key for name, key in self.forms if name == op)) or "nothing"
         raise CalibrationError(
             f"calibration {self.gpu}/{self.engine}: {op} was not measured for {dtype}, only for {known}; "
@@ -158,5 +158,5 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
     return form(**{name: float(value) for name, value in coefficients.items()})
 
 
-def _spread(held_out: Mapping[str, float]) -> Spread:
-    return Spread(**{field.name: float(held_out[field.name]) for field in fields(Spread)})
+def _spread(held_out: Mapping[str, float]) -> ResidualSpread:
+    return ResidualSpread(**{field.name: float(held_out[field.name]) for field in fields(ResidualSpread)})

@@ -63,7 +63,7 @@ class MemoryLedger:
 
 
 @dataclass(frozen=True)
-class Beside:
+class ExtraMemory:
     """What a GPU holds beside the model that it serves: a draft that proposes tokens for it."""
 
     weights_bytes: float = 0.0
@@ -103,7 +103,7 @@ def ledger(
     pipeline: int = 1,
     data: int = 1,
     expert: int = 1,
-    beside: Beside | None = None,
+    extra_memory: ExtraMemory | None = None,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
@@ -112,16 +112,16 @@ def ledger(
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
     rows = min(max_num_batched_tokens, max_num_seqs)
-    beside = beside or Beside()
+    extra_memory = extra_memory or ExtraMemory()
 
     def of_stage(stage: Stage) -> MemoryLedger:
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
-        weights = weights_bytes(shard, stage) + beside.weights_bytes
+        weights = weights_bytes(shard, stage) + extra_memory.weights_bytes
         activations = activations_bytes(shard, max_num_batched_tokens, logits) if engine.profiles_activations else 0.0
         reserve = reserve_bytes(gpu, engine, tensor * pipeline * data)
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
-        block_bytes = block_size * (shard.layer_kv_bytes_per_token * stage.n_layers + beside.kv_bytes_per_token)
+        block_bytes = block_size * (shard.layer_kv_bytes_per_token * stage.n_layers + extra_memory.kv_bytes_per_token)
         left = usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
         return MemoryLedger(
@@ -213,7 +213,7 @@ def _stored_expert_weights(shard: Shard) -> int:
 
 
 def _absorbed_weights(shard: Shard) -> int:
-    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantised (vLLM, mla/common.py)."""
+    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantized (vLLM, mla/common.py)."""
     if shard.model.mla is None:
         return 0
     n_in, n_out = shard.attention_matrices["kv_b"]

@@ -97,7 +97,7 @@ class Shard:
     @property
     def dense_dtype(self) -> str:
         """What attention, MLP and shared experts are stored in."""
-        return HEAD_DTYPE if self.model.only_experts_quantised else self.weight_dtype
+        return HEAD_DTYPE if self.model.only_experts_quantized else self.weight_dtype
 
     @cached_property
     def matrices(self) -> dict[str, tuple[int, int]]:

@@ -23,7 +23,7 @@ ELEMENTWISE_KERNELS = 3
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """What a rank's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
 
     flop_per_token: float
@@ -194,11 +194,11 @@ class StepCost:
         return replace(self.shard, tensor=1, expert=1, data=1).kv_bytes_per_token
 
     @cached_property
-    def work(self) -> Work:
+    def work(self) -> StepWork:
         """Of a rank; a lane of a pipeline has its share of the GPUs. What parallelism does twice (replicated KV heads,
         padding) does not count as useful, nor does what windows attend to."""
         whole, n_gpus = replace(self.shard, tensor=1, expert=1, data=1), self.shard.tensor
-        return Work(
+        return StepWork(
             flop_per_token=2 * whole.active_weights,
             flop_per_pair=self._n_whole * whole.prefill_attention(0, 1, 0).flop,
             flop_per_sampled=whole.lm_head(1).flop,

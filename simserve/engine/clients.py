@@ -7,11 +7,11 @@ from heapq import heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
-from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
-from simserve.engine.offered import Offered, Rows
+from simserve.engine.frontend import FrontEnd, FrontEndQueue
+from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import Recorder
 
@@ -26,7 +26,7 @@ class Clients:
     def __init__(
         self,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         offered: Offered,
         patience: Patience,
@@ -36,7 +36,7 @@ class Clients:
     ) -> None:
         self._rows, self._recorder, self._offered = rows, recorder, offered
         self._backoff = patience.backoff
-        self._door = Door(front_end, recorder)
+        self._front_end_queue = FrontEndQueue(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -50,7 +50,7 @@ class Clients:
         self._to_send: list[tuple[int, int, int | None]] = []
         """A heap of (instant, number, the row that failed; None: a row of the load)."""
         self._n_entries = 0
-        self._at_door: deque[tuple[int, int]] = deque()
+        self._in_front_end: deque[tuple[int, int]] = deque()
         """(instant at which it is through, row) of requests on their way, in order."""
         self._sent: list[int] = []
         self._whole_tokens: dict[int, int] = {}
@@ -86,7 +86,7 @@ class Clients:
         """The run ends; returns how many requests were sent and are not still on their way to a router."""
         if self.deadlines is not None:
             self.deadlines.stop()
-        return self.n_sent - sum(not self._has_gone(row) for _, row in self._at_door)
+        return self.n_sent - sum(not self._has_gone(row) for _, row in self._in_front_end)
 
     def on_answer(self, row: int, now_ps: int) -> None:
         """The last token of an answer is computed; its client has it soon after, if it still waits for it."""
@@ -144,15 +144,15 @@ class Clients:
 
     def _send_due(self, now_ps: int) -> None:
         """All that clients send at this instant, then all that is through the door; what comes of it may send more."""
-        to_send, at_door = self._to_send, self._at_door
+        to_send, in_front_end = self._to_send, self._in_front_end
         while True:
             if to_send and to_send[0][0] <= now_ps:
                 self._go(heappop(to_send), now_ps)
-            elif at_door and at_door[0][0] <= now_ps:
-                self._enter(at_door.popleft()[1], now_ps)
+            elif in_front_end and in_front_end[0][0] <= now_ps:
+                self._enter(in_front_end.popleft()[1], now_ps)
             else:
                 break
-        for queue in (to_send, at_door):
+        for queue in (to_send, in_front_end):
             if queue:
                 self._wake(queue[0][0])
 
@@ -174,7 +174,7 @@ class Clients:
         self._sent.append(row)
         if self.deadlines is not None:
             self.deadlines.sent(row, now_ps)
-        self._at_door.append((self._door.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
+        self._in_front_end.append((self._front_end_queue.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
 
     def _has_stopped(self, now_ps: int) -> bool:
         stop_ps = self._offered.stop_sending_ps

@@ -9,22 +9,22 @@ from random import Random
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
+from simserve.engine.admission_gate import AdmissionGate, Placed, Send
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.clients import Clients
 from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
-from simserve.engine.gate import Gate, Placed, Send
-from simserve.engine.gateway import Delay, Door, Gateway, Refresher
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.keeping import Keeper
+from simserve.engine.local_decode import LocallyDecodes
 from simserve.engine.lockstep import Lockstep
-from simserve.engine.offered import Offered, Rows
+from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.pipeline import Pipeline
 from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.roles import Tie, door_roles, kinds
+from simserve.engine.roles import RoleWiring, intake_roles, kinds
+from simserve.engine.routing_view import Delay, Intake, Refresher, RoutingView
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.routers.base import Router
@@ -78,40 +78,40 @@ class Cluster:
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
-        roles = door_roles(ranks, disaggregation)
+        roles = intake_roles(ranks, disaggregation)
         self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
         keepers = _Entry.of_keepers(ranks) if disaggregation is not None and disaggregation.keeps else []
         self._caches = any(rank.block_tokens is not None for rank in ranks)
-        self.rows = Rows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *keepers)))
-        self._marks = self.rows.have_marks
+        self.rows = OfferedRows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *keepers)))
+        self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows), len(ranks))
         self.replicas: list[Replica] = []
-        gate = None if admission is None else Gate(admission, self.rows, self.recorder, self._send)
-        send = self._send if gate is None else gate.send
-        self._asker = self._asking_sender(offered, send)
+        admission_gate = None if admission is None else AdmissionGate(admission, self.rows, self.recorder, self._send)
+        send = self._send if admission_gate is None else admission_gate.send
+        self._closed_loop = self._asking_sender(offered, send)
         what = (self.clock, self.rows, self.recorder)
-        self.sender = self._asker or TraceSender(*what, self.front_end, send, self._all_sent)
-        on_answer = self._asker.on_answer if self._asker else None
-        is_alone = len(ranks) == 1 and self._asker is None
+        self.sender = self._closed_loop or TraceSender(*what, self.front_end, send, self._all_sent)
+        on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        is_alone = len(ranks) == 1 and self._closed_loop is None
         for setup in setups:
             self.replicas += self._ranks(setup, on_answer, is_alone, disaggregation)
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
         entries = [self.replicas[entry.index] for entry in self._entries]
-        self._takers: Sequence[Replica | Keeper] = entries
-        self._gateway: Door
+        self._takers: Sequence[Replica | LocallyDecodes] = entries
+        self._routing_view: Intake
         self._keeps_sessions = router.needs_sessions
-        if gate is not None:
-            gate.views = entries
-            gate.on_refusal = self._asker.on_turning_away if self._asker else None
+        if admission_gate is not None:
+            admission_gate.views = entries
+            admission_gate.on_refusal = self._closed_loop.on_turning_away if self._closed_loop else None
         if disaggregation is None:
-            self._gateway = self._open(router, entries)
+            self._routing_view = self._open(router, entries)
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
-            tie = Tie(self.clock, disaggregation, self.replicas, self._open)
-            tie.connect(self.recorder, router_seed)
-            self._gateway = tie.door(router, entries, router_seed)
-            self._takers = tie.takers(entries)
+            wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open)
+            wiring.connect(self.recorder, router_seed)
+            self._routing_view = wiring.intake(router, entries, router_seed)
+            self._takers = wiring.takers(entries)
             self._entries += keepers
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
@@ -137,7 +137,7 @@ class Cluster:
         for replica in self.replicas:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
-        n_routed = self._asker.stop() if isinstance(self._asker, Clients) else self.sender.n_sent
+        n_routed = self._closed_loop.stop() if isinstance(self._closed_loop, Clients) else self.sender.n_sent
         check_conservation(n_routed, self.replicas, self.recorder, self.clock.now_ps)
 
     def _asking_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:
@@ -179,11 +179,11 @@ class Cluster:
             return [kind.alone(index, each, *shared, is_alone=is_alone) for index, each in numbered]
         return [kind.alone(index, each, *shared) for index, each in numbered]
 
-    def _open(self, router: Router, replicas: Sequence[Replica]) -> Gateway:
+    def _open(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
         """A router that sees these, as they are or as they were."""
         if self._refresher is None:
-            return Gateway(self.clock, router, replicas)
-        return self._refresher.gateway(router, replicas)
+            return RoutingView(self.clock, router, replicas)
+        return self._refresher.routing_view(router, replicas)
 
     def _send(self, row: int, now_ps: int) -> Placed | None:
         """Route one request; refuse it if its replica could never serve it."""
@@ -192,11 +192,11 @@ class Cluster:
         request = Request(row, now_ps, prompt_tokens, most_tokens)
         if self._caches:
             request.chain = rows.chain(row)
-        if self._marks:
+        if self._labels:
             rows.mark(request)
         if self._keeps_sessions:
             request.session = rows.session(row)
-        place = 0 if len(self._entries) == 1 else self._gateway.pick(request)
+        place = 0 if len(self._entries) == 1 else self._routing_view.pick(request)
         entry = self._entries[place]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)
@@ -211,8 +211,8 @@ class Cluster:
             self._takers[place].enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
-            if self._asker:
-                self._asker.on_refusal(row, reason, now_ps)
+            if self._closed_loop:
+                self._closed_loop.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(self.sender.n_sent, now_ps)
         return (request, entry.index) if reason is None else None
@@ -230,7 +230,7 @@ class Cluster:
         """Say of every request still there what it waits for."""
         is_deadlock = self.clock.peek() == float("inf")
         for replica in self.replicas:
-            for request in (*replica.seats.running, *replica.seats.waiting, *replica.on_their_way):
+            for request in (*replica.batch.running, *replica.batch.waiting, *replica.on_their_way):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 if self.recorder.status[request.row] == UNFINISHED:
                     self.recorder.explain(request.row, reason)

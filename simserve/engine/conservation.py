@@ -11,7 +11,7 @@ from simserve.units import to_s
 def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
     """Raises InvariantError unless all requests sent have ended or are still there and hold all blocks in use."""
     at_s = to_s(now_ps)
-    there = (each for r in replicas for group in (r.seats.running, r.seats.waiting, r.on_their_way) for each in group)
+    there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.on_their_way) for each in group)
     still_there = sum(recorder.status[request.row] == UNFINISHED for request in there)
     ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
     if n_sent != ended + still_there:
@@ -22,5 +22,5 @@ def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recor
         all_blocks = pool.free_blocks + held_blocks
         if all_blocks != pool.total_blocks:
             raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-        if held_blocks and not replica.seats.running and not replica.n_away:
+        if held_blocks and not replica.batch.running and not replica.n_away:
             raise InvariantError(f"blocks held by nobody on replica {replica.index}", held_blocks, 0, at_s)

@@ -4,9 +4,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
+from simserve.engine.admission_gate import Placed
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
-from simserve.engine.gate import Placed
-from simserve.engine.offered import Rows
+from simserve.engine.offered import OfferedRows
 from simserve.engine.patience import Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
 from simserve.engine.replica import Replica
@@ -29,7 +29,7 @@ class Deadlines:
     def __init__(
         self,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         replicas: Sequence[Replica],
         patience: Patience,
@@ -94,8 +94,8 @@ class Deadlines:
     def wasted_tokens(self) -> dict[int, int]:
         """Tokens that were computed for rows whose clients gave up: what was stored at the end and was not found in a
         cache, and what was lost before."""
-        lost, found = (self._recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
-        return {row: n + int(lost[row]) - int(found[row]) for row, n in self.stored_tokens.items()}
+        lost, result = (self._recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
+        return {row: n + int(lost[row]) - int(result[row]) for row, n in self.stored_tokens.items()}
 
     # -- clients give up -------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Deadlines:
 
     def _let_go(self, number: int, where: Placed, now_ps: int) -> None:
         """Now, if no step that it is in is in flight, nor its keys and values; otherwise when these are over."""
-        request, replica = self._found(where)
+        request, replica = self._result(where)
         row = request.row
         again_ps = replica.step_end_ps(now_ps)
         if again_ps is None:
@@ -161,7 +161,7 @@ class Deadlines:
         if self._abort.due_ps is None or again_ps < self._abort.due_ps:
             self._abort.set(again_ps)
 
-    def _found(self, where: Placed) -> tuple[Request, Replica]:
+    def _result(self, where: Placed) -> tuple[Request, Replica]:
         """Where a request is now: where it was placed, or where it was handed over to."""
         request, index = where
         moved_to = self._recorder.replica[request.row]
@@ -177,7 +177,7 @@ class Deadlines:
     def stop(self) -> None:
         """The run ends: what servers were about to let go of is as it is."""
         for _, _, where in self._leaving:
-            request, replica = self._found(where)
+            request, replica = self._result(where)
             self.stored_tokens[request.row] = self._stored_tokens(request, replica)
             self._undo(request.row)
 

@@ -1,4 +1,4 @@
-"""FrontEnd: what a server does around its scheduler: take requests in, tokenise them, and send tokens out."""
+"""FrontEnd: what a server does around its scheduler: take requests in, tokenize them, and send tokens out."""
 
 from dataclasses import dataclass
 from heapq import heapreplace
@@ -13,13 +13,13 @@ class FrontEnd:
     receive_ps: int = 0
     """Taking in a request: HTTP, parsing, the chat template."""
     token_ps: int = 0
-    """Tokenising, per token of the prompt."""
+    """Tokenizing, per token of the prompt."""
     respond_ps: int = 0
-    """From the end of a step until the client has its token: detokenising, streaming."""
+    """From the end of a step until the client has its token: detokenizing, streaming."""
     n_servers: int = 1
 
 
-class Door:
+class FrontEndQueue:
     """The queue of requests that wait to be taken in: they come out in the order in which they were sent."""
 
     def __init__(self, front_end: FrontEnd, recorder: Recorder) -> None:

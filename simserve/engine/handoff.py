@@ -8,7 +8,7 @@ from simserve.engine.link import Link, LinkSpec, Port
 from simserve.engine.receiving import Receiving
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import StepRun
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
 from simserve.state.request import Request
@@ -104,8 +104,8 @@ class Sending(Replica):
 
     handoff: Handoff
 
-    def commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Commit, and see to those whose prompt is computed."""
-        super().commit(stretch, now_ps)
+        super().commit(step_run, now_ps)
         if self.handoff.done:
             self.handoff.settle(now_ps)

@@ -13,25 +13,25 @@ from simserve.engine.replica import Replica
 Ints = NDArray[np.int64]
 
 
-def interference_ps(replicas: Sequence[Replica], stretches: Sequence[NDArray[np.void]], lasts_ps: Ints) -> Ints:
+def interference_ps(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], lasts_ps: Ints) -> Ints:
     """Of rows of steps, `(n_rows,)`, replica after replica: what lasts_ps is beyond steps of nobody's prompts.
 
     All of a row in which nobody decodes. Asked of the very cost model that priced the steps: a row of several steps has
     no prompts in it, so that only single steps are asked about. Batches of a pipeline that are in the way of others
     count as interference; ranks that step together are as slow as the slowest would have been.
     """
-    n_most = max((int(rows["decode_requests"].max(initial=0)) for rows in stretches), default=0)
+    n_most = max((int(rows["decode_requests"].max(initial=0)) for rows in step_runs), default=0)
     lines: dict[int, tuple[Ints, Ints]] = {}
     alone = []
-    for replica, rows in zip(replicas, stretches, strict=True):
+    for replica, rows in zip(replicas, step_runs, strict=True):
         if id(replica.cost) not in lines:
             lines[id(replica.cost)] = _lines(replica.cost, n_most)
         bases_ps, slopes_ps = lines[id(replica.cost)]
         n = rows["decode_requests"]
         alone.append((bases_ps[n] + slopes_ps[n] * rows["kv_tokens"]) * (n > 0))
-    _as_slow_as_others(replicas, stretches, alone)
+    _as_slow_as_others(replicas, step_runs, alone)
     alone_ps: Ints = np.concatenate(alone)
-    n_steps, decodes = (np.concatenate([rows[name] for rows in stretches]) for name in ("n_steps", "decode_requests"))
+    n_steps, decodes = (np.concatenate([rows[name] for rows in step_runs]) for name in ("n_steps", "decode_requests"))
     return np.where((n_steps > 1) & (decodes > 0), 0, lasts_ps - alone_ps)
 
 
@@ -42,7 +42,7 @@ def _lines(cost: CostModel, n_most: int) -> tuple[Ints, Ints]:
     return np.array(bases_ps, np.int64), np.array([slope_ps for _, slope_ps in lines], np.int64)
 
 
-def _as_slow_as_others(replicas: Sequence[Replica], stretches: Sequence[NDArray[np.void]], alone: list[Ints]) -> None:
+def _as_slow_as_others(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], alone: list[Ints]) -> None:
     """Where a step goes through stages, or is made together with others, it takes longer."""
     groups: dict[int, tuple[Lockstep, list[int]]] = {}
     for index, replica in enumerate(replicas):
@@ -52,18 +52,18 @@ def _as_slow_as_others(replicas: Sequence[Replica], stretches: Sequence[NDArray[
         elif isinstance(replica, Rank):
             groups.setdefault(id(replica.group), (replica.group, []))[1].append(index)
     for group, members in groups.values():
-        _as_slow_as_the_slowest(group, [stretches[index] for index in members], [alone[index] for index in members])
+        _as_slow_as_the_slowest(group, [step_runs[index] for index in members], [alone[index] for index in members])
 
 
-def _as_slow_as_the_slowest(group: Lockstep, stretches: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
+def _as_slow_as_the_slowest(group: Lockstep, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
     """A step of all ranks, which they begin at one instant, changes `alone` of those of them that decode."""
-    starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in stretches]), return_inverse=True)
+    starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in step_runs]), return_inverse=True)
     slowest_ps = np.zeros(len(starts_ps), np.int64)
     np.maximum.at(slowest_ps, step, np.concatenate(alone))
     n_tokens = np.zeros(len(starts_ps), np.int64)
-    np.add.at(n_tokens, step, np.concatenate([rows["decode_requests"] for rows in stretches]))
+    np.add.at(n_tokens, step, np.concatenate([rows["decode_requests"] for rows in step_runs]))
     counts, place = np.unique(n_tokens, return_inverse=True)
     slowest_ps += np.array([group.cost.group_ps(n) for n in counts.tolist()], np.int64)[place]
-    edges = np.cumsum([len(rows) for rows in stretches])[:-1]
-    for mine, rows, own_step in zip(alone, stretches, np.split(step, edges), strict=True):
+    edges = np.cumsum([len(rows) for rows in step_runs])[:-1]
+    for mine, rows, own_step in zip(alone, step_runs, np.split(step, edges), strict=True):
         mine[:] = slowest_ps[own_step] * (rows["decode_requests"] > 0)

@@ -47,21 +47,21 @@ class Lockstep:
         slowest_ps = n_tokens = 0
         for rank in self._ranks:
             rank.decide(now_ps)
-            if rank.stretch is not None:
-                slowest_ps = max(slowest_ps, rank.stretch.first_ps)
-                n_tokens += rank.stretch.n_prefill_tokens + rank.stretch.n_decoding
+            if rank.step_run is not None:
+                slowest_ps = max(slowest_ps, rank.step_run.first_ps)
+                n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding
         if not n_tokens:
             return
         step_ps = slowest_ps + self.cost.group_ps(n_tokens)
         for rank in self._ranks:
-            if rank.stretch is not None:
-                rank.stretch.last(step_ps)
+            if rank.step_run is not None:
+                rank.step_run.last(step_ps)
         self._is_stepping = True
         self._step_end.set(now_ps + step_ps)
 
     def _on_step_end(self, now_ps: int) -> None:
         self._is_stepping = False
         for rank in self._ranks:
-            if rank.stretch is not None:
-                rank.commit(rank.stretch, now_ps)
+            if rank.step_run is not None:
+                rank.commit(rank.step_run, now_ps)
         self._plan_time.set(now_ps)

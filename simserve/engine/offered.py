@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.engine.patience import Patience
-from simserve.errors import Mistake, ScenarioError, TraceError
+from simserve.errors import Problem, ScenarioError, TraceError
 from simserve.state.request import Request
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
@@ -37,10 +37,10 @@ class Offered:
         """Raises ScenarioError where a closed loop that draws on and on is only ever refused."""
         if self.draw_more is not None and n_in_a_row > MOST_REFUSED_AT_ONCE:
             rule = f"every request of the closed loop is refused ({reason})"
-            raise ScenarioError([Mistake("workload", rule, None, "shorten them")])
+            raise ScenarioError([Problem("workload", rule, None, "shorten them")])
 
 
-class Rows:
+class OfferedRows:
     """Copies of a trace's columns that the engine may write to; rows can be added at the end.
 
     fast: a memoryview of an int64 column gives and takes Python integers, in 8 bytes a cell.
@@ -103,9 +103,9 @@ class Rows:
         """The same of several."""
         if not self._original or isinstance(rows, slice):
             return rows
-        found = np.arange(self._n)
-        found[list(self._original)] = list(self._original.values())
-        return found[rows]
+        result = np.arange(self._n)
+        result[list(self._original)] = list(self._original.values())
+        return result[rows]
 
     @property
     def capacity(self) -> int:
@@ -123,7 +123,7 @@ class Rows:
         return "" if trace.session_id is None else str(trace.session_id[place])
 
     @property
-    def have_marks(self) -> bool:
+    def has_labels(self) -> bool:
         """Policies can tell requests apart by priority or tenant."""
         return any(trace.priority is not None or trace.tenant is not None for _, trace in self._traces)
 

@@ -1,12 +1,12 @@
 """Offloading: seats whose prefix cache goes on in host memory and on disk."""
 
 from simserve.engine.host_tier import HostTier
-from simserve.engine.prefixes import CachingSeats
-from simserve.engine.swapping import SwappingCachingSeats
+from simserve.engine.prefixes import CachingBatchState
+from simserve.engine.swapping import SwappingCachingBatchState
 from simserve.state.request import Request
 
 
-class OffloadingSeats(CachingSeats):
+class OffloadingBatchState(CachingBatchState):
     """Seats whose prefixes are copied to host memory as soon as they are computed, and can be read back from there.
 
     A request that waits sees as computed what GPU, host and disk have of its prompt. When it is let in, what only host
@@ -15,12 +15,12 @@ class OffloadingSeats(CachingSeats):
     """
 
     tier: HostTier
-    _found: list[tuple[Request, int, int, int]]
+    _result: list[tuple[Request, int, int, int]]
 
     def begin(self, tier: HostTier) -> None:
         """With nothing kept."""
         self.tier = tier
-        self._found = []
+        self._result = []
         """Who has been let in since the last step began, how many ids it found, and of them on host and disk only."""
 
     def _look_up(self, request: Request) -> None:
@@ -45,7 +45,7 @@ class OffloadingSeats(CachingSeats):
         self.pool.take_at_once(cache.pin(request.chain, n_here) + n_new_blocks)
         cache.insert(request.chain, n_here, n_ids, request.copies)
         n_above_disk = max(n_here, self.tier.memory.match(request.chain, n_ids)[0])
-        self._found.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
+        self._result.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
 
     def _insert(self, request: Request, kv_tokens: int) -> None:
         """What it has computed is kept on the host too."""
@@ -57,19 +57,19 @@ class OffloadingSeats(CachingSeats):
     def fetch(self) -> None:
         """Read what those who have been let in found beside the GPU. Until all are in, nothing changes there."""
         cost, tokens = self._cache.blocks_per_id, self._block_tokens
-        for request, n_ids, n_on_host, n_on_disk in self._found:
+        for request, n_ids, n_on_host, n_on_disk in self._result:
             if n_on_host or n_on_disk:
                 self.tier.read((n_on_host + n_on_disk) * cost, n_on_disk * cost)
             if not request.n_preemptions:
                 self._recorder.read(request.row, n_on_host * tokens, n_on_disk * tokens)
             self.tier.keep(request.chain, n_ids, n_on_disk)
-        self._found.clear()
+        self._result.clear()
 
 
-class SwappingOffloadingSeats(SwappingCachingSeats, OffloadingSeats):
+class SwappingOffloadingBatchState(SwappingCachingBatchState, OffloadingBatchState):
     """Both: prefixes make way on the host for those who are swapped out."""
 
     def begin(self, tier: HostTier) -> None:
         """With nothing kept and nobody swapped out."""
-        SwappingCachingSeats.begin(self, tier)
-        OffloadingSeats.begin(self, tier)
+        SwappingCachingBatchState.begin(self, tier)
+        OffloadingBatchState.begin(self, tier)

@@ -16,13 +16,13 @@ class OrderedReplica(Replica):
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in, and ring the bell even where somebody is kept out, if it may be before that one."""
-        may_lead = cast(Ordered, self.seats.waiting).may_lead(request)
+        may_lead = cast(Ordered, self.batch.waiting).may_lead(request)
         super().enqueue(request, now_ps)
-        if may_lead and self.stretch is not None:
+        if may_lead and self.step_run is not None:
             self.ring(now_ps, self._n_ahead)
 
     def decide(self, now_ps: int) -> None:
         """As any replica; whom the scheduler sees a step later may be before the one who is kept out."""
         super().decide(now_ps)
-        if self._coming and self.stretch is not None:
-            self.stretch.cut(1)
+        if self._coming and self.step_run is not None:
+            self.step_run.cut(1)

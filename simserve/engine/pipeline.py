@@ -48,17 +48,17 @@ class Lane(Replica):
 
     def _on_step_end(self, now_ps: int) -> None:
         """Commit; the plan comes when all that happens at this instant has."""
-        assert self.stretch is not None, "a step ends that has begun"
-        self.commit(self.stretch, now_ps)
+        assert self.step_run is not None, "a step ends that has begun"
+        self.commit(self.step_run, now_ps)
         self._plan_time.set(now_ps)
 
     def _plan(self, now_ps: int) -> None:
         """Decide on one step, and send it through the pipeline."""
         self.decide(now_ps)
-        stretch = self.stretch
-        if stretch is None:
+        step_run = self.step_run
+        if step_run is None:
             return
-        first_end_ps, end_ps = self.pipeline.enter(now_ps, stretch.first_ps)
-        gives_tokens = stretch.n_decoding or any(n >= request.prefill_left_tokens for request, n in stretch.chunks)
-        stretch.last((end_ps if gives_tokens else first_end_ps) - now_ps)
-        self._step_end.set(stretch.end_ps)
+        first_end_ps, end_ps = self.pipeline.enter(now_ps, step_run.first_ps)
+        gives_tokens = step_run.n_decoding or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
+        step_run.last((end_ps if gives_tokens else first_end_ps) - now_ps)
+        self._step_end.set(step_run.end_ps)

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import SupportsIndex, cast
 
+from simserve.engine.batch_state import BatchState
 from simserve.engine.recorder import Recorder
-from simserve.engine.seats import Seats
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 from simserve.state.prefix_cache import PrefixCache
@@ -73,7 +73,7 @@ class OrderedQueue:
             yield request
 
 
-class CachingSeats(Seats):
+class CachingBatchState(BatchState):
     """Seats with a prefix cache.
 
     What a request finds is held from its admission on, so it is never counted twice; what it computes can be found as

@@ -11,7 +11,7 @@ from simserve.engine.pipeline import Lane
 from simserve.engine.receiving import Receiving
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import StepRun
 from simserve.state.request import DONE, Request
 
 
@@ -35,7 +35,7 @@ class PushHandoff(Handoff):
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
         super().__init__(clock, recorder, link, pick)
         self._ways: dict[Request, _Way] = {}
-        self._told: deque[tuple[int, Request, Pushing]] = deque()
+        self._progress: deque[tuple[int, Request, Pushing]] = deque()
         """(instant, who, its prefill replica) of words that there is room, on their way."""
         self._word = Alarm(clock, self._begin, SEND_PHASE - 1)
 
@@ -54,28 +54,28 @@ class PushHandoff(Handoff):
         """The receiver has blocks for it, and tells the sender."""
         self._recorder.find_room(request.row, now_ps - request.arrival_ps)
         assert isinstance(sender, Pushing), "who announced it"
-        receiver.told[request] = None
-        self._told.append((now_ps + self._link.spec.word_ps, request, sender))
-        if len(self._told) == 1:
-            self._word.set(self._told[0][0])
+        receiver.progress[request] = None
+        self._progress.append((now_ps + self._link.spec.word_ps, request, sender))
+        if len(self._progress) == 1:
+            self._word.set(self._progress[0][0])
 
     def _begin(self, now_ps: int) -> None:
-        while self._told and self._told[0][0] <= now_ps:
-            _, request, sender = self._told.popleft()
-            del self._ways[request].receiver.told[request]
+        while self._progress and self._progress[0][0] <= now_ps:
+            _, request, sender = self._progress.popleft()
+            del self._ways[request].receiver.progress[request]
             sender.begin(request, now_ps)
-        if self._told:
-            self._word.set(self._told[0][0])
+        if self._progress:
+            self._word.set(self._progress[0][0])
 
-    def send_chunks(self, stretch: Stretch, sender: Replica, now_ps: int) -> None:
+    def send_chunks(self, step_run: StepRun, sender: Replica, now_ps: int) -> None:
         """Chunks are computed: what of them has not been sent before a preemption, and what a cache had, follows."""
-        for request, n_tokens in stretch.chunks:
+        for request, n_tokens in step_run.chunks:
             way = self._ways[request]
             n_new = request.prefilled_tokens + n_tokens - way.sent_tokens
             if n_new > 0:
                 way.sent_tokens += n_new
                 ports = self._ports[sender.index], self._ports[way.receiver.index]
-                way.there_ps = self._link.follow_ps(n_new, ports, (stretch.start_ps, now_ps))
+                way.there_ps = self._link.follow_ps(n_new, ports, (step_run.start_ps, now_ps))
 
     def _send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
         """A prompt is computed, and goes on where it has room."""
@@ -121,15 +121,15 @@ class PushingRank(Pushing, Rank):
     """One that steps together with others."""
 
 
-class Following(Pushing):
+class StreamsKv(Pushing):
     """One that sends chunks as they are computed, rather than whole prompts."""
 
-    def commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Send the chunks of a step and commit."""
-        if stretch.chunks:
-            self.handoff.send_chunks(stretch, self, now_ps)
-        super().commit(stretch, now_ps)
+        if step_run.chunks:
+            self.handoff.send_chunks(step_run, self, now_ps)
+        super().commit(step_run, now_ps)
 
 
-class FollowingRank(Following, Rank):
+class StreamsKvRank(StreamsKv, Rank):
     """One that steps together with others."""

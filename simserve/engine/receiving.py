@@ -27,12 +27,12 @@ class Receiving(Replica):
         super().__init__(index, *args)  # type: ignore[arg-type]  # whatever a replica is made of
         self.coming_in: deque[tuple[Request, Replica | None]] = deque()
         """Who has no blocks here yet, and who computes their prompt; None: this one, once it is their turn."""
-        self.told: dict[Request, None] = {}
+        self.progress: dict[Request, None] = {}
         """Those who have blocks, and their prefill replica has not heard of it yet."""
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
         """A heap of (instant of arrival, number of the transfer, who, from where)."""
         self._n_transfers = 0
-        self._most_running = self._scheduler.seats
+        self._most_running = self._scheduler.max_running
         self._here: list[Request] = []
         self._kept_out_by: Blocked | None = None
         self._arrival = Alarm(self._clock, self._on_arrival, TRANSFER_PHASE + index)
@@ -41,7 +41,7 @@ class Receiving(Replica):
     def on_their_way(self) -> list[Request]:
         """All that were handed over and do not decode yet."""
         fetched = [request for _, _, request, _ in self._in_transfer if request.phase is not DONE]
-        return [*self._here, *fetched, *self.told, *(request for request, _ in self.coming_in)]
+        return [*self._here, *fetched, *self.progress, *(request for request, _ in self.coming_in)]
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take in a request whose prompt is computed here; it goes behind those who came before it."""
@@ -80,7 +80,7 @@ class Receiving(Replica):
         if request in self._here:
             self._here.remove(request)
             self.n_away -= 1
-            self.seats.give_back(request, request.prefilled_tokens)
+            self.batch.give_back(request, request.prefilled_tokens)
         else:
             place, sender = next((i, who) for i, (each, who) in enumerate(self.coming_in) if each is request)
             assert sender is not None, "its prompt was computed elsewhere"
@@ -99,42 +99,42 @@ class Receiving(Replica):
             for request in self._here:
                 self._join(request)
             self._here.clear()
-        self._kept_out_by = "blocks" if self.seats.waiting else None
+        self._kept_out_by = "blocks" if self.batch.waiting else None
         if self.coming_in:
             self._let_them_in(now_ps)
         self.n_before_queue = len(self.coming_in)
-        self.seats.n_promised = self.n_away
+        self.batch.n_promised = self.n_away
         super().decide(now_ps)
         if self.coming_in and self._kept_out_by and self._blocked_by is None:
             self._blocked_code = BLOCKED_BY[self._kept_out_by]
-        stretch = self.stretch
-        if stretch is not None and stretch.n_steps > 1 and self._in_transfer:
+        step_run = self.step_run
+        if step_run is not None and step_run.n_steps > 1 and self._in_transfer:
             # fast: the bell is answered before it rings; tests/test_oracle_agrees.py
-            n_steps = stretch.steps_begun(self._in_transfer[0][0])
-            if n_steps < stretch.n_steps:
-                stretch.cut(n_steps)
+            n_steps = step_run.steps_begun(self._in_transfer[0][0])
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
 
     def _join(self, request: Request) -> None:
         self.n_away -= 1
-        self.seats.running[request] = None
+        self.batch.running[request] = None
         self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
-        if self._follows:
+        if self._is_stateful:
             self._scheduler.on_join(request)
 
     def _let_them_in(self, now_ps: int) -> None:
         coming_in, pool, block_size = self.coming_in, self.pool, self.pool.block_size
         free_blocks = pool.free_blocks - self.cohort.blocks_to_grow(1)
-        free_seats = self._most_running - len(self.seats.running) - self.n_away
+        free_slots = self._most_running - len(self.batch.running) - self.n_away
         while coming_in:
             request, sender = coming_in[0]
             if sender is None:
-                self.seats.waiting.append(request)
+                self.batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if self.seats.waiting:
+            if self.batch.waiting:
                 self._kept_out_by = "blocks"
                 return
-            if free_seats <= 0:
+            if free_slots <= 0:
                 self._kept_out_by = "seats"
                 return
             if request.prompt_tokens // block_size >= free_blocks:  # a token more than the prompt must fit
@@ -145,7 +145,7 @@ class Receiving(Replica):
             pool.take(n_blocks, False)
             self.n_away += 1
             free_blocks -= n_blocks
-            free_seats -= 1
+            free_slots -= 1
             self.on_room(request, sender, self, now_ps)
 
     def _on_arrival(self, now_ps: int) -> None:
@@ -165,9 +165,9 @@ class Receiving(Replica):
 
     def _let_go(self, request: Request) -> None:
         """It has ended where its prompt was computed: what was kept for it is free."""
-        n_blocks = self.seats.view.blocks_for(request.prompt_tokens)
+        n_blocks = self.batch.view.blocks_for(request.prompt_tokens)
         self.pool.release(n_blocks)
-        if self.stretch is not None:
+        if self.step_run is not None:
             self._n_given_back += n_blocks
         self.n_away -= 1
         self.n_outstanding -= 1

@@ -20,7 +20,7 @@ UNFINISHED, FINISHED, REJECTED, TIMED_OUT = range(len(STATUS))
 NEVER = -1
 """In the columns of instants here: it never came. Outside of the engine that is NaN, and null in a file."""
 
-STRETCH_ROW = np.dtype(
+STEP_RUN_ROW = np.dtype(
     [
         ("start_ps", "<i8"),
         ("first_ps", "<i8"),
@@ -42,7 +42,7 @@ STRETCH_ROW = np.dtype(
 SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("join_ps", "<i8")])
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
-pack_stretch = Struct("<qqqqqiiiiiii4x").pack
+pack_step_run = Struct("<qqqqqiiiiiii4x").pack
 """The fields of a STRETCH_ROW as its bytes, but for accepted_tokens, which are 0."""
 
 pack_step = Struct("<qqqqqiiiiiiii").pack
@@ -95,7 +95,7 @@ class Recorder:
     def __init__(self, n_requests: int, n_replicas: int) -> None:
         self.reasons: list[str] = [""]
         # A replica adds its own rows, whole, at each commit.
-        self.stretch_rows = [bytearray() for _ in range(n_replicas)]
+        self.step_run_rows = [bytearray() for _ in range(n_replicas)]
         self._spans = [bytearray() for _ in range(n_replicas)]
         self._pauses = bytearray()
         self._stalls = [bytearray() for _ in range(n_replicas)]
@@ -174,7 +174,7 @@ class Recorder:
 
     def wait_for_copies(self, replica: int, wait_ps: int) -> None:
         """The stretch that begins now waits so long for copies."""
-        self._copies[replica] += _PACK_COPY(len(self.stretch_rows[replica]) // STRETCH_ROW.itemsize, wait_ps)
+        self._copies[replica] += _PACK_COPY(len(self.step_run_rows[replica]) // STEP_RUN_ROW.itemsize, wait_ps)
 
     def reject(self, row: int, reason: str) -> None:
         """A request that can never run."""
@@ -194,9 +194,9 @@ class Recorder:
             self.reasons.append(reason)
         return self.reasons.index(reason)
 
-    def stretches(self, replica: int) -> NDArray[np.void]:
+    def step_runs(self, replica: int) -> NDArray[np.void]:
         """The stretches of a replica in order, `(n_stretches,)` of STRETCH_ROW."""
-        return np.frombuffer(self.stretch_rows[replica], STRETCH_ROW)
+        return np.frombuffer(self.step_run_rows[replica], STEP_RUN_ROW)
 
     def spans(self, replica: int) -> NDArray[np.void]:
         """The spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""

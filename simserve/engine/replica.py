@@ -5,11 +5,11 @@ from collections.abc import Callable
 from simserve.cost.model import CostModel
 from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
-from simserve.engine.offered import Rows
-from simserve.engine.prefixes import CachingSeats
-from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_stretch
+from simserve.engine.offered import OfferedRows
+from simserve.engine.prefixes import CachingBatchState
+from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step_run
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.stretch import Stretch
+from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, StepPlan
 from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
@@ -32,8 +32,8 @@ class Replica:
         "_clock",
         "_coming",
         "_cost",
-        "_follows",
         "_is_alone",
+        "_is_stateful",
         "_lines",
         "_n_ahead",
         "_n_given_back",
@@ -45,7 +45,8 @@ class Replica:
         "_runs_to_completion",
         "_scheduler",
         "_step_end",
-        "_stretch_rows",
+        "_step_run_rows",
+        "batch",
         "block_size",
         "block_tokens",
         "cohort",
@@ -56,8 +57,7 @@ class Replica:
         "n_outstanding",
         "pool",
         "role",
-        "seats",
-        "stretch",
+        "step_run",
         "total_blocks",
     )
     # fast: found at once, however many a subclass adds in its __dict__; thirty attributes are the most that a dict of
@@ -73,7 +73,7 @@ class Replica:
         index: int,
         setup: ReplicaSetup,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         on_answer: OnAnswer | None = None,
         *,
@@ -92,20 +92,20 @@ class Replica:
         """Requests from other replicas that have no blocks here yet."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_tokens
-        self.seats = setup.seats(index, recorder)
-        self._caching = self.seats if isinstance(self.seats, CachingSeats) else None
-        self.cohort, self.pool = self.seats.cohort, self.seats.pool
-        self.stretch: Stretch | None = None
+        self.batch = setup.batch(index, recorder)
+        self._caching = self.batch if isinstance(self.batch, CachingBatchState) else None
+        self.cohort, self.pool = self.batch.cohort, self.batch.pool
+        self.step_run: StepRun | None = None
         self._scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
-        self._follows = setup.scheduler.follows
+        self._is_stateful = setup.scheduler.is_stateful
         self._cost = setup.cost
         self._lines: dict[int, tuple[int, int]] = {}
         self._clock = clock
         self._rows = rows
         self._recorder = recorder
-        self._stretch_rows = recorder.stretch_rows[index]
+        self._step_run_rows = recorder.step_run_rows[index]
         self._on_answer = on_answer
         self._is_alone = is_alone
         self._n_ahead = int(setup.async_scheduling)
@@ -121,18 +121,18 @@ class Replica:
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in and ring the bell: plan at the end of the step in flight, or now when idle."""
         self.n_outstanding += 1
-        stretch = self.stretch
-        if self._n_ahead and (stretch is not None or self.seats.running):
-            self._coming.append((request, 1 + stretch.steps_begun(now_ps) if stretch is not None else 1))
+        step_run = self.step_run
+        if self._n_ahead and (step_run is not None or self.batch.running):
+            self._coming.append((request, 1 + step_run.steps_begun(now_ps) if step_run is not None else 1))
         else:
-            self.seats.waiting.append(request)
-        if stretch is None or (self._blocked_by is None and not self._is_alone):
+            self.batch.waiting.append(request)
+        if step_run is None or (self._blocked_by is None and not self._is_alone):
             self.ring(now_ps, self._n_ahead)
 
     @property
     def n_waiting(self) -> int:
         """Requests that hold neither seat nor blocks."""
-        return len(self.seats.waiting) + len(self._coming)
+        return len(self.batch.waiting) + len(self._coming)
 
     @property
     def on_their_way(self) -> list[Request]:
@@ -151,20 +151,20 @@ class Replica:
 
     def uncomputed_tokens(self) -> int:
         """Tokens of prefills that the steps done leave to compute; O(queue)."""
-        waiting: list[Request] = [*self.seats.waiting, *(request for request, _ in self._coming)]
+        waiting: list[Request] = [*self.batch.waiting, *(request for request, _ in self._coming)]
         n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
-        return n_waiting + sum(request.prefill_left_tokens for request in self.seats.prefilling)
+        return n_waiting + sum(request.prefill_left_tokens for request in self.batch.prefilling)
 
     def step_end_ps(self, now_ps: int) -> int | None:
         """When the step in flight is over, and with it the stretch; None: no step is in flight."""
-        stretch = self.stretch
-        if stretch is None:
+        step_run = self.step_run
+        if step_run is None:
             return None
         self.ring(now_ps)
-        if stretch.end_ps > now_ps:
-            return stretch.end_ps
+        if step_run.end_ps > now_ps:
+            return step_run.end_ps
         self._step_end.due_ps = None  # a step of the stretch ends at this very instant, so the bell ends it now
-        self.commit(stretch, now_ps)
+        self.commit(step_run, now_ps)
         return None
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
@@ -176,7 +176,7 @@ class Replica:
             self._linger(request, now_ps)
             return None
         else:
-            self.seats.abandon(request)
+            self.batch.abandon(request)
         self.n_outstanding -= 1
         self.ring(now_ps)
         return None
@@ -197,47 +197,47 @@ class Replica:
         """Tokens of its prompt that the prefix cache has at this instant."""
         if self._caching is None:
             return 0
-        stretch = self.stretch
-        if stretch is not None and stretch.n_decoding:
-            n_steps = stretch.steps_done(self._clock.now_ps)  # they have taken blocks, and are not committed yet
+        step_run = self.step_run
+        if step_run is not None and step_run.n_decoding:
+            n_steps = step_run.steps_done(self._clock.now_ps)  # they have taken blocks, and are not committed yet
             self._caching.make_way(self.cohort.blocks_to_grow(n_steps))
         return self._caching.found_tokens(request)
 
     def give_back(self, request: Request, now_ps: int) -> None:
         """Another replica has the keys and values of a request: its blocks here are free."""
         self.n_away -= 1
-        n_blocks = self.seats.give_back(request, request.prefilled_tokens)
-        if self.stretch is not None:
+        n_blocks = self.batch.give_back(request, request.prefilled_tokens)
+        if self.step_run is not None:
             self._n_given_back += n_blocks
-        elif self.seats.waiting or self.seats.prefilling:
+        elif self.batch.waiting or self.batch.prefilling:
             self.ring(now_ps)
 
     def ring(self, now_ps: int, n_ahead: int = 0) -> None:
         """Plan when the step in flight and n_ahead more are over, or now when idle."""
-        stretch = self.stretch
-        if stretch is None:
+        step_run = self.step_run
+        if step_run is None:
             if self._plan_time.due_ps != now_ps:
                 self._plan_time.set(now_ps)
-        elif stretch.n_steps > 1:
-            n_steps = stretch.steps_begun(now_ps) + n_ahead
-            if n_steps < stretch.n_steps:
-                stretch.cut(n_steps)
-                self._step_end.set(stretch.end_ps)
+        elif step_run.n_steps > 1:
+            n_steps = step_run.steps_begun(now_ps) + n_ahead
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
+                self._step_end.set(step_run.end_ps)
 
     def held_blocks(self) -> int:
         """KV blocks that hold tokens or are set aside at this instant, those of the step in flight included."""
         held = self.pool.total_blocks - self.pool.free_blocks
-        stretch = self.stretch
-        if stretch is not None and stretch.n_decoding and not self._reserves:
-            held += self.cohort.blocks_to_grow(stretch.steps_begun(self._clock.now_ps))
+        step_run = self.step_run
+        if step_run is not None and step_run.n_decoding and not self._reserves:
+            held += self.cohort.blocks_to_grow(step_run.steps_begun(self._clock.now_ps))
         return held
 
     def stop(self, now_ps: int) -> None:
         """End the run here: commit the steps that are done and keep what the unfinished have got."""
-        if self.stretch is not None:
-            self.stretch.cut(self.stretch.steps_done(now_ps))
-            if self.stretch.n_steps:
-                self.commit(self.stretch, now_ps)
+        if self.step_run is not None:
+            self.step_run.cut(self.step_run.steps_done(now_ps))
+            if self.step_run.n_steps:
+                self.commit(self.step_run, now_ps)
         self._let_in(2)
         for request in self._still_decoding():
             self._recorder.span(self.index, request, self.cohort.step)
@@ -245,11 +245,11 @@ class Replica:
     def _still_decoding(self) -> list[Request]:
         """Those whose span is not over."""
         lingering = self.cohort.lingering
-        return [each for each in self.seats.running if each.phase is DECODE and each not in lingering]
+        return [each for each in self.batch.running if each.phase is DECODE and each not in lingering]
 
     def why_waiting(self) -> str:
         """Who waits for what, for requests that nothing will ever start."""
-        n_running, n_waiting = len(self.seats.running), len(self.seats.waiting)
+        n_running, n_waiting = len(self.batch.running), len(self.batch.waiting)
         return (
             f"deadlock: replica {self.index} is idle with {n_running} requests admitted and {n_waiting} waiting, "
             f"kept out by {self._blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
@@ -259,77 +259,77 @@ class Replica:
 
     def _on_step_end(self, now_ps: int) -> None:
         """Commit, plan and sleep again; without leaving the loop as long as nothing else happens in between."""
-        clock, stretch = self._clock, self.stretch
+        clock, step_run = self._clock, self.step_run
         events = clock.events
-        while stretch is not None:
-            self.commit(stretch, now_ps)
+        while step_run is not None:
+            self.commit(step_run, now_ps)
             if events and events[0][0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return
             self.decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
-            stretch = self.stretch
-            if stretch is None:
+            step_run = self.step_run
+            if step_run is None:
                 return
-            now_ps = stretch.end_ps
+            now_ps = step_run.end_ps
             if events and events[0][0] <= now_ps:
-                self._sleep(stretch)
+                self._sleep(step_run)
                 return
             clock._now = now_ps
 
-    def _sleep(self, stretch: Stretch) -> None:
+    def _sleep(self, step_run: StepRun) -> None:
         """Until the end of the stretch, or of the step that the next arrival falls into."""
         events = self._clock.events
-        if self._is_alone and self._blocked_by is None and stretch.n_steps > 1 and events:
+        if self._is_alone and self._blocked_by is None and step_run.n_steps > 1 and events:
             # fast: what comes next can only be a request for this replica, so the bell is answered before it rings
-            n_steps = stretch.steps_begun(events[0][0]) + self._n_ahead
-            if n_steps < stretch.n_steps:
-                stretch.cut(n_steps)
-        self._step_end.set(stretch.end_ps)
+            n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
+        self._step_end.set(step_run.end_ps)
 
-    def commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a stretch, with how things stood at its start (nothing has been committed since), and apply it."""
-        cohort, pool, n = self.cohort, self.pool, stretch.n_decoding
-        self.stretch = None
-        if self._follows:
-            self._scheduler.on_commit(stretch.n_steps if n else 0, bool(stretch.chunks), self._blocked_by)
-        self._stretch_rows += pack_stretch(
-            stretch.start_ps,
-            stretch.first_ps,
-            stretch.growth_ps,
-            stretch.n_prefill_pairs,
+        cohort, pool, n = self.cohort, self.pool, step_run.n_decoding
+        self.step_run = None
+        if self._is_stateful:
+            self._scheduler.on_commit(step_run.n_steps if n else 0, bool(step_run.chunks), self._blocked_by)
+        self._step_run_rows += pack_step_run(
+            step_run.start_ps,
+            step_run.first_ps,
+            step_run.growth_ps,
+            step_run.n_prefill_pairs,
             cohort.kv_tokens if n else 0,
-            stretch.n_steps,
-            stretch.n_prefill_tokens,
+            step_run.n_steps,
+            step_run.n_prefill_tokens,
             n,
             pool.used_blocks + self._n_given_back,
             pool.reserved_blocks,
-            stretch.queue_len,
+            step_run.queue_len,
             self._blocked_code,
         )
         if n:
-            pool.take(cohort.advance(stretch.n_steps), self._reserves)
+            pool.take(cohort.advance(step_run.n_steps), self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
                     if not self._runs_to_completion:
-                        self.seats.leave(request, cohort.leave(request))
-                    if self._follows:
+                        self.batch.leave(request, cohort.leave(request))
+                    if self._is_stateful:
                         self._scheduler.on_leave(request)
-        if stretch.chunks:
-            self._commit_chunks(stretch, now_ps)
+        if step_run.chunks:
+            self._commit_chunks(step_run, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
         if self._coming:
-            self._let_in(stretch.n_steps)
+            self._let_in(step_run.n_steps)
         self._n_given_back = 0
 
     def _let_in(self, n_steps: int) -> None:
         """So many steps are over: show the scheduler who has waited for them, in the order of their arrival."""
-        self.seats.waiting.extend(request for request, n in self._coming if n <= n_steps)
+        self.batch.waiting.extend(request for request, n in self._coming if n <= n_steps)
         self._coming = [(request, n - n_steps) for request, n in self._coming if n > n_steps]
 
-    def _commit_chunks(self, stretch: Stretch, now_ps: int) -> None:
-        for request, n_tokens in stretch.chunks:
+    def _commit_chunks(self, step_run: StepRun, now_ps: int) -> None:
+        for request, n_tokens in step_run.chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if self._caching is not None:
@@ -339,11 +339,11 @@ class Replica:
                 request.prefilled_tokens += left_tokens
                 self._end_prefill(request, now_ps)
             elif not request.n_preemptions:
-                self._recorder.begin_prompt(request.row, now_ps - stretch.start_ps)
+                self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """The prefill is complete and has produced a token; the request decodes on, or is done."""
-        self.seats.prefilling.remove(request)
+        self.batch.prefilling.remove(request)
         if not request.emitted_tokens:
             self._recorder.first_token_ps[request.row] = now_ps
         request.emitted_tokens += 1
@@ -355,22 +355,22 @@ class Replica:
             return
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
-        if self._follows:
+        if self._is_stateful:
             tell = self._scheduler.on_join if n_left else self._scheduler.on_leave
             tell(request)
         if not n_left:
             request.join_step = self.cohort.step
             self._last_token(request, now_ps)
             if not self._runs_to_completion:
-                self.seats.leave(request, request.prefilled_tokens)
+                self.batch.leave(request, request.prefilled_tokens)
 
     def _send_away(self, request: Request) -> None:
         """It will decode elsewhere, and holds its blocks until they are fetched."""
-        del self.seats.running[request]
+        del self.batch.running[request]
         request.phase = TRANSFER
         self.n_away += 1
         self.n_outstanding -= 1
-        if self._follows:
+        if self._is_stateful:
             self._scheduler.on_leave(request)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
@@ -385,7 +385,7 @@ class Replica:
         """All of a padded batch have finished: they leave together, and whole answers with them."""
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
-            self.seats.leave(request, self.cohort.leave(request))
+            self.batch.leave(request, self.cohort.leave(request))
             if not self._scheduler.stream:
                 self._recorder.first_token_ps[request.row] = now_ps
                 self._answer(request, now_ps)
@@ -403,40 +403,40 @@ class Replica:
     def _plan(self, now_ps: int) -> None:
         """The plan phase of an instant: decide the next steps and sleep through them."""
         self.decide(now_ps)
-        if self.stretch is not None:
-            self._sleep(self.stretch)
+        if self.step_run is not None:
+            self._sleep(self.step_run)
 
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
-        cohort, seats = self.cohort, self.seats
+        cohort, batch = self.cohort, self.batch
         # fast: room is made only where a step could begin more blocks than are free
-        just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and seats.make_room(now_ps)
+        just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and batch.make_room(now_ps)
         plan = DECODE_ON
-        while seats.waiting or seats.prefilling:
-            plan = seats.ask(now_ps, just_preempted)
+        while batch.waiting or batch.prefilling:
+            plan = batch.ask(now_ps, just_preempted)
             if plan.preempt:
-                seats.give_way(plan.preempt, now_ps)
+                batch.give_way(plan.preempt, now_ps)
                 continue
             if plan.prefill or cohort.n:
                 break
             if just_preempted:
                 just_preempted = False  # nobody steps, so the next boundary is at once
                 continue
-            if plan.blocked_by != "blocks" or len(seats.running) < 2 or self.n_away:
+            if plan.blocked_by != "blocks" or len(batch.running) < 2 or self.n_away:
                 break
             # Half-done prompts hold all blocks and none of them can go on.
-            seats.preempt_one(now_ps)
+            batch.preempt_one(now_ps)
             just_preempted = True
         self._blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
         if plan.prefill:
             # fast: a single chunk is checked as it begins, and all the rules when it is found wanting
-            if len(plan.prefill) > 1 or seats.prefilling:
-                check_prefill(self._scheduler, seats.view, plan)
+            if len(plan.prefill) > 1 or batch.prefilling:
+                check_prefill(self._scheduler, batch.view, plan)
             try:
                 self._start_mixed(plan, now_ps)
             except (TypeError, ValueError, AttributeError, IndexError):
-                check_prefill(self._scheduler, seats.view, plan)
+                check_prefill(self._scheduler, batch.view, plan)
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
@@ -452,37 +452,37 @@ class Replica:
             self._plan_time.set(plan.wake_at_ps)
         elif self._blocked_code:
             self._recorder.stall(self.index, now_ps, self._blocked_code)
-        elif self._follows and not seats.running and not seats.waiting:
+        elif self._is_stateful and not batch.running and not batch.waiting:
             self._scheduler.on_idle()
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """One step: prompt chunks, and a token for each decoding request if the plan says so."""
-        seats, reserves, pads = self.seats, self._reserves, self._runs_to_completion
+        batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             done = request.prefilled_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - done
             if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
-                check_prefill(self._scheduler, seats.view, plan)
+                check_prefill(self._scheduler, batch.view, plan)
             if request.phase is WAITING:
-                seats.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
-            elif not seats.prefilling:
-                check_prefill(self._scheduler, seats.view, plan)
+                batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
+            elif not batch.prefilling:
+                check_prefill(self._scheduler, batch.view, plan)
             n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= left_tokens
         self.pool.take(n_blocks, reserves)
-        if free_blocks - self.pool.free_blocks > seats.view.free_blocks:
-            rule = f"must not take more blocks than the {seats.view.free_blocks} free ones"
+        if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
+            rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
             raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
-        self.stretch = Stretch(
-            now_ps, first_ps, 0, 1, n, len(seats.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
+        self.step_run = StepRun(
+            now_ps, first_ps, 0, 1, n, len(batch.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
         )
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
@@ -501,7 +501,7 @@ class Replica:
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         base_ps, slope_ps = line
         first_ps = base_ps + slope_ps * cohort.kv_tokens
-        queue_len = len(self.seats.waiting) + self.n_before_queue
-        self.stretch = Stretch(now_ps, first_ps, slope_ps * n, n_steps, n, queue_len)
+        queue_len = len(self.batch.waiting) + self.n_before_queue
+        self.step_run = StepRun(now_ps, first_ps, slope_ps * n, n_steps, n, queue_len)
         if plan.wake_at_ps is not None:
-            self.stretch.cut(min(n_steps, self.stretch.steps_begun(plan.wake_at_ps)))
+            self.step_run.cut(min(n_steps, self.step_run.steps_begun(plan.wake_at_ps)))

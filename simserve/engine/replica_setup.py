@@ -5,13 +5,13 @@ from typing import Literal
 
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
+from simserve.engine.batch_state import BatchState
 from simserve.engine.host_tier import HostTier
-from simserve.engine.offloading import OffloadingSeats, SwappingOffloadingSeats
-from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.offloading import OffloadingBatchState, SwappingOffloadingBatchState
+from simserve.engine.prefixes import CachingBatchState, CachingPool
 from simserve.engine.recorder import Recorder
-from simserve.engine.seats import Seats
-from simserve.engine.speculation import SpeculatingCachingSeats, SpeculatingSeats, Speculation
-from simserve.engine.swapping import SwappingCachingSeats, SwappingSeats
+from simserve.engine.speculation import SpeculatingBatchState, SpeculatingCachingBatchState, Speculation
+from simserve.engine.swapping import SwappingBatchState, SwappingCachingBatchState
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 
@@ -47,45 +47,45 @@ class ReplicaSetup:
         tier = self.host_tier
         return tier is not None and (tier.swaps or (tier.offloads and self.block_tokens is not None))
 
-    def seats(self, index: int, recorder: Recorder) -> Seats:
+    def batch(self, index: int, recorder: Recorder) -> BatchState:
         """With nobody on them."""
         if self.has_tier:
-            return self._tiered_seats(index, recorder)
+            return self._tiered_batch(index, recorder)
         if self.speculation is not None:
-            return self._speculating_seats(index, recorder, self.speculation)
+            return self._speculating_batch(index, recorder, self.speculation)
         if self.block_tokens is None:
             pool = KvPool(self.n_blocks, self.block_size)
-            return Seats(index, self.scheduler, recorder, pool, self.max_model_len)
+            return BatchState(index, self.scheduler, recorder, pool, self.max_model_len)
         caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-        return CachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
+        return CachingBatchState(index, self.scheduler, recorder, caching, self.max_model_len)
 
-    def _tiered_seats(self, index: int, recorder: Recorder) -> Seats:
+    def _tiered_batch(self, index: int, recorder: Recorder) -> BatchState:
         """Likewise, with memory beside the GPUs."""
         assert self.host_tier is not None, "asked for where there is one"
         who = (index, self.scheduler, recorder)
         if self.block_tokens is None:
-            swapping = SwappingSeats(*who, KvPool(self.n_blocks, self.block_size), self.max_model_len)
+            swapping = SwappingBatchState(*who, KvPool(self.n_blocks, self.block_size), self.max_model_len)
             swapping.begin(HostTier(self.host_tier))
             return swapping
         pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
         if not self.host_tier.offloads:
-            kind: type[SwappingCachingSeats | OffloadingSeats] = SwappingCachingSeats
+            kind: type[SwappingCachingBatchState | OffloadingBatchState] = SwappingCachingBatchState
         else:
-            kind = SwappingOffloadingSeats if self.host_tier.swaps else OffloadingSeats
-        seats = kind(*who, pool, self.max_model_len)
-        seats.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
-        return seats
+            kind = SwappingOffloadingBatchState if self.host_tier.swaps else OffloadingBatchState
+        batch = kind(*who, pool, self.max_model_len)
+        batch.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
+        return batch
 
-    def _speculating_seats(self, index: int, recorder: Recorder, how: Speculation) -> SpeculatingSeats:
-        seats: SpeculatingSeats
+    def _speculating_batch(self, index: int, recorder: Recorder, how: Speculation) -> SpeculatingBatchState:
+        batch: SpeculatingBatchState
         if self.block_tokens is None:
             pool = KvPool(self.n_blocks, self.block_size)
-            seats = SpeculatingSeats(index, self.scheduler, recorder, pool, self.max_model_len)
+            batch = SpeculatingBatchState(index, self.scheduler, recorder, pool, self.max_model_len)
         else:
             caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-            seats = SpeculatingCachingSeats(index, self.scheduler, recorder, caching, self.max_model_len)
-        seats.speculate(how)
-        return seats
+            batch = SpeculatingCachingBatchState(index, self.scheduler, recorder, caching, self.max_model_len)
+        batch.speculate(how)
+        return batch
 
     @property
     def n_ranks(self) -> int:

@@ -6,26 +6,32 @@ from random import Random
 from typing import NamedTuple
 
 from simserve.engine.alarm import Clock
-from simserve.engine.gateway import Door, Gateway
 from simserve.engine.handoff import Disaggregation, Handoff, Sending
-from simserve.engine.keeping import Keeper, Keeping, KeepingLane, KeepingRank, KeepingSending
 from simserve.engine.link import Link
+from simserve.engine.local_decode import (
+    LocalDecode,
+    LocalDecodeLane,
+    LocalDecodeRank,
+    LocalDecodeSending,
+    LocallyDecodes,
+)
 from simserve.engine.lockstep import Rank
 from simserve.engine.ordered import OrderedReplica
 from simserve.engine.pipeline import Lane
-from simserve.engine.push import Following, FollowingRank, PushHandoff, Pushing, PushingLane, PushingRank
+from simserve.engine.push import PushHandoff, Pushing, PushingLane, PushingRank, StreamsKv, StreamsKvRank
 from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.routing_view import Intake, RoutingView
 from simserve.engine.speculating import Speculating
-from simserve.engine.split import Side, SplitGateway
+from simserve.engine.split import SplitRoutingView, SplitSide
 from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.splitters.base import Where
 
 
-class Kinds(NamedTuple):
+class ReplicaKinds(NamedTuple):
     """Of one role: a replica alone, a lane of a pipeline, and a rank that steps with others."""
 
     alone: type[Replica]
@@ -33,15 +39,15 @@ class Kinds(NamedTuple):
     rank: type[Rank]
 
 
-BOTH = Kinds(Replica, Lane, Rank)
-PULLED_FROM = Kinds(Sending, Lane, Rank)
-KEEPING = Kinds(KeepingSending, KeepingLane, KeepingRank)
-PUSHING = Kinds(Pushing, PushingLane, PushingRank)
-FOLLOWING = Kinds(Following, PushingLane, FollowingRank)
-RECEIVING = Kinds(Receiving, ReceivingLane, ReceivingRank)
+BOTH = ReplicaKinds(Replica, Lane, Rank)
+PULLED_FROM = ReplicaKinds(Sending, Lane, Rank)
+LOCAL_DECODE = ReplicaKinds(LocalDecodeSending, LocalDecodeLane, LocalDecodeRank)
+PUSHING = ReplicaKinds(Pushing, PushingLane, PushingRank)
+STREAMS_KV = ReplicaKinds(StreamsKv, PushingLane, StreamsKvRank)
+RECEIVING = ReplicaKinds(Receiving, ReceivingLane, ReceivingRank)
 
 
-def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> Kinds:
+def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> ReplicaKinds:
     """What replicas of a pool are: what their role asks for, unless they have more to them when they are alone."""
     kind = _by_role(setup.role, how)
     if setup.speculation is not None:
@@ -51,31 +57,31 @@ def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> Kinds:
     return kind._replace(alone=OrderedReplica) if setup.scheduler.orders else kind
 
 
-def _by_role(role: str, how: Disaggregation | None) -> Kinds:
+def _by_role(role: str, how: Disaggregation | None) -> ReplicaKinds:
     if role == "both" or how is None:
         return BOTH
     if role == "decode":
         return RECEIVING
     if not how.is_pushed:
-        return KEEPING if how.keeps else PULLED_FROM
-    return PUSHING if how.link.n_layers is None else FOLLOWING
+        return LOCAL_DECODE if how.keeps else PULLED_FROM
+    return PUSHING if how.link.n_layers is None else STREAMS_KV
 
 
-def door_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> tuple[str, ...]:
+def intake_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> tuple[str, ...]:
     """The roles of those that requests are sent to: who has no prompts computed apart needs one that does all."""
     if how is not None and how.splitter is not None and all(rank.role != "both" for rank in ranks):
         return "prefill", "decode"
     return "prefill", "both"
 
 
-OpenGateway = Callable[[Router, Sequence[Replica]], Gateway]
+OpenRoutingView = Callable[[Router, Sequence[Replica]], RoutingView]
 """A router that sees these replicas, as they are or as they were."""
 
 
-class Tie:
+class RoleWiring:
     """Ties the replicas of a cluster together as their roles say."""
 
-    def __init__(self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], opened: OpenGateway) -> None:
+    def __init__(self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], opened: OpenRoutingView) -> None:
         self._clock = clock
         self._how = how
         self._replicas = replicas
@@ -91,7 +97,7 @@ class Tie:
             if replica.role != "both":
                 handoff.connect(replica)
 
-    def door(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Door:
+    def intake(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Intake:
         """Where requests come in: at `router`, unless some of them are not prefilled apart."""
         splitter = self._how.splitter
         if splitter is None:
@@ -102,21 +108,21 @@ class Tie:
             local_router.begin(Random(f"{router_seed}/local"))
             local = self._side(entries, "both", local_router)
         else:
-            local = Side(self._decode, _places(entries, "decode"))
-        sides: dict[Where, Side] = {"apart": prefill, "local": local}
+            local = SplitSide(self._decode, _places(entries, "decode"))
+        sides: dict[Where, SplitSide] = {"apart": prefill, "local": local}
         if self._how.keeps:
             keepers = range(len(entries), len(entries) + len(prefill.places))
-            sides["prefill"] = Side(prefill.gateway, [*keepers])
-        return SplitGateway(self._clock, splitter, sides)
+            sides["prefill"] = SplitSide(prefill.routing_view, [*keepers])
+        return SplitRoutingView(self._clock, splitter, sides)
 
     @staticmethod
-    def takers(entries: Sequence[Replica]) -> "Sequence[Replica | Keeper]":
+    def takers(entries: Sequence[Replica]) -> "Sequence[Replica | LocallyDecodes]":
         """What takes requests in, by the places that the door names."""
-        return [*entries, *(Keeper(entry) for entry in entries if isinstance(entry, Keeping))]
+        return [*entries, *(LocallyDecodes(entry) for entry in entries if isinstance(entry, LocalDecode))]
 
-    def _side(self, entries: Sequence[Replica], role: str, router: Router) -> Side:
+    def _side(self, entries: Sequence[Replica], role: str, router: Router) -> SplitSide:
         places = _places(entries, role)
-        return Side(self._opened(router, [entries[place] for place in places]), places)
+        return SplitSide(self._opened(router, [entries[place] for place in places]), places)
 
 
 def _places(entries: Sequence[Replica], role: str) -> list[int]:

@@ -3,10 +3,10 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
-from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
-from simserve.engine.offered import Offered, Rows
+from simserve.engine.frontend import FrontEnd, FrontEndQueue
+from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import Recorder
 
 
@@ -16,14 +16,14 @@ class TraceSender:
     def __init__(
         self,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         front_end: FrontEnd,
         send: Send,
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
-        self._out_ps = _out_of_the_door(rows, recorder, front_end)
+        self._out_ps = _out_of_front_end(rows, recorder, front_end)
         self._send = send
         self._on_end = on_end
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
@@ -52,11 +52,11 @@ class TraceSender:
             self._on_end()
 
 
-def _out_of_the_door(rows: Rows, recorder: Recorder, front_end: FrontEnd) -> Sequence[int]:
+def _out_of_front_end(rows: OfferedRows, recorder: Recorder, front_end: FrontEnd) -> Sequence[int]:
     """When each row of a trace comes to the router."""
     if not front_end.receive_ps and not front_end.token_ps:
         return rows.arrival_ps
-    out_ps = Door(front_end, recorder).out_ps
+    out_ps = FrontEndQueue(front_end, recorder).out_ps
     sent = zip(rows.arrival_ps, rows.prompt_tokens, strict=True)
     return [out_ps(row, sent_ps, n_tokens) for row, (sent_ps, n_tokens) in enumerate(sent)]
 
@@ -67,7 +67,7 @@ class ClosedLoopSender:
     def __init__(
         self,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
@@ -79,7 +79,7 @@ class ClosedLoopSender:
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
-        self._door = Door(front_end, recorder)
+        self._front_end_queue = FrontEndQueue(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -121,7 +121,7 @@ class ClosedLoopSender:
         row = self._n_asked
         self._n_asked = row + 1
         self._rows.arrival_ps[row] = sent_ps
-        self._coming.append((self._door.out_ps(row, sent_ps, self._rows.prompt_tokens[row]), row))
+        self._coming.append((self._front_end_queue.out_ps(row, sent_ps, self._rows.prompt_tokens[row]), row))
         if len(self._coming) == 1:
             self._due.set(self._coming[0][0])
 

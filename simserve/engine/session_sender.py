@@ -9,10 +9,10 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
-from simserve.engine.frontend import Door, FrontEnd
-from simserve.engine.gate import Send
-from simserve.engine.offered import Offered, Rows
+from simserve.engine.frontend import FrontEnd, FrontEndQueue
+from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import Recorder
 from simserve.engine.sessions import Sessions
 from simserve.errors import TraceError
@@ -30,7 +30,7 @@ class SessionSender:
     def __init__(
         self,
         clock: Clock,
-        rows: Rows,
+        rows: OfferedRows,
         recorder: Recorder,
         offered: Offered,
         front_end: FrontEnd,
@@ -45,7 +45,7 @@ class SessionSender:
         self._recorder = recorder
         self._offered = offered
         self._stop_ps = math.inf if offered.stop_sending_ps is None else offered.stop_sending_ps
-        self._door = Door(front_end, recorder)
+        self._front_end_queue = FrontEndQueue(front_end, recorder)
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
@@ -164,7 +164,7 @@ class SessionSender:
         sessions.n_unanswered[session] += 1
         self._n_left -= 1
         self._rows.arrival_ps[row] = now_ps
-        self._coming.append((self._door.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
+        self._coming.append((self._front_end_queue.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
         if row == sessions.first_rows[session]:
             self._on_begun()
 

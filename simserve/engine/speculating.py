@@ -8,8 +8,8 @@ from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import ACCEPTED_BYTES, pack_step
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.speculation import SpeculatingSeats
-from simserve.engine.stretch import Stretch
+from simserve.engine.speculation import SpeculatingBatchState
+from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
@@ -18,7 +18,7 @@ FEW_STEPS = 4
 """Up to so many, Python finds the ends of steps sooner than numpy."""
 
 
-class UnevenStretch(Stretch):
+class UnevenStepRun(StepRun):
     """Steps whose ends are known one by one."""
 
     __slots__ = ("ends_ps",)
@@ -57,7 +57,7 @@ class Speculating(Replica):
     """
 
     cohort: SpeculativeCohort
-    seats: SpeculatingSeats
+    batch: SpeculatingBatchState
     _cost: SpeculativeCost
 
     def __init__(self, index: int, setup: ReplicaSetup, *args: Any, **kwargs: Any) -> None:
@@ -71,39 +71,39 @@ class Speculating(Replica):
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Take a request in, and note for the rows to come when."""
-        if self.stretch is not None and not self._n_ahead:
-            self._queued_from.append(self.stretch.steps_begun(now_ps))
+        if self.step_run is not None and not self._n_ahead:
+            self._queued_from.append(self.step_run.steps_begun(now_ps))
         super().enqueue(request, now_ps)
 
-    def commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a stretch step by step, and apply it."""
-        cohort, n = self.cohort, stretch.n_decoding
-        if stretch.chunks:
-            n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in stretch.chunks)
-            prompts = stretch.n_prefill_tokens, stretch.n_prefill_pairs, n_context
+        cohort, n = self.cohort, step_run.n_decoding
+        if step_run.chunks:
+            n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
+            prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
             self.drafting_ps += self._cost.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
-        elif isinstance(stretch, UnevenStretch):
-            self._note_drafting(n, stretch.n_steps)
-            if stretch.n_steps > 1:
-                self._commit_but_last(stretch)
+        elif isinstance(step_run, UnevenStepRun):
+            self._note_drafting(n, step_run.n_steps)
+            if step_run.n_steps > 1:
+                self._commit_but_last(step_run)
         n_accepted = cohort.tokens_of_next() - n if n else 0
-        super().commit(stretch, now_ps)
-        pack_into("<i", self._stretch_rows, len(self._stretch_rows) - ACCEPTED_BYTES, n_accepted)
+        super().commit(step_run, now_ps)
+        pack_into("<i", self._step_run_rows, len(self._step_run_rows) - ACCEPTED_BYTES, n_accepted)
         self._queued_from.clear()
 
-    def _commit_but_last(self, stretch: UnevenStretch) -> None:
+    def _commit_but_last(self, step_run: UnevenStepRun) -> None:
         """All steps but the last, in which nobody finishes."""
-        cohort, pool, n, rows = self.cohort, self.pool, stretch.n_decoding, self._stretch_rows
+        cohort, pool, n, rows = self.cohort, self.pool, step_run.n_decoding, self._step_run_rows
         n_first, start_ps, queue_len, code = (
-            stretch.n_steps - 1,
-            stretch.start_ps,
-            stretch.queue_len,
+            step_run.n_steps - 1,
+            step_run.start_ps,
+            step_run.queue_len,
             self._blocked_code,
         )
         queued_from = [n_steps for _, n_steps in self._coming] if self._n_ahead else self._queued_from
         keys, held = cohort.keys_ahead(n_first + 1).tolist(), cohort.held_ahead(n_first).tolist()
         used, reserved, n_new = pool.used_blocks, pool.reserved_blocks, 0
-        for i, end_ps in enumerate(stretch.ends_ps[:n_first]):
+        for i, end_ps in enumerate(step_run.ends_ps[:n_first]):
             n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
             kept = reserved - n_new if self._reserves else reserved
             n_accepted = keys[i + 1] - keys[i] - n
@@ -115,7 +115,7 @@ class Speculating(Replica):
             n_new = held[i]
             start_ps = end_ps
         pool.take(cohort.advance(n_first), self._reserves)
-        stretch.keep_last(queue_len + bisect_right(queued_from, n_first))
+        step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
         if self._coming:
             self._let_in(n_first)
 
@@ -141,10 +141,10 @@ class Speculating(Replica):
         if line is None:
             intercept_ps, slope_ps = self._cost.decode_line(n)
             line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
-        queue_len = len(self.seats.waiting) + self.n_before_queue
-        self.stretch = UnevenStretch(now_ps, self._ends_ps(now_ps, line, n_steps), n, queue_len)
+        queue_len = len(self.batch.waiting) + self.n_before_queue
+        self.step_run = UnevenStepRun(now_ps, self._ends_ps(now_ps, line, n_steps), n, queue_len)
         if plan.wake_at_ps is not None:
-            self.stretch.cut(min(n_steps, self.stretch.steps_begun(plan.wake_at_ps)))
+            self.step_run.cut(min(n_steps, self.step_run.steps_begun(plan.wake_at_ps)))
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
         """When each of the next n_steps is over."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from simserve.engine.prefixes import CachingSeats
-from simserve.engine.seats import Seats
+from simserve.engine.batch_state import BatchState
+from simserve.engine.prefixes import CachingBatchState
 from simserve.schedulers.base import StepPlan
 from simserve.state.acceptance import Acceptance
 from simserve.state.request import Request
@@ -24,7 +24,7 @@ class Speculation:
         return cls(Acceptance(rates, seed), n_slots)
 
 
-class SpeculatingSeats(Seats):
+class SpeculatingBatchState(BatchState):
     """Seats of requests that get several tokens a step."""
 
     cohort: SpeculativeCohort
@@ -50,5 +50,5 @@ class SpeculatingSeats(Seats):
         return super().give_back(request, kv_tokens) + n_kept
 
 
-class SpeculatingCachingSeats(SpeculatingSeats, CachingSeats):
+class SpeculatingCachingBatchState(SpeculatingBatchState, CachingBatchState):
     """Those with a prefix cache."""

@@ -5,31 +5,31 @@ from dataclasses import dataclass
 
 from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, raised
-from simserve.engine.gateway import Gateway
+from simserve.engine.routing_view import RoutingView
 from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
 
 
 @dataclass(frozen=True)
-class Side:
+class SplitSide:
     """Replicas of one kind, their places among all that requests are sent to, and the router that picks one."""
 
-    gateway: Gateway
+    routing_view: RoutingView
     places: list[int]
 
     def place(self, request: Request) -> int:
         """Of the replica that it goes to."""
-        return self.places[self.gateway.pick(request)]
+        return self.places[self.routing_view.pick(request)]
 
 
-class SplitGateway:
+class SplitRoutingView:
     """Asks the splitter first, and then the router of that side."""
 
-    def __init__(self, clock: Clock, splitter: Splitter, sides: Mapping[Where, Side]) -> None:
+    def __init__(self, clock: Clock, splitter: Splitter, sides: Mapping[Where, SplitSide]) -> None:
         self._clock = clock
         self._splitter = splitter
         self._sides = sides
-        self._prefill, self._local = sides["apart"].gateway, sides["local"].gateway
+        self._prefill, self._local = sides["apart"].routing_view, sides["local"].routing_view
 
     def pick(self, request: Request) -> int:
         """A prefill replica, or one that does all. Raises PolicyError."""

@@ -2,14 +2,14 @@
 
 from collections import deque
 
+from simserve.engine.batch_state import BatchState
 from simserve.engine.host_tier import HostTier
-from simserve.engine.prefixes import CachingSeats
-from simserve.engine.seats import Seats
+from simserve.engine.prefixes import CachingBatchState
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import WAITING, Request
 
 
-class SwappingSeats(Seats):
+class SwappingBatchState(BatchState):
     """Seats with host memory for those who must give up their blocks while they decode.
 
     As vLLM had it before V1: they wait in a queue of their own, nobody new starts at a boundary at which that queue is
@@ -58,7 +58,7 @@ class SwappingSeats(Seats):
     def next_back(self) -> Request | None:
         """The first of those swapped out, if it has room: it and all who decode can then take the next step."""
         free_blocks = self.pool.free_blocks - self.cohort.blocks_to_grow(1)
-        if not self.swapped or free_blocks < 0 or len(self.running) >= self._scheduler.seats:
+        if not self.swapped or free_blocks < 0 or len(self.running) >= self._scheduler.max_running:
             return None
         request = self.swapped[0]
         n_blocks = self.view.blocks_for(request.prefilled_tokens + 1) - self.blocks_shared(request)
@@ -89,7 +89,7 @@ class SwappingSeats(Seats):
         return 0
 
 
-class SwappingCachingSeats(SwappingSeats, CachingSeats):
+class SwappingCachingBatchState(SwappingBatchState, CachingBatchState):
     """Those whose blocks can be found by others too, and by themselves when they come back."""
 
     def blocks_shared(self, request: Request) -> int:

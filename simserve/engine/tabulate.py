@@ -10,7 +10,7 @@ from simserve.engine.interference import interference_ps
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
-from simserve.tables.run_tables import Beside, RunTables
+from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.units import array_to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
@@ -31,7 +31,7 @@ def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tupl
         "pool": Categorical(pool, pool_names),
         **attempt_columns(cluster),
     }
-    return RunTables(requests, _steps(cluster), _spans(cluster), _beside(cluster, sent))
+    return RunTables(requests, _steps(cluster), _spans(cluster), _extra(cluster, sent))
 
 
 def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
@@ -81,7 +81,7 @@ def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
 
 
 def _steps(cluster: Cluster) -> Columns:
-    per_replica = [cluster.recorder.stretches(replica.index) for replica in cluster.replicas]
+    per_replica = [cluster.recorder.step_runs(replica.index) for replica in cluster.replicas]
     lengths = list(map(len, per_replica))
     rows = _columns(per_replica)
     n_steps, first_ps, growth_ps = rows["n_steps"].astype(np.int64), rows["first_ps"], rows["growth_ps"]
@@ -145,12 +145,12 @@ def _spans(cluster: Cluster) -> Columns:
     }
 
 
-def _beside(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Beside:
+def _extra(cluster: Cluster, sent: slice | NDArray[np.int64]) -> ExtraColumns:
     recorder = cluster.recorder
     routed_ps, arrival_ps = recorder.columns["routed_ps"][sent], cluster.rows.arrivals[sent]
     stalls = [recorder.stalls(replica.index) for replica in cluster.replicas]
     pauses, stalled = recorder.pauses(), _columns(stalls)
-    return Beside(
+    return ExtraColumns(
         routed_s=array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps)),
         chunks_s=array_to_s(recorder.columns["chunks_ps"][sent]),
         pauses={

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from simserve.engine.offloading import OffloadingSeats
+from simserve.engine.offloading import OffloadingBatchState
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.engine.replica import Replica
-from simserve.engine.stretch import Stretch
-from simserve.engine.swapping import SwappingSeats
+from simserve.engine.step_run import StepRun
+from simserve.engine.swapping import SwappingBatchState
 from simserve.state.request import Request
 
 
@@ -18,22 +18,22 @@ class Tiered(Replica):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        seats = self.seats
-        assert isinstance(seats, SwappingSeats | OffloadingSeats), "a tier is for seats that use it"
-        self.tier = seats.tier
-        self._swapping = seats if isinstance(seats, SwappingSeats) else None
-        self._offloading = seats if isinstance(seats, OffloadingSeats) else None
+        batch = self.batch
+        assert isinstance(batch, SwappingBatchState | OffloadingBatchState), "a tier is for seats that use it"
+        self.tier = batch.tier
+        self._swapping = batch if isinstance(batch, SwappingBatchState) else None
+        self._offloading = batch if isinstance(batch, OffloadingBatchState) else None
 
     @property
     def on_their_way(self) -> list[Request]:
         """Those swapped out."""
         return [] if self._swapping is None else list(self._swapping.swapped)
 
-    def commit(self, stretch: Stretch, now_ps: int) -> None:
+    def commit(self, step_run: StepRun, now_ps: int) -> None:
         """As any replica; copies of the prefixes that it has computed go to the host."""
-        if self._swapping is not None and self._swapping.returned and stretch.n_decoding:
+        if self._swapping is not None and self._swapping.returned and step_run.n_decoding:
             self._swapping.give_tokens(now_ps)
-        super().commit(stretch, now_ps)
+        super().commit(step_run, now_ps)
         self.tier.copy(now_ps)
 
     def decide(self, now_ps: int) -> None:
@@ -45,32 +45,32 @@ class Tiered(Replica):
         if self._offloading is not None:
             self._offloading.fetch()
         wait_ps = self.tier.copy(now_ps)
-        stretch = self.stretch
-        if stretch is None:
+        step_run = self.step_run
+        if step_run is None:
             return
         if wait_ps:
-            stretch.last(stretch.first_ps + wait_ps)
+            step_run.last(step_run.first_ps + wait_ps)
             self._recorder.wait_for_copies(self.index, wait_ps)
         if swapping is not None:
-            self._go_on(swapping, stretch)
+            self._go_on(swapping, step_run)
 
-    def _bring_back(self, swapping: SwappingSeats, now_ps: int) -> None:
+    def _bring_back(self, swapping: SwappingBatchState, now_ps: int) -> None:
         """In order, as long as there is room."""
         swapping.view.waiting = () if swapping.swapped else swapping.waiting
         while (request := swapping.next_back()) is not None:
             swapping.bring_back(request, now_ps)
             self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
-            if self._follows:
+            if self._is_stateful:
                 self._scheduler.on_join(request)
 
-    def _go_on(self, swapping: SwappingSeats, stretch: Stretch) -> None:
+    def _go_on(self, swapping: SwappingBatchState, step_run: StepRun) -> None:
         """Those swapped out count as waiting. Who waits behind them may start a step after the last came back, and the
         spans of those who have go on with the token of that step."""
-        if swapping.returned and stretch.n_steps > 1:
-            stretch.cut(1)
-        stretch.queue_len = len(swapping.waiting) + len(swapping.swapped)
+        if swapping.returned and step_run.n_steps > 1:
+            step_run.cut(1)
+        step_run.queue_len = len(swapping.waiting) + len(swapping.swapped)
         if swapping.swapped and self._blocked_by is None:
-            is_full = len(swapping.running) >= self._scheduler.seats
+            is_full = len(swapping.running) >= self._scheduler.max_running
             self._blocked_code = BLOCKED_BY["seats" if is_full else "blocks"]
 
     def _still_decoding(self) -> list[Request]:

@@ -5,11 +5,11 @@ import numpy as np
 from simserve.tables.columns import Columns, Floats
 
 
-def found_there(requests: Columns) -> Floats:
+def n_in_system(requests: Columns) -> Floats:
     """How many had arrived and were neither answered nor refused nor given up, `(n_requests,)`; rows by arrival."""
     stays = ~requests["status"].is_("rejected")
     leave_s = np.fmin(requests["finish_s"], requests["gave_up_s"])[stays]
     came_before = np.cumsum(stays) - stays
     left_before = np.searchsorted(np.sort(leave_s[~np.isnan(leave_s)]), requests["arrival_s"], side="right")
-    found: Floats = (came_before - left_before).astype(np.float64)
-    return found
+    result: Floats = (came_before - left_before).astype(np.float64)
+    return result

@@ -1,6 +1,6 @@
 """Batches: means of consecutive values, which tell how far off the mean of values that hang together may be.
 
-Neighbours in a queue share its state, so a thousand requests may tell no more than ten independent ones. Means of
+Neighbors in a queue share its state, so a thousand requests may tell no more than ten independent ones. Means of
 long batches hardly hang together; what is left of it, and the skewness of waits, are corrected for (N-Skart: Tafazzoli,
 Steiger and Wilson, IEEE Transactions on Automatic Control 56, 2011).
 """
@@ -14,7 +14,7 @@ import numpy as np
 from simserve.tables.columns import Flags, Floats
 
 T_95: Mapping[int, float] = {20: 2.093024, 8: 2.364624}
-"""Two-sided 95 % quantiles of Student's t with n - 1 degrees of freedom, by the number n of batches."""
+"""Two-sided 95% quantiles of Student's t with n - 1 degrees of freedom, by the number n of batches."""
 
 LEAST_PER_BATCH = 8
 """A batch of fewer values than this has no mean worth the name."""
@@ -23,7 +23,7 @@ LEAST = min(T_95) * LEAST_PER_BATCH
 """Fewer values have no interval."""
 
 MOST_AUTOCORRELATION = 0.8
-"""Of neighbouring means; beyond it the correction would be a guess (N-Skart's limit)."""
+"""Of neighboring means; beyond it the correction would be a guess (N-Skart's limit)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Batches:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean, wider by what neighbouring batches still have in common (as AR(1))."""
+        """The standard error of the mean, wider by what neighboring batches still have in common (as AR(1))."""
         away = self._away
         squares = float(away @ away)
         if squares == 0:
@@ -69,7 +69,7 @@ class Batches:
         return math.sqrt(squares / (n - 1) / n * (1 + common) / (1 - common))
 
     def interval(self) -> tuple[float, float]:
-        """95 % for the mean: Student's, bent to the side of the skewness of the means."""
+        """95% for the mean: Student's, bent to the side of the skewness of the means."""
         bend = self._skewness / (6 * math.sqrt(self.n_batches))
         return self.mean - _bent(self.t, bend) * self.error, self.mean - _bent(-self.t, bend) * self.error
 
@@ -86,7 +86,7 @@ class Batches:
         return float((away**3).sum()) * n / ((n - 1) * (n - 2)) / spread**3 if spread > 0 else 0.0
 
 
-def hanging(values: Floats) -> float:
+def inefficiency(values: Floats) -> float:
     """How many values tell as much as one independent one, at least 1; 1 where nothing varies."""
     batches, variance = Batches.of(values), float(values.var()) if len(values) else 0.0
     if batches is None or variance == 0:

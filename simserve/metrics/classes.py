@@ -30,19 +30,19 @@ def by_class(
     if requests["slo_class"] is None or not len(requests["slo_class"]):
         return None
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
-    found = {}
+    result = {}
     for name in dict.fromkeys([*facts.slo_classes, *sorted(there)]):
         mine = np.isin(requests["slo_class"], ["", name] if name == UNNAMED else [name])
         targets = facts.slo_classes.get(name, facts.slo)
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
-        found[name] = {
+        result[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), own_met),
             "priorities": np.unique(requests["priority"][mine]).tolist() if mine.any() else [],
             "slo": dict(targets),
             **{key: _latency(each) for key, each in latencies(mine).items()},
             "served_per_s": _served(requests, window, mine) / window.duration_s,
         }
-    return found
+    return result
 
 
 def by_tenant(
@@ -51,14 +51,14 @@ def by_tenant(
     """A mapping for each tenant, by name; None if no request names one."""
     if requests["tenant"] is None or not len(requests["tenant"]):
         return None
-    found = {}
+    result = {}
     for name in map(str, np.unique(requests["tenant"])):
         mine = np.equal(requests["tenant"], name)
-        found[name] = {
+        result[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), met),
             **{key: _latency(each) for key, each in latencies(mine).items()},
         }
-    return found
+    return result
 
 
 def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
@@ -87,9 +87,9 @@ def _served(requests: Columns, window: Window, mine: Flags) -> int:
     return int(np.count_nonzero(mine & requests["status"].is_("finished") & within))
 
 
-def _latency(found: Distribution) -> dict[str, Any]:
-    percentiles = {level_name(level): value for level, value in found.percentiles.items()}
-    return {"n": found.n, "mean": found.mean, **percentiles, "max": found.highest}
+def _latency(result: Distribution) -> dict[str, Any]:
+    percentiles = {level_name(level): value for level, value in result.percentiles.items()}
+    return {"n": result.n, "mean": result.mean, **percentiles, "max": result.highest}
 
 
 def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
@@ -102,4 +102,4 @@ def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _without(classes: Mapping[str, Any]) -> Iterable[str]:
-    return (name for name, found in classes.items() if not found["requests"]["arrived"])
+    return (name for name, result in classes.items() if not result["requests"]["arrived"])

@@ -11,7 +11,7 @@ NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Asked:
+class DraftedWork:
     """What replicas were asked for up to some instants, `(n_replicas, n_instants)` each."""
 
     prefill_tokens: Floats
@@ -31,15 +31,15 @@ class Done:
     bytes: Floats
 
 
-def drafted(facts: RunFacts, asked: Asked) -> Done:
+def drafted(facts: RunFacts, requested: DraftedWork) -> Done:
     """A pass for each token proposed, of which pass i, from 0, attends i keys a request more; prompts go along in the
     first. Weights are read once a pass."""
     hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
     works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
     n_passes = _column([0.0 if how is None else how.tokens for how in hows])
-    keys = n_passes * asked.keys + asked.n_decoded * (n_passes * (n_passes - 1) / 2)
-    sampled = n_passes * asked.n_decoded
-    tokens = asked.prefill_tokens + sampled
+    keys = n_passes * requested.keys + requested.n_decoded * (n_passes * (n_passes - 1) / 2)
+    sampled = n_passes * requested.n_decoded
+    tokens = requested.prefill_tokens + sampled
     per_token, per_pair, per_sampled, weights, kv = (
         _column([getattr(work, name) for work in works])
         for name in (
@@ -50,8 +50,8 @@ def drafted(facts: RunFacts, asked: Asked) -> Done:
             "kv_bytes_per_token",
         )
     )
-    flop = per_token * tokens + per_pair * (asked.prefill_pairs + keys) + per_sampled * sampled
-    return Done(flop, weights * n_passes * asked.decode_steps + kv * (keys + tokens))
+    flop = per_token * tokens + per_pair * (requested.prefill_pairs + keys) + per_sampled * sampled
+    return Done(flop, weights * n_passes * requested.decode_steps + kv * (keys + tokens))
 
 
 def _column(values: list[float]) -> Floats:

@@ -5,7 +5,7 @@ import re
 from simserve.errors import SimserveError
 
 GOAL_FRAC = 0.99
-"""Share of requests that should meet every SLO: that of p99 goodput (DistServe, OSDI '24, asks 90 %)."""
+"""Share of requests that should meet every SLO: that of p99 goodput (DistServe, OSDI '24, asks 90%)."""
 
 LEAST_FRAC, MOST_FRAC = 0.01, 0.9999
 """Of goals: more would want ten thousand requests for each that may miss."""
@@ -17,11 +17,11 @@ FEW_FOR_P999 = 10_000
 """Likewise for a p99.9."""
 
 
-def goal_from(said: str) -> float:
-    """The share that is meant by `0.99`, `p99` or `99.9 %`. Raises SimserveError."""
-    found = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", said.strip().lower())
-    share = float(found[2]) / (100 if found[1] or found[3] else 1) if found else -1.0
+def goal_from(text: str) -> float:
+    """The share that is meant by `0.99`, `p99` or `99.9%`. Raises SimserveError."""
+    result = re.fullmatch(r"(p?)(\d*\.?\d+)\s*(%?)", text.strip().lower())
+    share = float(result[2]) / (100 if result[1] or result[3] else 1) if result else -1.0
     if not LEAST_FRAC <= share <= MOST_FRAC:
         rule = f"must be a share from {LEAST_FRAC} to {MOST_FRAC}, or a percentile as in p90, p99 or p99.9"
-        raise SimserveError(f"--goal: {rule}, got {said}; try p99")
+        raise SimserveError(f"--goal: {rule}, got {text}; try p99")
     return round(share, 12)

@@ -1,4 +1,4 @@
-"""Intervals: how far a share, a mean or a percentile of one run may be off by chance, at 95 %.
+"""Intervals: how far a share, a mean or a percentile of one run may be off by chance, at 95%.
 
 What each means, and how often it holds the truth: docs/statistics.md.
 """
@@ -32,7 +32,7 @@ class ShareInterval:
     """The run is worth too few independent requests, so the true interval is wider."""
 
 
-def share_interval(outcomes: Flags, hang: float) -> ShareInterval | None:
+def share_interval(outcomes: Flags, inefficiency: float) -> ShareInterval | None:
     """An interval for the share of true outcomes in the order of arrival; None if there are too few.
 
     Wilson's (1927), for as many independent outcomes as would err as much as these do, with Student's quantile. `hang`
@@ -42,13 +42,13 @@ def share_interval(outcomes: Flags, hang: float) -> ShareInterval | None:
     if batches is None:
         return None
     frac, n = batches.mean, batches.n
-    error = share_error(batches, hang)
-    n_worth = frac * (1 - frac) / error**2 if error > 0 else n / hang
-    low, high = wilson(frac, n_worth, batches.t)
-    return ShareInterval(low, high, batches.n_batches, n / hang < ENOUGH)
+    error = share_error(batches, inefficiency)
+    n_effective = frac * (1 - frac) / error**2 if error > 0 else n / inefficiency
+    low, high = wilson(frac, n_effective, batches.t)
+    return ShareInterval(low, high, batches.n_batches, n / inefficiency < ENOUGH)
 
 
-def share_error(batches: Batches, hang: float) -> float:
+def share_error(batches: Batches, inefficiency: float) -> float:
     """The standard error of a share, from batches of outcomes.
 
     Misses that fell into few batches do not tell how they cluster: no miss yet is not as good as no miss ever. They are
@@ -58,15 +58,15 @@ def share_error(batches: Batches, hang: float) -> float:
     alone = math.sqrt(batches.mean * (1 - batches.mean) / batches.n)
     if 2 * n_mixed >= batches.n_batches:
         return batches.error or alone
-    return max(batches.error, alone * math.sqrt(hang))
+    return max(batches.error, alone * math.sqrt(inefficiency))
 
 
 def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
     """Wilson's interval for a share of n independent outcomes."""
     scale = 1 + quantile**2 / n
-    centre = (frac + quantile**2 / (2 * n)) / scale
+    center = (frac + quantile**2 / (2 * n)) / scale
     half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
-    return max(0.0, min(frac, centre - half)), min(1.0, max(frac, centre + half))
+    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))
 
 
 def mean_interval(values: Floats) -> Ends | None:
@@ -78,7 +78,7 @@ def mean_interval(values: Floats) -> Ends | None:
     return max(0.0, low), high
 
 
-def percentile_interval(values: Floats, ordered: Floats, level: float, hang: float) -> Ends | None:
+def percentile_interval(values: Floats, ordered: Floats, level: float, inefficiency: float) -> Ends | None:
     """Of a percentile, level 0..100; None where too few values lie beyond it.
 
     values: in the order of arrival; ordered: the same from the lowest up. The share of values below the percentile
@@ -90,6 +90,6 @@ def percentile_interval(values: Floats, ordered: Floats, level: float, hang: flo
     batches = Batches.of(values <= np.percentile(ordered, level))
     if batches is None:
         return None
-    half = batches.t * share_error(batches, hang)
+    half = batches.t * share_error(batches, inefficiency)
     low, high = math.floor((frac - half) * (n - 1)), math.ceil((frac + half) * (n - 1))
     return float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < n else None

@@ -35,7 +35,7 @@ def kept_out_ps(steps: Columns, stalls: Columns, waits: Waits) -> Ints:
 
     A row of steps says so for all its time, and so does a replica that begins no step until its next row.
     """
-    found = np.zeros((len(REASONS), len(waits.replica)), np.int64)
+    result = np.zeros((len(REASONS), len(waits.replica)), np.int64)
     chosen = np.flatnonzero(waits.until_ps > waits.from_ps)
     chosen = chosen[np.argsort(waits.replica[chosen], kind="stable")]
     n_replicas = int(waits.replica.max(initial=-1)) + 1
@@ -51,16 +51,16 @@ def kept_out_ps(steps: Columns, stalls: Columns, waits: Waits) -> Ints:
         pieces = _Pieces(start_ps, end_ps - start_ps, reasons[rows])
         if idle.start < idle.stop:
             pieces = _with_stalls(pieces, array_to_ps(stalls["at_s"][idle]), stall_reasons[idle])
-        found[:, who] = _upto(pieces, waits.until_ps[who]) - _upto(pieces, waits.from_ps[who])
-    return found
+        result[:, who] = _upto(pieces, waits.until_ps[who]) - _upto(pieces, waits.from_ps[who])
+    return result
 
 
 def _reasons(table: Columns) -> Ints:
     """Of each row, the place among REASONS of what it was blocked by; -1 for none."""
     column = table["blocked_by"]
     of_code = [REASONS.index(name) if name in REASONS else -1 for name in column.categories]
-    found: Ints = np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
-    return found
+    result: Ints = np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
+    return result
 
 
 def _with_stalls(pieces: _Pieces, at_ps: Ints, reasons: Ints) -> _Pieces:

@@ -12,7 +12,7 @@ from simserve.metrics.routing import routing
 from simserve.metrics.sessions import sessions
 from simserve.metrics.speculation import speculation
 from simserve.metrics.transfer import transfer
-from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
@@ -29,7 +29,7 @@ class Measured:
     window: Window
     met: Mapping[str, Flags]
     """Which requests met each goal."""
-    use: Utilisation
+    use: Utilization
     latencies: Latencies
 
 

@@ -1,4 +1,4 @@
-"""Pool series: the time series of a pool, its replicas put together, and neighbouring intervals where they are many."""
+"""Pool series: the time series of a pool, its replicas put together, and neighboring intervals where they are many."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
     ends = _most(table["end_s"], interval, n)
     n_replicas = np.bincount(interval, minlength=n)
     summed = {name: np.bincount(interval, table[name], n).astype(np.float64) for name in (*SUMS, *MEANS)}
-    found = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
+    result = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
     n_merged = max(1, -(-n // most_rows))
     first = np.arange(0, n, n_merged)
     last = np.minimum(first + n_merged, n) - 1
     return {
         "start_s": starts[first],
         "end_s": ends[last],
-        **{name: _mean(values, ends - starts, first) for name, values in found.items()},
+        **{name: _mean(values, ends - starts, first) for name, values in result.items()},
         **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
     }, n_merged
 
@@ -49,6 +49,6 @@ def _reduced(how: Any, values: Floats, first: Ints) -> Floats:
 
 def _most(values: Floats, interval: Ints, n: int) -> Floats:
     """Of each interval."""
-    found = np.full(n, -np.inf)
-    np.maximum.at(found, interval, values)
-    return found
+    result = np.full(n, -np.inf)
+    np.maximum.at(result, interval, values)
+    return result

@@ -114,12 +114,12 @@ def _dot(a: Floats, b: Floats) -> float:
     return float(np.einsum("i,i", a, b))
 
 
-def order_statistics(numbers: Iterable[Progressions], found: Census, ranks: Iterable[int]) -> dict[int, int]:
+def order_statistics(numbers: Iterable[Progressions], result: Census, ranks: Iterable[int]) -> dict[int, int]:
     """The numbers at those ranks, from 0 in rising order; by rank. Goes over `numbers` several times.
 
     fast: for any number of progressions it holds a few thousand counts and what lies near the ranks.
     """
-    return _search(numbers, (found.lowest, found.highest), sorted(set(ranks)), FIRST_SHIFT)
+    return _search(numbers, (result.lowest, result.highest), sorted(set(ranks)), FIRST_SHIFT)
 
 
 def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[int], shift: int) -> dict[int, int]:
@@ -134,13 +134,13 @@ def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[
     for part in numbers:
         for each in held:
             each.take(part)
-    found: dict[int, int] = {}
+    result: dict[int, int] = {}
     for place, each in zip(np.unique(places).tolist(), held, strict=True):
         before = int(upto[place - 1]) if place else 0
         inner = [rank - before for rank, at in zip(ranks, places, strict=True) if at == place]
         values = each.search(inner, max(shift - SHIFT_A_ROUND, 0))
-        found |= {rank + before: value for rank, value in values.items()}
-    return found
+        result |= {rank + before: value for rank, value in values.items()}
+    return result
 
 
 @dataclass

@@ -13,6 +13,6 @@ def reasons(requests: Columns, window: Window) -> dict[str, int]:
     """How often each of the most frequent ones of the window's requests that did not finish."""
     column = requests["status_reason"].without_blank()
     lost = window.has & ~requests["status"].is_("finished") & (column.codes >= 0)
-    found = np.bincount(column.codes[lost], minlength=len(column.categories))
-    most = np.argsort(-found, kind="stable")[:MOST]
-    return {column.categories[code]: int(found[code]) for code in most.tolist() if found[code]}
+    result = np.bincount(column.codes[lost], minlength=len(column.categories))
+    most = np.argsort(-result, kind="stable")[:MOST]
+    return {column.categories[code]: int(result[code]) for code in most.tolist() if result[code]}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simserve.errors import OutputError
-from simserve.metrics.reduction import reduce_run
+from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.files import json_text, plain, read_json

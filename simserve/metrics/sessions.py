@@ -37,8 +37,8 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
         "cut": int((began & ~finished & ~refused).sum()),
         "requests_mean": float(n_requests[finished].mean()) if n else None,
         "per_s": n / window.duration_s,
-        "e2e_s": _said(e2e_s),
-        "in_flight_s": _said(in_flight_s),
+        "e2e_s": _text(e2e_s),
+        "in_flight_s": _text(in_flight_s),
     }
 
 
@@ -61,7 +61,7 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
     return e2e_s, e2e_s - np.bincount(np.cumsum(is_first) - 1, idle_s, len(e2e_s))
 
 
-def _said(values: Floats) -> dict[str, float]:
-    found = distribution(values)
-    levels = {level_name(level): value for level, value in found.percentiles.items()}
-    return {"mean": found.mean, **levels, "max": found.highest}
+def _text(values: Floats) -> dict[str, float]:
+    result = distribution(values)
+    levels = {level_name(level): value for level, value in result.percentiles.items()}
+    return {"mean": result.mean, **levels, "max": result.highest}

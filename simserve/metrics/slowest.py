@@ -17,7 +17,7 @@ SLOWEST_FRAC = 0.01
 BEFORE_FIRST = SPLIT[: SPLIT.index("link_s")]
 """Parts that are over when the first token comes, unless the answer leaves whole."""
 
-Parts = Mapping[str, Floats]
+SlowestParts = Mapping[str, Floats]
 
 
 def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
@@ -39,29 +39,29 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     return {"parts": list(PARTS), "mean": _means(parts, np.ones(int(chosen.sum()), np.bool_)), "slowest": slowest}
 
 
-def _until_first(parts: Parts, table: Columns, *, pushes: bool) -> Parts:
+def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
     """What of each part was before the first token, so that they add up to ttft_s.
 
     Of evictions that is the rest; first the waiting, for who is evicted waits before it computes again.
     """
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
-    found = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
-    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(found.values()))
+    result = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
+    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(result.values()))
     rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # what is less is rounding
     waited_s = np.minimum(rest_s, parts["preempted_s"])
-    found["preempted_s"] = found["preempted_s"] + waited_s
-    found["recompute_s"] = found["recompute_s"] + (rest_s - waited_s)
-    return found
+    result["preempted_s"] = result["preempted_s"] + waited_s
+    result["recompute_s"] = result["recompute_s"] + (rest_s - waited_s)
+    return result
 
 
-def _a_token(parts: Parts, first: Parts, table: Columns) -> Parts:
+def _a_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> SlowestParts:
     """What of each part was after the first token, per token, so that they add up to tpot_s."""
     n_gaps = np.maximum(table["output_tokens"] - 1, 1)
     return {name: (values - first[name]) / n_gaps for name, values in parts.items()}
 
 
-LATENCIES: dict[str, Callable[[Parts, Parts, Columns], Parts]] = {
+LATENCIES: dict[str, Callable[[SlowestParts, SlowestParts, Columns], SlowestParts]] = {
     "ttft_s": lambda parts, first, table: first,
     "tpot_s": _a_token,
     "e2e_s": lambda parts, first, table: parts,
@@ -69,7 +69,7 @@ LATENCIES: dict[str, Callable[[Parts, Parts, Columns], Parts]] = {
 """By which requests are slow, and what of each part is in that latency."""
 
 
-def _of_slowest(latency_s: Floats, parts: Parts) -> dict[str, Any] | None:
+def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None:
     """The slowest requests by one latency: where they begin, their means, those of all, and what sets them apart."""
     known = np.flatnonzero(~np.isnan(latency_s))
     if not len(known):
@@ -88,5 +88,5 @@ def _of_slowest(latency_s: Floats, parts: Parts) -> dict[str, Any] | None:
     }
 
 
-def _means(parts: Parts, chosen: Any) -> dict[str, float]:
+def _means(parts: SlowestParts, chosen: Any) -> dict[str, float]:
     return {name: float(parts[name][chosen].mean()) for name in PARTS}

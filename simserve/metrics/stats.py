@@ -25,7 +25,7 @@ class Distribution:
     """By level 0..100."""
     highest: float
     intervals: Mapping[str, Ends | None] = field(default_factory=dict)
-    """95 % of the mean and of each percentile by its name, where they were asked for."""
+    """95% of the mean and of each percentile by its name, where they were asked for."""
 
 
 EMPTY = Distribution(0, math.nan, math.nan, dict.fromkeys(PERCENTILES, math.nan), math.nan)
@@ -46,15 +46,15 @@ def distribution(values: Floats) -> Distribution:
     return Distribution(len(values), float(values.mean()), float(values.std()), percentiles, float(values.max()))
 
 
-def with_intervals(values: Floats, hang: float) -> Distribution:
+def with_intervals(values: Floats, inefficiency: float) -> Distribution:
     """The same of a sample in the order of arrival, of which `hang` values tell as much as one independent one."""
     ordered = np.sort(values)  # fast: sorted once; percentiles of what is in order cost next to nothing
-    found = distribution(ordered)
-    of_levels = {level_name(p): percentile_interval(values, ordered, p, hang) for p in PERCENTILES}
-    return replace(found, intervals={"mean": mean_interval(values), **of_levels})
+    result = distribution(ordered)
+    of_levels = {level_name(p): percentile_interval(values, ordered, p, inefficiency) for p in PERCENTILES}
+    return replace(result, intervals={"mean": mean_interval(values), **of_levels})
 
 
 def interpolated(below: float, above: float, weight: float) -> float:
-    """Between two neighbours as `numpy.percentile` does it, to the last bit."""
+    """Between two neighbors as `numpy.percentile` does it, to the last bit."""
     step = above - below
     return above - step * (1 - weight) if weight >= 0.5 else below + step * weight

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.metrics.batches import LEAST, hanging
+from simserve.metrics.batches import LEAST, inefficiency
 from simserve.metrics.integrals import presence
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
@@ -37,7 +37,7 @@ class Steadiness:
 
     state: str
     """steady; critical: it wanders, growing with the square root of time; growing; undetermined: too short to tell."""
-    n_worth: float
+    n_effective: float
     """How many independent requests tell as much as those of the window."""
     backlog: tuple[float, float, float]
     """Mean number of requests in the system in each third of the window."""
@@ -47,23 +47,23 @@ class Steadiness:
 
 def steadiness(requests: Columns, steps: Columns, window: Window, replica_pool: Sequence[int]) -> Steadiness:
     """requests: with found_there, rows in the order of arrival. replica_pool: the pool of each replica."""
-    found_there = requests["found_there"][window.has]
-    n_worth = len(found_there) / hanging(found_there)
+    n_in_system = requests["found_there"][window.has]
+    n_effective = len(n_in_system) / inefficiency(n_in_system)
     free_frac = _free_frac(steps, window, replica_pool)
     if window.ends_with != "last arrival" or not window.duration_s > 0:
-        return Steadiness("undetermined", n_worth, (math.nan,) * 3, free_frac)
+        return Steadiness("undetermined", n_effective, (math.nan,) * 3, free_frac)
     backlog = backlog_by_thirds(requests, window)
     if _grows(backlog, window.n_requests):
         state = "growing"
-    elif len(found_there) < LEAST:
+    elif len(n_in_system) < LEAST:
         state = "undetermined"
-    elif n_worth >= SETTLES or free_frac >= FREE_FRAC:
+    elif n_effective >= SETTLES or free_frac >= FREE_FRAC:
         state = "steady"
-    elif free_frac <= min(AT_CAPACITY / math.sqrt(len(found_there)), MOST_FREE_FRAC):
+    elif free_frac <= min(AT_CAPACITY / math.sqrt(len(n_in_system)), MOST_FREE_FRAC):
         state = "critical"
     else:
         state = "undetermined"
-    return Steadiness(state, n_worth, backlog, free_frac)
+    return Steadiness(state, n_effective, backlog, free_frac)
 
 
 def _grows(backlog: tuple[float, float, float], n_arrived: int) -> bool:

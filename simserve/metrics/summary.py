@@ -12,12 +12,12 @@ from simserve.metrics.goodput import attainment, good_tokens, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
+from simserve.metrics.reliability import cautions, reliability
 from simserve.metrics.slowest import time_split
 from simserve.metrics.stats import Distribution, level_name
 from simserve.metrics.steadiness import steadiness
 from simserve.metrics.throughput import throughput
-from simserve.metrics.trust import cautions, trust
-from simserve.metrics.utilisation import Shares
+from simserve.metrics.utilization import Shares
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
 
@@ -30,9 +30,9 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
     attained = attainment(requests, window, run.met)
     queue = steadiness(requests, run.steps, window, facts.replica_pool)
-    found = trust(facts, window, queue, fates["finished"])
-    told = mechanisms(run)
-    warnings = (facts.warnings, cautions(found, facts, window, fates["finished"]), class_cautions(told["classes"]))
+    result = reliability(facts, window, queue, fates["finished"])
+    text = mechanisms(run)
+    warnings = (facts.warnings, cautions(result, facts, window, fates["finished"]), class_cautions(text["classes"]))
     return {
         "schema": SCHEMA,
         "version": __version__,
@@ -59,21 +59,21 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
         and goodput(attained["n_met"], window.duration_s, facts) | good_tokens(requests, window, run.met),
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
-        **told,
+        **text,
         "kv": kv_use(facts),
         "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
         **vars(run.use.whole),
         "pools": [_pool(*each) for each in zip(facts.pools, run.use.by_pool, strict=True)],
-        "trust": found,
+        "trust": result,
         "notes": list(facts.notes),
         "warnings": list(chain(*warnings)),
     }
 
 
-def _latency(found: Distribution) -> dict[str, Any]:
-    percentiles = {level_name(level): value for level, value in found.percentiles.items()}
-    numbers = {"n": found.n, "mean": found.mean, "std": found.std, **percentiles, "max": found.highest}
-    return numbers | {"intervals": dict(found.intervals)}
+def _latency(result: Distribution) -> dict[str, Any]:
+    percentiles = {level_name(level): value for level, value in result.percentiles.items()}
+    numbers = {"n": result.n, "mean": result.mean, "std": result.std, **percentiles, "max": result.highest}
+    return numbers | {"intervals": dict(result.intervals)}
 
 
 def _pool(pool: PoolFacts, use: Shares) -> dict[str, Any]:

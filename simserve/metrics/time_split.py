@@ -10,7 +10,7 @@ from simserve.metrics.kept_out import REASONS, Waits, kept_out_ps
 from simserve.metrics.phases import Phases, phases
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
-from simserve.tables.run_tables import Beside, RunTables
+from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.tables.schema import SPLIT
 from simserve.units import array_to_ps, array_to_s, to_ps
 
@@ -24,18 +24,18 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[
 
     Of tables that were read, what they hold: it was made from what no file keeps.
     """
-    requests, beside = tables.requests, tables.beside
-    if beside is None:
+    requests, extra = tables.requests, tables.extra
+    if extra is None:
         nothing = np.full(len(requests["arrival_s"]), np.nan)
         return {name: requests.get(name, nothing) for name in SPLIT}
-    lives = _lives(tables, beside, rows, facts)
-    paused = phases(beside.pauses, tables.spans, lives.scheduled_ps, np.where(lives.has_finished, lives.end_ps, -1))
+    lives = _lives(tables, extra, rows, facts)
+    paused = phases(extra.pauses, tables.spans, lives.scheduled_ps, np.where(lives.has_finished, lives.end_ps, -1))
     alone_ps, copy_ps = _decoded(tables, rows, paused.swapped_spans)
-    prefill_ps, own_ps, recompute_ps = _prefills(tables.steps, array_to_ps(beside.chunks_s), lives, paused)
+    prefill_ps, own_ps, recompute_ps = _prefills(tables.steps, array_to_ps(extra.chunks_s), lives, paused)
     rest_ps = lives.end_ps - lives.scheduled_ps - prefill_ps - lives.preempted_ps - recompute_ps - lives.transfer_ps
     parts = {
         "front_end_s": lives.routed_ps - lives.arrival_ps + lives.respond_ps,
-        **_queue(tables.steps, beside, lives),
+        **_queue(tables.steps, extra, lives),
         "prefill_s": own_ps,
         "prefill_wait_s": prefill_ps - own_ps,
         "link_s": lives.link_ps,
@@ -72,7 +72,7 @@ class _Lives:
     respond_ps: int
 
 
-def _lives(tables: RunTables, beside: Beside, rows: DecodeRows, facts: RunFacts) -> _Lives:
+def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunFacts) -> _Lives:
     requests, spans = tables.requests, tables.spans
     has_finished = requests["status"].is_("finished")
 
@@ -84,7 +84,7 @@ def _lives(tables: RunTables, beside: Beside, rows: DecodeRows, facts: RunFacts)
     joined_ps, end_ps = np.full(len(moved), np.iinfo(np.int64).max), np.zeros(len(moved), np.int64)
     np.minimum.at(joined_ps, spans["request_id"], array_to_ps(spans["join_s"]))
     np.maximum.at(end_ps, spans["request_id"], array_to_ps(span_ends(rows, spans)))
-    routed_ps, room_ps = known_ps(beside.routed_s), known_ps(requests["transfer_wait_s"])
+    routed_ps, room_ps = known_ps(extra.routed_s), known_ps(requests["transfer_wait_s"])
     transfer_ps = known_ps(requests["transfer_s"])
     queued_ps, link_ps = routed_ps, transfer_ps - room_ps
     if facts.link is not None and facts.link.how == "push":
@@ -126,11 +126,11 @@ def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[
     return sums[0], sums[1]
 
 
-def _queue(steps: Columns, beside: Beside, lives: _Lives) -> dict[str, Ints]:
+def _queue(steps: Columns, extra: ExtraColumns, lives: _Lives) -> dict[str, Ints]:
     """What kept the head of its queue out while it waited; the rest is its turn, that of the step in flight."""
     queue_ps = np.where(lives.has_finished, lives.scheduled_ps - lives.queued_ps, 0)
     waits = Waits(lives.computed_at, lives.queued_ps, lives.queued_ps + queue_ps)
-    kept_ps = kept_out_ps(steps, beside.stalls, waits)
+    kept_ps = kept_out_ps(steps, extra.stalls, waits)
     parts = {f"queue_{reason}_s": kept_ps[place] for place, reason in enumerate(REASONS)}
     return parts | {"queue_turn_s": queue_ps - kept_ps.sum(axis=0)}
 

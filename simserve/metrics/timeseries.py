@@ -7,7 +7,7 @@ import numpy as np
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.integrals import Places, counts, next_starts, places, presence
 from simserve.metrics.itl import span_ends
-from simserve.metrics.utilisation import Work, shares, work_done
+from simserve.metrics.utilization import WorkDone, shares, work_done
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
@@ -17,14 +17,14 @@ MOST_INTERVALS = 600
 
 
 @dataclass(frozen=True)
-class Series:
+class TimeSeries:
     """The series, and the work done in the measured window, `(n_replicas, 1)`, which the same pass over steps gives."""
 
     columns: Columns
-    window_work: Work
+    window_work: WorkDone
 
 
-def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: tuple[float, float]) -> Series:
+def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: tuple[float, float]) -> TimeSeries:
     """Means over intervals of 1, 2 or 5 × 10^k seconds, at most MOST_INTERVALS of them; the last may be shorter.
 
     queue_len and the KV share are what steps found at their start, joined by straight lines. running counts requests
@@ -36,7 +36,7 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
     at_s = np.append(edges_s, window_s)
     in_steps = places(steps, steps["end_s"], n_replicas, at_s)
     work = work_done(steps, in_steps, facts)
-    grid = Work(*(amount[:, :-2] for amount in vars(work).values())).between()
+    grid = WorkDone(*(amount[:, :-2] for amount in vars(work).values())).between()
     busy, mfu, mbu = shares(grid, lasts_s, facts)
     until_s = next_starts(steps, facts.end_s)
     held = places(steps, until_s, n_replicas, edges_s)
@@ -59,7 +59,7 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
         "end_s": np.tile(edges_s[1:], n_replicas),
         **{name: values.ravel() for name, values in grids.items()},
     }
-    return Series(columns, Work(*(amount[:, -2:] for amount in vars(work).values())).between())
+    return TimeSeries(columns, WorkDone(*(amount[:, -2:] for amount in vars(work).values())).between())
 
 
 def interval_edges(end_s: float) -> Floats:

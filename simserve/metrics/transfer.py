@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from simserve.metrics.stats import distribution, level_name
-from simserve.metrics.utilisation import Utilisation
+from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import LinkFacts, RunFacts
@@ -21,26 +21,26 @@ BUSY_FRAC = 0.9
 """Share of the time from which on prefill replicas have enough to do."""
 
 
-def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilisation) -> dict[str, Any] | None:
+def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilization) -> dict[str, Any] | None:
     """Of the window's requests that were handed over; None without prefill and decode pools."""
     if facts.link is None:
         return None
     handed = window.has & (requests["prefill_replica"] >= 0)
     total_s = requests["transfer_s"][handed]
-    found = distribution(total_s)
+    result = distribution(total_s)
     waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
     shares = _shares(requests, window, facts)
     is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else answers may fill them
     return {
         **shares,
-        "n": found.n,
-        "mean": found.mean,
-        **{level_name(level): value for level, value in found.percentiles.items()},
+        "n": result.n,
+        "mean": result.mean,
+        **{level_name(level): value for level, value in result.percentiles.items()},
         "bytes": float(requests["prompt_tokens"][handed].sum()) * facts.link.kv_bytes_per_token,
         "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
         "mean_wait_s": waits_s,
-        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if found.n else None,
+        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if result.n else None,
     }
 
 
@@ -81,7 +81,7 @@ def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -
     return longest if held_s[longest] > WORTH_NAMING_S else None
 
 
-def _is_backed_up(facts: RunFacts, use: Utilisation) -> bool:
+def _is_backed_up(facts: RunFacts, use: Utilization) -> bool:
     """Prompts that nobody fetches fill a prefill pool that has time to compute more."""
     peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
     full = {pool for pool, peak in peaks if peak >= FULL_FRAC * facts.pools[pool].n_blocks}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simserve.metrics.backlog import found_there
+from simserve.metrics.backlog import n_in_system
 from simserve.tables.columns import Columns, Floats, Ints
 
 BATCH = 5
@@ -18,11 +18,11 @@ def warm_up_requests(requests: Columns) -> int | None:
     """
     is_served = ~requests["status"].is_("rejected")
     waited = is_served & ~np.isnan(requests["ttft_s"])
-    found = [
-        _row_of(np.flatnonzero(is_served), settled_after(found_there(requests)[is_served])),
+    result = [
+        _row_of(np.flatnonzero(is_served), settled_after(n_in_system(requests)[is_served])),
         _row_of(np.flatnonzero(waited), settled_after(requests["ttft_s"][waited])),
     ]
-    return None if None in found else max(row for row in found if row is not None)
+    return None if None in result else max(row for row in result if row is not None)
 
 
 def settled_after(series: Floats) -> int | None:

@@ -42,8 +42,8 @@ def measured_window(requests: Columns, measure: Mapping[str, Any], last_arrival_
     n_warmup, settled = int(measure.get("warmup_requests") or 0), None
     is_given = measure.get("warmup_s") != "auto"
     if not is_given:
-        found = warm_up_requests(requests)
-        n_warmup, settled = found or 0, found is not None
+        result = warm_up_requests(requests)
+        n_warmup, settled = result or 0, result is not None
     start_s = float(measure.get("warmup_s") or 0.0) if is_given else 0.0
     if n_warmup:
         start_s = float(arrival_s[n_warmup]) if n_warmup < len(arrival_s) else math.inf

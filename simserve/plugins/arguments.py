@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from simserve.errors import PolicyError
 from simserve.plugins.find import NOUNS, find
-from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of, shown
 
 Spec = str | Mapping[str, Any]
 """A plug-in in a scenario: its name, or `{kind: name, its arguments...}`."""
@@ -18,25 +18,25 @@ Spec = str | Mapping[str, Any]
 
 def build(family: str, spec: Spec) -> Any:
     """The plug-in that a scenario asks for. Raises PolicyError with everything that is wrong with it."""
-    plugin, flaws = check(family, spec)
-    if flaws:
+    plugin, problems = check(family, spec)
+    if problems:
         name = spec if isinstance(spec, str) else spec.get("kind", "")
-        raise PolicyError("\n".join(f"{NOUNS[family]} {name}: {flaw}" for flaw in flaws))
+        raise PolicyError("\n".join(f"{NOUNS[family]} {name}: {problem}" for problem in problems))
     return plugin
 
 
-def check(family: str, spec: Spec) -> tuple[Any | None, list[Flaw]]:
+def check(family: str, spec: Spec) -> tuple[Any | None, list[ValueProblem]]:
     """The plug-in and no flaws, or None and all flaws, with paths inside the spec."""
     written = {"kind": spec} if isinstance(spec, str) else dict(spec)
     kind = written.pop("kind", None)
     if kind is None:
-        return None, [Flaw(("kind",), "is missing", remedy=f"name the {NOUNS[family]}", kind="missing")]
+        return None, [ValueProblem(("kind",), "is missing", remedy=f"name the {NOUNS[family]}", kind="missing")]
     if not isinstance(kind, str):
-        return None, [Flaw(("kind",), "must be text", shown(kind))]
-    found = find(family, kind)
-    if isinstance(found, Flaw):
-        return None, [found.below(() if isinstance(spec, str) else ("kind",))]
-    return _construct(found, written)
+        return None, [ValueProblem(("kind",), "must be text", shown(kind))]
+    result = find(family, kind)
+    if isinstance(result, ValueProblem):
+        return None, [result.below(() if isinstance(spec, str) else ("kind",))]
+    return _construct(result, written)
 
 
 def spelled_out(plugin: Any) -> dict[str, Any]:
@@ -54,10 +54,10 @@ def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
     return tuple(field for field in dataclasses.fields(plugin_class) if field.init)
 
 
-def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | None, list[Flaw]]:
+def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | None, list[ValueProblem]]:
     known = [field.name for field in fields_of(plugin_class)]
-    flaws = [_unknown(plugin_class, key, known) for key in written if key not in known]
-    flaws += [flaw for flaw in infinities(written) if not _may_be_infinite(plugin_class, flaw, written)]
+    problems = [_unknown(plugin_class, key, known) for key in written if key not in known]
+    problems += [problem for problem in infinities(written) if not _may_be_infinite(plugin_class, problem, written)]
     arguments = {key: value for key, value in written.items() if key in known}
     try:
         if not dataclasses.is_dataclass(plugin_class):
@@ -65,47 +65,47 @@ def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | No
         else:
             plugin = TypeAdapter(plugin_class).validate_json(as_json(arguments), strict=True)
     except ValidationError as error:
-        seen = {flaw.path for flaw in flaws}
-        found = [flaw for flaw in flaws_of(error, arguments) if flaw.path not in seen]
-        return None, flaws + [_with_remedy(plugin_class, flaw) for flaw in found]
+        seen = {problem.path for problem in problems}
+        result = [problem for problem in problems_of(error, arguments) if problem.path not in seen]
+        return None, problems + [_with_remedy(plugin_class, problem) for problem in result]
     except Exception as error:  # a user's own class may raise anything
-        return None, [*flaws, Flaw((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
-    return (None, flaws) if flaws else (plugin, [])
+        return None, [*problems, ValueProblem((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
+    return (None, problems) if problems else (plugin, [])
 
 
-def _unknown(plugin_class: type, key: str, known: list[str]) -> Flaw:
+def _unknown(plugin_class: type, key: str, known: list[str]) -> ValueProblem:
     if known:
         remedy = did_you_mean(key, known)
     elif dataclasses.is_dataclass(plugin_class):
         remedy = f"{plugin_class.__name__} takes no arguments"
     else:
         remedy = f"make {plugin_class.__name__} a pydantic dataclass whose fields are its arguments"
-    return Flaw((key,), "unknown argument", remedy=remedy, kind="unknown")
+    return ValueProblem((key,), "unknown argument", remedy=remedy, kind="unknown")
 
 
-def _may_be_infinite(plugin_class: type, flaw: Flaw, written: Mapping[str, Any]) -> bool:
+def _may_be_infinite(plugin_class: type, problem: ValueProblem, written: Mapping[str, Any]) -> bool:
     """An argument that its class declares with `Field(allow_inf_nan=True)` may be .inf, and never .nan."""
-    key = str(flaw.path[0])
-    if len(flaw.path) > 1 or math.isnan(written[key]):
+    key = str(problem.path[0])
+    if len(problem.path) > 1 or math.isnan(written[key]):
         return False
     hint = get_type_hints(plugin_class, include_extras=True).get(key)
     declared = [inner for extra in getattr(hint, "__metadata__", ()) for inner in getattr(extra, "metadata", ())]
     return any(getattr(inner, "allow_inf_nan", False) for inner in declared)
 
 
-def _with_remedy(plugin_class: type, flaw: Flaw) -> Flaw:
+def _with_remedy(plugin_class: type, problem: ValueProblem) -> ValueProblem:
     """An unknown key inside an argument, with what is known there."""
-    if flaw.kind != "unknown":
-        return flaw
+    if problem.kind != "unknown":
+        return problem
     holder = plugin_class
-    for item in flaw.path[:-1]:
+    for item in problem.path[:-1]:
         holder = _dataclass_in(get_type_hints(holder).get(str(item))) or holder
     known = [field.name for field in fields_of(holder)]
-    return dataclasses.replace(flaw, remedy=did_you_mean(str(flaw.path[-1]), known))
+    return dataclasses.replace(problem, remedy=did_you_mean(str(problem.path[-1]), known))
 
 
 def _dataclass_in(annotation: Any) -> type | None:
     """The dataclass inside `Draw | None` or `list[Draw]`."""
     if inspect.isclass(annotation) and dataclasses.is_dataclass(annotation):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _dataclass_in(inner))), None)
+    return next((result for inner in get_args(annotation) if (result := _dataclass_in(inner))), None)

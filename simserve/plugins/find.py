@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 
-from simserve.plugins.flaws import Flaw, did_you_mean, shown
+from simserve.plugins.validation import ValueProblem, did_you_mean, shown
 
 BASES = MappingProxyType(
     {
@@ -45,7 +45,7 @@ def names(family: str) -> list[str]:
     return sorted(name for name in modules if _classes(family, import_module(f"simserve.{family}.{name}")))
 
 
-def find(family: str, name: str) -> type | Flaw:
+def find(family: str, name: str) -> type | ValueProblem:
     """The class of a plug-in: `chunked` of this package, or `my_pkg.my_mod:MyClass` of the user's own."""
     if ":" in name:
         return _find_outside(family, name)
@@ -55,7 +55,7 @@ def find(family: str, name: str) -> type | Flaw:
             return classes[0]
     known = names(family)
     remedy = f"{did_you_mean(name, known)} (your own: my_module:MyClass)"
-    return Flaw((), f"unknown {NOUNS[family]}", shown(name), remedy)
+    return ValueProblem((), f"unknown {NOUNS[family]}", shown(name), remedy)
 
 
 def base_of(family: str) -> type:
@@ -77,24 +77,24 @@ def _classes(family: str, module: ModuleType) -> list[type]:
     ]
 
 
-def _find_outside(family: str, name: str) -> type | Flaw:
+def _find_outside(family: str, name: str) -> type | ValueProblem:
     module_name, _, class_name = name.partition(":")
     try:
         with _current_directory_importable():
             module = import_module(module_name)
     except Exception as error:  # whatever a user's own module does wrong is theirs to read
-        said = f"{type(error).__name__}: {error}"
-        return Flaw((), f"the module {module_name} cannot be imported ({said})", shown(name))
-    found = getattr(module, class_name, None)
-    if not inspect.isclass(found):
+        text = f"{type(error).__name__}: {error}"
+        return ValueProblem((), f"the module {module_name} cannot be imported ({text})", shown(name))
+    result = getattr(module, class_name, None)
+    if not inspect.isclass(result):
         choices = [item.__name__ for item in _classes(family, module)]
         remedy = did_you_mean(class_name, choices) if choices else None
-        return Flaw((), f"the module {module_name} has no class {class_name}", shown(name), remedy)
+        return ValueProblem((), f"the module {module_name} has no class {class_name}", shown(name), remedy)
     base = base_of(family)
-    if not issubclass(found, base):
+    if not issubclass(result, base):
         rule = f"must be a kind of {base.__module__}.{base.__name__}"
-        return Flaw((), rule, shown(name), f"derive {class_name} from it")
-    return found
+        return ValueProblem((), rule, shown(name), f"derive {class_name} from it")
+    return result
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from simserve.errors import PolicyError
 from simserve.plugins.arguments import fields_of
 from simserve.plugins.find import NOUNS, find
-from simserve.plugins.flaws import Flaw
+from simserve.plugins.validation import ValueProblem
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Description:
 
 def describe(family: str, name: str) -> Description:
     """What a plug-in does and takes. Raises PolicyError with a did-you-mean for a name that is unknown."""
-    found = find(family, name)
-    if isinstance(found, Flaw):
-        raise PolicyError(f"{NOUNS[family]} {name}: {found}")
-    meanings = _meanings(found)
-    types = _types(found)
+    result = find(family, name)
+    if isinstance(result, ValueProblem):
+        raise PolicyError(f"{NOUNS[family]} {name}: {result}")
+    meanings = _meanings(result)
+    types = _types(result)
     arguments = tuple(
         Argument(
             field.name,
@@ -53,9 +53,9 @@ def describe(family: str, name: str) -> Description:
             None if _default(field) is dataclasses.MISSING else _default(field),
             meanings.get(field.name, ""),
         )
-        for field in fields_of(found)
+        for field in fields_of(result)
     )
-    return Description(family, name, inspect.cleandoc(found.__doc__ or ""), arguments)
+    return Description(family, name, inspect.cleandoc(result.__doc__ or ""), arguments)
 
 
 def plugin_schema(plugin_class: type) -> dict[str, Any]:

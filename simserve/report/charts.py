@@ -1,4 +1,4 @@
-"""Figures as plain dicts for plotly.js; colours are tokens (`$c1`) that the page's script resolves.
+"""Figures as plain dicts for plotly.js; colors are tokens (`$c1`) that the page's script resolves.
 
 No plotly.graph_objects: importing it takes longer than a small run, and it adds nothing to a dict.
 """
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.report.chart_data import Bands, CdfCurve, Floats
 from simserve.report.formats import goal, seconds, share
-from simserve.report.reductions import Bands, Curve, Floats
 
 Figure = dict[str, Any]
 
@@ -53,7 +53,7 @@ def axis(title: str | None = None, **more: Any) -> dict[str, Any]:
     return base | more
 
 
-def cdf(reached: Curve, marks: Mapping[str, float], slo_s: float | None, within_slo: float | None) -> Figure:
+def cdf(reached: CdfCurve, marks: Mapping[str, float], slo_s: float | None, within_slo: float | None) -> Figure:
     """The share of requests that took at most so long, the SLO drawn in, `marks` (p50, p99) on the curve."""
     hover = [f"{share(y)} within {seconds(x)}" for x, y in zip(reached.value, reached.share, strict=True)]
     line = {
@@ -141,7 +141,7 @@ def _band_line(bands: Bands, y: Floats, line: dict[str, Any], name: str) -> dict
 
 
 def latency_axis(low_s: float, high_s: float) -> dict[str, Any]:
-    """A time axis from low to high; logarithmic where it spans much, labelled in ms and s."""
+    """A time axis from low to high; logarithmic where it spans much, labeled in ms and s."""
     if low_s > 0 and high_s / low_s > LOG_FROM_RATIO:
         ticks = _log_ticks(low_s, high_s)
         ends = [float(np.log10(low_s)), float(np.log10(high_s))]
@@ -172,15 +172,15 @@ def _mark_label(name: str, value: float, height: float, x_axis: dict[str, Any]) 
     at = _place(value, x_axis)
     low, high = x_axis["range"]
     if height > 0.9:
-        beside = {
+        extra = {
             "xanchor": "center" if (at - low) / (high - low) < 0.86 else "right",
             "yanchor": "bottom",
             "yshift": 6,
         }
     else:
-        beside = {"xanchor": "left", "yanchor": "top", "xshift": 5, "yshift": -5}
-    said = {"text": f"{name} <b>{seconds(value)}</b>", "font": {"color": "$ink", "size": 13}, "showarrow": False}
-    return {"x": at, "y": float(height)} | beside | said
+        extra = {"xanchor": "left", "yanchor": "top", "xshift": 5, "yshift": -5}
+    sentence = {"text": f"{name} <b>{seconds(value)}</b>", "font": {"color": "$ink", "size": 13}, "showarrow": False}
+    return {"x": at, "y": float(height)} | extra | sentence
 
 
 def _place(value: float, x_axis: dict[str, Any]) -> float:

@@ -21,70 +21,70 @@ BEHIND = {
 """The parts that an SLO is about; one of E2E is about all."""
 
 
-def sentence(found: Mapping[str, Any]) -> str:
+def sentence(result: Mapping[str, Any]) -> str:
     """The answer and why; from what `simserve check --json` prints."""
     parts = (
-        f"{found['scenario']['name']} {headline(found)}",
-        _seeds(found),
-        _fails_first(found),
-        why(found),
-        _what(found),
+        f"{result['scenario']['name']} {headline(result)}",
+        _seeds(result),
+        _fails_first(result),
+        why(result),
+        _what(result),
     )
     return " ".join(part for part in parts if part)
 
 
-def headline(found: Mapping[str, Any]) -> str:
-    """`fails: p99 goodput is 12.1 requests/s against 12.9, 6.2 % less (5.1 to 7.3 %), over the tolerance of 2 %.`"""
-    now, before = found["candidate"]["goodput_per_s"], found["baseline"]["goodput_per_s"]
-    name, tolerance = goodput_name(found), f"the tolerance of {_percent(found['tolerance_frac'])}"
-    verb = "passes" if found["passes"] else "fails"
+def headline(result: Mapping[str, Any]) -> str:
+    """`fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1 to 7.3%), over the tolerance of 2%.`"""
+    now, before = result["candidate"]["goodput_per_s"], result["baseline"]["goodput_per_s"]
+    name, tolerance = goodput_name(result), f"the tolerance of {_percent(result['tolerance_frac'])}"
+    verb = "passes" if result["passes"] else "fails"
     if now is None:
-        every = found["candidate"]["holds_every_load"]
+        every = result["candidate"]["holds_every_load"]
         what = "every rate that was tried meets the SLO" if every else "no rate that was tried meets the SLO"
         return f"{verb}: {what}; {name} of the baseline is {rate(before)} requests/s."
-    loss = found["loss"]
+    loss = result["loss"]
     rates = f"{name} is {rate(now)} requests/s against {rate(before)}"
-    told = {
+    line = {
         "unchanged": "nothing has changed",
         "same": f"{_by(loss)}, no more than chance",
         "better": f"{_by(loss)}",
         "within tolerance": f"{_by(loss)}, within {tolerance}",
         "lost": f"{_by(loss)}, over {tolerance} beyond doubt",
         "unclear": f"{_by(loss)}, which may be chance or over {tolerance}",
-    }[found["state"]]
-    return f"{verb}: {rates}, {told}."
+    }[result["state"]]
+    return f"{verb}: {rates}, {line}."
 
 
-def goodput_name(found: Mapping[str, Any]) -> str:
+def goodput_name(result: Mapping[str, Any]) -> str:
     """`p99 goodput`."""
-    return f"p{found['goal_frac'] * 100:.4g} goodput"
+    return f"p{result['goal_frac'] * 100:.4g} goodput"
 
 
-def why(found: Mapping[str, Any]) -> str:
+def why(result: Mapping[str, Any]) -> str:
     """Which parts of a request's time and memory changed most, those behind the SLO that fails first before others."""
-    moved = [part for part in found["parts"] if _moved_by(part) >= WORTH_NAMING]
-    if not moved or found["state"] == "unchanged":
+    moved = [part for part in result["parts"] if _moved_by(part) >= WORTH_NAMING]
+    if not moved or result["state"] == "unchanged":
         return ""
-    behind = BEHIND.get(str(found["candidate"]["fails_first"]), ())
+    behind = BEHIND.get(str(result["candidate"]["fails_first"]), ())
     moved.sort(key=lambda part: (part["key"] not in (*behind, "unanswered_frac"), -_moved_by(part)))
     named = [f"{part['label']} {_moved(part)}" for part in moved[:MOST_NAMED]]
-    return f"At {rate(found['at']['baseline']['offered_per_s'])} requests/s: {listed(named)}."
+    return f"At {rate(result['at']['baseline']['offered_per_s'])} requests/s: {listed(named)}."
 
 
-def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a figure, below the heads of the columns."""
-    before, now = found["baseline"]["goodput_per_s"], found["candidate"]["goodput_per_s"]
-    at = [found["at"][side] for side in ("baseline", "candidate")]
-    loss = found["loss"]
+    before, now = result["baseline"]["goodput_per_s"], result["candidate"]["goodput_per_s"]
+    at = [result["at"][side] for side in ("baseline", "candidate")]
+    loss = result["loss"]
     rows: list[Sequence[str]] = [("", "baseline", "now", "change")]
     change = NONE if loss is None else _signed(-loss["frac"])
-    rows.append((f"{goodput_name(found)}, requests/s", rate(before), rate(now), change))
+    rows.append((f"{goodput_name(result)}, requests/s", rate(before), rate(now), change))
     head = f"at {rate(at[0]['offered_per_s'])} requests/s"
     rows.append((f"{head}: all SLOs met", *(share(side["attained_frac"]) for side in at), ""))
     for key in at[0]["by_slo"]:
-        limit = f" ≤ {goal(found['slo'][key])}" if key in found["slo"] else ""
+        limit = f" ≤ {goal(result['slo'][key])}" if key in result["slo"] else ""
         rows.append((f"{SHORT[key]}{limit} met", *(share(side["by_slo"].get(key)) for side in at), ""))
-    for part in found["parts"]:
+    for part in result["parts"]:
         if part["baseline"] is not None and part["candidate"] is not None:
             cells = [_amount(part[side], part["unit"]) for side in ("baseline", "candidate")]
             rows.append(
@@ -97,38 +97,38 @@ def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
     return rows
 
 
-def markdown(found: Mapping[str, Any]) -> str:
+def markdown(result: Mapping[str, Any]) -> str:
     """A summary for the page of a CI job."""
-    head, *rows = table_rows(found)
+    head, *rows = table_rows(result)
     lines = [
-        f"### simserve check: {_escaped(found['scenario']['name'])} {'passes' if found['passes'] else 'fails'}",
+        f"### simserve check: {_escaped(result['scenario']['name'])} {'passes' if result['passes'] else 'fails'}",
         "",
-        _escaped(sentence(found)),
+        _escaped(sentence(result)),
         "",
         f"| {' | '.join(head)} |",
         "|---|---:|---:|---:|",
         *(f"| {' | '.join(map(_escaped, row))} |" for row in rows),
     ]
-    if found["changes"]:
+    if result["changes"]:
         lines += ["", "What differs in the scenario:", ""]
         lines += [
             f"- {_code(each['key'])}: {_escaped(_value(each['baseline']))} → {_escaped(_value(each['candidate']))}"
-            for each in found["changes"]
+            for each in result["changes"]
         ]
     return "\n".join(lines) + "\n"
 
 
-def baseline_sentence(found: Mapping[str, Any], place: str) -> str:
+def baseline_sentence(result: Mapping[str, Any], place: str) -> str:
     """What was measured and written, from what the file holds."""
-    per_s = found["goodput_per_s"]
+    per_s = result["goodput_per_s"]
     return (
-        f"{place}: {goodput_name(found)} of {found['scenario']['name']} is {rate(per_s['value'])} requests/s "
-        f"({rate(per_s['low'])} to {rate(per_s['high'])}, {plural(len(found['crowd']['frac']), 'seed')}). Commit it."
+        f"{place}: {goodput_name(result)} of {result['scenario']['name']} is {rate(per_s['value'])} requests/s "
+        f"({rate(per_s['low'])} to {rate(per_s['high'])}, {plural(len(result['crowd']['frac']), 'seed')}). Commit it."
     )
 
 
 def _by(loss: Mapping[str, Any]) -> str:
-    """`6.2 % less (5.1 to 7.3 %)`; a gain as `more`."""
+    """`6.2% less (5.1 to 7.3%)`; a gain as `more`."""
     frac, low, high = (loss[key] for key in ("frac", "low_frac", "high_frac"))
     if frac < 0:
         frac, low, high = -frac, -high, -low
@@ -136,44 +136,44 @@ def _by(loss: Mapping[str, Any]) -> str:
     return f"{_percent(frac)} less ({_percent(low)} to {_percent(high)})"
 
 
-def _seeds(found: Mapping[str, Any]) -> str:
+def _seeds(result: Mapping[str, Any]) -> str:
     """What it was held against, and with how many seeds."""
-    loss, n_seeds = found["loss"], plural(found["n_seeds"], "seed")
+    loss, n_seeds = result["loss"], plural(result["n_seeds"], "seed")
     if loss is None:
         return ""
     seeds = f"the same {n_seeds}" if loss["is_paired"] else f"{n_seeds} on each side, not the same"
-    told = f"Held against {found['baseline']['name']} with {seeds}."
-    if found["state"] != "unclear":
-        return told
+    line = f"Held against {result['baseline']['name']} with {seeds}."
+    if result["state"] != "unclear":
+        return line
     least = _percent(loss["smallest_found_frac"])
-    return f"{told} With so many, a loss is found from {least} on: make the runs longer to know more."
+    return f"{line} With so many, a loss is found from {least} on: make the runs longer to know more."
 
 
-def _fails_first(found: Mapping[str, Any]) -> str:
-    now, before = found["candidate"]["fails_first"], found["baseline"]["fails_first"]
-    if now is None or found["state"] == "unchanged":
+def _fails_first(result: Mapping[str, Any]) -> str:
+    now, before = result["candidate"]["fails_first"], result["baseline"]["fails_first"]
+    if now is None or result["state"] == "unchanged":
         return ""
-    limit = "" if now not in found["slo"] else f" ≤ {goal(found['slo'][now])}"
+    limit = "" if now not in result["slo"] else f" ≤ {goal(result['slo'][now])}"
     then = "as before" if now == before or before is None else f"where {SHORT[before]} did"
     return f"{SHORT[now]}{limit} fails first, {then}."
 
 
-def _what(found: Mapping[str, Any]) -> str:
+def _what(result: Mapping[str, Any]) -> str:
     """What was changed, as far as the scenario tells."""
-    versions = [found[side]["simserve"] for side in ("baseline", "candidate")]
+    versions = [result[side]["simserve"] for side in ("baseline", "candidate")]
     then = "" if versions[0] == versions[1] else f"; simserve was {versions[0]} then and is {versions[1]} now"
-    n_changes = len(found["changes"])
+    n_changes = len(result["changes"])
     if n_changes == 1:
-        only = found["changes"][0]
+        only = result["changes"][0]
         return (
             f"The scenario differs in {only['key']}: {_value(only['baseline'])}, now {_value(only['candidate'])}{then}."
         )
     if n_changes:
-        keys = [each["key"] for each in found["changes"][:MOST_NAMED]]
+        keys = [each["key"] for each in result["changes"][:MOST_NAMED]]
         return f"The scenario differs in {plural(n_changes, 'key')}, such as {listed(keys)}{then}."
-    if found["state"] == "unchanged":
+    if result["state"] == "unchanged":
         return f"Nor has the scenario{then}."
-    if not (found["loss"] and found["loss"]["is_paired"]):
+    if not (result["loss"] and result["loss"]["is_paired"]):
         return f"The scenario is the same but for its seed{then}."
     return f"The scenario is the same, so simserve itself has changed{then}."
 
@@ -196,14 +196,14 @@ def _amount(value: Any, unit: str) -> str:
 
 
 def _percent(frac: float) -> str:
-    return f"{frac * 100:.2g} %" if abs(frac) < 0.1 else f"{frac * 100:.0f} %"
+    return f"{frac * 100:.2g}%" if abs(frac) < 0.1 else f"{frac * 100:.0f}%"
 
 
 def _signed(frac: Any) -> str:
     value = number(frac)
     if value is None:
         return NONE
-    return "0 %" if value == 0 else f"{value * 100:+.2g} %" if abs(value) < 0.1 else f"{value * 100:+,.0f} %"
+    return "0%" if value == 0 else f"{value * 100:+.2g}%" if abs(value) < 0.1 else f"{value * 100:+,.0f}%"
 
 
 def _value(value: Any) -> str:

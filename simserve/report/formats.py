@@ -52,15 +52,15 @@ def span(low: Any, high: Any) -> str:
 
 
 def share(value: Any) -> str:
-    """A share 0..1 as a percentage; what is not all never reads as 100 %, what is not none never as 0 %."""
+    """A share 0..1 as a percentage; what is not all never reads as 100%, what is not none never as 0%."""
     frac = number(value)
-    return NONE if frac is None else f"{_percent(frac)} %"
+    return NONE if frac is None else f"{_percent(frac)}%"
 
 
 def interval(low: Any, high: Any) -> str:
-    """Two shares as a range: `95.1–97.2 %`."""
+    """Two shares as a range: `95.1–97.2%`."""
     ends = [number(low), number(high)]
-    return NONE if None in ends else "–".join(_percent(end) for end in ends if end is not None) + " %"
+    return NONE if None in ends else "–".join(_percent(end) for end in ends if end is not None) + "%"
 
 
 def rate(value: Any) -> str:

@@ -10,19 +10,19 @@ from simserve.report.check import goodput_name, sentence, table_rows
 DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 
 
-def junit_xml(found: Mapping[str, Any]) -> str:
+def junit_xml(result: Mapping[str, Any]) -> str:
     """One test, failed if the check is; from what `simserve check --json` prints."""
-    failures = str(int(not found["passes"]))
+    failures = str(int(not result["passes"]))
     counts = {"tests": "1", "failures": failures, "errors": "0", "skipped": "0"}
     suites = ElementTree.Element("testsuites", {"name": "simserve check", **counts})
     suite = ElementTree.SubElement(suites, "testsuite", {"name": "simserve check", **counts})
-    name = f"{goodput_name(found)} of {found['scenario']['name']}"
+    name = f"{goodput_name(result)} of {result['scenario']['name']}"
     test = ElementTree.SubElement(suite, "testcase", {"classname": "simserve.check", "name": _allowed(name)})
-    told, table = _allowed(sentence(found)), _allowed("\n".join(map(_line, table_rows(found))))
-    if found["passes"]:
-        ElementTree.SubElement(test, "system-out").text = f"{told}\n\n{table}\n"
+    line, table = _allowed(sentence(result)), _allowed("\n".join(map(_line, table_rows(result))))
+    if result["passes"]:
+        ElementTree.SubElement(test, "system-out").text = f"{line}\n\n{table}\n"
     else:
-        failure = ElementTree.SubElement(test, "failure", {"message": told, "type": str(found["state"])})
+        failure = ElementTree.SubElement(test, "failure", {"message": line, "type": str(result["state"])})
         failure.text = f"{table}\n"
     ElementTree.indent(suites)
     return f"{DECLARATION}\n{ElementTree.tostring(suites, encoding='unicode')}\n"

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from simserve.report.answers import Answers
 from simserve.report.formats import count, number, rate, seconds, share
+from simserve.report.summary_reader import SummaryReader
 
 Facts = list[tuple[str, str]]
 """Names and what they came to."""
@@ -13,21 +13,21 @@ ALWAYS = {ROUTING, PREFIX_CACHING}
 """What most runs have; the page tells of it."""
 
 
-def mechanisms(answers: Answers) -> dict[str, Facts]:
+def mechanisms(reader: SummaryReader) -> dict[str, Facts]:
     """By the name of each mechanism that had something to do, what it did."""
-    found = {title: tell(answers) for key, (title, tell) in MECHANISMS.items() if answers.summary.get(key)}
-    return {title: facts for title, facts in found.items() if facts}
+    result = {title: tell(reader) for key, (title, tell) in MECHANISMS.items() if reader.summary.get(key)}
+    return {title: facts for title, facts in result.items() if facts}
 
 
-def asked_for(answers: Answers) -> list[tuple[str, str, str]]:
+def asked_for(reader: SummaryReader) -> list[tuple[str, str, str]]:
     """Rows of those that a scenario has only if it asks for them: the mechanism, a name, and what it came to."""
-    found = {title: facts for title, facts in mechanisms(answers).items() if title not in ALWAYS}
-    return [(title if i == 0 else "", *fact) for title, facts in found.items() for i, fact in enumerate(facts)]
+    result = {title: facts for title, facts in mechanisms(reader).items() if title not in ALWAYS}
+    return [(title if i == 0 else "", *fact) for title, facts in result.items() for i, fact in enumerate(facts)]
 
 
-def _sessions(answers: Answers) -> Facts:
+def _sessions(reader: SummaryReader) -> Facts:
     """Conversations and tasks whose requests wait for the answers of others."""
-    at = answers.number
+    at = reader.number
     ends = " / ".join(count(at("sessions", end)) for end in ("finished", "refused", "cut"))
     return [
         ("Finished / refused / cut off", ends),
@@ -38,10 +38,10 @@ def _sessions(answers: Answers) -> Facts:
     ]
 
 
-def _retries(answers: Answers) -> Facts:
+def _retries(reader: SummaryReader) -> Facts:
     """What clients did that gave up, or asked again."""
-    at = answers.number
-    asked_again = answers.has_retries
+    at = reader.number
+    asked_again = reader.has_retries
     again = [
         ("Attempts per request", rate(at("retries", "attempts_per_request"))),
         ("Answered in the end", share(at("retries", "succeeded_frac"))),
@@ -52,12 +52,12 @@ def _retries(answers: Answers) -> Facts:
     return [*(again if asked_again else []), *([("Tokens computed for nobody", share(wasted))] if wasted else [])]
 
 
-def _routing(answers: Answers) -> Facts:
+def _routing(reader: SummaryReader) -> Facts:
     """How far apart the router let its replicas come."""
-    at = answers.number
+    at = reader.number
     kept_frac = at("routing", "session_kept_frac")
     kept = [] if kept_frac is None else [("Next of a session on the same replica", share(kept_frac))]
-    mean = answers.mean_outstanding
+    mean = reader.mean_outstanding
     around = [] if mean is None else [("Requests at a replica, mean", rate(mean))]
     return [
         ("Requests sent to the busiest", share(at("routing", "busiest_frac"))),
@@ -67,20 +67,20 @@ def _routing(answers: Answers) -> Facts:
     ]
 
 
-def _prefix_cache(answers: Answers) -> Facts:
+def _prefix_cache(reader: SummaryReader) -> Facts:
     """What prefix caches had."""
-    hit_frac = answers.number("prefix_cache", "hit_frac")
+    hit_frac = reader.number("prefix_cache", "hit_frac")
     if not hit_frac:
         return []
     return [
         ("Prompt tokens found", share(hit_frac)),
-        ("Requests that found any", share(answers.number("prefix_cache", "requests_frac"))),
+        ("Requests that found any", share(reader.number("prefix_cache", "requests_frac"))),
     ]
 
 
-def _host_tier(answers: Answers) -> Facts:
+def _host_tier(reader: SummaryReader) -> Facts:
     """What went to host memory and disk, and came from there."""
-    at = answers.number
+    at = reader.number
     out, back, read = (
         f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
     )
@@ -89,20 +89,20 @@ def _host_tier(answers: Answers) -> Facts:
         ("Requests swapped out", count(at("host_tier", "n_swaps"))),
         ("Copied by swaps, out / in", f"{out} / {back}"),
     ]
-    found = [
+    result = [
         ("Prefixes read from host and disk", read),
         ("Tokens found on GPU / host / disk", " / ".join(map(count, hits))),
     ]
     return [
         *(swaps if at("host_tier", "n_swaps") else []),
-        *(found if any(hits) else []),
+        *(result if any(hits) else []),
         ("Steps waited for copies", seconds(at("host_tier", "wait_s"))),
     ]
 
 
-def _speculation(answers: Answers) -> Facts:
+def _speculation(reader: SummaryReader) -> Facts:
     """What proposing tokens gave and took."""
-    at = answers.number
+    at = reader.number
     return [
         ("Tokens per request and step", rate(at("speculation", "tokens_per_step"))),
         ("Proposed tokens accepted", share(at("speculation", "accepted_frac"))),
@@ -110,26 +110,30 @@ def _speculation(answers: Answers) -> Facts:
     ]
 
 
-def _transfer(answers: Answers) -> Facts:
+def _transfer(reader: SummaryReader) -> Facts:
     """From prefill to decode replicas: each side, and the link between them."""
-    at = answers.number
-    apart_frac = at("transfer", "apart_frac")
-    apart = [("Prefilled apart", share(apart_frac))] if apart_frac is not None and apart_frac < 1 else []
+    at = reader.number
+    disaggregated_frac = at("transfer", "apart_frac")
+    disaggregated = (
+        [("Prefilled apart", share(disaggregated_frac))]
+        if disaggregated_frac is not None and disaggregated_frac < 1
+        else []
+    )
     kept_frac = at("transfer", "kept_frac")
     kept = [("Kept by prefill replicas", share(kept_frac))] if kept_frac else []
     sides = ("prefill", "link", "decode")
     return [
-        *apart,
+        *disaggregated,
         *kept,
-        ("Held up most by", answers.binds or "nothing"),
+        ("Held up most by", reader.binds or "nothing"),
         ("Handed over, p99", seconds(at("transfer", "p99"))),
-        *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in answers.pools),
+        *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in reader.pools),
         ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
         *((f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name))) for name in sides),
     ]
 
 
-MECHANISMS: dict[str, tuple[str, Callable[[Answers], Facts]]] = {
+MECHANISMS: dict[str, tuple[str, Callable[[SummaryReader], Facts]]] = {
     "sessions": ("Sessions", _sessions),
     "retries": ("Timeouts and retries", _retries),
     "routing": (ROUTING, _routing),

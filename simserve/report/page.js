@@ -1,11 +1,11 @@
-// Draws the page's charts and keeps their colours those of the page: light, dark, and on paper.
+// Draws the page's charts and keeps their colors those of the page: light, dark, and on paper.
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const config = { displayModeBar: false, scrollZoom: false, doubleClick: "reset" };
 
-  // "$c1" in a figure is the page's colour --c1; "$c1/0.2" is the same colour, 20 % opaque.
+  // "$c1" in a figure is the page's color --c1; "$c1/0.2" is the same color, 20 % opaque.
   const TOKEN = /^\$[a-z]\w*(\/[\d.]+)?$/;
-  const colour = (token, style) => {
+  const color = (token, style) => {
     const [name, opacity] = token.slice(1).split("/");
     const hex = style.getPropertyValue("--" + name).trim();
     if (!opacity) return hex;
@@ -13,7 +13,7 @@
     return `rgba(${channels.join(",")},${opacity})`;
   };
   const resolve = (value, style) => {
-    if (typeof value === "string") return TOKEN.test(value) ? colour(value, style) : value;
+    if (typeof value === "string") return TOKEN.test(value) ? color(value, style) : value;
     if (Array.isArray(value)) return typeof value[0] === "number" ? value : value.map((item) => resolve(item, style));
     if (value === null || typeof value !== "object") return value;
     return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, resolve(item, style)]));

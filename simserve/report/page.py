@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from simserve.report import cards, groups, sections, slowest
-from simserve.report.answers import Answers
+from simserve.report.chart_data import CdfCurve, Floats, curve, even_rows, quantile_bands
 from simserve.report.charts import Figure, by_prompt, cdf
 from simserve.report.document import document
-from simserve.report.evidence import Evidence, gather
-from simserve.report.reductions import Curve, Floats, curve, even_rows, quantile_bands
+from simserve.report.headline import HEADLINES
+from simserve.report.page_data import PageData, gather
 from simserve.report.replicas import replica_rows
+from simserve.report.summary_reader import SummaryReader
 from simserve.report.timeline import timeline, timeline_figure
-from simserve.report.verdict import HEADLINES
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
@@ -20,71 +20,71 @@ if TYPE_CHECKING:
 
 def render(results: "Results") -> str:
     """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
-    answers, evidence = Answers(results.summary), gather(results)
-    first = Answers({**results.summary, "replications": None})  # of whose requests the charts are
+    reader, page_data = SummaryReader(results.summary), gather(results)
+    first = SummaryReader({**results.summary, "replications": None})  # of whose requests the charts are
     figures = {
         name: drawn
         for name, drawn in (
-            ("ttft", _cdf(first, evidence.ttft_s, evidence, "ttft_s")),
-            ("tpot", _cdf(first, evidence.tpot_s, evidence, "tpot_s")),
-            ("prompt", _by_prompt(first, evidence)),
-            ("time", _timeline(first, evidence)),
+            ("ttft", _cdf(first, page_data.ttft_s, page_data, "ttft_s")),
+            ("tpot", _cdf(first, page_data.tpot_s, page_data, "tpot_s")),
+            ("prompt", _by_prompt(first, page_data)),
+            ("time", _timeline(first, page_data)),
         )
         if drawn is not None
     }
     body = (
-        sections.header(answers),
-        sections.trust(answers),
-        cards.latency(answers, evidence, figures),
-        slowest.slowest(answers),
-        cards.timeline(answers, evidence, figures),
-        sections.percentiles(answers),
-        groups.classes(answers),
-        groups.tenants(answers),
-        sections.told(answers),
-        sections.use(answers),
-        sections.replicas(replica_rows(evidence)),
+        sections.header(reader),
+        sections.warning_section(reader),
+        cards.latency(reader, page_data, figures),
+        slowest.slowest(reader),
+        cards.timeline(reader, page_data, figures),
+        sections.percentiles(reader),
+        groups.classes(reader),
+        groups.tenants(reader),
+        sections.mechanism_list(reader),
+        sections.use(reader),
+        sections.replicas(replica_rows(page_data)),
         sections.scenario(results.scenario_yaml),
-        sections.footer(answers),
+        sections.footer(reader),
     )
-    return document(f"{answers.name}: {HEADLINES[answers.state].lower()} · simserve", "".join(body), figures)
+    return document(f"{reader.name}: {HEADLINES[reader.state].lower()} · simserve", "".join(body), figures)
 
 
-def _cdf(answers: Answers, values: Floats, evidence: Evidence, key: str) -> Figure | None:
+def _cdf(reader: SummaryReader, values: Floats, page_data: PageData, key: str) -> Figure | None:
     """The share of the window's requests within each TTFT or TPOT; None where nobody had one above 0."""
-    inside = evidence.is_in_window
-    goal_s = answers.slo.get(key)
-    n_at_once = int(np.count_nonzero(evidence.has_one_token & inside)) if key == "tpot_s" else 0
+    inside = page_data.is_in_window
+    goal_s = reader.slo.get(key)
+    n_at_once = int(np.count_nonzero(page_data.has_one_token & inside)) if key == "tpot_s" else 0
     reached = curve(values[inside], int(np.count_nonzero(inside)), through=goal_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
         return None
-    marks = {level: value for level in ("p50", "p99") if (value := answers.percentile(key, level)) is not None}
+    marks = {level: value for level in ("p50", "p99") if (value := reader.percentile(key, level)) is not None}
     return cdf(
         reached, marks, goal_s, None if goal_s is None else _share_within(reached, goal_s, n_at_once / inside.sum())
     )
 
 
-def _share_within(reached: Curve, goal_s: float, least: float) -> float:
+def _share_within(reached: CdfCurve, goal_s: float, least: float) -> float:
     """The curve at the goal, where it has a point or is flat."""
     place = int(np.searchsorted(reached.value, goal_s, side="right"))
     return float(reached.share[place - 1]) if place else least
 
 
-def _by_prompt(answers: Answers, evidence: Evidence) -> Figure | None:
+def _by_prompt(reader: SummaryReader, page_data: PageData) -> Figure | None:
     """TTFT against prompt length; None where nobody had a first token or all prompts are alike."""
-    rows = np.flatnonzero(evidence.is_in_window & ~np.isnan(evidence.ttft_s))
-    prompt_tokens, ttft_s = evidence.prompt_tokens[rows], evidence.ttft_s[rows]
+    rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
+    prompt_tokens, ttft_s = page_data.prompt_tokens[rows], page_data.ttft_s[rows]
     if len(rows) == 0 or prompt_tokens.min() == prompt_tokens.max():
         return None
     shown = even_rows(len(rows))
     bands = quantile_bands(prompt_tokens, ttft_s)
-    return by_prompt(prompt_tokens[shown], ttft_s[shown], bands, answers.slo.get("ttft_s"))
+    return by_prompt(prompt_tokens[shown], ttft_s[shown], bands, reader.slo.get("ttft_s"))
 
 
-def _timeline(answers: Answers, evidence: Evidence) -> Figure | None:
+def _timeline(reader: SummaryReader, page_data: PageData) -> Figure | None:
     """What happened when; None where nothing arrived."""
-    if len(evidence.arrival_s) == 0:
+    if len(page_data.arrival_s) == 0:
         return None
-    start_s, end_s = answers.number("window", "start_s"), answers.number("window", "end_s")
-    window_s = (start_s or 0.0, evidence.end_s if end_s is None else end_s)
-    return timeline_figure(timeline(evidence, window_s))
+    start_s, end_s = reader.number("window", "start_s"), reader.number("window", "end_s")
+    window_s = (start_s or 0.0, page_data.end_s if end_s is None else end_s)
+    return timeline_figure(timeline(page_data, window_s))

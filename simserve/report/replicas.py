@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.report.evidence import Evidence
+from simserve.report.chart_data import Floats
 from simserve.report.formats import count, rate, seconds, share
-from simserve.report.reductions import Floats
+from simserve.report.page_data import PageData
 
 COLUMNS = (
     "Requests",
@@ -54,36 +54,36 @@ class ReplicaRow:
         )
 
 
-def replica_rows(evidence: Evidence) -> list[ReplicaRow]:
+def replica_rows(page_data: PageData) -> list[ReplicaRow]:
     """One row for each replica that ran, in their order."""
-    computed = np.where(evidence.prefill_replica >= 0, evidence.prefill_replica, evidence.replica)
-    n_replicas = len(evidence.replica_pool)
-    both = zip(_by(evidence, computed, n_replicas), _by(evidence, evidence.replica, n_replicas), strict=True)
-    return [_row(evidence, replica, *rows) for replica, rows in enumerate(both)]
+    computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
+    n_replicas = len(page_data.replica_pool)
+    both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
+    return [_row(page_data, replica, *rows) for replica, rows in enumerate(both)]
 
 
-def _by(evidence: Evidence, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:
+def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:
     """The window's requests of each replica, by a column that names one."""
-    rows = np.flatnonzero(evidence.is_in_window & (replica >= 0))
+    rows = np.flatnonzero(page_data.is_in_window & (replica >= 0))
     order = np.argsort(replica[rows].astype(np.uint16), kind="stable")  # fast: 16 bits make it a radix sort
     rows = rows[order]
     return np.split(rows, np.searchsorted(replica[rows], np.arange(1, n_replicas)))
 
 
-def _row(evidence: Evidence, replica: int, computed: NDArray[np.int64], answered: NDArray[np.int64]) -> ReplicaRow:
+def _row(page_data: PageData, replica: int, computed: NDArray[np.int64], answered: NDArray[np.int64]) -> ReplicaRow:
     """From the requests whose prompts it computed and those that it answered: the same ones, unless it hands over."""
     return ReplicaRow(
         replica=replica,
-        pool=evidence.replica_pool[replica],
+        pool=page_data.replica_pool[replica],
         n_requests=max(len(computed), len(answered)),
-        ttft_p99_s=_p99(evidence.ttft_s[computed]),
-        tpot_p99_s=_p99(evidence.tpot_s[answered]),
-        output_tokens_per_s=_mean(evidence.series["output_tokens_per_s"][replica]),
-        busy_frac=_mean(evidence.series["busy_frac"][replica]),
-        mean_batch=_mean(evidence.series["running"][replica]),
-        peak_queue=_highest(evidence.series["queue_len"][replica]),
-        kv_peak_frac=evidence.kv_peak_frac[replica],
-        n_preemptions=int(evidence.n_preemptions[answered].sum()),
+        ttft_p99_s=_p99(page_data.ttft_s[computed]),
+        tpot_p99_s=_p99(page_data.tpot_s[answered]),
+        output_tokens_per_s=_mean(page_data.series["output_tokens_per_s"][replica]),
+        busy_frac=_mean(page_data.series["busy_frac"][replica]),
+        mean_batch=_mean(page_data.series["running"][replica]),
+        peak_queue=_highest(page_data.series["queue_len"][replica]),
+        kv_peak_frac=page_data.kv_peak_frac[replica],
+        n_preemptions=int(page_data.n_preemptions[answered].sum()),
     )
 
 

@@ -6,7 +6,6 @@ from html import escape
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.answers import Answers
 from simserve.report.formats import (
     LATENCIES,
     NONE,
@@ -19,23 +18,24 @@ from simserve.report.formats import (
     seconds,
     share,
 )
-from simserve.report.mechanisms import mechanisms
-from simserve.report.replicas import COLUMNS, ReplicaRow
-from simserve.report.trust import cautions
-from simserve.report.verdict import (
+from simserve.report.headline import (
+    CONFIDENCE_ROW,
     HEADLINES,
     LEVELS,
-    SURENESS,
     between,
+    confidence_cells,
     detail,
     how_sure,
     latency_cells,
     over_runs,
     prediction,
-    sureness_cells,
 )
+from simserve.report.mechanisms import mechanisms
+from simserve.report.replicas import COLUMNS, ReplicaRow
+from simserve.report.run_warnings import cautions
+from simserve.report.summary_reader import SummaryReader
 
-MARKS = {
+GLYPHS = {
     "met": "✓",
     "missed": "✕",
     "edge": "≈",
@@ -46,7 +46,7 @@ MARKS = {
     "unmeasured": "∅",
     "none": "○",
 }
-"""A shape beside each verdict, so that colour alone never tells it."""
+"""A shape beside each verdict, so that color alone never tells it."""
 
 MANY_REPLICAS = 12
 """A longer table scrolls in its own frame on a screen."""
@@ -62,31 +62,31 @@ def prose(value: object) -> str:
     return re.sub(r"(?<=\d) (?=(?:ms|s|h|min)\b|%)|(?<=≤) ", "\u00a0", text(value)).replace("–", "\u2060–\u2060")
 
 
-def header(answers: Answers) -> str:
+def header(reader: SummaryReader) -> str:
     """The verdict as a headline, its reason, what was run, and the six numbers that matter most."""
-    said = detail(answers)
+    sentence = detail(reader)
     return (
-        f'<header class="{answers.state}"><p class="eyebrow">simserve · {text(answers.name)}</p>'
-        f'<h1><span class="mark" aria-hidden="true">{MARKS[answers.state]}</span>{text(HEADLINES[answers.state])}</h1>'
-        f'<p class="lead">{prose(said[0].upper() + said[1:])}</p>'
-        f"{_predicted(answers)}{_setup(answers)}{_tiles(answers)}</header>"
+        f'<header class="{reader.state}"><p class="eyebrow">simserve · {text(reader.name)}</p>'
+        f'<h1><span class="mark" aria-hidden="true">{GLYPHS[reader.state]}</span>{text(HEADLINES[reader.state])}</h1>'
+        f'<p class="lead">{prose(sentence[0].upper() + sentence[1:])}</p>'
+        f"{_predicted(reader)}{_setup(reader)}{_tiles(reader)}</header>"
     )
 
 
-def _predicted(answers: Answers) -> str:
-    said = prediction(answers.summary)
-    return "" if said is None else f'<p class="setup">{prose(said)}</p>'
+def _predicted(reader: SummaryReader) -> str:
+    sentence = prediction(reader.summary)
+    return "" if sentence is None else f'<p class="setup">{prose(sentence)}</p>'
 
 
-def _setup(answers: Answers) -> str:
-    pools = listed([pool_words(pool) for pool in answers.pools])
-    window_s = answers.number("window", "duration_s")
-    measured = f"{answers.asked} in {seconds(window_s)}" if window_s else "No window"
-    warmup_s = answers.number("window", "start_s")
+def _setup(reader: SummaryReader) -> str:
+    pools = listed([pool_words(pool) for pool in reader.pools])
+    window_s = reader.number("window", "duration_s")
+    measured = f"{reader.requested} in {seconds(window_s)}" if window_s else "No window"
+    warmup_s = reader.number("window", "start_s")
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
     runs = ""
-    if answers.replications:
-        runs = f" Figures are means over {over_runs(answers)}; charts, replicas, classes and tenants are of the first."
+    if reader.replications:
+        runs = f" Figures are means over {over_runs(reader)}; charts, replicas, classes and tenants are of the first."
     return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.{prose(runs)}</p>'
 
 
@@ -101,9 +101,9 @@ def pool_words(pool: Mapping[str, Any]) -> str:
     return f"{role}{replicas} of {pool['model']} on {gpus} ({pool['engine']}, {str(pool['scheduler']).lower()})"
 
 
-def _tiles(answers: Answers) -> str:
-    tiles = [_attainment_tile(answers), _goodput_tile(answers)]
-    tiles += [_latency_tile(answers, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s")]
+def _tiles(reader: SummaryReader) -> str:
+    tiles = [_attainment_tile(reader), _goodput_tile(reader)]
+    tiles += [_latency_tile(reader, key) for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s")]
     return tiles_of(tiles)
 
 
@@ -118,75 +118,75 @@ def tile(label: str, value: str, lines: Iterable[str]) -> str:
     return f'<div class="tile"><dt>{text(label)}</dt><dd class="value">{prose(value)}</dd>{below}</div>'
 
 
-def _attainment_tile(answers: Answers) -> str:
-    of = prose(f"of {answers.asked}")
-    if not answers.has_slo:
-        n_arrived = answers.n("arrived")
-        return tile("Finished", share(answers.n("finished") / n_arrived if n_arrived else None), [of])
-    ends = answers.attainment_interval
-    sure = f"95 % CI {interval(*ends)}" if ends else "no interval: too few"
-    return tile("SLO attainment", share(answers.attainment), [prose(sure), of])
+def _attainment_tile(reader: SummaryReader) -> str:
+    of = prose(f"of {reader.requested}")
+    if not reader.has_slo:
+        n_arrived = reader.n("arrived")
+        return tile("Finished", share(reader.n("finished") / n_arrived if n_arrived else None), [of])
+    ends = reader.attainment_interval
+    sure = f"95% CI {interval(*ends)}" if ends else "no interval: too few"
+    return tile("SLO attainment", share(reader.attainment), [prose(sure), of])
 
 
-def _goodput_tile(answers: Answers) -> str:
-    offered = prose(f"of {rate(answers.number('offered_per_s'))}/s offered")
-    if not answers.has_slo:
-        return tile("Throughput", f"{rate(answers.number('requests_per_s'))}/s", [offered])
-    per_gpu = answers.number("goodput", "per_gpu_s")
+def _goodput_tile(reader: SummaryReader) -> str:
+    offered = prose(f"of {rate(reader.number('offered_per_s'))}/s offered")
+    if not reader.has_slo:
+        return tile("Throughput", f"{rate(reader.number('requests_per_s'))}/s", [offered])
+    per_gpu = reader.number("goodput", "per_gpu_s")
     more = "" if per_gpu is None else prose(f"{rate(per_gpu)}/s per GPU")
-    return tile("Goodput", f"{rate(answers.number('goodput', 'per_s'))}/s", [offered, more])
+    return tile("Goodput", f"{rate(reader.number('goodput', 'per_s'))}/s", [offered, more])
 
 
-def _latency_tile(answers: Answers, key: str) -> str:
+def _latency_tile(reader: SummaryReader, key: str) -> str:
     """The p99, the median, and how many requests were within the goal (of ITL: with their largest gap)."""
-    lines = [prose(f"p50 {seconds(answers.percentile(key, 'p50'))}")]
-    ends = answers.predicted(key, "p99")
+    lines = [prose(f"p50 {seconds(reader.percentile(key, 'p50'))}")]
+    ends = reader.predicted(key, "p99")
     if ends is not None:
         lines.insert(0, prose(f"{between(ends)}"))
-    within = answers.number("slo_attainment", "by_slo", key)
-    if within is not None and key in answers.slo and not answers.classes and not answers.replications:
+    within = reader.number("slo_attainment", "by_slo", key)
+    if within is not None and key in reader.slo and not reader.classes and not reader.replications:
         mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
-        lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(answers.slo[key])}")}</span>')
-    return tile(f"{SHORT[key]} p99", seconds(answers.percentile(key, "p99")), lines)
+        lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
+    return tile(f"{SHORT[key]} p99", seconds(reader.percentile(key, "p99")), lines)
 
 
-def trust(answers: Answers) -> str:
+def warning_section(reader: SummaryReader) -> str:
     """What stands between these numbers and a decision."""
-    return trust_list(cautions(answers), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
+    return warning_list(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
 
 
-def trust_list(said: Sequence[str], otherwise: str) -> str:
+def warning_list(sentence: Sequence[str], otherwise: str) -> str:
     """Cautions, a sentence each; or what is fine where there is none."""
-    items = "".join(f"<li>{prose(caution)}</li>" for caution in said)
+    items = "".join(f"<li>{prose(caution)}</li>" for caution in sentence)
     fine = f'<li class="fine">{prose(otherwise)}</li>'
     return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items or fine}</ul></section>'
 
 
-def percentiles(answers: Answers) -> str:
+def percentiles(reader: SummaryReader) -> str:
     """One table of every latency, p50 to p99.9."""
-    head = ["", *LEVELS, *(["SLO"] if answers.slo else [])]
+    head = ["", *LEVELS, *(["SLO"] if reader.slo else [])]
     rows = []
     for key, meaning in LATENCIES.items():
-        rows.append((f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(answers, key)))
-        rows += [(f"<small>{prose(SURENESS)}</small>", cells) for cells in sureness_cells(answers, key)]
-    of_all = ", of all classes together" if len(answers.classes) > 1 else ""
+        rows.append((f"{text(SHORT[key])}<small>{text(meaning)}</small>", latency_cells(reader, key)))
+        rows += [(f"<small>{prose(CONFIDENCE_ROW)}</small>", cells) for cells in confidence_cells(reader, key)]
+    of_all = ", of all classes together" if len(reader.classes) > 1 else ""
     note = "TPOT leaves out the first token; ITL pools every gap of every request."
     who = f"Requests that arrived in the window{of_all}."
-    return section("percentiles", "Percentiles", f"{who} {note} {how_sure(answers)}", table(head, rows))
+    return section("percentiles", "Percentiles", f"{who} {note} {how_sure(reader)}", table(head, rows))
 
 
-def use(answers: Answers) -> str:
+def use(reader: SummaryReader) -> str:
     """Throughput and use, as pairs."""
-    return section("use", "Throughput and use", "", _facts(answers.facts()))
+    return section("use", "Throughput and use", "", _facts(reader.facts()))
 
 
-def told(answers: Answers) -> str:
+def mechanism_list(reader: SummaryReader) -> str:
     """What each mechanism that the run had did, under its name; nothing where it had none."""
-    found = mechanisms(answers)
+    result = mechanisms(reader)
     body = "".join(
-        f'<div class="mechanism"><h3>{text(title)}</h3>{_facts(facts)}</div>' for title, facts in found.items()
+        f'<div class="mechanism"><h3>{text(title)}</h3>{_facts(facts)}</div>' for title, facts in result.items()
     )
-    return section("mechanisms", "Mechanisms", "", body) if found else ""
+    return section("mechanisms", "Mechanisms", "", body) if result else ""
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> str:
@@ -213,20 +213,20 @@ def scenario(scenario_yaml: str) -> str:
     return section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", body)
 
 
-def footer(answers: Answers) -> str:
+def footer(reader: SummaryReader) -> str:
     """Where the page comes from."""
     made = {"simserve": "version", "scenario": "digest", "seed": "seed"}
-    said = [f"{name} {answers.summary[key]}" for name, key in made.items() if answers.summary.get(key) is not None]
-    wall_s, simulated_s = answers.number("wall_s"), answers.number("simulated_s")
+    sentence = [f"{name} {reader.summary[key]}" for name, key in made.items() if reader.summary.get(key) is not None]
+    wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
     if wall_s is not None and simulated_s is not None:
-        said.append(f"{seconds(simulated_s)} simulated in {seconds(wall_s)}")
-    return f"<footer>{prose(' · '.join(said))}</footer>"
+        sentence.append(f"{seconds(simulated_s)} simulated in {seconds(wall_s)}")
+    return f"<footer>{prose(' · '.join(sentence))}</footer>"
 
 
 def section(name: str, title: str, note: str, body: str) -> str:
     """A part of the page; `body` is HTML already."""
-    said = f'<p class="note">{prose(note)}</p>' if note else ""
-    return f'<section id="{name}"><h2>{text(title)}</h2>{said}{body}</section>'
+    sentence = f'<p class="note">{prose(note)}</p>' if note else ""
+    return f'<section id="{name}"><h2>{text(title)}</h2>{sentence}{body}</section>'
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.report.charts import Figure
 from simserve.report.document import document
-from simserve.report.sections import MARKS, prose, text, tiles_of
+from simserve.report.sections import GLYPHS, prose, text, tiles_of
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ def study_page(headline: Headline, parts: Iterable[str], figures: Mapping[str, F
 
     `parts` are HTML, from `sections.section`; `made` says what the answer comes from: version, digest, seeds.
     """
-    said = " · ".join(f"{name} {value}" for name, value in made.items() if value is not None)
-    body = f"{_header(headline)}{''.join(parts)}<footer>{prose(said)}</footer>"
+    sentence = " · ".join(f"{name} {value}" for name, value in made.items() if value is not None)
+    body = f"{_header(headline)}{''.join(parts)}<footer>{prose(sentence)}</footer>"
     return document(f"{headline.name}: {headline.title} · simserve", body, figures)
 
 
 def _header(headline: Headline) -> str:
     setup = f'<p class="setup">{prose(headline.setup)}</p>' if headline.setup else ""
-    mark = f'<span class="mark" aria-hidden="true">{MARKS[headline.state]}</span>'
+    mark = f'<span class="mark" aria-hidden="true">{GLYPHS[headline.state]}</span>'
     return (
         f'<header class="{headline.state}"><p class="eyebrow">simserve {text(headline.command)} · '
         f"{text(headline.name)}</p><h1>{mark}{prose(headline.title)}</h1>"

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from simserve.report.chart_data import MAX_BINS, Floats, bin_width, coarser, per_bin
 from simserve.report.charts import Figure, axis, figure, numbers
-from simserve.report.evidence import Evidence
-from simserve.report.reductions import MAX_BINS, Floats, bin_width, coarser, per_bin
+from simserve.report.page_data import PageData
 
-POOL_COLOURS = ("$c1", "$c3", "$c4", "$c2")
+POOL_COLORS = ("$c1", "$c3", "$c4", "$c2")
 
 PANELS = {
     "queue_len": "Requests waiting, per replica",
@@ -42,7 +42,7 @@ MARGIN = {"l": 56, "r": 14, "t": 30, "b": 48}
 
 
 @dataclass(frozen=True)
-class Track:
+class TimelineTrack:
     """One quantity of one pool, `(n_bins,)`: the mean over its replicas and the highest of them."""
 
     pool: str
@@ -59,36 +59,36 @@ class Timeline:
     missed_per_s: Floats | None
     """Arrivals by whether they went on to meet the SLO; None and all in met_per_s without one."""
     width_s: float
-    tracks: Mapping[str, tuple[Track, ...]]
+    tracks: Mapping[str, tuple[TimelineTrack, ...]]
     """By key of PANELS; a quantity that was not recorded is not in it."""
     window_s: tuple[float, float]
     end_s: float
 
 
-def timeline(evidence: Evidence, window_s: tuple[float, float]) -> Timeline:
+def timeline(page_data: PageData, window_s: tuple[float, float]) -> Timeline:
     """The timeline of a run, binned so that a line has at most MAX_BINS points and a bin a few arrivals."""
-    end_s, n_requests = evidence.end_s, len(evidence.arrival_s)
+    end_s, n_requests = page_data.end_s, len(page_data.arrival_s)
     width_s = bin_width(end_s, int(np.clip(n_requests / FEW_PER_BIN, MIN_BINS, MAX_BINS)))
     n_bins = max(int(np.ceil(end_s / width_s)), 1)
-    missed = evidence.has_missed_slo
-    others = evidence.arrival_s if missed is None else evidence.arrival_s[~missed]
-    factor = -(-evidence.n_intervals // MAX_BINS) or 1
+    missed = page_data.has_missed_slo
+    others = page_data.arrival_s if missed is None else page_data.arrival_s[~missed]
+    factor = -(-page_data.n_intervals // MAX_BINS) or 1
     return Timeline(
         arrival_width_s=width_s,
         met_per_s=per_bin(others, width_s, n_bins),
-        missed_per_s=None if missed is None else per_bin(evidence.arrival_s[missed], width_s, n_bins),
-        width_s=evidence.interval_s * factor,
-        tracks={key: _tracks(evidence, key, factor) for key in PANELS if evidence.n_intervals},
+        missed_per_s=None if missed is None else per_bin(page_data.arrival_s[missed], width_s, n_bins),
+        width_s=page_data.interval_s * factor,
+        tracks={key: _tracks(page_data, key, factor) for key in PANELS if page_data.n_intervals},
         window_s=window_s,
         end_s=end_s,
     )
 
 
-def _tracks(evidence: Evidence, key: str, factor: int) -> tuple[Track, ...]:
+def _tracks(page_data: PageData, key: str, factor: int) -> tuple[TimelineTrack, ...]:
     """A track for each pool, in the order of the replicas."""
-    pools = list(dict.fromkeys(evidence.replica_pool))
-    of_replica = np.array(evidence.replica_pool)
-    return tuple(Track(pool, *coarser(evidence.series[key][of_replica == pool], factor)) for pool in pools)
+    pools = list(dict.fromkeys(page_data.replica_pool))
+    of_replica = np.array(page_data.replica_pool)
+    return tuple(TimelineTrack(pool, *coarser(page_data.series[key][of_replica == pool], factor)) for pool in pools)
 
 
 def timeline_figure(timeline: Timeline) -> Figure:
@@ -114,10 +114,10 @@ def timeline_figure(timeline: Timeline) -> Figure:
             domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
         )
         layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
-        for colour, track in zip(_colours(len(tracks)), tracks, strict=True):
+        for color, track in zip(_colors(len(tracks)), tracks, strict=True):
             label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
             shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
-            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, colour)
+            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, color)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
 
 
@@ -197,10 +197,10 @@ def _hover(label: str, number_format: str) -> dict[str, Any]:
     return {"hovertemplate": shown}
 
 
-def _track_traces(track: Track, width: float, more: dict[str, Any], colour: str) -> list[dict[str, Any]]:
+def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], color: str) -> list[dict[str, Any]]:
     """The mean as a line and, where replicas differ, the band from it to the highest one."""
     base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width)} | more
-    line = {"color": colour, "width": 1.6, "shape": "hv"}
+    line = {"color": color, "width": 1.6, "shape": "hv"}
     pool = _literal(track.pool)
     mean = base | {
         "y": numbers(track.mean, 4),
@@ -210,9 +210,9 @@ def _track_traces(track: Track, width: float, more: dict[str, Any], colour: str)
     }
     if np.allclose(track.mean, track.peak, equal_nan=True):
         return [mean | {"name": pool}]
-    edge = {"color": f"{colour}/0.45", "width": 0.6, "shape": "hv"}
+    edge = {"color": f"{color}/0.45", "width": 0.6, "shape": "hv"}
     peak = base | {"y": numbers(track.peak, 4), "name": f"{pool} highest", "line": edge}
-    return [mean, peak | {"hoverinfo": "skip", "hovertemplate": None, "fill": "tonexty", "fillcolor": f"{colour}/0.22"}]
+    return [mean, peak | {"hoverinfo": "skip", "hovertemplate": None, "fill": "tonexty", "fillcolor": f"{color}/0.22"}]
 
 
 def _literal(text: str) -> str:
@@ -229,5 +229,5 @@ def _peak_arrivals(timeline: Timeline) -> float:
     return float(total.max())
 
 
-def _colours(n_pools: int) -> list[str]:
-    return [POOL_COLOURS[i % len(POOL_COLOURS)] for i in range(n_pools)]
+def _colors(n_pools: int) -> list[str]:
+    return [POOL_COLORS[i % len(POOL_COLORS)] for i in range(n_pools)]

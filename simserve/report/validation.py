@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from simserve.report.cards import card
+from simserve.report.chart_data import Floats
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.document import document
 from simserve.report.formats import plural, seconds, share
-from simserve.report.reductions import Floats
 from simserve.report.sections import prose, section, table, text
 
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
-COLOURS = ("$c1", "$c2", "$c3")
+COLORS = ("$c1", "$c2", "$c3")
 SYMBOLS = ("circle", "diamond", "square")
-"""Of the engines, in the order of their names: colour alone never tells them apart."""
+"""Of the engines, in the order of their names: color alone never tells them apart."""
 
-NOTE = "A dot on the line was predicted exactly; shaded: within 10 %"
+NOTE = "A dot on the line was predicted exactly; shaded: within 10%"
 
 ROOM = 1.25
 """How far the axes run past the outermost dots."""
@@ -26,16 +26,16 @@ TINY_S = 1e-6
 """The least that an axis shows, where all is zero."""
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The page as HTML, from what `simserve validate --json` prints."""
-    points = found["left_out"] or found["points"]
+    points = result["left_out"] or result["points"]
     figures = {metric: _scatter(points, metric) for metric in METRICS}
     how = (
         "Each group of runs (a model on so many GPUs) was predicted by constants fitted to the other groups."
-        if found["left_out"]
+        if result["left_out"]
         else "Predicted by the shipped constants."
     )
-    campaign = found["campaign"]
+    campaign = result["campaign"]
     assumed = f"{campaign['requests_per_client']} requests a client. {campaign['source']}"
     title = f"Predicted against measured, {plural(len(points), 'run')}"
     head = (
@@ -103,7 +103,7 @@ def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: 
         "y": numbers([point[f"predicted_{metric}_s"] for point in mine]),
         "text": [text(each).replace("&lt;br&gt;", "<br>") for each in texts],
         "hovertemplate": "%{text}<extra></extra>",
-        "marker": {"color": COLOURS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
+        "marker": {"color": COLORS[place % 3], "symbol": SYMBOLS[place % 3], "size": 7, "opacity": 0.75},
     }
 
 

@@ -12,7 +12,7 @@ from simserve.cost.calibration import (
 )
 from simserve.cost.step import StepCost
 from simserve.errors import CalibrationError
-from simserve.plugins.flaws import Flaw, Path
+from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import CalibrationFile, Engine, Pool
 from simserve.scenario.setup import Machine, calibration_of, n_sharing
@@ -36,20 +36,20 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
         return pool.model_copy(update={"calibration": CalibrationFile(file=name)})
     here = (*at, "calibration")
     try:
-        found = read_calibration(calibration_path(name))
+        result = read_calibration(calibration_path(name))
     except CalibrationError as error:
-        draft.mistakes.add(Flaw(here, str(error)))
+        draft.problems.add(ValueProblem(here, str(error)))
         return pool
     if given is not None:
-        _check(draft, here, (given, found), gpu, engine)
+        _check(draft, here, (given, result), gpu, engine)
     draft.origins[*here, "sha256"] = "the file as it is"
-    return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=found.sha256)})
+    return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=result.sha256)})
 
 
 def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     """A mistake where the pool's calibration lacks a kernel that its model needs."""
     at_calibration = (*at, "calibration")
-    if draft.mistakes.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), *DTYPES):
+    if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), *DTYPES):
         return
     calibration, scenario = calibration_of(pool), draft.scenario
     if calibration is None:
@@ -68,7 +68,7 @@ def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
             expert=pool.parallel.expert,
         ).check()
     except CalibrationError as error:
-        draft.mistakes.add(Flaw(at_calibration, str(error)))
+        draft.problems.add(ValueProblem(at_calibration, str(error)))
 
 
 def _default(draft: Draft, pool: Pool, gpu: GpuSpec, engine: EngineSpec) -> str:
@@ -88,19 +88,19 @@ def _given(draft: Draft, written: str) -> str:
     """A shipped name as it is; a path made absolute, if there is such a file."""
     if written == NO_CALIBRATION or written in shipped_names():
         return written
-    found = draft.find_file(written)
-    return written if found is None else str(found)
+    result = draft.find_file(written)
+    return written if result is None else str(result)
 
 
 def _check(
     draft: Draft, at: Path, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec
 ) -> None:
     """A file that was named must be the one that was meant."""
-    given, found = files
-    if given.sha256 is not None and given.sha256 != found.sha256:
+    given, result = files
+    if given.sha256 is not None and given.sha256 != result.sha256:
         rule = f"{given.file} has changed since the scenario was resolved"
-        draft.flaw((*at, "sha256"), rule, given.sha256, "leave sha256 out to use it as it is now")
+        draft.problem((*at, "sha256"), rule, given.sha256, "leave sha256 out to use it as it is now")
     is_shipped_scaled = given.sha256 is not None and given.file == nearest(gpu.name, engine.name, gpu.kernels_like)
-    if found.gpu != gpu.name and not is_shipped_scaled:
+    if result.gpu != gpu.name and not is_shipped_scaled:
         rule = f"must be of {gpu.name}"
-        draft.flaw((*at, "file"), rule, f"one of {found.gpu}", "leave it out, and the nearest one is scaled")
+        draft.problem((*at, "file"), rule, f"one of {result.gpu}", "leave it out, and the nearest one is scaled")

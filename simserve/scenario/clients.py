@@ -3,23 +3,23 @@
 from typing import Any
 
 from simserve import plugins
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Workload
-from simserve.scenario.servers import Cluster
+from simserve.scenario.servers import ClusterSection
 
 ADMISSION: Path = ("cluster", "admission")
 TIMEOUT: Path = ("workload", "timeout")
 RETRIES: Path = ("workload", "retries")
 
 
-def resolve_admission(draft: Draft, cluster: Cluster) -> dict[str, Any] | None:
+def resolve_admission(draft: Draft, cluster: ClusterSection) -> dict[str, Any] | None:
     """The policy with all its arguments; None where everybody may enter."""
     spec = cluster.admission
     if spec is None:
         return None
-    policy, flaws = plugins.check("admission", spec)
-    draft.mistakes.extend(flaws, ADMISSION)
+    policy, problems = plugins.check("admission", spec)
+    draft.problems.extend(problems, ADMISSION)
     return spec if policy is None else {"kind": spec["kind"], **plugins.spelled_out(policy)}
 
 
@@ -28,35 +28,35 @@ def check_clients(draft: Draft, workload: Workload) -> None:
     _check_timeout(draft, workload)
     retries, admission = workload.retries, draft.scenario.cluster.admission
     is_idle = retries is not None and workload.timeout is None and admission is None
-    if is_idle and not draft.mistakes.touch(TIMEOUT, ADMISSION):
+    if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
         rule = "requests are tried again that were not admitted or timed out, and here none is"
-        draft.flaw(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
-    if admission is None or workload.client is None or draft.mistakes.touch(RETRIES):
+        draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
+    if admission is None or workload.client is None or draft.problems.touch(RETRIES):
         return
     if retries is None or not retries.backoff_s:
         rule = "a client of a closed loop that is refused asks again at once, for ever"
-        draft.flaw(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
+        draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
 
 
 def _check_timeout(draft: Draft, workload: Workload) -> None:
     timeout = workload.timeout
-    if timeout is None or draft.mistakes.touch(TIMEOUT):
+    if timeout is None or draft.problems.touch(TIMEOUT):
         return
     if timeout.ttft_s is None and timeout.e2e_s is None:
-        draft.flaw(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
+        draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
     elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
         rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never strikes"
-        draft.flaw((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
+        draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
     cluster = draft.scenario.cluster
     pools = cluster.pools
     if any(pool.host_tier is not None for pool in pools):
         rule = "clients that give up on requests which may be in host memory are not there yet"
-        draft.flaw(TIMEOUT, rule, None, "leave it out, or leave out host_tier")
+        draft.problem(TIMEOUT, rule, None, "leave it out, or leave out host_tier")
     is_pushed = cluster.kv_link is not None and cluster.kv_link.how == "push"
     if is_pushed or (cluster.disaggregate or {"kind": "always"}).get("kind") != "always":
         rule = "clients that give up where keys and values are pushed, or some prompts are computed where they decode, "
         rule += "are not there yet"
-        draft.flaw(TIMEOUT, rule, None, "leave it out, or use kv_link.how: pull and disaggregate: always")
+        draft.problem(TIMEOUT, rule, None, "leave it out, or use kv_link.how: pull and disaggregate: always")
     if any(pool.speculation is not None and pool.speculation.tokens for pool in pools):
         rule = "clients that give up on pools that speculate are not there yet"
-        draft.flaw(TIMEOUT, rule, None, "leave it out, or leave out speculation")
+        draft.problem(TIMEOUT, rule, None, "leave it out, or leave out speculation")

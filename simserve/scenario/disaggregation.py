@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from simserve import catalog, plugins
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.servers import Cluster, KvLink, Pool
+from simserve.scenario.servers import ClusterSection, KvLink, Pool
 from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter
 
 LINK: Path = ("cluster", "kv_link")
 
-APART_ONLY = ("kv_link", "decode_router", "disaggregate")
+DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
 """Keys of a cluster whose pools have roles."""
 
 
@@ -24,7 +24,7 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
     if set(roles) == {"both"}:
         for key in ("kv_link", "decode_router", "disaggregate"):
             if getattr(cluster, key) is not None:
-                draft.flaw(("cluster", key), "is for pools with role prefill and decode", None, "leave it out")
+                draft.problem(("cluster", key), "is for pools with role prefill and decode", None, "leave it out")
         return {}
     _check_roles(draft, roles)
     for index, pool in enumerate(pools):
@@ -33,7 +33,7 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
     _check_models(draft, pools)
     if cluster.kv_link is not None and cluster.kv_link.how == "push":
         _check_pushing(draft, pools)
-    _check_keeping(draft, pools)
+    _check_local_decode(draft, pools)
     return {
         "kv_link": _link(draft, cluster, pools),
         "decode_router": _decode_router(draft, cluster),
@@ -45,35 +45,37 @@ def _check_roles(draft: Draft, roles: Sequence[str]) -> None:
     for role, other in (("prefill", "decode"), ("decode", "prefill")):
         if role in roles and other not in roles:
             remedy = f"add one with role: {other}, or use role: both"
-            draft.flaw(_at(roles.index(role), "role"), f"a {role} pool needs a {other} pool", role, remedy)
+            draft.problem(_at(roles.index(role), "role"), f"a {role} pool needs a {other} pool", role, remedy)
             return
     spec = draft.scenario.cluster.disaggregate
     if "both" in roles and (spec is None or spec.get("kind") == "always"):
         rule = "a pool of role both beside prefill and decode pools gets what is not disaggregated, and all is"
         remedy = "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}, or leave the pool out"
-        draft.flaw(_at(roles.index("both"), "role"), rule, "both", remedy)
+        draft.problem(_at(roles.index("both"), "role"), rule, "both", remedy)
 
 
 def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
     """Prompts and answers of one request are at different replicas, so no policy can hold both as one."""
     at = _at(index, "scheduler")
-    if pool.scheduler is None or draft.mistakes.touch(at):
+    if pool.scheduler is None or draft.problems.touch(at):
         return
-    policy, flaws = plugins.check("schedulers", pool.scheduler)
-    if flaws or not isinstance(policy, Scheduler):
+    policy, problems = plugins.check("schedulers", pool.scheduler)
+    if problems or not isinstance(policy, Scheduler):
         return
     kind = pool.scheduler["kind"]
     if policy.orders and pool.role == "decode":
         rule = "a decode pool takes requests in as their prompts are computed, whoever sent them"
-        draft.flaw((*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and an order in the prefill pool")
+        draft.problem(
+            (*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and an order in the prefill pool"
+        )
     if policy.runs_to_completion:
         rule = f"a {pool.role} pool takes requests in and lets them go one at a time, and {kind} runs whole batches"
-        draft.flaw((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")
+        draft.problem((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")
     elif policy.reserves:
         rule = f"a {pool.role} pool holds a prompt or an answer, and this policy sets blocks aside for both"
         trtllm = "use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}"
         remedy = trtllm if kind == "trtllm" else "use chunked or sglang"
-        draft.flaw((*at, "kind"), rule, kind, remedy)
+        draft.problem((*at, "kind"), rule, kind, remedy)
 
 
 def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
@@ -83,14 +85,14 @@ def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
             continue
         if pool.host_tier is not None:
             rule = "host memory beside a prefill pool that pushes is not there yet"
-            draft.flaw(_at(index, "host_tier"), rule, None, "use kv_link.how: pull, or leave it out")
+            draft.problem(_at(index, "host_tier"), rule, None, "use kv_link.how: pull, or leave it out")
         policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
         if isinstance(policy, Scheduler) and policy.orders:
             rule = "requests that pass each other in a prefill pool that pushes are not there yet"
-            draft.flaw(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
+            draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
 
 
-def _check_keeping(draft: Draft, pools: Sequence[Pool]) -> None:
+def _check_local_decode(draft: Draft, pools: Sequence[Pool]) -> None:
     """Prefill replicas that answer some requests are fetched from, and have nothing else to them."""
     cluster, at = draft.scenario.cluster, ("cluster", "disaggregate", "kind")
     splitter = None if cluster.disaggregate is None else plugins.check("splitters", cluster.disaggregate)[0]
@@ -99,18 +101,18 @@ def _check_keeping(draft: Draft, pools: Sequence[Pool]) -> None:
     kind = cluster.disaggregate["kind"]
     if cluster.kv_link is not None and cluster.kv_link.how == "push":
         rule = "prefill replicas that answer requests themselves and push others are not there yet"
-        draft.flaw(at, rule, kind, "use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}")
+        draft.problem(at, rule, kind, "use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}")
     for index, pool in enumerate(pools):
         policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
         if pool.role == "both":
             rule = "has prefill and decode replicas help each other, so nobody would be sent to a pool of role both"
-            draft.flaw(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
+            draft.problem(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
         elif pool.role == "prefill" and pool.host_tier is not None:
             rule = "host memory beside a prefill pool that answers requests is not there yet"
-            draft.flaw(_at(index, "host_tier"), rule, None, "leave it out, or use another disaggregate")
+            draft.problem(_at(index, "host_tier"), rule, None, "leave it out, or use another disaggregate")
         elif pool.role == "prefill" and isinstance(policy, Scheduler) and policy.orders:
             rule = "requests that pass each other in a prefill pool that answers some are not there yet"
-            draft.flaw(_at(index, "scheduler"), rule, None, "use policy: fcfs, or another disaggregate")
+            draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or another disaggregate")
 
 
 def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
@@ -118,11 +120,11 @@ def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
     for index, model in enumerate(models):
         if model != models[0]:
             rule = "prefill and decode pools must run one model, for one computes the keys and values of the other"
-            draft.flaw(_at(index, "model"), rule, model, f"use {models[0]}")
+            draft.problem(_at(index, "model"), rule, model, f"use {models[0]}")
             return
 
 
-def _link(draft: Draft, cluster: Cluster, pools: Sequence[Pool]) -> KvLink | None:
+def _link(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> KvLink | None:
     """As given, else the network adapters of a replica's GPUs, those of the slower side."""
     if cluster.kv_link is not None:
         _check_transfer(draft, cluster.kv_link, pools)
@@ -140,29 +142,29 @@ def _link(draft: Draft, cluster: Cluster, pools: Sequence[Pool]) -> KvLink | Non
 
 def _check_transfer(draft: Draft, link: KvLink, pools: Sequence[Pool]) -> None:
     """What follows its computing needs somewhere to go, and layers that are computed one after another."""
-    if link.transfer == "whole" or draft.mistakes.touch((*LINK, "how"), (*LINK, "transfer")):
+    if link.transfer == "whole" or draft.problems.touch((*LINK, "how"), (*LINK, "transfer")):
         return
     if link.how == "pull":
         rule = "keys and values that are fetched are fetched whole, when all are computed"
-        draft.flaw((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
+        draft.problem((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
     for index, pool in enumerate(pools):
         if pool.role == "prefill" and pool.parallel.pipeline > 1:
             rule = f"the next stage of a pipeline computes its layers later, so {link.transfer} cannot follow"
             remedy = "use 1, or kv_link.transfer: whole"
-            draft.flaw(("cluster", "pools", index, "parallel", "pipeline"), rule, pool.parallel.pipeline, remedy)
+            draft.problem(("cluster", "pools", index, "parallel", "pipeline"), rule, pool.parallel.pipeline, remedy)
 
 
-def _splitter(draft: Draft, cluster: Cluster) -> dict[str, object] | None:
+def _splitter(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
     """As given, else all requests."""
     if cluster.disaggregate is None:
         return {"kind": "always"}
-    splitter, flaws = plugins.check("splitters", cluster.disaggregate)
-    draft.mistakes.extend(flaws, ("cluster", "disaggregate"))
+    splitter, problems = plugins.check("splitters", cluster.disaggregate)
+    draft.problems.extend(problems, ("cluster", "disaggregate"))
     spelled = {} if splitter is None else plugins.spelled_out(splitter)
     return cluster.disaggregate if splitter is None else {"kind": cluster.disaggregate["kind"], **spelled}
 
 
-def _decode_router(draft: Draft, cluster: Cluster) -> dict[str, object] | None:
+def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
     """As given, else the same as for arrivals."""
     at = ("cluster", "decode_router")
     spec = cluster.decode_router
@@ -170,9 +172,9 @@ def _decode_router(draft: Draft, cluster: Cluster) -> dict[str, object] | None:
         spec = dict(cluster.router)
         for key in spec:
             draft.origins[*at, key] = "cluster.router"
-    router, flaws = plugins.check("routers", spec)
+    router, problems = plugins.check("routers", spec)
     if cluster.decode_router is not None:
-        draft.mistakes.extend(flaws, at)
+        draft.problems.extend(problems, at)
     return spec if router is None else {"kind": spec["kind"], **plugins.spelled_out(router)}
 
 

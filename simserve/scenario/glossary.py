@@ -1,13 +1,13 @@
-"""What neighbours call the keys of a scenario: vLLM, SGLang, TensorRT-LLM and their benchmarks."""
+"""What neighbors call the keys of a scenario: vLLM, SGLang, TensorRT-LLM and their benchmarks."""
 
 from types import MappingProxyType
 
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.keys import places_of_keys
 
 POOL = "cluster.pools[]"
 
-NEIGHBOURS = MappingProxyType(
+NEIGHBORS = MappingProxyType(
     {
         # engines: parallelism
         "tensor_parallel_size": f"{POOL}.parallel.tensor",
@@ -142,7 +142,7 @@ NEIGHBOURS = MappingProxyType(
         "random_seed": "seed",
     }
 )
-"""A neighbour's key (with underscores) -> ours; `[]` stands for the index of a pool."""
+"""A neighbor's key (with underscores) -> ours; `[]` stands for the index of a pool."""
 
 SENTENCES = MappingProxyType(
     {
@@ -159,11 +159,11 @@ SENTENCES = MappingProxyType(
 
 
 def remedy_for_unknown(path: Path) -> str | None:
-    """What to do about an unknown key that a neighbour knows, or that belongs elsewhere; None if nobody knows it."""
+    """What to do about an unknown key that a neighbor knows, or that belongs elsewhere; None if nobody knows it."""
     key = str(path[-1]).lower().replace("-", "_").lstrip("_")
     if key in SENTENCES:
         return SENTENCES[key]
-    ours = NEIGHBOURS.get(key) or places_of_keys().get(key)
+    ours = NEIGHBORS.get(key) or places_of_keys().get(key)
     if ours is None or ours.split(",")[0] == _unindexed(path):
         return None
     return f"it belongs to {ours}" if ours.split(".")[-1] == key else f"here it is {ours}"

@@ -3,7 +3,7 @@
 from typing import Any
 
 from simserve.cost.memory import MemoryLedger
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
 from simserve.scenario.setup import Machine, n_sharing
@@ -14,7 +14,7 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
     """The pool with its host tier filled in, where it has one."""
     machine, scheduler = runs
     tier, here = pool.host_tier, (*at, "host_tier")
-    if tier is None or scheduler is None or draft.mistakes.touch(here):
+    if tier is None or scheduler is None or draft.problems.touch(here):
         return pool
     if not _can_have_one(draft, pool, here, runs):
         return pool
@@ -27,9 +27,9 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         draft.origins[*here, "bytes_per_s"] = f"gpu {machine.gpu.name}"
     if update["preemption"] == "recompute" and not update["offload_prefixes"]:
         rule = "nothing would use host memory: nobody is swapped, and no prefixes are kept"
-        draft.flaw(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
+        draft.problem(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
     elif tier.disk is not None and not update["offload_prefixes"]:
-        draft.flaw((*here, "disk"), "is for prefixes, and none are kept in host memory", None, "leave it out")
+        draft.problem((*here, "disk"), "is for prefixes, and none are kept in host memory", None, "leave it out")
     return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
 
 
@@ -42,7 +42,7 @@ def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) ->
     for key, n_bytes in sizes:
         if n_bytes < memory.block_bytes:
             rule = f"must hold a block of {memory.block_size} tokens, {memory.block_bytes:.0f} bytes of each GPU"
-            draft.flaw((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
+            draft.problem((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
 
 
 def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Scheduler | None]) -> bool:
@@ -50,16 +50,16 @@ def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Sch
     machine, scheduler = runs
     if pool.role == "decode":
         rule = "host memory beside a decode pool is not there yet: its requests come over the link"
-        draft.flaw(here, rule, None, "give it to the prefill pool, or leave it out")
+        draft.problem(here, rule, None, "give it to the prefill pool, or leave it out")
     elif pool.parallel.pipeline > 1:
         rule = "host memory beside a pipeline is not there yet"
-        draft.flaw(here, rule, None, "use parallel.pipeline 1, or leave it out")
+        draft.problem(here, rule, None, "use parallel.pipeline 1, or leave it out")
     elif n_sharing(machine.model, pool.parallel.data) > 1:
         rule = "host memory beside ranks that share experts, and so step together, is not there yet"
-        draft.flaw(here, rule, None, "use parallel.data 1, or leave it out")
+        draft.problem(here, rule, None, "use parallel.data 1, or leave it out")
     elif scheduler is not None and scheduler.orders:
         rule = "host memory where the scheduler lets requests pass each other is not there yet"
-        draft.flaw(here, rule, None, "use policy: fcfs, or leave it out")
+        draft.problem(here, rule, None, "use policy: fcfs, or leave it out")
     else:
         return True
     return False
@@ -76,7 +76,7 @@ def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> s
     if why is None:
         return given or "swap"
     if given == "swap":
-        draft.flaw(at, why, given, "leave it out")
+        draft.problem(at, why, given, "leave it out")
     draft.origins[at] = why
     return "recompute"
 
@@ -89,5 +89,5 @@ def _offload_prefixes(draft: Draft, pool: Pool, here: Path) -> bool:
         draft.origins[at] = "enable_prefix_caching"
         return bool(pool.enable_prefix_caching)
     if given and not pool.enable_prefix_caching:
-        draft.flaw(at, "this pool caches no prefixes", given, "set enable_prefix_caching: true, or leave it out")
+        draft.problem(at, "this pool caches no prefixes", given, "set enable_prefix_caching: true, or leave it out")
     return given

@@ -5,16 +5,16 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_args
 
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.loads import TraceFile, Workload
-from simserve.scenario.models import Measure, Scenario, Slo, Targets
-from simserve.scenario.parts import Part
-from simserve.scenario.servers import Cluster, Parallel, Pool, Views
+from simserve.scenario.models import MeasureSection, Scenario, Slo, Targets
+from simserve.scenario.servers import ClusterSection, Parallel, Pool, Views
+from simserve.scenario.types import Section
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
     """The keys of the mapping at a path of a scenario; `data` tells a short form of the SLO from the full one."""
-    part: type[Part] = Scenario
+    part: type[Section] = Scenario
     for item in path:
         field = part.model_fields.get(str(item))
         part = (_part_in(field.annotation) if field else None) or part
@@ -27,26 +27,26 @@ def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
 @cache
 def places_of_keys() -> Mapping[str, str]:
     """Where each key belongs that is known in one place only: `replicas` -> `cluster.pools[].replicas`."""
-    parts: dict[str, type[Part]] = {
+    parts: dict[str, type[Section]] = {
         "": Scenario,
-        "cluster.": Cluster,
+        "cluster.": ClusterSection,
         "cluster.views.": Views,
         "cluster.pools[].": Pool,
         "cluster.pools[].parallel.": Parallel,
         "workload.": Workload,
         "workload.trace.": TraceFile,
-        "measure.": Measure,
+        "measure.": MeasureSection,
         "slo.": Targets,
     }
     places: dict[str, list[str]] = {}
     for prefix, part in parts.items():
         for key, field in part.model_fields.items():
             places.setdefault(key, []).append(prefix + (field.alias or key))
-    return {key: found[0] for key, found in places.items() if len(found) == 1}
+    return {key: result[0] for key, result in places.items() if len(result) == 1}
 
 
-def _part_in(annotation: Any) -> type[Part] | None:
+def _part_in(annotation: Any) -> type[Section] | None:
     """The model inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
-    if inspect.isclass(annotation) and issubclass(annotation, Part):
+    if inspect.isclass(annotation) and issubclass(annotation, Section):
         return annotation
     return next((part for inner in get_args(annotation) if (part := _part_in(inner))), None)

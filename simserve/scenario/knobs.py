@@ -5,12 +5,12 @@ from typing import Any
 
 from simserve import plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec
-from simserve.plugins.flaws import Flaw, Path
+from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
 from simserve.schedulers.base import Scheduler
 
-TOKENS_AND_SEATS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))
+TOKENS_AND_SLOTS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))
 """What policies call the tokens of a step and the requests that run at once."""
 
 
@@ -23,19 +23,19 @@ def resolve_scheduler(
     written = dict(pool.scheduler or {})
     kind = written.pop("kind", None) or own["kind"]
     defaults = {key: value for key, value in own.items() if key != "kind"} if kind == own["kind"] else {}
-    scheduler, flaws = plugins.check("schedulers", {"kind": kind, **defaults, **written})
-    if flaws:
-        draft.mistakes.extend((_about_default(flaw, engine, pool) for flaw in flaws), (*at, "scheduler"))
-        _cap_seats(draft, (*at, "scheduler"), {**defaults, **written}, written)
+    scheduler, problems = plugins.check("schedulers", {"kind": kind, **defaults, **written})
+    if problems:
+        draft.problems.extend((_about_default(problem, engine, pool) for problem in problems), (*at, "scheduler"))
+        _cap_slots(draft, (*at, "scheduler"), {**defaults, **written}, written)
         return None, pool.scheduler
     arguments = plugins.spelled_out(scheduler)
     origins = dict.fromkeys(defaults.keys() - written.keys(), f"engine {engine.name}")
     if pool.scheduler is None or "kind" not in pool.scheduler:
         origins["kind"] = f"engine {engine.name}"
-    capped = _cap_seats(draft, (*at, "scheduler"), arguments, written)
+    capped = _cap_slots(draft, (*at, "scheduler"), arguments, written)
     if capped:
-        tokens, seats = capped
-        origins[seats] = f"no more than {tokens}"
+        tokens, slots = capped
+        origins[slots] = f"no more than {tokens}"
         scheduler = plugins.build("schedulers", {"kind": kind, **arguments})
     draft.origins |= {(*at, "scheduler", key): origin for key, origin in origins.items()}
     return scheduler, {"kind": kind, **arguments}
@@ -50,31 +50,33 @@ def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
     return own
 
 
-def _about_default(flaw: Flaw, engine: EngineSpec, pool: Pool) -> Flaw:
+def _about_default(problem: ValueProblem, engine: EngineSpec, pool: Pool) -> ValueProblem:
     """A flaw of the engine's own policy is not the user's: say whose it is."""
-    if pool.scheduler is not None and (flaw.path != ("kind",) or "kind" in pool.scheduler):
-        return flaw
-    return Flaw((), f"left out, it is that of the engine {engine.name}: {flaw.rule}", flaw.value, flaw.remedy)
+    if pool.scheduler is not None and (problem.path != ("kind",) or "kind" in pool.scheduler):
+        return problem
+    return ValueProblem(
+        (), f"left out, it is that of the engine {engine.name}: {problem.rule}", problem.value, problem.remedy
+    )
 
 
-def _cap_seats(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> tuple[str, str] | None:
+def _cap_slots(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> tuple[str, str] | None:
     """Requests must not outnumber a step's tokens: a default gives way (as in vLLM), an explicit value is wrong.
 
     Returns the names of the two arguments if the default was changed.
     """
-    names = next((pair for pair in TOKENS_AND_SEATS if all(name in arguments for name in pair)), None)
+    names = next((pair for pair in TOKENS_AND_SLOTS if all(name in arguments for name in pair)), None)
     if names is None:
         return None
-    tokens, seats = (arguments[name] for name in names)
-    if not (isinstance(tokens, int) and isinstance(seats, int)) or seats <= tokens:
+    tokens, slots = (arguments[name] for name in names)
+    if not (isinstance(tokens, int) and isinstance(slots, int)) or slots <= tokens:
         return None
-    for_tokens, for_seats = names
-    if for_seats not in written:
-        arguments[for_seats] = tokens
+    for_tokens, for_slots = names
+    if for_slots not in written:
+        arguments[for_slots] = tokens
         return names
     if for_tokens in written:
-        key, rule = for_tokens, f"must be at least {for_seats}, {seats}"
+        key, rule = for_tokens, f"must be at least {for_slots}, {slots}"
     else:
-        key, rule = for_seats, f"must be at most {for_tokens}, {tokens}"
-    draft.flaw((*at, key), rule, arguments[key], "a step decodes one token of each running request")
+        key, rule = for_slots, f"must be at most {for_tokens}, {tokens}"
+    draft.problem((*at, key), rule, arguments[key], "a step decodes one token of each running request")
     return None

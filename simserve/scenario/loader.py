@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from simserve.errors import Mistake, ScenarioError
-from simserve.plugins.flaws import Flaw
-from simserve.scenario.marks import Document, NotYaml, read_yaml
-from simserve.scenario.mistakes import Mistakes, Source
+from simserve.errors import Problem, ScenarioError
+from simserve.plugins.validation import ValueProblem
 from simserve.scenario.models import Scenario
 from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
+from simserve.scenario.problems import Problems, ScenarioSource
 from simserve.scenario.resolve import resolve
+from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
@@ -34,7 +34,7 @@ class UnreadOption:
     """An option that is no `key.path=value`."""
 
     text: str
-    flaw: Flaw
+    problem: ValueProblem
 
 
 @dataclass(frozen=True)
@@ -55,24 +55,24 @@ class Template:
 
     def resolved(self, more: Iterable[Override] = ()) -> Scenario:
         """The scenario, with `more` applied after the options. Raises ScenarioError with every mistake at once."""
-        source = Source(self.place, dict(self.document.lines))
-        mistakes = Mistakes(source)
-        for flaw, line in self.document.flaws:
-            mistakes.add(flaw, line)
+        source = ScenarioSource(self.place, dict(self.document.lines))
+        problems = Problems(source)
+        for problem, line in self.document.problems:
+            problems.add(problem, line)
         data = self.document.data
         for option in (*self.options, *more):
             if isinstance(option, UnreadOption):
-                mistakes.add_option(option.text, option.flaw)
+                problems.add_option(option.text, option.problem)
                 continue
             try:
                 data, changed = apply_override(data, option)
                 source.override(changed, option.option)
             except BadOverride as error:
-                source.override(error.flaw.path, option.option)
-                mistakes.add(error.flaw)
+                source.override(error.problem.path, option.option)
+                problems.add(error.problem)
         if isinstance(data, dict):
             data = {"name": _name_of(self.path)} | data
-        return resolve(data, mistakes, (self.path.parent.resolve(), Path.cwd()))
+        return resolve(data, problems, (self.path.parent.resolve(), Path.cwd()))
 
 
 def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | UnreadOption, ...]:
@@ -83,7 +83,7 @@ def _parsed(text: str) -> Override | UnreadOption:
     try:
         return parse_override(text)
     except BadOverride as error:
-        return UnreadOption(f"--set {text}", error.flaw)
+        return UnreadOption(f"--set {text}", error.problem)
 
 
 def _content(path: Path) -> bytes:
@@ -91,11 +91,11 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise ScenarioError([Mistake(str(path), "there is no such file", None, _similar(path))]) from None
+        raise ScenarioError([Problem(str(path), "there is no such file", None, _similar(path))]) from None
     except IsADirectoryError:
-        raise ScenarioError([Mistake(str(path), "is a folder", None, "name a scenario file in it")]) from None
+        raise ScenarioError([Problem(str(path), "is a folder", None, "name a scenario file in it")]) from None
     except OSError as error:
-        raise ScenarioError([Mistake(str(path), f"cannot be read: {error.strerror}")]) from None
+        raise ScenarioError([Problem(str(path), f"cannot be read: {error.strerror}")]) from None
 
 
 def _document(content: bytes, place: str) -> Document:
@@ -103,11 +103,11 @@ def _document(content: bytes, place: str) -> Document:
     try:
         document = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise ScenarioError([Mistake(place, f"is not UTF-8 text (byte {error.start})")]) from None
+        raise ScenarioError([Problem(place, f"is not UTF-8 text (byte {error.start})")]) from None
     except NotYaml as error:
-        raise ScenarioError([Mistake(place if error.line is None else f"{place}:{error.line}", error.rule)]) from None
+        raise ScenarioError([Problem(place if error.line is None else f"{place}:{error.line}", error.rule)]) from None
     if document.data is None:
-        raise ScenarioError([Mistake(place, "is empty", None, "`simserve init` writes one to start from")])
+        raise ScenarioError([Problem(place, "is empty", None, "`simserve init` writes one to start from")])
     return document
 
 

@@ -4,22 +4,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from simserve.scenario.parts import (
+from simserve.scenario.types import (
     LONGEST_S,
     Count,
     Finite,
     Name,
     NotNegative,
-    Part,
     PluginSpec,
     Positive,
     Priority,
+    Section,
     Share,
 )
 from simserve.workload.amounts import Time
 
 
-class TraceFile(Part):
+class TraceFile(Section):
     """A recorded load to replay."""
 
     path: str
@@ -32,7 +32,7 @@ class TraceFile(Part):
     """Of the file: a resolved scenario replays what it replayed before, or says that the file has changed."""
 
 
-class Timeout(Part):
+class Timeout(Section):
     """How long clients wait before they give up."""
 
     ttft_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
@@ -41,7 +41,7 @@ class Timeout(Part):
     """For the whole answer."""
 
 
-class Retries(Part):
+class Retries(Section):
     """How clients ask again that were not admitted or gave up; left out, as OpenAI's client does (its _constants.py and
     _base_client.py)."""
 
@@ -57,7 +57,7 @@ class Retries(Part):
     """Up to this share of each wait is left out, by chance."""
 
 
-class TrafficClass(Part):
+class TrafficClass(Section):
     """Requests of one class."""
 
     share: Share
@@ -68,7 +68,7 @@ class TrafficClass(Part):
     """Of its own; left out: those of the workload."""
 
 
-class Batch(Part):
+class Batch(Section):
     """Requests of jobs, beside those that come one by one."""
 
     n_requests: Count
@@ -83,7 +83,7 @@ class Batch(Part):
     tenant: Name | None = None
 
 
-class Workload(Part):
+class Workload(Section):
     """Who asks for what, when: exactly one of arrivals, trace and client."""
 
     arrivals: PluginSpec | None = None
@@ -109,7 +109,7 @@ class Workload(Part):
     """Left out: nobody asks again."""
 
 
-class ClosedLoop(Part):
+class ClosedLoop(Section):
     """Clients that each wait for their answer before they ask again."""
 
     kind: Literal["closed_loop"] = "closed_loop"

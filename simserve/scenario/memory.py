@@ -6,7 +6,7 @@ from simserve import catalog
 from simserve.catalog.specs import SHORT_WINDOW, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import check_host_room
 from simserve.scenario.servers import Pool
@@ -26,16 +26,16 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
     _check_tensor(draft, pool, at, machine)
     if parallel.pipeline > model.n_layers:
         rule = f"must be at most the {model.n_layers} layers of {model.name}"
-        draft.flaw((*at, "parallel", "pipeline"), rule, parallel.pipeline)
+        draft.problem((*at, "parallel", "pipeline"), rule, parallel.pipeline)
     if model.experts is None or parallel.data == 1:
         return
     here = (*at, "parallel", "data")
     if parallel.tensor * parallel.data > gpu.gpus_per_node:
         rule = f"ranks that share experts must share a node, {gpu.gpus_per_node} GPUs, with parallel.tensor"
-        draft.flaw(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
+        draft.problem(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
     elif parallel.pipeline > 1:
         rule = "a pipeline whose data-parallel ranks share experts is not there yet"
-        draft.flaw(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
+        draft.problem(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
 
 
 def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
@@ -43,11 +43,11 @@ def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     tensor, at = pool.parallel.tensor, (*at, "parallel", "tensor")
     remedy = f"try {_either(valid_tensors(model, gpu))}"
     if model.n_heads % tensor:
-        draft.flaw(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
+        draft.problem(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
     elif model.n_kv_heads % tensor and tensor % model.n_kv_heads:
-        draft.flaw(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
+        draft.problem(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
     elif tensor > gpu.gpus_per_node:
-        draft.flaw(at, f"must be at most the {gpu.gpus_per_node} GPUs of a node", tensor, remedy)
+        draft.problem(at, f"must be at most the {gpu.gpus_per_node} GPUs of a node", tensor, remedy)
 
 
 def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
@@ -60,14 +60,14 @@ def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
 def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
     """The pool with its longest request filled in; a mistake if the model does not fit."""
     machine, scheduler = runs
-    mistakes = draft.mistakes
-    wrong_before = mistakes.touch(*((*at, key) for key in MEMORY_KEYS), ("weight_dtype",), ("kv_dtype",))
-    if wrong_before or mistakes.has_unknown_key(at):
+    problems = draft.problems
+    wrong_before = problems.touch(*((*at, key) for key in MEMORY_KEYS), ("weight_dtype",), ("kv_dtype",))
+    if wrong_before or problems.has_unknown_key(at):
         return pool
     try:
         memory = memory_of(draft.scenario, pool, machine, scheduler)
     except CatalogError as error:
-        draft.flaw(at, str(error))
+        draft.problem(at, str(error))
         return pool
     if memory.missing_bytes > 0:
         _refuse(draft, pool, at, (machine, scheduler), memory)
@@ -77,7 +77,7 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
         has, needs = f"{memory.total_bytes / GB:.1f} GB", f"{needed_bytes / GB:.1f} GB"
         rule = f"a GPU has {has}, and the weights with these blocks need {needs}"
         most = int((memory.total_bytes - memory.weights_bytes) // memory.block_bytes)
-        draft.flaw((*at, "num_gpu_blocks"), rule, pool.num_gpu_blocks, f"at most {most} fit" if most > 0 else None)
+        draft.problem((*at, "num_gpu_blocks"), rule, pool.num_gpu_blocks, f"at most {most} fit" if most > 0 else None)
         return pool
     check_host_room(draft, pool, at, memory)
     return _limit_length(draft, pool, at, (machine, memory))
@@ -107,7 +107,7 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     remedy = (
         f"try {', or '.join(remedies)}" if remedies else "no GPU of the catalog holds it: try a smaller weight_dtype"
     )
-    draft.flaw(at, rule, None, remedy)
+    draft.problem(at, rule, None, remedy)
 
 
 def _fits(draft: Draft, pool: Pool, runs: tuple[Machine, Scheduler | None], **what_if: int) -> bool:
@@ -125,14 +125,14 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
     most = min(model.max_position_embeddings, memory.lane_tokens)
     given = pool.max_model_len
     if given is not None and given > model.max_position_embeddings:
-        draft.flaw(here, f"must be at most the {model.max_position_embeddings} tokens of {model.name}", given)
+        draft.problem(here, f"must be at most the {model.max_position_embeddings} tokens of {model.name}", given)
     elif given is not None and given > memory.lane_tokens:
         of_lane = f" for each of {memory.n_lanes} lanes" if memory.n_lanes > 1 else ""
         rule = f"must fit the KV cache, which holds {memory.lane_tokens} tokens{of_lane}"
-        draft.flaw(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
+        draft.problem(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
     elif _has_long_window(model) and model.within(given or most).windowed:
         rule = f"requests beyond the sliding window of {model.name}, {model.sliding_window} tokens, are not there yet"
-        draft.flaw(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
+        draft.problem(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
     elif given is None:
         is_models = most == model.max_position_embeddings
         draft.origins[here] = f"model {model.name}" if is_models else "what the KV cache holds"

@@ -12,10 +12,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr
 from simserve import plugins
 from simserve.admission.base import Admission
 from simserve.routers.base import Router
-from simserve.scenario import setup, written
+from simserve.scenario import dump, setup
 from simserve.scenario.loads import Workload
-from simserve.scenario.parts import KvDtype, Natural, NotNegative, Part, Positive, WeightDtype, spelled_as_mapping
-from simserve.scenario.servers import Cluster, Engine
+from simserve.scenario.servers import ClusterSection, Engine
+from simserve.scenario.types import KvDtype, Natural, NotNegative, Positive, Section, WeightDtype, spelled_as_mapping
 from simserve.splitters.base import Splitter
 
 
@@ -31,7 +31,7 @@ def _folder_name(value: str) -> str:
     return value
 
 
-class Measure(Part):
+class MeasureSection(Section):
     """Which part of the run counts."""
 
     warmup_s: NotNegative | Literal["auto"] | None = None
@@ -45,7 +45,7 @@ class Measure(Part):
         return self.warmup_s is None and self.warmup_requests is None
 
 
-class Targets(Part):
+class Targets(Section):
     """Latencies that a request must not exceed; those left out do not matter."""
 
     ttft_s: Positive | None = None
@@ -54,14 +54,14 @@ class Targets(Part):
     itl_s: Positive | None = None
 
 
-class Slo(Part):
+class Slo(Section):
     """Targets of all requests, and of those of a named class."""
 
     default: Targets = Targets()
     classes: dict[str, Targets] = {}
 
 
-class Scenario(Part):
+class Scenario(Section):
     """One experiment. Get one from `load_scenario` or `Scenario.from_dict`: both check and resolve it.
 
     Resolved: every default is filled in, and `origins` says where each value came from.
@@ -75,9 +75,9 @@ class Scenario(Part):
     engine: Annotated[Engine, spelled_as_mapping("name")] = Engine()
     weight_dtype: WeightDtype = "bf16"
     kv_dtype: KvDtype = "bf16"
-    cluster: Cluster = Cluster()
+    cluster: ClusterSection = ClusterSection()
     workload: Workload
-    measure: Measure = Measure()
+    measure: MeasureSection = MeasureSection()
     slo: Annotated[Slo, BeforeValidator(_with_classes)] = Slo()
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
@@ -132,16 +132,16 @@ class Scenario(Part):
 
     def to_dict(self) -> dict[str, Any]:
         """The scenario as plain data, short where the contract has a short form; what is None is left out."""
-        return written.scenario_data(self)
+        return dump.scenario_data(self)
 
     def to_yaml(self) -> str:
         """The scenario as YAML that loads to an equal one, with the origin of what the user did not give."""
-        return written.scenario_yaml(self)
+        return dump.scenario_yaml(self)
 
     @property
     def digest(self) -> str:
         """A short hash of all that can change the result: not the name, nor where a trace lies."""
-        return written.digest(self)
+        return dump.digest(self)
 
     def __eq__(self, other: object) -> bool:
         """Equal content; where a value came from does not matter."""

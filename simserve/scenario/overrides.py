@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.plugins.flaws import Flaw, Path, dotted, shown
-from simserve.scenario.marks import NotYaml, scalar
+from simserve.plugins.validation import Path, ValueProblem, dotted, shown
+from simserve.scenario.yaml_lines import NotYaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys whose value may be a bare name, and what that name stands for."""
@@ -14,9 +14,9 @@ SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arriva
 class BadOverride(Exception):
     """An override that leads nowhere; carries the flaw."""
 
-    def __init__(self, flaw: Flaw) -> None:
-        super().__init__(str(flaw))
-        self.flaw = flaw
+    def __init__(self, problem: ValueProblem) -> None:
+        super().__init__(str(problem))
+        self.problem = problem
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,13 @@ def parse_override(text: str) -> Override:
     key, equals, value = text.partition("=")
     keys = tuple(part.strip() for part in key.split("."))
     if not equals or not all(keys):
-        raise BadOverride(Flaw((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4"))
+        raise BadOverride(
+            ValueProblem((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4")
+        )
     try:
         return Override(f"--set {text}", keys, scalar(value))
     except NotYaml as error:
-        raise BadOverride(Flaw((), f"its value {error.rule}", shown(value), "quote it")) from error
+        raise BadOverride(ValueProblem((), f"its value {error.rule}", shown(value), "quote it")) from error
 
 
 def override_seed(seed: int) -> Override:
@@ -69,7 +71,7 @@ def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, 
         return [*data[:index], inner, *data[index + 1 :]], changed
     if not isinstance(data, Mapping):
         rule = f"{dotted(path)} is no mapping, so there is no {key} in it"
-        raise BadOverride(Flaw(path, rule, shown(data)))
+        raise BadOverride(ValueProblem(path, rule, shown(data)))
     inner, changed = _with(data.get(key), rest, value, (*path, key))
     return {**data, key: inner}, changed
 
@@ -79,7 +81,7 @@ def _index(data: list[Any], key: str, path: Path) -> int:
     what = "item" if len(data) == 1 else "items"
     remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
     if not (key.isascii() and key.isdigit()):
-        raise BadOverride(Flaw((*path, key), "must be the index of a list item", shown(key), remedy))
+        raise BadOverride(ValueProblem((*path, key), "must be the index of a list item", shown(key), remedy))
     if int(key) >= max(1, len(data)):
-        raise BadOverride(Flaw((*path, int(key)), "there is no such item", key, remedy))
+        raise BadOverride(ValueProblem((*path, int(key)), "there is no such item", key, remedy))
     return int(key)

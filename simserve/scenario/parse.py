@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from simserve.plugins.flaws import Flaw, as_json, did_you_mean, flaws_of, infinities, shown
+from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of, shown
 from simserve.scenario.keys import known_keys
-from simserve.scenario.mistakes import Mistakes
 from simserve.scenario.models import Scenario
+from simserve.scenario.problems import Problems
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
 """For required values that are missing or wrong, so that the rest can be checked; any other is an empty text."""
@@ -29,46 +29,46 @@ MOST_ROUNDS = 8
 """Taking wrong values out can bring others to light; nesting is not deeper than this."""
 
 
-def parse(data: Any, mistakes: Mistakes) -> Scenario:
+def parse(data: Any, problems: Problems) -> Scenario:
     """The scenario that the data describes, with stand-ins for all that is noted as wrong.
 
     Raises ScenarioError only if nothing of it makes sense.
     """
     if not isinstance(data, Mapping):
-        mistakes.add(Flaw((), "a scenario must be a mapping of keys to values", shown(data)))
-        raise mistakes.as_error()
-    mistakes.extend(flaw for flaw in infinities(data) if not PLUGIN_KEYS & set(flaw.path))
+        problems.add(ValueProblem((), "a scenario must be a mapping of keys to values", shown(data)))
+        raise problems.as_error()
+    problems.extend(problem for problem in infinities(data) if not PLUGIN_KEYS & set(problem.path))
     for _ in range(MOST_ROUNDS):
         try:
             return Scenario.model_validate_json(as_json(data), strict=True)
         except ValidationError as error:
-            for flaw in flaws_of(error, data):
-                if not mistakes.knows(flaw.path):
-                    mistakes.add(_with_remedy(flaw, data))
-                data = _mended(data, flaw)
-    raise mistakes.as_error()
+            for problem in problems_of(error, data):
+                if not problems.knows(problem.path):
+                    problems.add(_with_remedy(problem, data))
+                data = _mended(data, problem)
+    raise problems.as_error()
 
 
-def _with_remedy(flaw: Flaw, data: Any) -> Flaw:
+def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
     """The same flaw, and what to do about a missing or unknown key."""
-    if flaw.kind == "unknown":
-        return replace(flaw, remedy=did_you_mean(str(flaw.path[-1]), known_keys(flaw.path[:-1], data)))
-    if flaw.kind == "missing":
-        return replace(flaw, remedy=MISSING.get(str(flaw.path[-1])))
-    return flaw
+    if problem.kind == "unknown":
+        return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
+    if problem.kind == "missing":
+        return replace(problem, remedy=MISSING.get(str(problem.path[-1])))
+    return problem
 
 
-def _mended(data: Any, flaw: Flaw, depth: int = 0) -> Any:
+def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
     """The data with a stand-in where the flaw is; what it was stays as it is."""
-    key = flaw.path[depth] if depth < len(flaw.path) else None
-    is_here = depth == len(flaw.path) - 1
+    key = problem.path[depth] if depth < len(problem.path) else None
+    is_here = depth == len(problem.path) - 1
     if isinstance(data, list) and isinstance(key, int) and key < len(data):
-        item = {} if is_here else _mended(data[key], flaw, depth + 1)
+        item = {} if is_here else _mended(data[key], problem, depth + 1)
         return [*data[:key], item, *data[key + 1 :]]
     if not isinstance(data, Mapping) or (key not in data and not is_here):
         return data
     if not is_here:
-        return {**data, key: _mended(data[key], flaw, depth + 1)}
-    if flaw.kind == "missing":
+        return {**data, key: _mended(data[key], problem, depth + 1)}
+    if problem.kind == "missing":
         return {**data, key: STAND_INS.get(str(key), "")}
     return {name: value for name, value in data.items() if name != key}

@@ -4,7 +4,7 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.clients import resolve_admission
 from simserve.scenario.disaggregation import resolve_disaggregation
@@ -12,17 +12,17 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, fit_memory
-from simserve.scenario.servers import Cluster, Engine, Pool
+from simserve.scenario.servers import ClusterSection, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.schedulers.base import Scheduler
 
 
-def resolve_cluster(draft: Draft) -> Cluster:
+def resolve_cluster(draft: Draft) -> ClusterSection:
     """The cluster with every knob filled in, as far as nothing is wrong with it."""
     cluster = draft.scenario.cluster
-    router, flaws = plugins.check("routers", cluster.router)
-    draft.mistakes.extend(flaws, ("cluster", "router"))
+    router, problems = plugins.check("routers", cluster.router)
+    draft.problems.extend(problems, ("cluster", "router"))
     _check_names(draft)
     pools = tuple(_resolve_pool(draft, index) for index in range(len(cluster.pools)))
     spec = cluster.router if router is None else {"kind": cluster.router["kind"], **plugins.spelled_out(router)}
@@ -34,7 +34,7 @@ def _check_names(draft: Draft) -> None:
     names = [pool.name for pool in draft.scenario.cluster.pools]
     for index, name in enumerate(names):
         if names.index(name) != index:
-            draft.flaw(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
+            draft.problem(("cluster", "pools", index, "name"), "must differ from other pools' names", name, "rename it")
 
 
 def _resolve_pool(draft: Draft, index: int) -> Pool:
@@ -69,12 +69,12 @@ def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec,
     """As given, else as the engine does, where pool and policy can."""
     engine, scheduler = runs
     here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
-    if scheduler is None or draft.mistakes.touch(here):
+    if scheduler is None or draft.problems.touch(here):
         return given
     sets_aside = scheduler.reserves or scheduler.runs_to_completion
     if given and (sets_aside or pool.role == "decode"):
         what = "decode pools fetch whole prompts" if pool.role == "decode" else "this policy sets blocks aside whole"
-        draft.flaw(here, f"{what}, so prefixes are not shared there", given, "leave it out")
+        draft.problem(here, f"{what}, so prefixes are not shared there", given, "leave it out")
     if given is None:
         why = "what its scheduler sets aside is its own" if sets_aside else f"engine {engine.name}"
         draft.origins[here] = "decode pools fetch whole prompts" if pool.role == "decode" else why
@@ -88,17 +88,19 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
     here = (*at, "parallel", "expert")
     if model.experts is None:
         if parallel.expert > 1:
-            draft.flaw(here, f"{model.name} has no experts", parallel.expert, "leave it out")
+            draft.problem(here, f"{model.name} has no experts", parallel.expert, "leave it out")
         if pool.expert_routing is not None:
-            draft.flaw((*at, "expert_routing"), f"{model.name} has no experts", pool.expert_routing, "leave it out")
+            draft.problem((*at, "expert_routing"), f"{model.name} has no experts", pool.expert_routing, "leave it out")
         return pool
     n_gpus = parallel.tensor * parallel.data
     if n_gpus % parallel.expert:
         product = "parallel.tensor" if parallel.data == 1 else "parallel.tensor times parallel.data"
         rule = f"must divide {product}, {n_gpus}: the GPUs of a replica share the experts"
-        draft.flaw(here, rule, parallel.expert, f"use 1 or {n_gpus}")
+        draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
     elif model.experts.n_experts % parallel.expert:
-        draft.flaw(here, f"must divide the {model.experts.n_experts} experts of {model.name}", parallel.expert, "use 1")
+        draft.problem(
+            here, f"must divide the {model.experts.n_experts} experts of {model.name}", parallel.expert, "use 1"
+        )
     if pool.expert_routing is None:
         draft.origins[*at, "expert_routing"] = "default"
         return pool.model_copy(update={"expert_routing": DEFAULT_ROUTING})
@@ -113,8 +115,8 @@ def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
 
 def absolute_model(draft: Draft, name: str) -> str:
     """A catalog name as it is; the path of a config.json made absolute, if there is such a file."""
-    found = draft.find_file(name) if name.endswith(".json") or "/" in name else None
-    return name if found is None else str(found)
+    result = draft.find_file(name) if name.endswith(".json") or "/" in name else None
+    return name if result is None else str(result)
 
 
 def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:

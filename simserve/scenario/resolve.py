@@ -4,12 +4,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
 from typing import Any
 
-from simserve.plugins.flaws import Path, dotted
+from simserve.plugins.validation import Path, dotted
 from simserve.scenario.draft import Draft
-from simserve.scenario.mistakes import Mistakes, Source
 from simserve.scenario.models import Scenario
 from simserve.scenario.parse import parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
+from simserve.scenario.problems import Problems, ScenarioSource
 from simserve.scenario.routing import check_sessions
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
@@ -18,12 +18,12 @@ from simserve.scenario.workload_rules import resolve_workload
 
 def resolve_data(data: Mapping[str, Any]) -> Scenario:
     """A scenario from plain data of nobody's file; paths are relative to the current directory."""
-    return resolve(data, Mistakes(Source("scenario")), (FilePath.cwd(),))
+    return resolve(data, Problems(ScenarioSource("scenario")), (FilePath.cwd(),))
 
 
-def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Scenario:
+def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Scenario:
     """Parse, check and fill in. Raises ScenarioError with all mistakes, those noted before included."""
-    draft = Draft(parse(data, mistakes), mistakes, folders)
+    draft = Draft(parse(data, problems), problems, folders)
     resolve_weight_dtype(draft)
     measure = draft.scenario.measure
     filled_in = {
@@ -34,7 +34,7 @@ def resolve(data: Any, mistakes: Mistakes, folders: tuple[FilePath, ...]) -> Sce
     }
     check_sessions(draft)
     check_slo_classes(draft)
-    mistakes.raise_if_any()
+    problems.raise_if_any()
     scenario = draft.scenario.model_copy(update=filled_in)
     scenario.set_origins(_origins(scenario, data, draft), folders[0])
     return scenario

@@ -1,7 +1,7 @@
 """Checking routers against the load: whoever keeps sessions together needs some."""
 
 from simserve import plugins
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.routers.base import Router
 from simserve.scenario.draft import Draft
 
@@ -11,7 +11,7 @@ KEYS = ("router", "decode_router")
 def check_sessions(draft: Draft) -> None:
     """A mistake where a router looks at sessions and what is drawn has none; a trace is looked at when it is read."""
     cluster, workload = draft.scenario.cluster, draft.scenario.workload
-    if workload.trace is not None or draft.mistakes.touch(("workload", "prefixes"), ("workload", "client")):
+    if workload.trace is not None or draft.problems.touch(("workload", "prefixes"), ("workload", "client")):
         return
     prefixes, _ = (None, []) if workload.prefixes is None else plugins.check("workload.prefixes", workload.prefixes)
     if getattr(prefixes, "makes_sessions", False):
@@ -19,7 +19,7 @@ def check_sessions(draft: Draft) -> None:
     for key in KEYS:
         at: Path = ("cluster", key)
         spec = getattr(cluster, key)
-        if spec is None or draft.mistakes.touch(at):
+        if spec is None or draft.problems.touch(at):
             continue
         router, _ = plugins.check("routers", spec)
         if isinstance(router, Router) and router.needs_sessions:
@@ -27,4 +27,4 @@ def check_sessions(draft: Draft) -> None:
             remedy = "give workload.prefixes: {kind: conversations, ...} or agents, or a trace with a session_id"
             by_weight = spec.get("session")
             what, got = ("kind", spec["kind"]) if by_weight is None else ("session", by_weight)
-            draft.flaw((*at, what), rule, got, remedy)
+            draft.problem((*at, what), rule, got, remedy)

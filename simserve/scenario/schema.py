@@ -4,8 +4,8 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.plugins.find import find
-from simserve.plugins.flaws import Flaw
 from simserve.plugins.manual import plugin_schema
+from simserve.plugins.validation import ValueProblem
 from simserve.scenario.loads import ClosedLoop
 from simserve.scenario.models import Scenario
 
@@ -16,7 +16,7 @@ def scenario_schema() -> dict[str, Any]:
     """JSON Schema (2020-12) of the YAML, short forms included; it knows the catalog and the plug-ins by name."""
     schema = Scenario.model_json_schema(by_alias=True)
     parts = schema["$defs"]
-    workload, pool, cluster = parts["Workload"], parts["Pool"], parts["Cluster"]
+    workload, pool, cluster = parts["Workload"], parts["Pool"], parts["ClusterSection"]
     engines = {"anyOf": [{"enum": catalog.names("engines")}, {"$ref": "#/$defs/Engine"}]}
     for holder in (schema, pool):
         properties = holder["properties"]
@@ -56,10 +56,10 @@ def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> d
 
 def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
     """`{kind: name, ...}` with the arguments of that class; parts that it refers to go to `$defs`."""
-    found = find(family, name)
-    if isinstance(found, Flaw):
+    result = find(family, name)
+    if isinstance(result, ValueProblem):
         raise TypeError(f"{family}.{name} was listed and is not there")
-    schema = plugin_schema(found)
+    schema = plugin_schema(result)
     parts.update(schema.pop("$defs", {}))
     schema["properties"] = {"kind": {"const": name}, **schema.get("properties", {})}
     schema["required"] = ["kind", *schema.get("required", [])]

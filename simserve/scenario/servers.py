@@ -4,20 +4,20 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from simserve.scenario.parts import (
+from simserve.scenario.types import (
     Chance,
     Count,
     NotNegative,
-    Part,
     PluginSpec,
     Positive,
+    Section,
     Share,
     WeightDtype,
     spelled_as_mapping,
 )
 
 
-class Engine(Part):
+class Engine(Section):
     """A serving engine of the catalog, and constants that replace the catalog's."""
 
     name: str = "vllm"
@@ -41,7 +41,7 @@ class Engine(Part):
         return {key: value for key, value in self if key not in ("name", "version") and value is not None}
 
 
-class Parallel(Part):
+class Parallel(Section):
     """How one replica is split over tensor * pipeline * data GPUs."""
 
     tensor: Count = 1
@@ -54,7 +54,7 @@ class Parallel(Part):
     """GPUs that divide the experts among them: 1 (each is divided over all), or tensor * data."""
 
 
-class CalibrationFile(Part):
+class CalibrationFile(Section):
     """Fitted costs of kernels: the path of a file, `<gpu>/<engine>` of those that come with simserve, or `none`."""
 
     file: str
@@ -62,7 +62,7 @@ class CalibrationFile(Part):
     """Of the file: a resolved scenario costs what it cost before, or says that the file has changed."""
 
 
-class Disk(Part):
+class Disk(Section):
     """What prefixes go on to when host memory is full."""
 
     bytes: Positive
@@ -71,7 +71,7 @@ class Disk(Part):
     """For each GPU, to the disk or from it; at least what a hard disk has."""
 
 
-class HostTier(Part):
+class HostTierSection(Section):
     """Host memory beside the GPUs of a pool. What is None, resolving fills in."""
 
     bytes: Positive
@@ -85,7 +85,7 @@ class HostTier(Part):
     disk: Disk | None = None
 
 
-class Speculation(Part):
+class SpeculationSection(Section):
     """How tokens are proposed for decoding requests, to be verified all at once."""
 
     kind: Literal["draft_model", "ngram", "eagle", "mtp", "medusa"]
@@ -106,7 +106,7 @@ class Speculation(Part):
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
 
 
-class Pool(Part):
+class Pool(Section):
     """Replicas that are alike. What is None is the scenario's, or the engine's own; resolving fills it in."""
 
     name: Annotated[str, Field(min_length=1)] = "serve"
@@ -122,9 +122,9 @@ class Pool(Part):
     """How tokens choose experts; uniform where a model has them and this says nothing."""
     enable_prefix_caching: bool | None = None
     """Keep blocks of prompts and answers for those that begin alike; left out: as the engine."""
-    host_tier: HostTier | None = None
+    host_tier: HostTierSection | None = None
     """Host memory that requests are swapped to, and prefixes kept in."""
-    speculation: Speculation | None = None
+    speculation: SpeculationSection | None = None
     """Left out: a token a step."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
@@ -132,7 +132,7 @@ class Pool(Part):
     max_model_len: Count | None = None
 
 
-class KvLink(Part):
+class KvLink(Section):
     """What carries keys and values from prefill to decode replicas; left out: the network adapters of their GPUs."""
 
     bytes_per_s: Annotated[float, Field(ge=1e8)]
@@ -146,7 +146,7 @@ class KvLink(Part):
     """What is sent at once; what is pushed may follow its computing."""
 
 
-class Views(Part):
+class Views(Section):
     """What routers see of replicas, where it is not the truth of every instant."""
 
     refresh_s: Annotated[float, Field(ge=1e-6, le=3600)]
@@ -155,7 +155,7 @@ class Views(Part):
     """And add what they have sent there since."""
 
 
-class Cluster(Part):
+class ClusterSection(Section):
     """Pools behind a router."""
 
     router: PluginSpec = {"kind": "round_robin"}

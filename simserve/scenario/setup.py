@@ -8,7 +8,7 @@ from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.memory import SAMPLED_ROWS, Beside, MemoryLedger, ledger
+from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost
 from simserve.scenario.speculating import SpeculationSetup, speculation_of
@@ -16,7 +16,7 @@ from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
     from simserve.scenario.models import Scenario
-    from simserve.scenario.servers import Engine, HostTier, Pool
+    from simserve.scenario.servers import Engine, HostTierSection, Pool
 
 DEFAULT_ROUTING = "uniform"
 """Each token draws its experts at random; trained routers are not far from it on mixed text."""
@@ -61,8 +61,8 @@ class PoolSetup:
     @property
     def calibrated(self) -> bool:
         """The kernels of this very GPU were timed, under this engine."""
-        found = self.calibration
-        return found is not None and (found.gpu, found.engine) == (self.gpu.name, self.engine.name)
+        result = self.calibration
+        return result is not None and (result.gpu, result.engine) == (self.gpu.name, self.engine.name)
 
     @property
     def gpus_per_replica(self) -> int:
@@ -154,7 +154,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     )
 
 
-def host_tier_spec(tier: "HostTier", memory: MemoryLedger) -> HostTierSpec:
+def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:
     """What a resolved host tier comes to in blocks. The GPUs of a replica copy their parts of a block side by side."""
     block_bytes, disk = memory.block_bytes, tier.disk
     assert tier.bytes_per_s is not None, "resolved"
@@ -196,20 +196,20 @@ def memory_of(
         gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
         block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
-        max_num_seqs=step_seats(scheduler),
+        max_num_seqs=step_slots(scheduler),
         num_gpu_blocks=pool.num_gpu_blocks,
         pipeline=parallel.pipeline,
         data=data,
         expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
-        beside=_beside(scenario, pool, machine, parallel.tensor),
+        extra_memory=_extra_memory(scenario, pool, machine, parallel.tensor),
     )
 
 
-def _beside(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> Beside | None:
+def _extra_memory(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
     """What a draft holds."""
-    found = speculation_of(scenario, pool)
+    result = speculation_of(scenario, pool)
     target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
-    return None if found is None else found.beside(target)
+    return None if result is None else result.extra_memory(target)
 
 
 def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCost:
@@ -234,7 +234,7 @@ def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
     return next((budget for budget in (*given, *own) if budget is not None), TOKENS_WITHOUT_BUDGET)
 
 
-def step_seats(scheduler: Scheduler | None) -> int:
+def step_slots(scheduler: Scheduler | None) -> int:
     """The most requests that a step samples, as far as anybody says; what logits are sized for."""
-    seats: int | None = getattr(scheduler, "max_num_seqs", None)
-    return SAMPLED_ROWS if seats is None else seats
+    slots: int | None = getattr(scheduler, "max_num_seqs", None)
+    return SAMPLED_ROWS if slots is None else slots

@@ -16,10 +16,10 @@ from simserve.cost.drafting import (
     one_layer,
     without_host,
 )
-from simserve.cost.memory import Beside, Stage, weights_bytes
+from simserve.cost.memory import ExtraMemory, Stage, weights_bytes
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.cost.speculative import SpeculativeCost
-from simserve.cost.step import StepCost, Work
+from simserve.cost.step import StepCost, StepWork
 from simserve.units import to_ps
 
 if TYPE_CHECKING:
@@ -72,19 +72,19 @@ class SpeculationSetup:
             return replace(target, model=self.model, weight_dtype=self.weight_dtype, expert=1, data=1)
         return replace(target, model=one_layer(target.model)) if self.kind in MODELS else None
 
-    def beside(self, target: Shard) -> Beside:
+    def extra_memory(self, target: Shard) -> ExtraMemory:
         """What a GPU holds beside the target; embeddings and LM head of a layer are the target's."""
         shard, hidden = self.shard(target), target.model.hidden_size
         if self.kind == "medusa":
-            return Beside(self.n_proposed * _medusa_weights(target) * ACTIVATION_BYTES)
+            return ExtraMemory(self.n_proposed * _medusa_weights(target) * ACTIVATION_BYTES)
         if shard is None:
-            return Beside()
+            return ExtraMemory()
         if self.kind == "draft_model":
-            return Beside(weights_bytes(shard), shard.kv_bytes_per_token)
+            return ExtraMemory(weights_bytes(shard), shard.kv_bytes_per_token)
         model = shard.model
         stage = Stage(model.n_dense_layers, model.n_moe_layers, is_first=False, is_last=False)
         joining_bytes = 2 * hidden * hidden * ACTIVATION_BYTES
-        return Beside(weights_bytes(shard, stage) + joining_bytes, shard.kv_bytes_per_token)
+        return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard.kv_bytes_per_token)
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Steps that propose and verify."""
@@ -101,7 +101,7 @@ class SpeculationSetup:
             propose_ps=to_ps(self.propose_s),
         )
 
-    def draft_work(self, target: StepCost) -> Work | None:
+    def draft_work(self, target: StepCost) -> StepWork | None:
         """What each pass of the draft asks for; of Medusa, each head. None where nothing is computed."""
         if self.kind == "medusa":
             n_weights = _medusa_weights(replace(target.shard, tensor=1))
@@ -145,12 +145,12 @@ class SpeculationSetup:
 
 def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | None:
     """How a pool speculates; None where it does not, or proposes nothing. Raises CatalogError."""
-    asked = pool.speculation
-    if asked is None or not asked.tokens:
+    requested = pool.speculation
+    if requested is None or not requested.tokens:
         return None
-    model = None if asked.model is None else catalog.load_model(asked.model)
-    dtype = asked.weight_dtype or scenario.weight_dtype
-    return SpeculationSetup(asked.kind, asked.rates, asked.propose_s, model, dtype)
+    model = None if requested.model is None else catalog.load_model(requested.model)
+    dtype = requested.weight_dtype or scenario.weight_dtype
+    return SpeculationSetup(requested.kind, requested.rates, requested.propose_s, model, dtype)
 
 
 def _medusa_weights(shard: Shard) -> int:

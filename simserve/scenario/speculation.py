@@ -7,10 +7,10 @@ from simserve.catalog.specs import ModelSpec
 from simserve.cost.memory import weights_bytes
 from simserve.cost.ops import Shard
 from simserve.errors import CalibrationError
-from simserve.plugins.flaws import Path
+from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.knobs import TOKENS_AND_SEATS
-from simserve.scenario.servers import Pool, Speculation
+from simserve.scenario.knobs import TOKENS_AND_SLOTS
+from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.setup import Machine, n_sharing, step_cost_of
 from simserve.scenario.speculating import MODELS, speculation_of
 from simserve.schedulers.base import Scheduler
@@ -19,13 +19,13 @@ GB = 1e9
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Requested:
     """A pool that is to speculate."""
 
     pool: Pool
     at: Path
     machine: Machine
-    speculation: Speculation
+    speculation: SpeculationSection
 
     @property
     def here(self) -> Path:
@@ -38,150 +38,154 @@ def resolve_speculation(
 ) -> tuple[Pool, Scheduler | None]:
     """The pool with its draft's details filled in, and its scheduler, whose seats may be fewer for it."""
     machine, scheduler = runs
-    if pool.speculation is None or draft.mistakes.touch((*at, "speculation")):
+    if pool.speculation is None or draft.problems.touch((*at, "speculation")):
         return pool, scheduler
-    asked = _Asked(pool, at, machine, pool.speculation)
-    _check_keys(draft, asked)
-    _check_surroundings(draft, asked)
+    requested = _Requested(pool, at, machine, pool.speculation)
+    _check_keys(draft, requested)
+    _check_context(draft, requested)
     if not pool.speculation.tokens:
         return pool, scheduler
     if scheduler is not None:
-        scheduler = _check_scheduler(draft, asked, scheduler)
-    update: dict[str, object] = {"speculation": _with_model(draft, asked)}
+        scheduler = _check_scheduler(draft, requested, scheduler)
+    update: dict[str, object] = {"speculation": _with_model(draft, requested)}
     if scheduler is not None and scheduler is not runs[1] and pool.scheduler is not None:
         update["scheduler"] = {"kind": pool.scheduler["kind"], **plugins.spelled_out(scheduler)}
     pool = pool.model_copy(update=update)
-    _check_timed(draft, pool, asked)
+    _check_timed(draft, pool, requested)
     return pool, scheduler
 
 
 def check_draft_length(draft: Draft, pool: Pool, at: Path) -> None:
     """Requests may not be longer than the draft model can read."""
-    asked = pool.speculation
+    requested = pool.speculation
     here = (*at, "max_model_len")
-    if asked is None or asked.model is None or draft.mistakes.touch((*at, "speculation"), here):
+    if requested is None or requested.model is None or draft.problems.touch((*at, "speculation"), here):
         return
-    most = catalog.load_model(asked.model).max_position_embeddings
+    most = catalog.load_model(requested.model).max_position_embeddings
     if pool.max_model_len is not None and pool.max_model_len > most:
-        rule = f"must be at most the {most} tokens of the draft model {asked.model}"
-        draft.flaw(here, rule, pool.max_model_len, f"set max_model_len: {most}")
+        rule = f"must be at most the {most} tokens of the draft model {requested.model}"
+        draft.problem(here, rule, pool.max_model_len, f"set max_model_len: {most}")
 
 
-def _check_keys(draft: Draft, asked: _Asked) -> None:
-    given, here = asked.speculation, asked.here
+def _check_keys(draft: Draft, requested: _Requested) -> None:
+    given, here = requested.speculation, requested.here
     if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
-        draft.flaw((*here, "acceptance"), rule, list(given.acceptance))
+        draft.problem((*here, "acceptance"), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
-        draft.flaw((*here, "model"), "a draft_model needs one", None, "name a small one of the target's family")
+        draft.problem((*here, "model"), "a draft_model needs one", None, "name a small one of the target's family")
     if given.kind == "draft_model":
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
         if value is not None:
-            draft.flaw((*here, key), f"is a draft_model's, not that of {given.kind}", value, "leave it out")
+            draft.problem((*here, key), f"is a draft_model's, not that of {given.kind}", value, "leave it out")
 
 
-def _check_surroundings(draft: Draft, asked: _Asked) -> None:
-    pool, here, kind = asked.pool, asked.here, asked.speculation.kind
+def _check_context(draft: Draft, requested: _Requested) -> None:
+    pool, here, kind = requested.pool, requested.here, requested.speculation.kind
     if pool.role != "both":
-        draft.flaw(here, f"{pool.role} pools that speculate are not there yet", kind, "leave it out, or use role: both")
+        draft.problem(
+            here, f"{pool.role} pools that speculate are not there yet", kind, "leave it out, or use role: both"
+        )
     if pool.parallel.pipeline > 1:
-        draft.flaw(
+        draft.problem(
             here, "a pipeline that speculates is not there yet", kind, "leave it out, or use parallel.pipeline 1"
         )
-    if n_sharing(asked.machine.model, pool.parallel.data) > 1:
+    if n_sharing(requested.machine.model, pool.parallel.data) > 1:
         rule = "ranks that share experts and speculate are not there yet"
-        draft.flaw(here, rule, kind, "leave it out, or use parallel.data 1")
+        draft.problem(here, rule, kind, "leave it out, or use parallel.data 1")
     if pool.host_tier is not None:
         rule = "host memory beside a pool that speculates is not there yet"
-        draft.flaw(here, rule, kind, "leave it out, or leave out host_tier")
+        draft.problem(here, rule, kind, "leave it out, or leave out host_tier")
     written = pool.engine or draft.scenario.engine
     if written.async_scheduling and kind not in MODELS:
-        where = ("engine",) if pool.engine is None else (*asked.at, "engine")
+        where = ("engine",) if pool.engine is None else (*requested.at, "engine")
         rule = f"{kind} proposes from tokens on the host, so no step is planned ahead"
-        draft.flaw((*where, "async_scheduling"), rule, True, "leave it out")
+        draft.problem((*where, "async_scheduling"), rule, True, "leave it out")
 
 
-def _check_scheduler(draft: Draft, asked: _Asked, scheduler: Scheduler) -> Scheduler:
+def _check_scheduler(draft: Draft, requested: _Requested, scheduler: Scheduler) -> Scheduler:
     """The policy; what all its seats verify must fit into a step: a default gives way, an explicit value is wrong."""
-    at = (*asked.at, "scheduler")
-    if scheduler.orders and not scheduler.follows:
+    at = (*requested.at, "scheduler")
+    if scheduler.orders and not scheduler.is_stateful:
         rule = "requests that pass each other where a pool speculates are not there yet"
-        draft.flaw((*at, "policy"), rule, getattr(scheduler, "policy", None), "use policy: fcfs")
+        draft.problem((*at, "policy"), rule, getattr(scheduler, "policy", None), "use policy: fcfs")
         return scheduler
-    if scheduler.runs_to_completion or scheduler.follows:
-        kind = (asked.pool.scheduler or {}).get("kind")
+    if scheduler.runs_to_completion or scheduler.is_stateful:
+        kind = (requested.pool.scheduler or {}).get("kind")
         why = "pads whole batches" if scheduler.runs_to_completion else "counts tokens out by steps"
         remedy = "use chunked, prefill_first, continuous or trtllm"
-        draft.flaw((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens a step", None, remedy)
+        draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens a step", None, remedy)
         return scheduler
-    each = asked.speculation.tokens + 1
-    names = next((pair for pair in TOKENS_AND_SEATS if hasattr(scheduler, pair[0])), None)
-    if names is None or getattr(scheduler, names[0]) is None or draft.mistakes.touch(at):
+    each = requested.speculation.tokens + 1
+    names = next((pair for pair in TOKENS_AND_SLOTS if hasattr(scheduler, pair[0])), None)
+    if names is None or getattr(scheduler, names[0]) is None or draft.problems.touch(at):
         return scheduler
-    budget, seats = (getattr(scheduler, name) for name in names)
-    if seats * each <= budget:
+    budget, slots = (getattr(scheduler, name) for name in names)
+    if slots * each <= budget:
         return scheduler
-    given = draft.scenario.cluster.pools[int(asked.at[-1])].scheduler or {}
+    given = draft.scenario.cluster.pools[int(requested.at[-1])].scheduler or {}
     if names[1] in given or budget < each:
         key = names[1] if names[0] not in given else names[0]
-        rule = f"a step verifies {each} tokens of each of {names[1]}, {seats}, and {names[0]} is {budget}"
-        remedy = f"use {names[1]}: {budget // each}" if budget >= each else f"use {names[0]}: {seats * each}"
-        draft.flaw((*at, key), rule, None, remedy)
+        rule = f"a step verifies {each} tokens of each of {names[1]}, {slots}, and {names[0]} is {budget}"
+        remedy = f"use {names[1]}: {budget // each}" if budget >= each else f"use {names[0]}: {slots * each}"
+        draft.problem((*at, key), rule, None, remedy)
         return scheduler
     draft.origins[*at, names[1]] = f"no more than {names[0]} by {each}"
-    kind = (asked.pool.scheduler or {})["kind"]
-    found: Scheduler = plugins.build(
+    kind = (requested.pool.scheduler or {})["kind"]
+    result: Scheduler = plugins.build(
         "schedulers", {"kind": kind, **plugins.spelled_out(scheduler), names[1]: budget // each}
     )
-    return found
+    return result
 
 
-def _with_model(draft: Draft, asked: _Asked) -> Speculation:
+def _with_model(draft: Draft, requested: _Requested) -> SpeculationSection:
     """What is asked for with the draft model's dtype and an absolute path; a mistake where it does not suit."""
-    given, here = asked.speculation, (*asked.here, "model")
-    if given.model is None or draft.mistakes.touch(here):
+    given, here = requested.speculation, (*requested.here, "model")
+    if given.model is None or draft.problems.touch(here):
         return given
-    found = draft.find_file(given.model) if given.model.endswith(".json") or "/" in given.model else None
-    name = given.model if found is None else str(found)
+    result = draft.find_file(given.model) if given.model.endswith(".json") or "/" in given.model else None
+    name = given.model if result is None else str(result)
     model = draft.looked_up(here, lambda: catalog.load_model(name))
     if model is None:
         return given
     dtype = given.weight_dtype or model.weight_dtype or draft.scenario.weight_dtype
     if given.weight_dtype is None:
-        draft.origins[*asked.here, "weight_dtype"] = f"model {model.name}" if model.weight_dtype else "weight_dtype"
-    _check_model(draft, asked, model, dtype)
+        draft.origins[*requested.here, "weight_dtype"] = f"model {model.name}" if model.weight_dtype else "weight_dtype"
+    _check_model(draft, requested, model, dtype)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
 
-def _check_model(draft: Draft, asked: _Asked, model: ModelSpec, dtype: str) -> None:
-    target, here, tensor = asked.machine.model, (*asked.here, "model"), asked.pool.parallel.tensor
+def _check_model(draft: Draft, requested: _Requested, model: ModelSpec, dtype: str) -> None:
+    target, here, tensor = requested.machine.model, (*requested.here, "model"), requested.pool.parallel.tensor
     bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(target, draft.scenario.weight_dtype))
     if bytes_of[0] > bytes_of[1]:
         sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
         rule = f"must be smaller than its target {target.name}; their weights take {sizes}"
-        draft.flaw(here, rule, model.name, "a draft pays with a tenth of them or less")
+        draft.problem(here, rule, model.name, "a draft pays with a tenth of them or less")
     if model.vocab_size != target.vocab_size:
         words = f"the {target.vocab_size} words of {target.name}"
         rule = f"must have {words}, which verifies its tokens, not {model.vocab_size}"
-        draft.flaw(here, rule, model.name, "use a smaller model of the same family")
+        draft.problem(here, rule, model.name, "use a smaller model of the same family")
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
         rule = f"is divided as its target is, and its {model.n_heads} heads must be divisible by parallel.tensor"
-        draft.flaw(here, rule, tensor, "use fewer GPUs or another draft")
+        draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
     if model.windowed:
-        draft.flaw(here, "a draft model with a sliding window is not there yet", model.name, "use another draft")
+        draft.problem(here, "a draft model with a sliding window is not there yet", model.name, "use another draft")
 
 
-def _check_timed(draft: Draft, pool: Pool, asked: _Asked) -> None:
+def _check_timed(draft: Draft, pool: Pool, requested: _Requested) -> None:
     """The calibration knows the draft's kernels."""
-    if draft.mistakes.touch(asked.here, (*asked.at, "calibration"), (*asked.at, "parallel"), ("weight_dtype",)):
+    if draft.problems.touch(
+        requested.here, (*requested.at, "calibration"), (*requested.at, "parallel"), ("weight_dtype",)
+    ):
         return
-    found = speculation_of(draft.scenario, pool)
-    if found is None:
+    result = speculation_of(draft.scenario, pool)
+    if result is None:
         return
     try:
-        drafted = found.draft_cost(step_cost_of(draft.scenario, pool, asked.machine))
+        drafted = result.draft_cost(step_cost_of(draft.scenario, pool, requested.machine))
         if drafted is not None:
             drafted.check()
     except CalibrationError as error:
-        draft.flaw(asked.here, str(error))
+        draft.problem(requested.here, str(error))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-from simserve.plugins.flaws import Path, did_you_mean
+from simserve.plugins.validation import Path, did_you_mean
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Workload
 from simserve.scenario.models import Scenario
@@ -21,9 +21,9 @@ def check_traffic(draft: Draft, workload: Workload) -> None:
 
 def _check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
     total = math.fsum(shares.values())
-    if shares and not draft.mistakes.touch((*AT, key)) and abs(total - 1) > 1e-9:
+    if shares and not draft.problems.touch((*AT, key)) and abs(total - 1) > 1e-9:
         remedy = f"make the shares of {' and '.join(shares)} come to 1"
-        draft.flaw((*AT, key), "shares must sum to one", round(total, 9), remedy)
+        draft.problem((*AT, key), "shares must sum to one", round(total, 9), remedy)
 
 
 def _check_own_lengths(draft: Draft, workload: Workload) -> None:
@@ -33,23 +33,25 @@ def _check_own_lengths(draft: Draft, workload: Workload) -> None:
         if part.lengths is None:
             continue
         if workload.trace is not None:
-            draft.flaw(at, "a trace brings its own lengths", None, "leave it out")
+            draft.problem(at, "a trace brings its own lengths", None, "leave it out")
         elif workload.prefixes is not None:
             rule = "the parts of prompts that prefixes leave to lengths are drawn before anybody has a class"
-            draft.flaw(at, rule, None, "leave it out, or leave out workload.prefixes")
+            draft.problem(at, rule, None, "leave it out, or leave out workload.prefixes")
 
 
 def _check_batch(draft: Draft, workload: Workload) -> None:
     batch = workload.batch
-    if batch is None or draft.mistakes.touch((*AT, "batch")):
+    if batch is None or draft.problems.touch((*AT, "batch")):
         return
     if workload.client is not None:
         rule = "comes at instants of its own, and the clients of a closed loop ask when they are answered"
-        draft.flaw((*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client")
+        draft.problem(
+            (*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client"
+        )
     last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
     if workload.duration_s is not None and last_s > workload.duration_s:
         rule = f"at_s + over_s must be at most workload.duration_s, {workload.duration_s:g}"
-        draft.flaw((*AT, "batch"), rule, last_s, "the load ends there")
+        draft.problem((*AT, "batch"), rule, last_s, "the load ends there")
 
 
 def check_slo_classes(draft: Draft) -> None:
@@ -57,14 +59,14 @@ def check_slo_classes(draft: Draft) -> None:
     workload, classes = draft.scenario.workload, draft.scenario.slo.classes
     for name, targets in classes.items():
         at = ("slo", "classes", name)
-        if draft.mistakes.touch(at):
+        if draft.problems.touch(at):
             continue
         if not any(value is not None for _, value in targets):
             remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class that may take its time has a large e2e_s"
-            draft.flaw(at, "needs a target", None, remedy)
-        if workload.trace is None and name not in _named(workload) and not draft.mistakes.touch(AT):
+            draft.problem(at, "needs a target", None, remedy)
+        if workload.trace is None and name not in _named(workload) and not draft.problems.touch(AT):
             remedy = did_you_mean(name, sorted(_named(workload))) if _named(workload) else "give workload.classes"
-            draft.flaw(at, "no request is of this class", None, remedy)
+            draft.problem(at, "no request is of this class", None, remedy)
 
 
 def _named(workload: Workload) -> set[str]:
@@ -72,10 +74,10 @@ def _named(workload: Workload) -> set[str]:
     return {*workload.classes, *([workload.batch.slo_class] if workload.batch else [])}
 
 
-def traffic_notes(scenario: Scenario, marks: Mapping[str, Collection[object] | None]) -> tuple[str, ...]:
+def traffic_notes(scenario: Scenario, labels: Mapping[str, Collection[object] | None]) -> tuple[str, ...]:
     """What was said of classes, priorities and tenants that nobody heeds. marks: the values of each column of the load
     that there are; None where it has no such column."""
-    return (*_about_slo(scenario, marks["slo_class"] or ()), *_about_order(scenario, marks))
+    return (*_about_slo(scenario, labels["slo_class"] or ()), *_about_order(scenario, labels))
 
 
 def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
@@ -90,8 +92,8 @@ def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
             yield f"class {name} has no targets of its own in slo.classes: {holds}"
 
 
-def _about_order(scenario: Scenario, marks: Mapping[str, Collection[object] | None]) -> Iterator[str]:
-    priorities, tenants = marks["priority"] or (), marks["tenant"]
+def _about_order(scenario: Scenario, labels: Mapping[str, Collection[object] | None]) -> Iterator[str]:
+    priorities, tenants = labels["priority"] or (), labels["tenant"]
     policies = [setup.scheduler for setup in scenario.setups if setup.role != "decode"]
     by_priority = any(getattr(policy, "policy", None) == "priority" for policy in policies)
     if len(priorities) > 1 and not by_priority:

@@ -16,7 +16,7 @@ HERE = ("weight_dtype",)
 
 def resolve_weight_dtype(draft: Draft) -> None:
     """Fill in the checkpoint's dtype where the scenario states none; a mistake where it states another."""
-    if draft.mistakes.touch(HERE):
+    if draft.problems.touch(HERE):
         return
     models = dict(_models(draft))
     if "weight_dtype" in draft.scenario.model_fields_set:
@@ -25,7 +25,7 @@ def resolve_weight_dtype(draft: Draft) -> None:
     stored = {model.weight_dtype or draft.scenario.weight_dtype: name for name, model in models.items()}
     if len(stored) > 1:
         each = " and ".join(f"{name} in {dtype}" for dtype, name in stored.items())
-        draft.flaw(HERE, f"pools with weights of several dtypes are not there yet: {each}", None, "use one dtype")
+        draft.problem(HERE, f"pools with weights of several dtypes are not there yet: {each}", None, "use one dtype")
         return
     for dtype, name in stored.items():
         if models[name].weight_dtype is not None:
@@ -34,14 +34,14 @@ def resolve_weight_dtype(draft: Draft) -> None:
 
 
 def _check_stated(draft: Draft, models: dict[str, ModelSpec]) -> None:
-    """A config.json is one checkpoint; a name of the catalog is a shape, that others have quantised in other ways."""
+    """A config.json is one checkpoint; a name of the catalog is a shape, that others have quantized in other ways."""
     stated = draft.scenario.weight_dtype
     for name, model in models.items():
         stored = model.weight_dtype
         is_file = name not in catalog.names("models")
         if is_file and stored not in (None, stated) and not {stored, stated} <= FLOAT8:
             rule = f"the weights of {model.name} are in {stored}, by its quantization_config"
-            draft.flaw(HERE, rule, stated, f"leave it out, or give the config.json of a checkpoint in {stated}")
+            draft.problem(HERE, rule, stated, f"leave it out, or give the config.json of a checkpoint in {stated}")
 
 
 def _models(draft: Draft) -> Iterator[tuple[str, ModelSpec]]:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from simserve import plugins
-from simserve.plugins.flaws import Path, as_json, flaws_of
+from simserve.plugins.validation import Path, as_json, problems_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
@@ -22,7 +22,7 @@ Traffic = TypeVar("Traffic", TrafficClass, Batch)
 def resolve_workload(draft: Draft) -> Workload:
     """The workload with plug-ins spelled out and paths made absolute, as far as nothing is wrong with it."""
     workload = draft.scenario.workload
-    if draft.mistakes.knows(AT):  # missing, or no mapping: said already
+    if draft.problems.knows(AT):  # missing, or no mapping: said already
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
@@ -44,21 +44,21 @@ def resolve_workload(draft: Draft) -> Workload:
 def _check_sources(draft: Draft, workload: Workload) -> None:
     """Exactly one of arrivals, trace and client; lengths and prefixes go with the two that do not bring their own."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
-    wrong = [key for key in SOURCES if draft.mistakes.knows((*AT, key))]
+    wrong = [key for key in SOURCES if draft.problems.knows((*AT, key))]
     if len(given) > 1:
         rule = f"needs exactly one of arrivals, trace and client, and has {' and '.join(given)}"
-        draft.flaw((*AT, given[-1]), rule, None, f"leave out {_but_one(given)}")
-    elif not given and not wrong and not draft.mistakes.has_unknown_key(AT):
-        draft.flaw(AT, "needs exactly one of arrivals, trace and client", None, "give one")
+        draft.problem((*AT, given[-1]), rule, None, f"leave out {_but_one(given)}")
+    elif not given and not wrong and not draft.problems.has_unknown_key(AT):
+        draft.problem(AT, "needs exactly one of arrivals, trace and client", None, "give one")
     if "trace" in given and workload.lengths is not None and len(given) == 1:
-        draft.flaw((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
+        draft.problem((*AT, "lengths"), "a trace brings its own lengths", None, "leave it out")
     if "trace" in given and workload.prefixes is not None and len(given) == 1:
-        draft.flaw((*AT, "prefixes"), "a trace brings its own prefixes", None, "leave it out")
+        draft.problem((*AT, "prefixes"), "a trace brings its own prefixes", None, "leave it out")
     every_class_has_its_own = workload.classes and all(part.lengths for part in workload.classes.values())
     needs_lengths = ("arrivals" in given or "client" in given) and not every_class_has_its_own
-    if needs_lengths and workload.lengths is None and not draft.mistakes.touch((*AT, "lengths")):
+    if needs_lengths and workload.lengths is None and not draft.problems.touch((*AT, "lengths")):
         remedy = "for example {kind: fixed, prompt_tokens: 1024, output_tokens: 128}"
-        draft.flaw((*AT, "lengths"), "is missing", None, remedy)
+        draft.problem((*AT, "lengths"), "is missing", None, remedy)
 
 
 def _but_one(given: list[str]) -> str:
@@ -69,30 +69,32 @@ def _but_one(given: list[str]) -> str:
 def _check_end(draft: Draft, workload: Workload) -> None:
     """duration_s or n_requests ends the load, never both; a trace may simply end."""
     if workload.duration_s is not None and workload.n_requests is not None:
-        draft.flaw((*AT, "n_requests"), "the load ends by duration_s or by n_requests", None, "leave one of them out")
+        draft.problem(
+            (*AT, "n_requests"), "the load ends by duration_s or by n_requests", None, "leave one of them out"
+        )
     is_open = workload.duration_s is None and workload.n_requests is None
-    said_before = draft.mistakes.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.mistakes.has_unknown_key(AT)
+    said_before = draft.problems.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.problems.has_unknown_key(AT)
     if is_open and not said_before and (workload.arrivals is not None or workload.client is not None):
-        draft.flaw(AT, "must end", None, "give duration_s or n_requests")
+        draft.problem(AT, "must end", None, "give duration_s or n_requests")
 
 
 def _check_measure(draft: Draft, workload: Workload) -> None:
     """Something must be left of the run after the warm-up."""
     measure = draft.scenario.measure
     if measure.replays == 1:
-        draft.flaw(("measure", "replays"), "one replay makes no interval", 1, "use 0 for none, or 2 at least")
+        draft.problem(("measure", "replays"), "one replay makes no interval", 1, "use 0 for none, or 2 at least")
     warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
     if warmup_s is not None and warmup_requests is not None:
-        draft.flaw(
+        draft.problem(
             ("measure", "warmup_requests"), "warm-up is given by warmup_s or by warmup_requests", None, "leave one out"
         )
     if warmup_s is not None and warmup_s != "auto":
         end_s, what = _expected_end(draft, workload)
         if end_s is not None and 0 < warmup_s >= end_s:
-            draft.flaw(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
+            draft.problem(("measure", "warmup_s"), f"must be less than {what}", warmup_s, "nothing would be measured")
     if warmup_requests is not None and workload.n_requests is not None and warmup_requests >= workload.n_requests:
         rule = f"must be less than workload.n_requests, {workload.n_requests}"
-        draft.flaw(("measure", "warmup_requests"), rule, warmup_requests, "nothing would be measured")
+        draft.problem(("measure", "warmup_requests"), rule, warmup_requests, "nothing would be measured")
 
 
 def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
@@ -100,7 +102,7 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
     if workload.duration_s is not None:
         return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
     rate_per_s: Any = (workload.arrivals or {}).get("rate_per_s")
-    is_known = isinstance(rate_per_s, int | float) and rate_per_s > 0 and not draft.mistakes.touch((*AT, "arrivals"))
+    is_known = isinstance(rate_per_s, int | float) and rate_per_s > 0 and not draft.problems.touch((*AT, "arrivals"))
     if workload.n_requests is None or not is_known:
         return None, ""
     end_s = float(workload.n_requests / rate_per_s)
@@ -109,7 +111,7 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
 
 def _with_lengths(draft: Draft, part: Traffic, *where: str) -> Traffic:
     """A class, or batch traffic, whose lengths are spelled out."""
-    lengths = None if draft.mistakes.touch((*AT, *where)) else _plugin(draft, "lengths", part.lengths, (*AT, *where))
+    lengths = None if draft.problems.touch((*AT, *where)) else _plugin(draft, "lengths", part.lengths, (*AT, *where))
     return part.model_copy(update={"lengths": lengths})
 
 
@@ -119,18 +121,18 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = A
         return None
     spec = dict(spec)
     for argument in _files_among(spec):
-        found = draft.find_file(spec[argument])
-        if found is None:
+        result = draft.find_file(spec[argument])
+        if result is None:
             remedy = f"looked in {draft.looked_in()}"
-            draft.flaw((*at, key, argument), "there is no such file", spec[argument], remedy)
+            draft.problem((*at, key, argument), "there is no such file", spec[argument], remedy)
             return spec
-        spec[argument] = str(found)
-    plugin, flaws = plugins.check(f"workload.{key}", spec)
-    draft.mistakes.extend(flaws, (*at, key))
+        spec[argument] = str(result)
+    plugin, problems = plugins.check(f"workload.{key}", spec)
+    draft.problems.extend(problems, (*at, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
         rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
-        draft.flaw((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
+        draft.problem((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 
@@ -147,27 +149,27 @@ def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | 
     try:
         return ClosedLoop.model_validate_json(as_json(client), strict=True).model_dump(exclude_none=True)
     except ValidationError as error:
-        draft.mistakes.extend(flaws_of(error, client), (*AT, "client"))
+        draft.problems.extend(problems_of(error, client), (*AT, "client"))
         return dict(client)
 
 
 def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
     """The trace with its absolute path and its hash."""
     at = (*AT, "trace")
-    if trace is None or draft.mistakes.knows((*at, "path")):
+    if trace is None or draft.problems.knows((*at, "path")):
         return trace
-    found = draft.find_file(trace.path)
-    if found is None:
-        draft.flaw((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
+    result = draft.find_file(trace.path)
+    if result is None:
+        draft.problem((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
         return trace
     try:
-        with found.open("rb") as file:
+        with result.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        draft.flaw((*at, "path"), f"cannot be read: {error.strerror}", trace.path)
+        draft.problem((*at, "path"), f"cannot be read: {error.strerror}", trace.path)
         return trace
     if trace.sha256 is not None and trace.sha256 != sha256:
         remedy = "restore it, or remove this line to replay what is there now"
-        draft.flaw((*at, "sha256"), f"the file {found.name} has changed: its SHA-256 is now {sha256}", None, remedy)
+        draft.problem((*at, "sha256"), f"the file {result.name} has changed: its SHA-256 is now {sha256}", None, remedy)
     draft.origins[*at, "sha256"] = "the file"
-    return trace.model_copy(update={"path": str(found), "sha256": sha256})
+    return trace.model_copy(update={"path": str(result), "sha256": sha256})

@@ -59,7 +59,7 @@ class Scheduler:
     """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
     """Who is preempted waits behind all others; otherwise before them."""
-    follows: bool = False
+    is_stateful: bool = False
     """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
     orders: bool = False
     """Its queue is another than first come, first served: who comes may be before who waits."""
@@ -67,10 +67,10 @@ class Scheduler:
     """Tokens leave as they come; otherwise the answer leaves whole."""
 
     @property
-    def seats(self) -> int:
+    def max_running(self) -> int:
         """Requests that run at once at most, as far as its arguments say."""
         given = (getattr(self, name, None) for name in SEATS)
-        return next((seats for seats in given if seats is not None), NO_LIMIT)
+        return next((slots for slots in given if slots is not None), NO_LIMIT)
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """What the next step does."""

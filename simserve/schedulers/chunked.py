@@ -57,7 +57,7 @@ class Chunked(Scheduler):
         if self.vtc is not None and self.policy != "vtc":
             raise ValueError(f"vtc goes with policy vtc, got policy {self.policy}")
         self.orders = self.policy != "fcfs"
-        self.follows = self.policy == "vtc"
+        self.is_stateful = self.policy == "vtc"
         shares = self.vtc or FairShares()
         self._counters = TokenCounters(shares.input_weight, shares.output_weight, shares.tenant_weights)
         self._by_service = ByService(self._counters)
@@ -70,10 +70,10 @@ class Chunked(Scheduler):
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until tokens, seats or blocks run out."""
-        if self.follows:
+        if self.is_stateful:
             self._by_service.settle()
         budget_tokens = self.max_num_batched_tokens - view.n_decoding * view.decode_tokens
-        free_seats = self.max_num_seqs - view.n_running
+        free_slots = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         most_tokens = self.long_prefill_token_threshold or self.max_num_batched_tokens
         chunks: list[tuple[Request, int]] = []
@@ -85,10 +85,10 @@ class Chunked(Scheduler):
             left_tokens = request.prefill_left_tokens
             n_tokens = min(left_tokens, budget_tokens, most_tokens)
             if request.is_new:
-                if free_seats <= 0:
+                if free_slots <= 0:
                     blocked_by = "seats"
                     break
-                free_seats -= 1
+                free_slots -= 1
                 n_blocks = view.blocks_to_admit(request, left_tokens if self.scheduler_reserve_full_isl else n_tokens)
                 if n_blocks > free_blocks or view.just_preempted:
                     blocked_by = "blocks"
@@ -105,7 +105,7 @@ class Chunked(Scheduler):
             in_the_way = self._in_the_way(request, blocked_by, view)
             if in_the_way is not None:
                 return StepPlan(preempt=[in_the_way])
-        valid_steps = self._by_service.steps_in_order() if self.follows and blocked_by == "blocks" else None
+        valid_steps = self._by_service.steps_in_order() if self.is_stateful and blocked_by == "blocks" else None
         return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:

@@ -22,7 +22,7 @@ class Continuous(Scheduler):
 
     def plan(self, view: ReplicaView) -> StepPlan:
         """Admit in order while a seat and the longest output's blocks are free."""
-        free_seats = self.max_num_seqs - view.n_running
+        free_slots = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         chunks = []
         reserve_tokens = []
@@ -30,9 +30,9 @@ class Continuous(Scheduler):
         for request in view.waiting:
             longest_tokens = request.prompt_tokens + request.max_tokens
             free_blocks -= view.blocks_for(longest_tokens)
-            free_seats -= 1
-            if free_seats < 0 or free_blocks < 0:
-                blocked_by = "seats" if free_seats < 0 else "blocks"
+            free_slots -= 1
+            if free_slots < 0 or free_blocks < 0:
+                blocked_by = "seats" if free_slots < 0 else "blocks"
                 break
             chunks.append((request, request.prefill_left_tokens))
             reserve_tokens.append(longest_tokens)

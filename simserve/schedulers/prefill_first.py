@@ -23,15 +23,15 @@ class PrefillFirst(Scheduler):
     def plan(self, view: ReplicaView) -> StepPlan:
         """As many whole prompts as tokens, seats and blocks allow; otherwise decode."""
         budget_tokens = self.max_num_batched_tokens or max(view.max_model_len, 2048)
-        free_seats = self.max_num_seqs - view.n_running
+        free_slots = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         chunks: list[tuple[Request, int]] = []
         blocked_by: Blocked | None = None
         for request in view.waiting:
             n_tokens = request.prefill_left_tokens
             free_blocks -= view.blocks_to_admit(request)
-            free_seats -= 1
-            if free_seats < 0:
+            free_slots -= 1
+            if free_slots < 0:
                 blocked_by = "seats"
             elif free_blocks < 0 or view.just_preempted:
                 blocked_by = "blocks"

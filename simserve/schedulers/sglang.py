@@ -27,7 +27,7 @@ class SgLang(Scheduler):
     Source: SGLang, srt/managers: schedule_policy.py (PrefillAdder), scheduler.py, schedule_batch.py (retract_decode).
     """
 
-    follows = True
+    is_stateful = True
     requeues_last = True
 
     chunked_prefill_size: PositiveInt | None = 8192
@@ -141,7 +141,7 @@ class _Batch:
         self._view = view
         self._page_tokens = view.block_size
         self._most_new_tokens = policy.clip_max_new_tokens_estimation
-        self._free_seats = (policy.max_running_requests or _most_running(view)) - view.n_running
+        self._free_slots = (policy.max_running_requests or _most_running(view)) - view.n_running
         self._room_tokens = view.free_blocks * view.block_size - policy._running.total * policy.new_token_ratio
         self._input_tokens = policy.max_prefill_tokens - n_mixed
         self._chunk_tokens = (policy.chunked_prefill_size or inf) - n_mixed
@@ -174,14 +174,14 @@ class _Batch:
             return "blocks"
         if min(self._input_tokens, self._chunk_tokens) <= 0:
             return "budget"
-        if self._free_seats <= 0:
+        if self._free_slots <= 0:
             return "seats"
         if left_tokens + found_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
             return "blocks"
         n_tokens = self._tokens_of(left_tokens, is_alone)
         if not n_tokens:
             return "budget"
-        self._free_seats -= 1
+        self._free_slots -= 1
         self._room_tokens -= found_tokens
         self._add(request, n_tokens, new_tokens if n_tokens == left_tokens else 0)
         return None

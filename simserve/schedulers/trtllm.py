@@ -35,7 +35,7 @@ class TrtLlm(Scheduler):
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until seats, blocks or tokens run out."""
         budget_tokens = self.max_num_tokens - view.n_decoding * view.decode_tokens
-        free_seats = self.max_batch_size - view.n_running
+        free_slots = self.max_batch_size - view.n_running
         free_blocks = view.free_blocks
         chunks: list[tuple[Request, int]] = []
         reserve_tokens: list[int] = []
@@ -45,8 +45,8 @@ class TrtLlm(Scheduler):
             n_tokens = self._chunk_tokens(request, budget_tokens, view.block_size, is_first)
             n_blocks = self._blocks(view, request)
             if request.is_new:
-                free_seats -= 1
-                if free_seats < 0:
+                free_slots -= 1
+                if free_slots < 0:
                     blocked_by = "seats"
                 elif n_blocks > free_blocks or view.just_preempted:
                     blocked_by = "blocks"

@@ -11,7 +11,7 @@ from simserve.state.view import LoadView
 
 
 @dataclass(config=STRICT)
-class Load(Splitter):
+class LoadSplitter(Splitter):
     """While some prefill replica has fewer than max_outstanding requests, and the prompt is long enough.
 
     Sources: NVIDIA Dynamo (max_prefill_queue_size beside the length); Splitwise, ISCA '24, whose token machines compute

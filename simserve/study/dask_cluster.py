@@ -93,16 +93,16 @@ class DaskCluster:
 
     def _workers(self) -> dict[str, Any]:
         with self._while_it_lasts():
-            found: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
+            match: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         if self._client.status != "running":
             raise self._gone("went away")
-        return found
+        return match
 
     def _answer(self, future: Any) -> Any:
         with self._while_it_lasts():
             if future.status == "finished":
                 return future.result()
-            error = future.exception()  # raises where it is cancelled or lost: with the scheduler
+            error = future.exception()  # raises where it is canceled or lost: with the scheduler
         return Lost(f"the cluster could not run it: {type(error).__name__}: {error}")
 
     @contextmanager

@@ -5,9 +5,9 @@ from simserve.scenario import Scenario
 
 def fleet_of(scenario: Scenario) -> dict[str, float]:
     """GPUs, their price by the catalog, and the power that their data sheets allow."""
-    found = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
+    result = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
     return {
-        "n_gpus": sum(n for n, _ in found),
-        "usd_per_hour": sum(n * gpu.price_per_hour_usd for n, gpu in found),
-        "kw": sum(n * gpu.tdp_w for n, gpu in found) / 1000,
+        "n_gpus": sum(n for n, _ in result),
+        "usd_per_hour": sum(n * gpu.price_per_hour_usd for n, gpu in result),
+        "kw": sum(n * gpu.tdp_w for n, gpu in result) / 1000,
     }

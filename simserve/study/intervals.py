@@ -17,18 +17,18 @@ BLOCKS = 20
 """Of one run, left out one at a time."""
 
 LEAST_PER_BLOCK = 20
-"""Requests; shorter blocks hang together with their neighbours."""
+"""Requests; shorter blocks hang together with their neighbors."""
 
 
 FEW_MISSES = 20
 """Independent misses below which the spread over runs does not tell how far a share may be off."""
 
 LEAST_BEYOND_A_RUN = 2.0
-"""Independent requests beyond a percentile that a run must be worth: with 1.5 to 3, 95 % intervals over replications of
-M/M/1 hold the truth in 93 to 95 %, with 1 in 88, with 0.3 in 71 (docs/statistics.md)."""
+"""Independent requests beyond a percentile that a run must be worth: with 1.5 to 3, 95% intervals over replications of
+M/M/1 hold the truth in 93 to 95%, with 1 in 88, with 0.3 in 71 (docs/statistics.md)."""
 
 Z_95 = 1.959964
-"""Two-sided 95 % quantile of the normal distribution."""
+"""Two-sided 95% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +59,32 @@ def mean_of(values: Sequence[float]) -> Estimate:
     return around(mean, float(sample.std(ddof=1)) / math.sqrt(n), n - 1)
 
 
-def share_of(values: Sequence[float], n_worth: float) -> Estimate:
+def share_of(values: Sequence[float], n_effective: float) -> Estimate:
     """The mean of shares of independent runs, together worth so many independent requests.
 
     Where misses are few, most runs have none, and their spread does not see how far off they may be: the interval is
     then at least Wilson's for all runs together.
     """
-    found = mean_of(values)
-    if not found.has_interval:
-        return found
-    frac, low, high = min(max(found.value, 0.0), 1.0), max(found.low, 0.0), min(found.high, 1.0)
-    if n_worth > 0 and n_worth * min(frac, 1 - frac) < FEW_MISSES:
-        of_all = wilson(frac, n_worth, Z_95)
+    result = mean_of(values)
+    if not result.has_interval:
+        return result
+    frac, low, high = min(max(result.value, 0.0), 1.0), max(result.low, 0.0), min(result.high, 1.0)
+    if n_effective > 0 and n_effective * min(frac, 1 - frac) < FEW_MISSES:
+        of_all = wilson(frac, n_effective, Z_95)
         low, high = min(low, of_all[0]), max(high, of_all[1])
-    return Estimate(found.value, low, high)
+    return Estimate(result.value, low, high)
 
 
-def percentile_of(values: Sequence[float], share_beyond: float, n_worth: float) -> Estimate:
+def percentile_of(values: Sequence[float], share_beyond: float, n_effective: float) -> Estimate:
     """The mean of a percentile of independent runs, each worth so many independent requests.
 
     Of runs too short for it a percentile is too low on average, and more such runs are no better: then the interval
     has no high end.
     """
-    found = mean_of(values)
-    if found.has_interval and n_worth * share_beyond < LEAST_BEYOND_A_RUN:
-        return Estimate(found.value, found.low, math.inf)
-    return found
+    result = mean_of(values)
+    if result.has_interval and n_effective * share_beyond < LEAST_BEYOND_A_RUN:
+        return Estimate(result.value, result.low, math.inf)
+    return result
 
 
 def around(value: float, error: float, n_free: int) -> Estimate:
@@ -110,7 +110,7 @@ def blocks_of(n: int) -> NDArray[np.int64] | None:
 def leave_one_out(figure: Callable[[NDArray[np.bool_]], float], blocks: NDArray[np.int64]) -> Floats:
     """A figure of all requests but those of each block in turn, `(BLOCKS,)`.
 
-    `figure` takes which requests count, `(n,)`. What neighbours have in common stays within a block but for its ends,
+    `figure` takes which requests count, `(n,)`. What neighbors have in common stays within a block but for its ends,
     so leaving out whole blocks tells how the figure varies though requests hang together (Künsch 1989).
     """
     return np.array([figure(blocks != block) for block in range(BLOCKS)])

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from simserve.errors import Mistake, ScenarioError
+from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
 
 RATES = ("rate_per_s", "rates_per_s")
@@ -21,7 +21,7 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     else:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
         instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
-        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, f"search over {instead} instead")])
+        raise ScenarioError([Problem(f"{scenario.name}: workload", rule, None, f"search over {instead} instead")])
     return scenario.model_copy(update={"workload": workload.model_copy(update=update)})
 
 

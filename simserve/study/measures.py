@@ -21,12 +21,12 @@ class Measure:
 
     def of(self, summary: Mapping[str, Any]) -> float:
         """Its value; NaN where the run has none."""
-        found: Any = summary
+        result: Any = summary
         for part in self.key.split(".", 1):
-            if not isinstance(found, Mapping):
+            if not isinstance(result, Mapping):
                 return math.nan
-            found = found.get(part)
-        return math.nan if found is None else float(found)
+            result = result.get(part)
+        return math.nan if result is None else float(result)
 
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}

@@ -50,7 +50,7 @@ Runner = Callable[[Work, Sequence[Task]], Answers]
 def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
     """All tasks, as many at once as there are cores; one alone, or on one core, in this process.
 
-    When a process dies (killed for its memory, mostly), what was in its hands or its neighbours' is run again by
+    When a process dies (killed for its memory, mostly), what was in its hands or its neighbors' is run again by
     itself, and whatever kills a process twice is Lost.
     """
     if min(cpu_count(), len(tasks)) <= 1:
@@ -61,8 +61,8 @@ def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
         given: list[int] = []
         answered: set[int] = set()
         try:
-            with closing(_side_by_side(work, _told(left, tasks, given))) as answers:
-                for place, answer in answers:
+            with closing(_side_by_side(work, _text(left, tasks, given))) as reader:
+                for place, answer in reader:
                     answered.add(place)
                     yield place, answer
             return
@@ -72,7 +72,7 @@ def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
         left = [place for place in left if place not in answered and place not in suspects]
 
 
-def _told(places: Iterable[int], tasks: Sequence[Task], given: list[int]) -> Iterator[tuple[int, Task]]:
+def _text(places: Iterable[int], tasks: Sequence[Task], given: list[int]) -> Iterator[tuple[int, Task]]:
     """The tasks one by one; which were handed out stands in `given`."""
     for place in places:
         given.append(place)
@@ -117,8 +117,8 @@ def _call_off(executor: Any, running: Iterable["Future[Any]"]) -> None:
 
 def _by_itself(work: Work, task: Task) -> Any:
     try:
-        with closing(_side_by_side(work, [(0, task)])) as answers:
-            return next(answers)[1]
+        with closing(_side_by_side(work, [(0, task)])) as reader:
+            return next(reader)[1]
     except BrokenProcessPool:
         return Lost(
             "its process was killed, twice: it needs more memory than there is, most likely; run fewer requests"

@@ -11,7 +11,7 @@ from simserve.tables.schema import Field
 
 
 @dataclass(frozen=True)
-class Rows:
+class TableRows:
     """A table of what was run."""
 
     name: str
@@ -20,7 +20,7 @@ class Rows:
     columns: Columns
 
 
-def write_study(directory: Path, kind: Kind, texts: Mapping[str, str], rows: Rows | None = None) -> None:
+def write_study(directory: Path, kind: Kind, texts: Mapping[str, str], rows: TableRows | None = None) -> None:
     """Write the files by their names. Raises OutputError if the folder holds something else, or cannot be written."""
     with result_folder(directory, kind) as folder:
         for name, text in texts.items():

@@ -33,7 +33,7 @@ SHAPES = 4
 """Matrices of a layer: errors of kernels cancel in part over so many."""
 
 VERSION_SD = 0.03
-"""Of kernels between two versions of an engine; two campaigns on the same card differ by 5 % (bf16)."""
+"""Of kernels between two versions of an engine; two campaigns on the same card differ by 5% (bf16)."""
 
 SCALED_SD = 0.15
 """Of kernels scaled from another card by the data sheet."""
@@ -55,7 +55,7 @@ LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 
 
 @dataclass(frozen=True)
-class Spread:
+class CostSpread:
     """Standard deviations of the logs of the factors."""
 
     compute: float
@@ -66,24 +66,24 @@ class Spread:
     kv_blocks: float
 
 
-def predict(scenario: Scenario, results: Results, told: Callable[[int, int], None] | None = None) -> None:
+def predict(scenario: Scenario, results: Results, progress: Callable[[int, int], None] | None = None) -> None:
     """Put `prediction` into the summary of a run: intervals of all percentiles, and the probability of meeting the SLO.
 
     null where nothing is replayed. Deterministic: the factors come from the scenario's seed. `told` hears of each
     replay done, and how many there are.
     """
     n_replays = replays_of(scenario, len(results.columns["requests"]["arrival_s"]))
-    results.summary["prediction"] = _prediction(scenario, results, n_replays, told) if n_replays > 1 else None
+    results.summary["prediction"] = _prediction(scenario, results, n_replays, progress) if n_replays > 1 else None
 
 
 def _prediction(
-    scenario: Scenario, results: Results, n_replays: int, told: Callable[[int, int], None] | None
+    scenario: Scenario, results: Results, n_replays: int, progress: Callable[[int, int], None] | None
 ) -> dict[str, Any]:
     replays = []
     for distortion, left_over in _draws(spread_of(scenario.setups), n_replays, scenario.seed):
         replays.append(_Replay.of(simulate(scenario, distortion=distortion), left_over))
-        if told:
-            told(len(replays), n_replays)
+        if progress:
+            progress(len(replays), n_replays)
     attained = [replay.attainment for replay in replays if replay.attainment is not None]
     n_met = sum(share >= GOAL_FRAC for share in attained)
     return {
@@ -104,31 +104,31 @@ def _prediction(
 
 def replays_of(scenario: Scenario, n_requests: int) -> int:
     """As many as the scenario asks for; if it says nothing, some for a run that is short enough."""
-    asked = scenario.measure.replays
-    return asked if asked is not None else REPLAYS if n_requests <= MOST_REQUESTS else 0
+    requested = scenario.measure.replays
+    return requested if requested is not None else REPLAYS if n_requests <= MOST_REQUESTS else 0
 
 
-def spread_of(setups: Sequence[PoolSetup]) -> Spread:
+def spread_of(setups: Sequence[PoolSetup]) -> CostSpread:
     """How well the costs of the least known pool are known."""
     spreads = [_spread(setup) for setup in setups]
-    return Spread(*(max(getattr(each, name) for each in spreads) for name in Spread.__dataclass_fields__))
+    return CostSpread(*(max(getattr(each, name) for each in spreads) for name in CostSpread.__dataclass_fields__))
 
 
-def _spread(setup: PoolSetup) -> Spread:
+def _spread(setup: PoolSetup) -> CostSpread:
     kv = 0.0 if setup.ledger.verified else KV_SD
     if setup.engine.name == "ideal":
-        return Spread(0.0, 0.0, 0.0, 0.0, 0.0, kv)
-    found = setup.calibration
-    if found is None:
-        return Spread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv)
+        return CostSpread(0.0, 0.0, 0.0, 0.0, 0.0, kv)
+    result = setup.calibration
+    if result is None:
+        return CostSpread(ROOFLINE_SD, ROOFLINE_SD, ROOFLINE_SD, 2 * HOST_SD, FRONT_END_SD, kv)
     extra = VERSION_SD if setup.calibrated else SCALED_SD
-    matrices = _sd(found, "gemm", setup.weight_dtype) / sqrt(SHAPES)
+    matrices = _sd(result, "gemm", setup.weight_dtype) / sqrt(SHAPES)
     if setup.model.experts is not None:  # one kernel takes most of a step
-        matrices = max(matrices, _sd(found, "moe", setup.weight_dtype))
-    return Spread(
+        matrices = max(matrices, _sd(result, "moe", setup.weight_dtype))
+    return CostSpread(
         compute=_both(matrices, extra),
-        memory=_both(max(matrices, _sd(found, "decode_attention", setup.kv_dtype) / 2), extra),
-        link=_both(_sd(found, "all_reduce", str(setup.tensor)), extra),
+        memory=_both(max(matrices, _sd(result, "decode_attention", setup.kv_dtype) / 2), extra),
+        link=_both(_sd(result, "all_reduce", str(setup.tensor)), extra),
         host=HOST_SD if setup.calibrated else 2 * HOST_SD,
         front_end=FRONT_END_SD,
         kv_blocks=kv,
@@ -138,15 +138,15 @@ def _spread(setup: PoolSetup) -> Spread:
 def _sd(calibration: Calibration, op: str, dtype: str) -> float:
     """Of the log ratio on held-out kernels; the widest of the operation for a dtype that was not timed."""
     spreads = {key: each for key, each in calibration.spreads.items() if key[0] == op}
-    found = [spreads[op, dtype]] if (op, dtype) in spreads else list(spreads.values())
-    return max((log(each.p95 / each.p05) / (2 * NormalDist().inv_cdf(0.95)) for each in found), default=0.1)
+    result = [spreads[op, dtype]] if (op, dtype) in spreads else list(spreads.values())
+    return max((log(each.p95 / each.p05) / (2 * NormalDist().inv_cdf(0.95)) for each in result), default=0.1)
 
 
 def _both(one: float, other: float) -> float:
     return sqrt(one * one + other * other)
 
 
-def _draws(spread: Spread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
+def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
     """n sets of factors that cover each distribution evenly (a Latin hypercube), and of left-over errors."""
     generator = np.random.default_rng([seed, n])
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
@@ -154,7 +154,7 @@ def _draws(spread: Spread, n: int, seed: int) -> list[tuple[Distortion, dict[str
     def logs(sd: float) -> NDArray[np.float64]:
         return sd * generator.permutation(quantiles)
 
-    factors = {name: np.exp(logs(getattr(spread, name))) for name in Spread.__dataclass_fields__}
+    factors = {name: np.exp(logs(getattr(spread, name))) for name in CostSpread.__dataclass_fields__}
     first, token = logs(1.0), logs(1.0)  # what is left over is one error of waits, and one of steps
     return [
         (
@@ -208,11 +208,11 @@ def _interval(predicted: float | None, values: Sequence[float]) -> list[float] |
         return None
     logs = np.log(values) - log(predicted)
     half = _student((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
-    centre = float(logs.mean())
-    return [predicted * exp(min(centre - half, 0.0)), predicted * exp(max(centre + half, 0.0))]
+    center = float(logs.mean())
+    return [predicted * exp(min(center - half, 0.0)), predicted * exp(max(center + half, 0.0))]
 
 
 def _student(share: float, n_free: int) -> float:
-    """A quantile of Student's t to 1 % from four degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
+    """A quantile of Student's t to 1% from four degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
     z = NormalDist().inv_cdf(share)
     return z + (z**3 + z) / (4 * n_free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n_free**2)

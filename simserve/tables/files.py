@@ -19,14 +19,14 @@ def replace_text(path: Path, text: str) -> None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Likewise."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    extra = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
+        extra.write_bytes(content)
+        os.replace(extra, path)
     except OSError as error:
         raise OutputError(f"{path}: must be writable, got {error.strerror}; free space or permit it") from error
     finally:
-        beside.unlink(missing_ok=True)
+        extra.unlink(missing_ok=True)
 
 
 def json_text(value: Any) -> str:

@@ -24,15 +24,15 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises where links go in circles
     made: list[Path] = []
-    beside = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
+    extra = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
         with _said_plainly(directory, kind):
             _make_parents(place, made)
-            made.append(beside)
-            beside.mkdir()
-            yield beside
+            made.append(extra)
+            extra.mkdir()
+            yield extra
             with uninterrupted():
-                _swap(beside, place)
+                _swap(extra, place)
                 made.clear()
     finally:
         with uninterrupted():
@@ -55,10 +55,10 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
             f"{directory}: must be empty or hold only an earlier result, got {strangers[0]}{others}; "
             f"choose another {kind.option}"
         )
-    if names and not names >= kind.marks:
+    if names and not names >= kind.required_files:
         raise OutputError(
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
-            f"without {' and '.join(sorted(kind.marks - names))}; choose another {kind.option}"
+            f"without {' and '.join(sorted(kind.required_files - names))}; choose another {kind.option}"
         )
 
 
@@ -68,10 +68,12 @@ def kind_of(directory: Path) -> Kind:
         raise OutputError(f"{directory}: no such folder; name one that simserve wrote")
     names = {entry.name for entry in directory.iterdir()}
     for kind in KINDS:
-        if names >= kind.marks:
+        if names >= kind.required_files:
             return kind
-    marks = ", or ".join(" and ".join(sorted(kind.marks)) for kind in KINDS)
-    raise OutputError(f"{directory}: must hold {marks}, got {', '.join(sorted(names)) or 'nothing'}; name a result")
+    required_files = ", or ".join(" and ".join(sorted(kind.required_files)) for kind in KINDS)
+    raise OutputError(
+        f"{directory}: must hold {required_files}, got {', '.join(sorted(names)) or 'nothing'}; name a result"
+    )
 
 
 def _check_writable(parent: Path) -> None:
@@ -87,9 +89,9 @@ def _said_plainly(directory: Path, kind: Kind) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        said = os.strerror(error.errno) if error.errno else str(error)
+        text = os.strerror(error.errno) if error.errno else str(error)
         raise OutputError(
-            f"{directory}: must be writable, got {said}; free space there or choose another {kind.option} "
+            f"{directory}: must be writable, got {text}; free space there or choose another {kind.option} "
             "(nothing was written, an earlier result is as it was)"
         ) from error
 
@@ -102,15 +104,15 @@ def _make_parents(place: Path, made: list[Path]) -> None:
         parent.mkdir()
 
 
-def _swap(beside: Path, place: Path) -> None:
+def _swap(extra: Path, place: Path) -> None:
     """Put the new result in its place; if that fails, the earlier one is back where it was."""
     if not place.exists():
-        os.rename(beside, place)
+        os.rename(extra, place)
         return
-    earlier = beside.with_suffix(".earlier")
+    earlier = extra.with_suffix(".earlier")
     os.rename(place, earlier)
     try:
-        os.rename(beside, place)
+        os.rename(extra, place)
     except OSError:
         os.rename(earlier, place)
         raise

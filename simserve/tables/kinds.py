@@ -13,7 +13,7 @@ class Kind:
     """Of the command."""
     files: frozenset[str]
     """All that it may hold."""
-    marks: frozenset[str]
+    required_files: frozenset[str]
     """What it always holds; a folder without them is somebody else's."""
     option: str = "--out"
     """That names it."""

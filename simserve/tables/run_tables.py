@@ -6,7 +6,7 @@ from simserve.tables.columns import Columns, Floats
 
 
 @dataclass(frozen=True)
-class Beside:
+class ExtraColumns:
     """What the engine knows of requests and replicas that no file holds: how their time is split is made from it."""
 
     routed_s: Floats
@@ -30,5 +30,5 @@ class RunTables:
     """A row a stretch of steps with the same members; replicas one after the other, each in time order."""
     spans: Columns
     """A row a completed prefill: a token at join_s, then one at the end of each decode step first..last."""
-    beside: Beside | None = None
+    extra: ExtraColumns | None = None
     """None of tables that were read: their requests have the columns that were made from it."""

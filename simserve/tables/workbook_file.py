@@ -17,7 +17,9 @@ def check_workbook_file(path: Path) -> None:
             f"{path}: must be in a folder, got no folder {path.parent}; make it, or choose another --xlsx"
         )
     names = {entry.name for entry in path.parent.iterdir()}
-    kind = next((kind for kind in KINDS if kind.marks <= names <= kind.files and path.name not in kind.files), None)
+    kind = next(
+        (kind for kind in KINDS if kind.required_files <= names <= kind.files and path.name not in kind.files), None
+    )
     if kind is not None:  # the command would refuse to write there again
         rule = f"must not lie among the files of simserve {kind.name}, got {path.parent}"
         raise OutputError(f"{path}: {rule}; choose another --xlsx")

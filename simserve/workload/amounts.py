@@ -8,13 +8,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.workload.lengths.base import STRICT, Tokens
-from simserve.workload.lengths.lognormal import Side
+from simserve.workload.lengths.lognormal import LognormalSide
 from simserve.workload.lengths.uniform import Bounds, between
 
 LONGEST_S = 90 * 86_400
 """90 days, as long as a run may be."""
 
-Whole = Tokens | Bounds | Side
+Whole = Tokens | Bounds | LognormalSide
 """So many; [least, most], all equally likely; or lognormal: {median, sigma, max}."""
 
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
@@ -52,7 +52,7 @@ def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> NDArray[np
     """n of an amount, `(n,)`; fewer are the first of more."""
     if isinstance(amount, int):
         return np.full(n, amount)
-    if isinstance(amount, Side):
+    if isinstance(amount, LognormalSide):
         return amount.draw(n, rng)[0]
     return between(amount, rng.random(n))
 
@@ -61,7 +61,7 @@ def most_of(amount: Whole) -> int:
     """The most that can come of it."""
     if isinstance(amount, int):
         return amount
-    return amount.max if isinstance(amount, Side) else amount[1]
+    return amount.max if isinstance(amount, LognormalSide) else amount[1]
 
 
 def seconds(time: Time, n: int, rng: np.random.Generator) -> NDArray[np.float64]:

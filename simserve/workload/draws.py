@@ -32,7 +32,7 @@ def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDAr
 
 def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
     """Lengths of n requests. Raises PolicyError."""
-    drawn = _asked(lengths, "draw", lambda: lengths.draw(n, stream))
+    drawn = _requested(lengths, "draw", lambda: lengths.draw(n, stream))
     _hold(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
     _hold(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
     prompts, outputs = (_tokens(lengths, name, getattr(drawn, name), n) for name in ("prompt_tokens", "output_tokens"))
@@ -51,7 +51,7 @@ def draw_prefixes(
     def new_parts(n: int) -> Drawn:
         return draw_lengths(lengths, n, stream)
 
-    trace: Any = _asked(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
+    trace: Any = _requested(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
     _hold(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
     _instants(structure, "draw", lambda: trace.arrival_s)
     n = len(trace)
@@ -69,34 +69,34 @@ def draw_prefixes(
     return cast(Trace, trace)
 
 
-def _hold_dependencies(structure: PrefixStructure, found: Any, n: int) -> None:
+def _hold_dependencies(structure: PrefixStructure, result: Any, n: int) -> None:
     """Each request waits for earlier ones of its own session alone, so no two wait for each other."""
-    if found is None:
+    if result is None:
         return
-    _hold(structure, "draw", isinstance(found, Dependencies), "dependencies must be Dependencies", found)
+    _hold(structure, "draw", isinstance(result, Dependencies), "dependencies must be Dependencies", result)
     for name in ("parents", "starts"):
-        is_whole = _numbers(structure, "draw", name, getattr(found, name)).dtype.kind in "iu"
-        _hold(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(found, name))
-    _hold(structure, "draw", len(found) == n, f"must give dependencies of the {n} requests", len(found))
-    think_s, starts = found.think_s, found.starts
+        is_whole = _numbers(structure, "draw", name, getattr(result, name)).dtype.kind in "iu"
+        _hold(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(result, name))
+    _hold(structure, "draw", len(result) == n, f"must give dependencies of the {n} requests", len(result))
+    think_s, starts = result.think_s, result.starts
     is_time = np.isfinite(think_s) & (think_s >= 0)
     rule = "think_s must be finite and not negative"
     _hold(structure, "draw", is_time.all(), rule, _first(think_s, ~is_time))
     counted = (
-        len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(found.parents) and (np.diff(starts) >= 0).all()
+        len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(result.parents) and (np.diff(starts) >= 0).all()
     )
-    _hold(structure, "draw", counted, f"starts must rise from 0 to the {len(found.parents)} parents", list(starts[:9]))
-    is_earlier = (found.parents >= 0) & (found.parents < found.children)
+    _hold(structure, "draw", counted, f"starts must rise from 0 to the {len(result.parents)} parents", list(starts[:9]))
+    is_earlier = (result.parents >= 0) & (result.parents < result.children)
     rule = "a request must wait for earlier ones alone"
-    _hold(structure, "draw", is_earlier.all(), rule, _first(found.parents, ~is_earlier))
-    first = found.first_rows()
-    is_own = first[found.parents] == first[found.children]
+    _hold(structure, "draw", is_earlier.all(), rule, _first(result.parents, ~is_earlier))
+    first = result.first_rows()
+    is_own = first[result.parents] == first[result.children]
     rule = "a request must not wait for two that begin sessions of their own"
-    _hold(structure, "draw", is_own.all(), rule, _first(found.parents, ~is_own))
+    _hold(structure, "draw", is_own.all(), rule, _first(result.parents, ~is_own))
 
 
 def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
-    arrival_s = _numbers(process, method, "instants in seconds", _asked(process, method, ask)).astype(np.float64)
+    arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, ask)).astype(np.float64)
     is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
     _hold(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
     goes_back = np.concatenate([[False], np.diff(arrival_s) < 0])
@@ -123,7 +123,7 @@ def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any
     return column
 
 
-def _asked(policy: object, method: str, ask: Callable[[], Any]) -> Any:
+def _requested(policy: object, method: str, ask: Callable[[], Any]) -> Any:
     """What a plug-in answers, whose own exceptions are its mistake."""
     try:
         return ask()

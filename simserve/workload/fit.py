@@ -17,7 +17,7 @@ SHARES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9
 FEWEST = 200
 
 
-def fit_profile(trace: Trace, source: str, licence: str) -> dict[str, Any]:
+def fit_profile(trace: Trace, source: str, license: str) -> dict[str, Any]:
     """The profile of a trace as plain data. Raises ValueError for fewer than 200 requests."""
     if len(trace) < FEWEST:
         raise ValueError(f"a profile needs at least {FEWEST} requests, got {len(trace)}")
@@ -27,7 +27,7 @@ def fit_profile(trace: Trace, source: str, licence: str) -> dict[str, Any]:
     return {
         "schema": "simserve-profile/1",
         "source": source,
-        "licence": licence,
+        "license": license,
         "n_requests": len(trace),
         "rate_per_s": _figure(info["rate_per_s"]),
         "gap_cv": _figure(info["gap_cv"]),

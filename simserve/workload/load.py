@@ -9,13 +9,13 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from simserve import plugins
-from simserve.errors import NobodyArrives
+from simserve.errors import NoArrivals
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import with_batch
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw, prefix_structure
-from simserve.workload.marks import marked
+from simserve.workload.labels import labeled
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -61,13 +61,13 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     trace = draw(arrivals, prompts, workload.n_requests, workload.duration_s, stream)
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
-        raise NobodyArrives(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
+        raise NoArrivals(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
     return Load(_whole(trace, workload, stream))
 
 
 def _whole(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """The trace with all that a scenario says of its requests, and of others beside them."""
-    return _limited(with_batch(marked(trace, workload, stream), workload, stream), workload.max_tokens)
+    return _limited(with_batch(labeled(trace, workload, stream), workload, stream), workload.max_tokens)
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
@@ -75,7 +75,7 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
     think_s = workload.client.get("think_s")
 
     def drawn(n: int) -> Trace:
-        trace = _limited(marked(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
+        trace = _limited(labeled(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
         if think_s is None and trace.dependencies is None:
             return trace
         return _with_thinking(trace, think_s or 0.0, stream)
@@ -97,11 +97,11 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
 def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
     """The trace whose users think so long before they begin another session."""
     time: Time = TypeAdapter(Time).validate_python(think_s)
-    found = trace.dependencies or Dependencies.none(len(trace))
-    begins = found.n_parents == 0
-    all_s = found.think_s.copy()
+    result = trace.dependencies or Dependencies.none(len(trace))
+    begins = result.n_parents == 0
+    all_s = result.think_s.copy()
     all_s[begins] = seconds(time, int(begins.sum()), stream("client/think"))
-    return replace(trace, dependencies=replace(found, think_s=all_s))
+    return replace(trace, dependencies=replace(result, think_s=all_s))
 
 
 def _limited(trace: Trace, max_tokens: int | None) -> Trace:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.errors import NobodyArrives
+from simserve.errors import NoArrivals
 from simserve.workload.info import stamp_s
 from simserve.workload.next_turn import after_answers
 from simserve.workload.readers import read_trace
@@ -31,7 +31,7 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
         n = min(n, int(np.searchsorted(trace.arrival_s, workload.duration_s)))
     if not n:
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
-        raise NobodyArrives(f"{path}: {rule}, got none; lengthen it")
+        raise NoArrivals(f"{path}: {rule}, got none; lengthen it")
     return trace.take(slice(n))
 
 

@@ -99,7 +99,7 @@ def _last_use(block: Ints) -> Ints:
 
 def _larger_before(values: Ints) -> Ints:
     """For each value how many of those before it are larger, `(n,)`: merge sort's count, level by level."""
-    found = np.zeros(len(values), np.int64)
+    result = np.zeros(len(values), np.int64)
     by_value = np.argsort(values, kind="stable")
     for bit in range(len(values).bit_length()):
         at = by_value[np.argsort(by_value >> (bit + 1), kind="stable")]  # halves of 2**bit side by side, each by value
@@ -107,8 +107,8 @@ def _larger_before(values: Ints) -> Ints:
         n_left = np.cumsum(is_left)
         pair = at >> (bit + 1)
         n_left_in_all = n_left[np.searchsorted(pair, pair, side="right") - 1]
-        found[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
-    return found
+        result[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
+    return result
 
 
 def _quantiles(values: NDArray[Any], levels: tuple[int, ...]) -> dict[str, float]:

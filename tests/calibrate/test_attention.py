@@ -68,10 +68,10 @@ def test_the_fit_finds_the_coefficients_that_made_the_timings() -> None:
 
 def test_caches_have_fits_of_their_own_and_prefill_in_8_bits_too() -> None:
     prefills = [rows("prefill_attention", *dtypes) for dtypes in (("bf16",), ("fp8",), ("fp8", "fp8"))]
-    found = attention.fit(pd.concat(prefills, ignore_index=True), H100)
-    assert [one.dtype for one in found] == ["bf16", "fp8", "fp8/fp8"]
-    assert [asdict(one.form)["compute_bits"] for one in found] == [16, 16, 8]
-    assert asdict(found[2].form)["compute_frac"] == pytest.approx(0.7, rel=0.1)
+    result = attention.fit(pd.concat(prefills, ignore_index=True), H100)
+    assert [one.dtype for one in result] == ["bf16", "fp8", "fp8/fp8"]
+    assert [asdict(one.form)["compute_bits"] for one in result] == [16, 16, 8]
+    assert asdict(result[2].form)["compute_frac"] == pytest.approx(0.7, rel=0.1)
     (only,) = attention.fit(prefills[2], H100)
     assert only.dtype == "fp8"
     assert type(only.form) is PrefillAttention
@@ -88,9 +88,9 @@ def test_rows_of_decode_that_do_not_count_are_left_out_by_reason() -> None:
     table.loc[long[42:45], "tokens"] = 64
     table.loc[long[45:49], "n_heads"] = 17 * table.loc[long[45:49], "n_kv_heads"]
     table.loc[long[49:51], "latency_s"] = 1e-5
-    (found,) = attention.fit(table, H100)
-    in_l2 = found.excluded["cache stays in the L2"]
-    assert dict(found.excluded) == {
+    (result,) = attention.fit(table, H100)
+    in_l2 = result.excluded["cache stays in the L2"]
+    assert dict(result.excluded) == {
         "windowed": 10,
         "other head width": 5,
         "other kernel": 20,
@@ -100,7 +100,7 @@ def test_rows_of_decode_that_do_not_count_are_left_out_by_reason() -> None:
         "faster than the roof": 2,
     }
     assert in_l2 >= len(small)  # 17 MB, a third of the L2, and half of the time that they take
-    assert found.n_rows == len(table) - 7 - sum(found.excluded.values())
+    assert result.n_rows == len(table) - 7 - sum(result.excluded.values())
 
 
 def test_rows_of_prefill_that_do_not_count_are_left_out_by_reason() -> None:
@@ -108,8 +108,8 @@ def test_rows_of_prefill_that_do_not_count_are_left_out_by_reason() -> None:
     table.loc[table.index[:10], "window"] = 1024
     table.loc[table.index[10:13], "tokens"] = 127
     table.loc[table.index[-2:], "latency_s"] = 1e-5
-    (found,) = attention.fit(table, H100)
-    assert dict(found.excluded) == {
+    (result,) = attention.fit(table, H100)
+    assert dict(result.excluded) == {
         "windowed": 10,
         "other head width": 0,
         "other kernel": 0,
@@ -120,8 +120,8 @@ def test_rows_of_prefill_that_do_not_count_are_left_out_by_reason() -> None:
 
 def test_heads_that_were_not_measured_leave_no_trace() -> None:
     narrow = rows("prefill_attention").query("head_dim <= 128")
-    (found,) = attention.fit(narrow, H100)
-    assert asdict(found.form)["wide"] == 0
+    (result,) = attention.fit(narrow, H100)
+    assert asdict(result.form)["wide"] == 0
 
 
 def test_the_same_timings_give_the_same_fit() -> None:
@@ -134,8 +134,8 @@ def test_few_rows_are_not_fitted() -> None:
 
 @needs_package
 def test_h100_kernels_are_met_within_a_tenth() -> None:
-    found = attention.fit(h100_timings(), H100)
-    errors = {(one.op, one.dtype): one.residuals.mape_frac for one in found}
+    result = attention.fit(h100_timings(), H100)
+    errors = {(one.op, one.dtype): one.residuals.mape_frac for one in result}
     assert len(errors) == 4
     assert max(errors.values()) < 0.1
     assert errors["prefill_attention", "bf16"] < 0.08

@@ -30,17 +30,17 @@ def timings(form: AllReduce = TRUE, n_gpus: int = 4) -> pd.DataFrame:
 
 
 def test_a_fit_recovers_the_coefficients_that_made_the_data() -> None:
-    (found,) = fit(timings(), H100)
-    assert (found.op, found.dtype, found.n_rows, found.residuals.n_rows) == ("all_reduce", "4", 12, 11)
-    assert asdict(found.form) == pytest.approx(asdict(TRUE), rel=0.01)
-    assert found.residuals.mape_frac < 0.001
+    (result,) = fit(timings(), H100)
+    assert (result.op, result.dtype, result.n_rows, result.residuals.n_rows) == ("all_reduce", "4", 12, 11)
+    assert asdict(result.form) == pytest.approx(asdict(TRUE), rel=0.01)
+    assert result.residuals.mape_frac < 0.001
 
 
 def test_the_fastest_kernel_of_a_size_counts() -> None:
     slow = timings().assign(kernel="NCCL", latency_s=lambda rows: 2 * rows["latency_s"])
-    (found,) = fit(pd.concat([timings(), slow], ignore_index=True), H100)
-    assert found.form == fit(timings(), H100)[0].form
-    assert found.excluded["another kernel is faster"] == len(SIZES)
+    (result,) = fit(pd.concat([timings(), slow], ignore_index=True), H100)
+    assert result.form == fit(timings(), H100)[0].form
+    assert result.excluded["another kernel is faster"] == len(SIZES)
 
 
 def test_what_is_left_out_is_counted_by_reason() -> None:
@@ -54,21 +54,21 @@ def test_what_is_left_out_is_counted_by_reason() -> None:
         ],
         ignore_index=True,
     )
-    (found,) = fit(odd, H100)
-    assert found.excluded == {
+    (result,) = fit(odd, H100)
+    assert result.excluded == {
         "other dtype": 1,
         "faster than the links": 1,
         "another kernel is faster": 0,
         "slower than a larger message": 1,
     }
-    assert found.form == fit(timings(), H100)[0].form
+    assert result.form == fit(timings(), H100)[0].form
 
 
 def test_reduction_inside_the_switch_is_possible() -> None:
     # 469 GB/s of bus bandwidth over links of 450 GB/s, as measured on eight GPUs.
-    (found,) = fit(timings(AllReduce(4e-6, 469 / 450, 1e-5, 1e-6), n_gpus=8), H100)
-    assert found.excluded["faster than the links"] == 0
-    assert found.form.link_share == pytest.approx(469 / 450, rel=0.01)  # type: ignore[attr-defined]
+    (result,) = fit(timings(AllReduce(4e-6, 469 / 450, 1e-5, 1e-6), n_gpus=8), H100)
+    assert result.excluded["faster than the links"] == 0
+    assert result.form.link_share == pytest.approx(469 / 450, rel=0.01)  # type: ignore[attr-defined]
 
 
 def test_too_few_rows_are_not_fitted() -> None:
@@ -77,6 +77,6 @@ def test_too_few_rows_are_not_fitted() -> None:
 
 @needs_package
 def test_an_h100_all_reduce_meets_its_bar() -> None:
-    found = {one.dtype: one for one in fit(h100_timings(), H100) if one.op == "all_reduce"}
-    assert set(found) == {"2", "4", "8"}
-    assert all(one.residuals.mape_frac < 0.1 for one in found.values())
+    result = {one.dtype: one for one in fit(h100_timings(), H100) if one.op == "all_reduce"}
+    assert set(result) == {"2", "4", "8"}
+    assert all(one.residuals.mape_frac < 0.1 for one in result.values())

@@ -34,11 +34,11 @@ def timings(noise: float = 0.0, dtype: str = "bf16") -> pd.DataFrame:
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8"])
 def test_the_fit_predicts_what_it_has_not_seen(dtype: str) -> None:
-    (found,) = gemm.fit(timings(0.02, dtype), H100)
-    assert 0.01 < found.residuals.mape_frac < 0.025  # the noise, and nothing else
-    assert isinstance(found.form, Gemm)
-    assert found.form.launch_s == pytest.approx(TRUE.launch_s, rel=0.1)
-    assert found.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
+    (result,) = gemm.fit(timings(0.02, dtype), H100)
+    assert 0.01 < result.residuals.mape_frac < 0.025  # the noise, and nothing else
+    assert isinstance(result.form, Gemm)
+    assert result.form.launch_s == pytest.approx(TRUE.launch_s, rel=0.1)
+    assert result.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
 
 
 def test_rows_that_time_something_else_are_left_out_and_counted() -> None:
@@ -46,25 +46,25 @@ def test_rows_that_time_something_else_are_left_out_and_counted() -> None:
     small = pd.DataFrame({"op": "gemm", "dtype": "bf16", "m": [1, 1], "n": [64, 4096], "k": [4096, 64]})
     table = pd.concat([table, small.assign(latency_s=1e-5)], ignore_index=True)
     table.loc[(table["m"] == 8192) & (table["n"] == 8192) & (table["k"] == 8192), "latency_s"] = 1e-6
-    (found,) = gemm.fit(table, H100)
-    assert found.excluded["n or k under a tile"] == 2
-    assert found.excluded["faster than the roofs"] == 1
-    assert found.excluded["host time in the row"] == 0
-    assert found.excluded["weights from the L2 cache"] > 0  # six of 2 MB are in 50 MB
-    assert found.n_rows + sum(found.excluded.values()) == len(table)
+    (result,) = gemm.fit(table, H100)
+    assert result.excluded["n or k under a tile"] == 2
+    assert result.excluded["faster than the roofs"] == 1
+    assert result.excluded["host time in the row"] == 0
+    assert result.excluded["weights from the L2 cache"] > 0  # six of 2 MB are in 50 MB
+    assert result.n_rows + sum(result.excluded.values()) == len(table)
 
 
 def test_rows_that_the_host_hides_are_left_out_of_its_kernel_alone() -> None:
     slow, quick = timings().assign(kernel="eager"), timings().assign(kernel="graph")
     slow["latency_s"] = np.maximum(slow["latency_s"], 9e-5)
-    (found,) = gemm.fit(pd.concat([slow, quick], ignore_index=True), H100)
+    (result,) = gemm.fit(pd.concat([slow, quick], ignore_index=True), H100)
     roofs_s = np.maximum(
         2 * slow["m"] * slow["n"] * slow["k"] / H100.flop_per_s["bf16"],
         2 * (slow["n"] * slow["k"] + slow["m"] * (slow["n"] + slow["k"])) / H100.hbm_bytes_per_s,
     )
-    assert 0 < found.excluded["host time in the row"] <= (roofs_s < 9e-5).sum()
-    assert isinstance(found.form, Gemm)
-    assert found.form.launch_s == gemm.QUIET_LAUNCH_S  # what the host hides is not read off its rows
+    assert 0 < result.excluded["host time in the row"] <= (roofs_s < 9e-5).sum()
+    assert isinstance(result.form, Gemm)
+    assert result.form.launch_s == gemm.QUIET_LAUNCH_S  # what the host hides is not read off its rows
 
 
 def test_the_same_timings_give_the_same_fit() -> None:

@@ -52,15 +52,15 @@ def timings(op: str, dtype: str = "bf16", kv_dtype: str = "bf16") -> pd.DataFram
 
 @pytest.mark.parametrize("op", ["mla_prefill", "mla_decode", "mla_prefill_module", "mla_decode_module"])
 def test_a_fit_recovers_the_times_that_made_it(op: str) -> None:
-    (found,) = fit(timings(op), H100)
-    assert (found.op, found.dtype) == (op, "bf16/bf16" if op.endswith("module") else "bf16")
-    assert found.residuals.n_rows > 0
-    assert found.residuals.mape_frac < 0.01
+    (result,) = fit(timings(op), H100)
+    assert (result.op, result.dtype) == (op, "bf16/bf16" if op.endswith("module") else "bf16")
+    assert result.residuals.n_rows > 0
+    assert result.residuals.mape_frac < 0.01
 
 
 def test_a_fit_recovers_the_coefficients_of_decode() -> None:
-    (found,) = fit(timings("mla_decode"), H100)
-    assert asdict(found.form) == pytest.approx(asdict(DECODE), rel=0.05)
+    (result,) = fit(timings("mla_decode"), H100)
+    assert asdict(result.form) == pytest.approx(asdict(DECODE), rel=0.05)
 
 
 def test_the_same_rows_give_the_same_fit() -> None:
@@ -69,8 +69,8 @@ def test_the_same_rows_give_the_same_fit() -> None:
 
 def test_weights_and_caches_of_other_dtypes_have_their_own_fits() -> None:
     parts = [timings("mla_decode_module", dtype, kv) for dtype in ("bf16", "fp8_block") for kv in ("bf16", "fp8")]
-    found = fit(pd.concat(parts, ignore_index=True), H100)
-    assert [one.dtype for one in found] == ["bf16/bf16", "bf16/fp8", "fp8_block/bf16", "fp8_block/fp8"]
+    result = fit(pd.concat(parts, ignore_index=True), H100)
+    assert [one.dtype for one in result] == ["bf16/bf16", "bf16/fp8", "fp8_block/bf16", "fp8_block/fp8"]
 
 
 def test_what_is_left_out_is_counted_by_reason() -> None:
@@ -80,8 +80,8 @@ def test_what_is_left_out_is_counted_by_reason() -> None:
         good.head(2).assign(kernel="other", tokens=512.0),
         good.tail(1).assign(latency_s=1e-5),
     ]
-    (found,) = fit(pd.concat([good, *odd], ignore_index=True), H100)
-    assert found.excluded == {
+    (result,) = fit(pd.concat([good, *odd], ignore_index=True), H100)
+    assert result.excluded == {
         "prompt as short as a decode step": 3,
         "another kernel": 2,
         "faster than the data sheet": 1,
@@ -95,6 +95,6 @@ def test_too_few_rows_or_an_unknown_cache_are_not_fitted() -> None:
 
 @needs_package
 def test_h100_modules_are_met_within_a_tenth() -> None:
-    found = {(one.op, one.dtype): one.residuals.mape_frac for one in fit(h100_timings(), H100)}
-    assert len(found) == 8
-    assert max(found.values()) < 0.1
+    result = {(one.op, one.dtype): one.residuals.mape_frac for one in fit(h100_timings(), H100)}
+    assert len(result) == 8
+    assert max(result.values()) < 0.1

@@ -44,13 +44,13 @@ def timings(dtype: str = "bf16") -> pd.DataFrame:
 
 
 def test_a_fit_recovers_the_times_that_made_it() -> None:
-    (found,) = fit(timings(), H100)
-    assert (found.op, found.dtype) == ("moe", "bf16")
-    assert found.residuals.n_rows > 0
-    assert found.residuals.mape_frac < 0.01
-    assert isinstance(found.form, MoeLayer)
-    assert found.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
-    assert found.form.flop_share == pytest.approx(TRUE.flop_share, rel=0.1)
+    (result,) = fit(timings(), H100)
+    assert (result.op, result.dtype) == ("moe", "bf16")
+    assert result.residuals.n_rows > 0
+    assert result.residuals.mape_frac < 0.01
+    assert isinstance(result.form, MoeLayer)
+    assert result.form.byte_share == pytest.approx(TRUE.byte_share, rel=0.05)
+    assert result.form.flop_share == pytest.approx(TRUE.flop_share, rel=0.1)
 
 
 def test_the_same_rows_give_the_same_fit() -> None:
@@ -59,13 +59,13 @@ def test_the_same_rows_give_the_same_fit() -> None:
 
 def test_every_dtype_has_its_fit() -> None:
     both = pd.concat([timings("bf16"), timings("fp8_block")], ignore_index=True)
-    assert [found.dtype for found in fit(both, H100)] == ["bf16", "fp8_block"]
+    assert [result.dtype for result in fit(both, H100)] == ["bf16", "fp8_block"]
 
 
 def test_another_kernel_for_shared_experts_has_a_fit_of_its_own() -> None:
     rows = timings()
     rows.loc[rows["expert"] > 1, "kernel"] = "other"
-    assert [found.dtype for found in fit(rows, H100)] == ["bf16", "bf16+ep"]
+    assert [result.dtype for result in fit(rows, H100)] == ["bf16", "bf16+ep"]
 
 
 def test_what_is_left_out_is_counted_by_reason() -> None:
@@ -78,8 +78,8 @@ def test_what_is_left_out_is_counted_by_reason() -> None:
         series(model, 1, 16, "balanced", "bf16"),
         series(model, 2, 1, "balanced", "bf16").assign(latency_s=lambda rows: rows["latency_s"] / 2),
     ]
-    (found,) = fit(pd.concat([timings(), *odd], ignore_index=True), H100)
-    excluded = dict(found.excluded)
+    (result,) = fit(pd.concat([timings(), *odd], ignore_index=True), H100)
+    excluded = dict(result.excluded)
     in_cache = excluded.pop("weights stay in the L2")
     assert excluded == {
         "another kernel": n,
@@ -97,6 +97,6 @@ def test_too_few_rows_are_not_fitted() -> None:
 @needs_package
 def test_h100_layers_meet_their_bar() -> None:
     rows = h100_timings().query("op == 'moe' and dtype in ('bf16', 'fp8_block', 'mxfp4')")
-    found = {one.dtype: one.residuals.mape_frac for one in fit(rows, H100)}
-    assert found.keys() == {"bf16", "fp8_block", "fp8_block+ep", "mxfp4"}
-    assert max(found.values()) <= 0.15
+    result = {one.dtype: one.residuals.mape_frac for one in fit(rows, H100)}
+    assert result.keys() == {"bf16", "fp8_block", "fp8_block+ep", "mxfp4"}
+    assert max(result.values()) <= 0.15

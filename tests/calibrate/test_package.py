@@ -95,9 +95,9 @@ def test_all_reduces_of_the_installed_package_are_read_and_none_goes_uncounted(m
     assert version
     assert not table["kernel"].str.contains("eager").any()
     assert np.isfinite(table["latency_s"]).all()
-    found = [fit for fit in comm.fit(table, catalog.load_gpu("l40s")) if fit.op == "all_reduce"]
-    assert {fit.dtype for fit in found} >= {"2", "4"}
-    for fit in found:
+    result = [fit for fit in comm.fit(table, catalog.load_gpu("l40s")) if fit.op == "all_reduce"]
+    assert {fit.dtype for fit in result} >= {"2", "4"}
+    for fit in result:
         rows = table[(table["op"] == "all_reduce") & (table["n_gpus"] == int(fit.dtype))]
         assert fit.n_rows + fit.residuals.n_rows + sum(fit.excluded.values()) == len(rows)
         assert fit.excluded["another kernel is faster"] > 0

@@ -56,10 +56,10 @@ def test_new_host_constants_replace_the_old_and_leave_the_kernels(tmp_path: Path
     write_calibration(path, data(), "2026-01-01")
     write_host(path, {"step_host_s": 2e-3, "gap_s": 1e-6}, "first")
     write_host(path, {"step_host_s": 3e-3}, "second")
-    found = json.loads(path.read_text())
-    assert found["host"] == {"step_host_s": {"value": 3e-3, "source": "second"}}
-    assert found["kernels"] == data()["kernels"]
-    assert found["made"]["date"] == "2026-01-01"
+    result = json.loads(path.read_text())
+    assert result["host"] == {"step_host_s": {"value": 3e-3, "source": "second"}}
+    assert result["kernels"] == data()["kernels"]
+    assert result["made"]["date"] == "2026-01-01"
 
 
 def test_host_constants_need_kernels_first(tmp_path: Path) -> None:

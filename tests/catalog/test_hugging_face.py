@@ -122,7 +122,7 @@ def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"index_topk": 2048}, "index_topk: models with sparse attention are not there yet"),
         ({"layer_types": ["linear_attention"] * 32}, "layer_types: layers of kind linear_attention are not there yet"),
@@ -134,9 +134,9 @@ def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) ->
         ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config: models with sparse attention are not there"),
     ],
 )
-def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_what_is_not_modeled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
     for config in ({**LLAMA, **changes}, {"text_config": {**LLAMA, **changes}}):
-        with pytest.raises(CatalogError, match=said):
+        with pytest.raises(CatalogError, match=text):
             load(tmp_path, config)
 
 
@@ -144,7 +144,7 @@ def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"hidden_size": ..., "vocab_size": None}, r"hidden_size and vocab_size are missing"),
         ({"num_hidden_layers": ..., "n_layers": 32}, "num_hidden_layers is missing; .* what it calls n_layers"),
@@ -168,13 +168,13 @@ def test_what_is_not_modelled_yet_is_refused(tmp_path: Path, changes: dict[str, 
         ({"sliding_window": 0.5}, r"sliding_window must be a whole number of at least 1, got 0\.5"),
     ],
 )
-def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
-    with pytest.raises(CatalogError, match=said):
+def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
+    with pytest.raises(CatalogError, match=text):
         load(tmp_path, **changes)
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "text"),
     [
         ("{", "must be a Hugging Face config.json, but is no JSON"),
         ([], "must be a JSON object, got list"),
@@ -182,8 +182,8 @@ def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[
         ({}, "hidden_size and num_hidden_layers and .* are missing; it must be the config.json of a causal model"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: Any, said: str) -> None:
-    with pytest.raises(CatalogError, match=said) as caught:
+def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: Any, text: str) -> None:
+    with pytest.raises(CatalogError, match=text) as caught:
         load(tmp_path, content)
     assert str(caught.value).startswith(str(tmp_path / "model" / "config.json"))
 

@@ -46,9 +46,9 @@ def test_mixtral_calls_the_size_of_its_experts_intermediate_size(tmp_path: Path)
 
 
 def test_gpt_oss_names_its_top_k_twice(tmp_path: Path) -> None:
-    found = experts(tmp_path, num_local_experts=128, experts_per_token=4, num_experts_per_tok=4)
-    assert (found.n_experts, found.top_k) == (128, 4)
-    assert experts(tmp_path, num_local_experts=128, experts_per_token=4) == found
+    result = experts(tmp_path, num_local_experts=128, experts_per_token=4, num_experts_per_tok=4)
+    assert (result.n_experts, result.top_k) == (128, 4)
+    assert experts(tmp_path, num_local_experts=128, experts_per_token=4) == result
 
 
 def test_qwen_puts_experts_in_every_so_many_layers_but_those_it_names(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "text"),
     [
         ({"num_experts": 8}, "num_experts_per_tok is missing; say how many of the 8 experts a token goes to"),
         (
@@ -126,8 +126,8 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
         ({**LATENT, "q_lora_rank": 0}, "q_lora_rank must be a whole number of at least 1, got 0"),
     ],
 )
-def test_missing_and_contradictory_keys_are_named(tmp_path: Path, keys: dict[str, Any], said: str) -> None:
-    with pytest.raises(CatalogError, match=said) as caught:
+def test_missing_and_contradictory_keys_are_named(tmp_path: Path, keys: dict[str, Any], text: str) -> None:
+    with pytest.raises(CatalogError, match=text) as caught:
         load(tmp_path, **keys)
     assert str(caught.value).startswith(str(tmp_path / "model" / "config.json"))
 

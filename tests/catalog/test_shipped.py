@@ -42,9 +42,9 @@ def test_every_number_of_a_gpu_has_a_source(name: str) -> None:
 @pytest.mark.parametrize("name", GPUS)
 def test_a_price_is_on_demand_of_a_day_that_is_told_and_rounds_what_its_source_says(name: str) -> None:
     gpu = catalog.load_gpu(name)
-    told = re.match(r"\w+, on demand, .*?20\d\d-\d\d-\d\d: (\d+\.\d\d)", gpu.sources["price_per_hour_usd"])
-    assert told is not None
-    assert gpu.price_per_hour_usd == pytest.approx(float(told[1]), rel=0.02)
+    sentence = re.match(r"\w+, on demand, .*?20\d\d-\d\d-\d\d: (\d+\.\d\d)", gpu.sources["price_per_hour_usd"])
+    assert sentence is not None
+    assert gpu.price_per_hour_usd == pytest.approx(float(sentence[1]), rel=0.02)
 
 
 def test_the_rtx_pro_6000_is_the_server_edition_in_all_its_numbers() -> None:

@@ -64,8 +64,8 @@ def test_the_fit_gives_back_the_times_that_it_was_made_from(fitted: tuple[Path, 
         tokens, pairs = 6000.0, 6000.0 * 6001 / 2
         found_s, true_s = (form.at(H100, *heads, "bf16").seconds(tokens, pairs, tokens) for form in (prefill, PREFILL))
         assert found_s == pytest.approx(true_s, rel=0.05)
-        found, true = (np.array(form.line(H100, *heads, "bf16", 100)) for form in (decode, DECODE))
-        assert found @ [1, 3e5] == pytest.approx(true @ [1, 3e5], rel=0.05)
+        result, true = (np.array(form.line(H100, *heads, "bf16", 100)) for form in (decode, DECODE))
+        assert result @ [1, 3e5] == pytest.approx(true @ [1, 3e5], rel=0.05)
 
 
 def test_a_second_run_writes_the_same_bytes(fitted: tuple[Path, Outcome], tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_second_run_writes_the_same_bytes(fitted: tuple[Path, Outcome], tmp_pa
 def test_parquet_is_read_as_csv_is(fitted: tuple[Path, Outcome], tmp_path: Path) -> None:
     TIMINGS.to_parquet(tmp_path / "mine.parquet")
     assert calibrate_file(tmp_path, tmp_path / "mine.parquet", "--engine-version", "9.9").exit_code == 0
-    found = json.loads((tmp_path / "out" / "h100-sxm" / "vllm.json").read_text())
-    assert found["kernels"] == json.loads(fitted[0].read_text())["kernels"]
-    assert found["engine_version"] == "9.9"
+    result = json.loads((tmp_path / "out" / "h100-sxm" / "vllm.json").read_text())
+    assert result["kernels"] == json.loads(fitted[0].read_text())["kernels"]
+    assert result["engine_version"] == "9.9"
 
 
 def test_rows_that_no_gpu_can_reach_are_left_out_and_told(fitted: tuple[Path, Outcome], tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def scaled(factor: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         (lambda t: t.drop(columns="latency_s"), ["mine.csv: columns latency_s are missing, got op, ", "; add them"]),
         (lambda t: t.drop(columns="k"), ["mine.csv: op gemm needs k in every row; fill them in"]),
@@ -155,18 +155,18 @@ def scaled(factor: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
     ],
 )
 def test_a_table_that_cannot_be_fitted_is_2_and_writes_nothing(
-    change: Callable[[pd.DataFrame], pd.DataFrame], said: list[str], tmp_path: Path
+    change: Callable[[pd.DataFrame], pd.DataFrame], text: list[str], tmp_path: Path
 ) -> None:
     outcome = calibrate(tmp_path, change(TIMINGS))
     assert outcome.exit_code == 2, outcome.err
     assert outcome.out == ""
-    for words in said:
+    for words in text:
         assert words in outcome.err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "text"),
     [
         ("none.csv", None, "none.csv: no such file; give a CSV or parquet table of kernel timings"),
         ("empty.csv", b"", "empty.csv: must be a table of timings"),
@@ -174,27 +174,27 @@ def test_a_table_that_cannot_be_fitted_is_2_and_writes_nothing(
         ("text.parquet", b"op,latency_s", "text.parquet: cannot be read as parquet"),
     ],
 )
-def test_a_file_that_is_no_table_is_2(file: str, content: bytes | None, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_table_is_2(file: str, content: bytes | None, text: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / file).write_bytes(content)
     outcome = calibrate_file(tmp_path, tmp_path / file)
     assert outcome.exit_code == 2, outcome.err
-    assert said in outcome.err
+    assert text in outcome.err
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("gpu", "engine", "said"),
+    ("gpu", "engine", "text"),
     [
         ("h100-sx", "vllm", "no such GPU in the catalog, got 'h100-sx'; did you mean h100-sxm?"),
         ("h100-sxm", "vlm", "no such engine in the catalog, got 'vlm'; did you mean vllm?"),
     ],
 )
-def test_an_unknown_gpu_or_engine_is_2_with_a_guess(gpu: str, engine: str, said: str, tmp_path: Path) -> None:
+def test_an_unknown_gpu_or_engine_is_2_with_a_guess(gpu: str, engine: str, text: str, tmp_path: Path) -> None:
     TIMINGS.to_csv(tmp_path / "mine.csv", index=False)
     outcome = invoke("calibrate", gpu, "--engine", engine, "--from", tmp_path / "mine.csv", "--out", tmp_path / "out")
     assert outcome.exit_code == 2
-    assert said in outcome.err
+    assert text in outcome.err
     assert not (tmp_path / "out").exists()
 
 
@@ -218,7 +218,7 @@ SOUND = "vllm,0.12.0,h100_sxm,llama-3.1-8b,bf16,1,256,16,4,50,7\n"
 
 
 @pytest.mark.parametrize(
-    ("run", "more", "said"),
+    ("run", "more", "text"),
     [
         ("vllm,0.12.0,l40s,llama-3.1-8b,bf16,1,256,16,4,50,7\n", [], "no run of vllm on h100-sxm"),
         ("vllm,0.12.0,h100_sxm,llama-3.1-8b,bf16,1,256,16,4,50,7\n", ["--campaign", "mine"], "no such campaign 'mine'"),
@@ -230,7 +230,7 @@ SOUND = "vllm,0.12.0,h100_sxm,llama-3.1-8b,bf16,1,256,16,4,50,7\n"
     ],
 )
 def test_runs_that_say_nothing_of_the_host_are_2(
-    run: str, more: list[str], said: str, fitted: tuple[Path, Outcome], tmp_path: Path
+    run: str, more: list[str], text: str, fitted: tuple[Path, Outcome], tmp_path: Path
 ) -> None:
     path = tmp_path / "out" / "h100-sxm" / "vllm.json"
     path.parent.mkdir(parents=True)
@@ -238,7 +238,7 @@ def test_runs_that_say_nothing_of_the_host_are_2(
     (tmp_path / "runs.csv").write_text(HEAD + run)
     outcome = invoke("calibrate", "h100-sxm", "--host", tmp_path / "runs.csv", "--out", tmp_path / "out", *more)
     assert outcome.exit_code == 2, outcome.err
-    assert said in " ".join(outcome.err.split())
+    assert text in " ".join(outcome.err.split())
     assert path.read_bytes() == fitted[0].read_bytes()
 
 
@@ -261,10 +261,10 @@ def test_host_constants_go_into_the_calibration_of_the_runs_engine(
 ) -> None:
     from simserve.study.validate import host_fit
 
-    def found(rows: Any, *_: Any, **__: Any) -> host_fit.HostFit:
+    def result(rows: Any, *_: Any, **__: Any) -> host_fit.HostFit:
         return host_fit.HostFit({"step_host_s": 1.25e-3}, len(rows), 0.01, 0.02)
 
-    monkeypatch.setattr(host_fit, "fit_host", found)
+    monkeypatch.setattr(host_fit, "fit_host", result)
     path = tmp_path / "out" / "h100-sxm" / "vllm.json"
     path.parent.mkdir(parents=True)
     path.write_bytes(fitted[0].read_bytes())

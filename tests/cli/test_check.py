@@ -43,11 +43,11 @@ def checked(place: Path, *options: object) -> Outcome:
 def test_what_has_not_changed_passes_and_has_lost_exactly_nothing(place: Path) -> None:
     outcome = checked(place, "--tolerance", 0, "--json")
     assert outcome.exit_code == 0
-    found = json.loads(outcome.out)
-    assert found["state"] == "unchanged"
-    assert found["loss"]["frac"] == found["loss"]["low_frac"] == found["loss"]["high_frac"] == 0
-    assert found["candidate"]["goodput_per_s"] == found["baseline"]["goodput_per_s"]
-    assert found["changes"] == []
+    result = json.loads(outcome.out)
+    assert result["state"] == "unchanged"
+    assert result["loss"]["frac"] == result["loss"]["low_frac"] == result["loss"]["high_frac"] == 0
+    assert result["candidate"]["goodput_per_s"] == result["baseline"]["goodput_per_s"]
+    assert result["changes"] == []
     assert outcome.err == ""
 
 
@@ -60,11 +60,11 @@ def test_a_worse_scheduler_fails_and_it_says_how_much_and_why(place: Path, tmp_p
     outcome = checked(place, "--set", "cluster.pools.0.scheduler={kind: prefill_first, max_num_seqs: 8}", *files)
     assert outcome.exit_code == 1
     assert outcome.out.startswith("tiny fails: p99 goodput is ")
-    assert ", over the tolerance of 15 % beyond doubt. Held against " in outcome.out
+    assert ", over the tolerance of 15% beyond doubt. Held against " in outcome.out
     assert "queueing" in outcome.out
-    told = (tmp_path / "check.md").read_text()
-    assert told.startswith("### simserve check: tiny fails\n")
-    assert "- `cluster.pools.0.scheduler.max_num_seqs`: 1024 → 8\n" in told
+    progress = (tmp_path / "check.md").read_text()
+    assert progress.startswith("### simserve check: tiny fails\n")
+    assert "- `cluster.pools.0.scheduler.max_num_seqs`: 1024 → 8\n" in progress
     suite = ElementTree.parse(tmp_path / "check.xml").getroot()[0]
     assert suite.attrib["failures"] == "1"
     failure = suite[0].find("failure")
@@ -85,9 +85,9 @@ def test_a_change_that_does_nothing_passes(place: Path) -> None:
 
 
 def test_a_gain_passes(place: Path) -> None:
-    found = json.loads(checked(place, "--set", "cluster.pools.0.replicas=2", "--json").out)
-    assert found["state"] == "better"
-    assert found["loss"]["frac"] < -0.5
+    result = json.loads(checked(place, "--set", "cluster.pools.0.replicas=2", "--json").out)
+    assert result["state"] == "better"
+    assert result["loss"]["frac"] < -0.5
 
 
 def test_where_no_rate_holds_any_more_it_fails(place: Path) -> None:
@@ -97,7 +97,7 @@ def test_where_no_rate_holds_any_more_it_fails(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "progress"),
     [
         (
             ("--set", "slo.tpot_s=0.04"),
@@ -111,10 +111,10 @@ def test_where_no_rate_holds_any_more_it_fails(place: Path) -> None:
         (("--goal", 0.9), "base.json: goal (--goal): must be that of tiny, 0.9, got 0.99"),
     ],
 )
-def test_a_baseline_of_another_question_is_refused(options: Sequence[object], told: str, place: Path) -> None:
+def test_a_baseline_of_another_question_is_refused(options: Sequence[object], progress: str, place: Path) -> None:
     outcome = checked(place, *options)
     assert outcome.exit_code == 2
-    assert told in outcome.err
+    assert progress in outcome.err
     assert "answers another question than" in outcome.err.splitlines()[-1]
     assert "make it again (--baseline FILE --update)" in outcome.err
 
@@ -130,15 +130,15 @@ def test_it_needs_one_thing_to_hold_it_against(options: Sequence[str], tmp_path:
 
 def test_what_is_too_short_to_gate_on_is_said(place: Path) -> None:
     from simserve.study.check.baseline import read_baseline
-    from simserve.study.check.measured import doubts
+    from simserve.study.check.measured import gate_warnings
 
-    found = read_baseline(place / "base.json")
-    assert doubts(found, 0.99, 0.15) == []
-    (told,) = doubts(found, 0.99, 0.001)
-    assert told.startswith("only a loss of ")
-    grows = found.loads[0].model_copy(update={"facts": found.loads[0].facts | {"saturated_frac": 0.75}})
-    (told,) = doubts(found.model_copy(update={"loads": (grows, found.loads[1])}), 0.99, 0.15)
-    assert told.startswith("where the goal is just met the queue only grows in most runs")
+    result = read_baseline(place / "base.json")
+    assert gate_warnings(result, 0.99, 0.15) == []
+    (progress,) = gate_warnings(result, 0.99, 0.001)
+    assert progress.startswith("only a loss of ")
+    grows = result.loads[0].model_copy(update={"facts": result.loads[0].facts | {"saturated_frac": 0.75}})
+    (progress,) = gate_warnings(result.model_copy(update={"loads": (grows, result.loads[1])}), 0.99, 0.15)
+    assert progress.startswith("where the goal is just met the queue only grows in most runs")
 
 
 def test_a_closed_loop_and_a_scenario_without_slo_are_refused(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
     file = write_scenario(tmp_path, slo={"ttft_s": 0.001})
     outcome = invoke("check", file, "--baseline", tmp_path / "base.json", "--update")
     assert outcome.exit_code == 2
-    assert "tiny: slo: 99 % of requests must meet it at some rate, got none down to " in outcome.err
-    assert "(0 % meet ttft_s there)" in outcome.err
+    assert "tiny: slo: 99% of requests must meet it at some rate, got none down to " in outcome.err
+    assert "(0% meet ttft_s there)" in outcome.err
 
 
 def test_against_another_ref_both_are_run(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ def test_it_says_which_side_is_better_and_prints_every_measure(tmp_path: Path) -
 
 def test_json_has_the_interval_of_each_measure(tmp_path: Path) -> None:
     a, b = two(tmp_path)
-    found = json.loads(invoke("compare", a, b, "--replications", 3, "--json").out)
-    tpot = next(each for each in found["measures"] if each["key"] == "tpot_s.mean")
+    result = json.loads(invoke("compare", a, b, "--replications", 3, "--json").out)
+    tpot = next(each for each in result["measures"] if each["key"] == "tpot_s.mean")
     assert 0 < tpot["low"] <= tpot["difference"] <= tpot["high"]
     assert tpot["verdict"] == "worse"
 
@@ -63,8 +63,8 @@ def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> No
     assert invoke("run", a, "--out", tmp_path / "run", "--no-report", "--quiet").exit_code == 0
     measured = json.loads((tmp_path / "run" / "vllm_bench.json").read_text())
     (tmp_path / "measured.json").write_text(json.dumps(measured | {"mean_ttft_ms": 2 * measured["mean_ttft_ms"]}))
-    found = json.loads(invoke("compare", tmp_path / "measured.json", a, "--json").out)
-    by_key = {each["key"]: each for each in found["measures"]}
+    result = json.loads(invoke("compare", tmp_path / "measured.json", a, "--json").out)
+    by_key = {each["key"]: each for each in result["measures"]}
     assert by_key["mean_ttft_ms"]["change_frac"] == -0.5
     assert by_key["mean_tpot_ms"]["verdict"] == "same"
 

@@ -93,18 +93,18 @@ def test_a_workbook_goes_beside_other_files_that_happen_to_be_called_like_an_ans
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "sentence"),
     [
         ("book.xls", "book.xls: must end in .xlsx, got book.xls"),
         ("nowhere/book.xlsx", "must be in a folder, got no folder"),
         ("folder.xlsx", "folder.xlsx: must be a file, got a folder"),
     ],
 )
-def test_a_place_where_no_workbook_can_be_is_refused(run: Path, tmp_path: Path, place: str, said: str) -> None:
+def test_a_place_where_no_workbook_can_be_is_refused(run: Path, tmp_path: Path, place: str, sentence: str) -> None:
     (tmp_path / "folder.xlsx").mkdir()
     outcome = invoke("export", run, "--xlsx", tmp_path / place)
     assert outcome.exit_code == 2
-    assert said in outcome.err
+    assert sentence in outcome.err
     assert os.listdir(tmp_path) == ["folder.xlsx"]
 
 

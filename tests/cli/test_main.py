@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from simserve.cli import terminal
-from simserve.errors import InvariantError, Mistake, ScenarioError
+from simserve.errors import InvariantError, Problem, ScenarioError
 from tests.cli.invoke import invoke
 
 
 @pytest.fixture
 def a_command_that(monkeypatch: pytest.MonkeyPatch) -> "Replace":
     """Make the least command there is, `simserve --version`, do something else when it comes to print."""
-    return lambda behaviour: monkeypatch.setattr(terminal, "result", lambda text: behaviour())
+    return lambda behavior: monkeypatch.setattr(terminal, "result", lambda text: behavior())
 
 
 def raising(error: BaseException) -> Callable[[], None]:
-    def behaviour() -> None:
+    def behavior() -> None:
         raise error
 
-    return behaviour
+    return behavior
 
 
 Replace = Callable[[Callable[[], None]], None]
@@ -39,8 +39,8 @@ def test_the_version_is_the_answer_and_goes_to_stdout() -> None:
 
 
 def test_a_users_mistake_is_2_with_a_line_each_and_no_traceback(a_command_that: Replace) -> None:
-    mistakes = [Mistake("a.yaml:3: seed", "must be a whole number", "'x'"), Mistake("a.yaml:9: gpu", "is missing")]
-    a_command_that(raising(ScenarioError(mistakes)))
+    problems = [Problem("a.yaml:3: seed", "must be a whole number", "'x'"), Problem("a.yaml:9: gpu", "is missing")]
+    a_command_that(raising(ScenarioError(problems)))
     outcome = invoke("--version")
     assert outcome.exit_code == 2
     assert outcome.out == ""
@@ -82,13 +82,13 @@ def test_ctrl_c_is_130_and_one_line(a_command_that: Replace) -> None:
 
 
 def test_ctrl_c_that_a_library_turned_into_its_own_error_is_still_130(a_command_that: Replace) -> None:
-    def behaviour() -> None:
+    def behavior() -> None:
         try:
             os.kill(os.getpid(), signal.SIGINT)
         except KeyboardInterrupt:
             raise ImportError("something failed halfway") from None
 
-    a_command_that(behaviour)
+    a_command_that(behavior)
     outcome = invoke("--version")
     assert outcome.exit_code == 130
     assert outcome.err == "simserve: interrupted\n"

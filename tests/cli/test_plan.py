@@ -8,7 +8,7 @@ import pytest
 
 from simserve import load_scenario
 from simserve.study.plan.columns import COLUMNS
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 from simserve.tables.parquet import read_table
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
@@ -24,19 +24,19 @@ def plan(folder: Path, *arguments: object, changes: dict[str, Any] | None = None
 
 def test_it_says_what_to_take_and_why_and_writes_that_down(tmp_path: Path) -> None:
     setting = [word for override in FAST for word in ("--set", override)]
-    asked = ("--gpu", "h100-sxm,l40s", "--tensor", "1,3", "--spare", "1", "--growth", "0.2", "--months", "3")
-    outcome = plan(tmp_path, *asked, *setting)
+    requested = ("--gpu", "h100-sxm,l40s", "--tensor", "1,3", "--spare", "1", "--growth", "0.2", "--months", "3")
+    outcome = plan(tmp_path, *requested, *setting)
     assert outcome.exit_code == 0
-    found = json.loads((tmp_path / "out" / "plan.json").read_text())
-    best = found["options"][0]
-    assert outcome.out.startswith(found["sentence"])
-    assert found["sentence"].startswith(f"Take {best['gpus']} × h100-sxm ({best['gpus']} replicas of TP 1) for $")
-    assert "Growing by 20.0 % a month" in outcome.out
-    for row in found["options"]:
+    result = json.loads((tmp_path / "out" / "plan.json").read_text())
+    best = result["options"][0]
+    assert outcome.out.startswith(result["sentence"])
+    assert result["sentence"].startswith(f"Take {best['gpus']} × h100-sxm ({best['gpus']} replicas of TP 1) for $")
+    assert "Growing by 20.0% a month" in outcome.out
+    for row in result["options"]:
         assert f"{row['option']}: {row['reason']}" in outcome.out
-    assert [row["option"] for row in found["options"] if row["state"] == "refused"] == ["h100-sxm TP 3", "l40s TP 3"]
+    assert [row["option"] for row in result["options"] if row["state"] == "refused"] == ["h100-sxm TP 3", "l40s TP 3"]
     columns, _ = read_table(tmp_path / "out" / "plan.parquet", COLUMNS)
-    assert columns["gpus"].tolist() == [row["gpus"] or -1 for row in found["options"]]
+    assert columns["gpus"].tolist() == [row["gpus"] or -1 for row in result["options"]]
     assert columns["usd_per_month"][0] == best["usd_per_month"] == best["gpus"] * 4.0 * 730
     files = {"plan.json", "plan.parquet", "plan.xlsx", "scenario.yaml", "report.html"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
@@ -61,15 +61,15 @@ def test_json_is_what_the_folder_has_and_nothing_else(tmp_path: Path) -> None:
     assert json.loads(outcome.out) == json.loads((tmp_path / "out" / "plan.json").read_text())
     rows = {row["option"]: row for row in json.loads(outcome.out)["options"]}
     assert set(rows) == {"h100-sxm TP 1", "h100-sxm TP 1, apart"}
-    apart = rows["h100-sxm TP 1, apart"]
-    assert (apart["prefill_replicas"], apart["decode_replicas"], apart["gpus"]) == (1, 1, 2)
+    disaggregated = rows["h100-sxm TP 1, apart"]
+    assert (disaggregated["prefill_replicas"], disaggregated["decode_replicas"], disaggregated["gpus"]) == (1, 1, 2)
     assert outcome.err == ""
 
 
 def test_a_price_that_is_given_decides(tmp_path: Path) -> None:
-    asked = ("--gpu", "h100-sxm,h200-sxm", "--tensor", "1", "--json")
-    assert json.loads(plan(tmp_path, *asked).out)["options"][0]["gpu"] == "h100-sxm"
-    cheaper = json.loads(plan(tmp_path, *asked, "--price", "h200-sxm=1.5").out)
+    requested = ("--gpu", "h100-sxm,h200-sxm", "--tensor", "1", "--json")
+    assert json.loads(plan(tmp_path, *requested).out)["options"][0]["gpu"] == "h100-sxm"
+    cheaper = json.loads(plan(tmp_path, *requested, "--price", "h200-sxm=1.5").out)
     assert (cheaper["options"][0]["gpu"], cheaper["options"][0]["usd_per_month"]) == ("h200-sxm", 1.5 * 730)
     assert cheaper["assumed"]["given_prices"] == ["h200-sxm"]
 
@@ -78,9 +78,9 @@ def test_where_nothing_holds_the_answer_is_no_with_the_slo_that_fails_and_by_how
     outcome = plan(tmp_path, "--tensor", "1", "--set", "slo={ttft_s: 0.001}")
     assert outcome.exit_code == 1
     assert outcome.out.startswith(
-        "No option holds: 99 % of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
+        "No option holds: 99% of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
     )
-    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0 % of requests do" in outcome.out
+    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0% of requests do" in outcome.out
     assert (tmp_path / "out" / "report.html").exists()
     assert not (tmp_path / "out" / "scenario.yaml").exists()
 
@@ -98,7 +98,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
     workload = {"arrivals": arrivals, "lengths": lengths, "duration_s": 10_800}
     outcome = plan(tmp_path, "--tensor", "1", changes={"workload": workload})
     assert outcome.exit_code == 0
-    assert "The fleet is sized for the peak; the mean demand is 58.3 % of it" in outcome.out
+    assert "The fleet is sized for the peak; the mean demand is 58.3% of it" in outcome.out
     assert "at a peak of " in outcome.out
     written = load_scenario(tmp_path / "out" / "scenario.yaml").workload.arrivals
     assert written is not None
@@ -106,7 +106,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("--gpu", "h100"), "--gpu: must be a GPU of the catalog, got h100; did you mean h100-"),
         (("--tensor", "two"), "--tensor: must be whole numbers from 1 on, got two; for example"),
@@ -124,10 +124,10 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
         (("--goal", "1.5"), "--goal: must be a share from 0.01 to 0.9999, or a percentile"),
     ],
 )
-def test_what_is_no_question_is_refused(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_what_is_no_question_is_refused(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
     outcome = plan(tmp_path, *arguments)
     assert outcome.exit_code == 2
-    assert said in outcome.err
+    assert text in outcome.err
     assert not (tmp_path / "out").exists()
 
 

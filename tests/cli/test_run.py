@@ -67,12 +67,12 @@ def test_the_answer_is_a_verdict_a_table_and_where_the_files_are(tmp_path: Path)
 
 def test_a_short_run_is_replayed_and_says_how_far_off_it_may_be(tmp_path: Path) -> None:
     outcome = invoke("run", write_scenario(tmp_path, measure={}), "--out", tmp_path / "out", "--no-report")
-    said = next(line for line in outcome.out.splitlines() if line.startswith("As far as step costs are known"))
+    sentence = next(line for line in outcome.out.splitlines() if line.startswith("As far as step costs are known"))
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    found = summary["prediction"]
-    assert f"({found['replays']} replays), {found['confidence']:.0%}".replace("%", " %") in said
-    assert said.endswith(f"is met with a probability of {found['slo_probability']:.0%}.".replace("%", " %"))
-    low, high = found["latencies"]["ttft_s"]["p99"]
+    result = summary["prediction"]
+    assert f"({result['replays']} replays), {result['confidence']:.0%}".replace("%", " %") in sentence
+    assert sentence.endswith(f"is met with a probability of {result['slo_probability']:.0%}.".replace("%", " %"))
+    low, high = result["latencies"]["ttft_s"]["p99"]
     assert low < summary["ttft_s"]["p99"] < high
 
 
@@ -117,8 +117,8 @@ def test_replications_are_a_table_and_a_key_beside_the_files_of_the_first_run(tm
     for table in TABLES:
         assert pq.read_table(out / table).equals(pq.read_table(one / table)), table
     assert pq.read_table(out / "replications.parquet")["seed"].to_pylist() == [3, 4, 5, 6]
-    found = json.loads((out / "summary.json").read_text())["replications"]
-    assert (found["n"], found["seeds"]) == (4, [3, 4, 5, 6])
+    result = json.loads((out / "summary.json").read_text())["replications"]
+    assert (result["n"], result["seeds"]) == (4, [3, 4, 5, 6])
     assert "Means over 4 runs (seeds 3 to 6)" in outcome.out
     assert "in 4 runs had TTFT" in outcome.out
     page = (out / "report.html").read_text()
@@ -301,8 +301,8 @@ def test_ctrl_c_at_any_moment_is_130_and_leaves_the_earlier_result_whole(tmp_pat
     run = _start_long_run(tmp_path / "tiny.yaml", out)
     time.sleep(delay_s)
     run.send_signal(signal.SIGINT)
-    printed, said = run.communicate(timeout=60)
-    assert (run.returncode, printed, said) == (130, "", "simserve: interrupted\n")
+    printed, sentence = run.communicate(timeout=60)
+    assert (run.returncode, printed, sentence) == (130, "", "simserve: interrupted\n")
     assert {file.name: file.read_bytes() for file in out.iterdir()} == before
     assert names(tmp_path) == {"out", "tiny.yaml"}
 

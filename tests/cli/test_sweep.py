@@ -38,11 +38,11 @@ def test_it_names_the_best_points_and_writes_table_answer_and_page(tmp_path: Pat
 
 def test_json_is_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    asked = ("--vary", f"{REPLICAS}=1,2", "--replications", 2, "--seed", 5, "--set", "slo.ttft_s=1", "--goal", 0.5)
-    outcome = invoke("sweep", write_scenario(tmp_path), *asked, "--out", out, "--json")
-    found = json.loads(outcome.out)
-    assert found == json.loads((out / "sweep.json").read_text())
-    assert (found["seeds"], found["goal_frac"], found["slo"]["ttft_s"]) == ([5, 6], 0.5, 1)
+    requested = ("--vary", f"{REPLICAS}=1,2", "--replications", 2, "--seed", 5, "--set", "slo.ttft_s=1", "--goal", 0.5)
+    outcome = invoke("sweep", write_scenario(tmp_path), *requested, "--out", out, "--json")
+    result = json.loads(outcome.out)
+    assert result == json.loads((out / "sweep.json").read_text())
+    assert (result["seeds"], result["goal_frac"], result["slo"]["ttft_s"]) == ([5, 6], 0.5, 1)
     assert outcome.err == ""
 
 
@@ -56,7 +56,7 @@ def test_points_come_from_a_file_and_failed_ones_are_told(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         ((), "a sweep needs keys to vary"),
         (("--vary", "cluster.pools.0.replica=1,2"), "did you mean replicas?"),
@@ -69,10 +69,10 @@ def test_points_come_from_a_file_and_failed_ones_are_told(tmp_path: Path) -> Non
         (("--vary", f"{REPLICAS}=1,2", "--dask", "nowhere"), "missing port number"),
     ],
 )
-def test_bad_input_is_said_before_anything_runs(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_said_before_anything_runs(tmp_path: Path, arguments: tuple[str, ...], sentence: str) -> None:
     outcome = invoke("sweep", write_scenario(tmp_path), *arguments, "--out", tmp_path / "out")
     assert outcome.exit_code == 2
-    assert said in outcome.err
+    assert sentence in outcome.err
     assert outcome.out == ""
     assert not (tmp_path / "out").exists()
 
@@ -88,21 +88,21 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> None:
     half = tmp_path / "out" / ".sweep.parquet.123.partial"
-    asked = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    requested = ("sweep", write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
     with open_journal(tmp_path / "out"):
         half.touch()
-        outcome = invoke(*asked)
+        outcome = invoke(*requested)
     assert outcome.exit_code == 2
     assert "another sweep is writing there now" in outcome.err
     assert half.exists()
-    assert invoke(*asked).exit_code == 0  # that one was killed: what it left is taken away
+    assert invoke(*requested).exit_code == 0  # that one was killed: what it left is taken away
     assert not half.exists()
 
 
 def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:
-    asked = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out", "--json")
-    assert invoke("sweep", *asked).exit_code == 0
-    outcome = invoke("sweep", *asked, "--set", "kv_dtype=fp8")
+    requested = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out", "--json")
+    assert invoke("sweep", *requested).exit_code == 0
+    outcome = invoke("sweep", *requested, "--set", "kv_dtype=fp8")
     assert "also holds 2 finished runs of other points, another scenario or another version" in outcome.err
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 4
     assert len(json.loads(outcome.out)["points"]) == 2
@@ -112,16 +112,16 @@ def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatc
     def refuse(*_: object) -> None:
         raise OutputError("report.html: must be writable, got No space left on device; free space or permit it")
 
-    asked = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
+    requested = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out")
     monkeypatch.setattr("simserve.study.sweep.folder.replace_text", refuse)
-    outcome = invoke("sweep", *asked)
+    outcome = invoke("sweep", *requested)
     assert outcome.exit_code == 2
     assert outcome.err.splitlines() == [
         f"simserve: 2 of 2 runs are kept in {tmp_path / 'out'}; the same command goes on from there",
         "simserve: error: report.html: must be writable, got No space left on device; free space or permit it",
     ]
     monkeypatch.undo()
-    assert invoke("sweep", *asked).exit_code == 0
+    assert invoke("sweep", *requested).exit_code == 0
 
 
 def test_where_every_run_fails_the_reason_is_the_answer(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from tests.cli.scenarios import write_scenario
 
 def requests_of(path: Path) -> list[str]:
     """The tracks of requests, in their order."""
-    told: dict[str, Any] = json.loads(path.read_text())
-    events = [event for event in told["traceEvents"] if event["pid"] == 1 and event["name"] == "thread_name"]
+    progress: dict[str, Any] = json.loads(path.read_text())
+    events = [event for event in progress["traceEvents"] if event["pid"] == 1 and event["name"] == "thread_name"]
     return [event["args"]["name"] for event in events]
 
 
@@ -51,7 +51,7 @@ def test_a_run_that_writes_no_steps_draws_all_the_same_and_its_folder_cannot(tmp
 
 
 @pytest.mark.parametrize(
-    ("timeline", "chosen", "said"),
+    ("timeline", "chosen", "text"),
     [
         ("nowhere/x.json", "slowest:20", "--timeline: must be in a folder that is there, got {tmp}/nowhere/x.json"),
         ("", "slowest:20", "--timeline: must be a file, got the folder {tmp}"),
@@ -63,7 +63,7 @@ def test_a_run_that_writes_no_steps_draws_all_the_same_and_its_folder_cannot(tmp
     ],
 )
 def test_what_cannot_be_drawn_is_2_and_nothing_is_written(
-    tmp_path: Path, timeline: str, chosen: str, said: str
+    tmp_path: Path, timeline: str, chosen: str, text: str
 ) -> None:
     scenario = write_scenario(tmp_path)
     (tmp_path / "out").mkdir()
@@ -71,7 +71,7 @@ def test_what_cannot_be_drawn_is_2_and_nothing_is_written(
     flags = ("--timeline", tmp_path / timeline, "--timeline-requests", chosen)
     outcome = invoke("run", scenario, "--out", tmp_path / "out", *flags)
     assert outcome.exit_code == 2
-    assert said.format(tmp=tmp_path) in outcome.err
+    assert text.format(tmp=tmp_path) in outcome.err
     assert sorted(tmp_path.rglob("*")) == before
 
 

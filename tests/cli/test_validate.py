@@ -20,26 +20,26 @@ def validate(folder: Path, text: str, *more: object) -> Outcome:
 def test_runs_are_told_as_measured_and_as_predicted(tmp_path: Path) -> None:
     outcome = validate(tmp_path, HEAD + RUN + TWICE, "--json")
     assert outcome.exit_code == 0, outcome.err
-    found = json.loads(outcome.out)
-    assert found["campaign"]["requests_per_client"] == 2
-    assert [(point["tp"], point["ttft_s"], point["tpot_s"]) for point in found["points"]] == [
+    result = json.loads(outcome.out)
+    assert result["campaign"]["requests_per_client"] == 2
+    assert [(point["tp"], point["ttft_s"], point["tpot_s"]) for point in result["points"]] == [
         (1, 0.0405, 0.00725),
         (2, 0.03, 0.005),
     ]
-    one, two = found["points"]
+    one, two = result["points"]
     assert 0.004 < two["predicted_tpot_s"] < one["predicted_tpot_s"] < 0.02
     assert not one["is_limited_by_memory"]
-    told = validate(tmp_path, HEAD + RUN + TWICE)
+    wording = validate(tmp_path, HEAD + RUN + TWICE)
     error = abs(one["predicted_tpot_s"] / one["tpot_s"] - 1)
-    (line,) = (line for line in told.out.splitlines() if line.split()[:4] == ["vllm", "TP", "1", "TPOT"])
+    (line,) = (line for line in wording.out.splitlines() if line.split()[:4] == ["vllm", "TP", "1", "TPOT"])
     assert f"{error:.1%}" in line.split()
-    assert "2 requests a client" in told.out
-    assert "vllm llama-3.1-8b TP 2 256/16 x 4" in told.out
+    assert "2 requests a client" in wording.out
+    assert "vllm llama-3.1-8b TP 2 256/16 x 4" in wording.out
 
 
 def test_one_engine_can_be_chosen(tmp_path: Path) -> None:
-    found = validate(tmp_path, HEAD + RUN + RUN.replace("vllm", "sglang"), "--engine", "sglang", "--json")
-    assert [point["engine"] for point in json.loads(found.out)["points"]] == ["sglang"]
+    result = validate(tmp_path, HEAD + RUN + RUN.replace("vllm", "sglang"), "--engine", "sglang", "--json")
+    assert [point["engine"] for point in json.loads(result.out)["points"]] == ["sglang"]
 
 
 def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def run(**changes: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("", "runs.csv: must hold serving runs, got none"),
         (HEAD, "runs.csv: must hold serving runs, got none"),
@@ -80,11 +80,11 @@ def run(**changes: str) -> str:
         (HEAD + RUN + "vllm,0.12.0,h100_sxm\n", "runs.csv:3: must have model, weight_dtype, tp"),
     ],
 )
-def test_a_table_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, said: str, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, sentence: str, tmp_path: Path) -> None:
     outcome = validate(tmp_path, text, "--page", tmp_path / "page.html")
     assert outcome.exit_code == 2, outcome.err
     assert outcome.out == ""
-    assert said in outcome.err
+    assert sentence in outcome.err
     assert not (tmp_path / "page.html").exists()
 
 
@@ -99,39 +99,39 @@ def test_a_file_that_is_not_there_or_no_text_is_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "sentence"),
     [
         (["--campaign", "mine"], "no such campaign 'mine'; there are aiconfigurator, inferencemax, plain"),
         (["--engine", "trtllm"], "no run of 'trtllm' in"),
         (["--page", "none/page.html"], "none/page.html: must be writable, got No such file or directory"),
     ],
 )
-def test_an_option_that_fits_nothing_is_2(more: list[str], said: str, tmp_path: Path) -> None:
+def test_an_option_that_fits_nothing_is_2(more: list[str], sentence: str, tmp_path: Path) -> None:
     outcome = validate(tmp_path, HEAD + RUN, *more)
     assert outcome.exit_code == 2
     assert outcome.out == ""
-    assert said in " ".join(outcome.err.split())
+    assert sentence in " ".join(outcome.err.split())
 
 
 def test_kernels_are_told_by_operation() -> None:
-    found = json.loads(invoke("validate", "--kernels", "h100-sxm/vllm", "--json").out)
-    errors = {(each["op"], each["dtype"]): each["mape_frac"] for each in found["held_out"]}
-    told = invoke("validate", "--kernels", "h100-sxm/vllm").out
-    (line,) = (line for line in told.splitlines() if line.split()[:2] == ["gemm", "bf16"])
+    result = json.loads(invoke("validate", "--kernels", "h100-sxm/vllm", "--json").out)
+    errors = {(each["op"], each["dtype"]): each["mape_frac"] for each in result["held_out"]}
+    wording = invoke("validate", "--kernels", "h100-sxm/vllm").out
+    (line,) = (line for line in wording.splitlines() if line.split()[:2] == ["gemm", "bf16"])
     assert line.split()[2] == f"{errors['gemm', 'bf16']:.1%}"
     assert 0 < errors["gemm", "bf16"] < 0.06  # the bar
     assert max(errors["gemm", "fp8"], errors["prefill_attention", "bf16"], errors["decode_attention", "bf16"]) < 0.1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "sentence"),
     [
         ([], "give a CSV of serving runs, or --kernels"),
         (["--kernels", "h100-sxm/nobody"], "h100-sxm/nobody: no such calibration; there are"),
         (["runs.csv", "--kernels", "h100-sxm/vllm"], "goes without serving runs; leave ROWS out"),
     ],
 )
-def test_runs_or_kernels_but_one_of_them(arguments: list[str], said: str) -> None:
+def test_runs_or_kernels_but_one_of_them(arguments: list[str], sentence: str) -> None:
     outcome = invoke("validate", *arguments)
     assert outcome.exit_code == 2
-    assert said in outcome.err
+    assert sentence in outcome.err

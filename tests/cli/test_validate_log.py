@@ -19,20 +19,20 @@ def validate(folder: Path, text: str, *more: object) -> Outcome:
 def test_a_log_is_told_by_distribution_and_request_by_request(tmp_path: Path) -> None:
     outcome = validate(tmp_path, LOG, "--json")
     assert outcome.exit_code == 0, outcome.err
-    found = json.loads(outcome.out)
-    assert (found["log"]["n_requests"], found["log"]["n_compared"]) == (20, 20)
-    assert found["distributions"]["ttft_s"]["p99"]["measured"] == pytest.approx(0.03)
-    assert found["requests"]["measured_e2e_s"][0] == pytest.approx(0.03 + 10 * 0.008)
-    assert len(found["requests"]["predicted_tpot_s"]) == 20
-    assert sum(group["n"] for group in found["errors"]["tpot_s"]["by_prompt_tokens"]) == 20
-    assert len(found["worst"]["ttft_s"]) == 5
-    told = validate(tmp_path, LOG)
-    assert told.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumed:")
-    assert "  requests are sent at the times of the log\n" in told.out
-    error = found["errors"]["ttft_s"]["overall"]["mape_frac"]
-    (line,) = (line for line in told.out.splitlines() if line.split()[:2] == ["TTFT", "20"])
+    result = json.loads(outcome.out)
+    assert (result["log"]["n_requests"], result["log"]["n_compared"]) == (20, 20)
+    assert result["distributions"]["ttft_s"]["p99"]["measured"] == pytest.approx(0.03)
+    assert result["requests"]["measured_e2e_s"][0] == pytest.approx(0.03 + 10 * 0.008)
+    assert len(result["requests"]["predicted_tpot_s"]) == 20
+    assert sum(group["n"] for group in result["errors"]["tpot_s"]["by_prompt_tokens"]) == 20
+    assert len(result["worst"]["ttft_s"]) == 5
+    wording = validate(tmp_path, LOG)
+    assert wording.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumed:")
+    assert "  requests are sent at the times of the log\n" in wording.out
+    error = result["errors"]["ttft_s"]["overall"]["mape_frac"]
+    (line,) = (line for line in wording.out.splitlines() if line.split()[:2] == ["TTFT", "20"])
     assert line.split()[2] == f"{error:.1%}"
-    assert "warning: p99 of 20 requests is a guess; 1000 are the least" in told.err
+    assert "warning: p99 of 20 requests is a guess; 1000 are the least" in wording.err
 
 
 def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
@@ -50,15 +50,15 @@ def test_a_result_without_a_pairing_has_percentiles_only(tmp_path: Path) -> None
     page = tmp_path / "page.html"
     outcome = invoke("validate", path, "--scenario", write_scenario(tmp_path), "--page", page, "--json")
     assert outcome.exit_code == 0, outcome.err
-    found = json.loads(outcome.out)
-    assert (found["errors"], found["worst"]) == ({}, {})
-    assert found["requests"]["arrival_s"] is None
-    assert found["makespan_s"]["measured"] == 2.0
+    result = json.loads(outcome.out)
+    assert (result["errors"], result["worst"]) == ({}, {})
+    assert result["requests"]["arrival_s"] is None
+    assert result["makespan_s"]["measured"] == 2.0
     assert "Arrivals were drawn" in page.read_text()
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "sentence"),
     [
         (["--campaign", "plain"], "goes without --campaign, which"),
         (["--leave-out", "--engine", "vllm"], "goes without --engine, --leave-out, which"),
@@ -69,14 +69,14 @@ def test_a_result_without_a_pairing_has_percentiles_only(tmp_path: Path) -> None
         (["--kernels", "h100-sxm/vllm"], "goes without --kernels, which"),
     ],
 )
-def test_options_of_tables_do_not_go_with_a_log(more: list[str], said: str, tmp_path: Path) -> None:
+def test_options_of_tables_do_not_go_with_a_log(more: list[str], sentence: str, tmp_path: Path) -> None:
     outcome = validate(tmp_path, LOG, *more)
     assert (outcome.exit_code, outcome.out) == (2, "")
-    assert said in " ".join(outcome.err.replace("│", " ").split())
+    assert sentence in " ".join(outcome.err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("", "log.csv: must hold a log, got an empty file"),
         (
@@ -86,10 +86,10 @@ def test_options_of_tables_do_not_go_with_a_log(more: list[str], said: str, tmp_
         (LOG.replace(",30,8", ",-30,8"), "log.csv: line 2, 3, 4, 5, 6 and 15 more: ttft_ms must not be negative"),
     ],
 )
-def test_a_log_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, said: str, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_replayed_is_2_and_draws_nothing(text: str, sentence: str, tmp_path: Path) -> None:
     outcome = validate(tmp_path, text, "--page", tmp_path / "page.html")
     assert (outcome.exit_code, outcome.out) == (2, "")
-    assert said in outcome.err
+    assert sentence in outcome.err
     assert not (tmp_path / "page.html").exists()
 
 

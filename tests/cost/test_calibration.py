@@ -28,8 +28,8 @@ def test_the_files_that_were_promised_are_shipped() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_calibration_says_whose_it_is_and_where_it_is_from(name: str) -> None:
     data = json.loads(calibration_path(name).read_text())
-    found = read_calibration(calibration_path(name))
-    assert f"{found.gpu}/{found.engine}" == name
+    result = read_calibration(calibration_path(name))
+    assert f"{result.gpu}/{result.engine}" == name
     assert data["made"]["package"] == "aiconfigurator-core"
     assert all(len(source["sha256"]) == 64 and source["n_rows"] > 0 for source in data["made"]["from"])
     assert len(data["made"]["date"]) == 10
@@ -44,9 +44,9 @@ def test_a_shipped_calibration_says_whose_it_is_and_where_it_is_from(name: str) 
 @pytest.mark.parametrize("name", SHIPPED)
 @pytest.mark.parametrize("weight_dtype", ["bf16", "fp8", "int4"])
 def test_no_step_is_faster_than_the_data_sheet(name: str, weight_dtype: str) -> None:
-    found = read_calibration(calibration_path(name))
-    gpu, model, ideal = catalog.load_gpu(found.gpu), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
-    real = StepCost(model, gpu, ideal, kernels=Calibrated(gpu, found, ideal), weight_dtype=weight_dtype)
+    result = read_calibration(calibration_path(name))
+    gpu, model, ideal = catalog.load_gpu(result.gpu), catalog.load_model("llama-3.1-8b"), catalog.load_engine("ideal")
+    real = StepCost(model, gpu, ideal, kernels=Calibrated(gpu, result, ideal), weight_dtype=weight_dtype)
     bare = StepCost(model, gpu, ideal, kernels=Roofline(gpu, ideal), weight_dtype=weight_dtype)
     for n in (1, 16, 300, 5000):
         assert real.tokens_ps(n) > bare.tokens_ps(n)
@@ -76,19 +76,19 @@ def whole() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "text"),
     [
         ({"schema": "simserve.calibration/0"}, "must have schema simserve.calibration/1, got simserve.calibration/0"),
         ({"kernels": [{"op": "gemm"}]}, "is not a whole calibration"),
         ({"gpu": None, "kernels": 5}, "is not a whole calibration"),
     ],
 )
-def test_a_file_that_is_no_calibration_is_refused(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_calibration_is_refused(change: dict[str, Any], text: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps(whole() | change))
     with pytest.raises(CalibrationError) as error:
         read_calibration(path)
-    assert said in str(error.value)
+    assert text in str(error.value)
     assert str(path) in str(error.value)
 
 
@@ -112,9 +112,9 @@ def test_a_file_that_is_not_there_lists_what_there_is(tmp_path: Path) -> None:
 
 
 def test_an_operation_that_was_never_timed_is_refused_by_name() -> None:
-    found = read_calibration(calibration_path("a100-sxm/vllm"))
+    result = read_calibration(calibration_path("a100-sxm/vllm"))
     with pytest.raises(CalibrationError, match="mla_decode was not measured for bf16, only for nothing"):
-        found.form("mla_decode", "bf16")
+        result.form("mla_decode", "bf16")
     assert NO_CALIBRATION == "none"
 
 

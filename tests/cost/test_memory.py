@@ -142,7 +142,7 @@ def test_the_activation_peak_is_in_the_layers_or_where_rows_are_sampled() -> Non
     assert memory(max_num_seqs=10**6).activations_bytes == memory(max_num_seqs=8192).activations_bytes
 
 
-def test_scales_are_stored_with_quantised_weights() -> None:
+def test_scales_are_stored_with_quantized_weights() -> None:
     layers = Shard(LLAMA).layer_weights * 32
     in_16_bits = memory().weights_bytes - 2 * layers
     for dtype, n_bytes in {"fp8_block": 1 + 4 / 16384, "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32, "int8": 1}.items():
@@ -168,7 +168,7 @@ def test_what_experts_do_not_divide_is_held_by_the_fullest_gpu() -> None:
     assert Shard(catalog.load_model("mixtral-8x7b"), expert=3).n_experts == 3
 
 
-def test_only_the_experts_of_gpt_oss_are_quantised_and_their_kernels_pad_them() -> None:
+def test_only_the_experts_of_gpt_oss_are_quantized_and_their_kernels_pad_them() -> None:
     model = catalog.load_model("gpt-oss-120b")
     whole, mxfp4 = weights_bytes(Shard(model)), weights_bytes(Shard(model, "mxfp4"))
     n_experts, hidden = 36 * 128, 2880

@@ -161,7 +161,7 @@ def test_a_latent_cache_is_read_once_for_all_heads_and_widens_the_heads_of_decod
     assert decode.bytes == 1000 * 576 * 2
 
 
-def test_attention_is_not_quantised_where_only_experts_are() -> None:
+def test_attention_is_not_quantized_where_only_experts_are() -> None:
     shard = Shard(catalog.load_model("gpt-oss-120b"), weight_dtype="mxfp4")
     n_in, n_out = shard.matrices["qkv"]
     assert shard.dense_dtype == "bf16"

@@ -44,7 +44,7 @@ def test_a_decode_step_reads_every_weight_once_in_41_8_ms() -> None:
 
 def test_a_batch_of_32_shares_the_weights_and_makes_nearly_766_tokens_a_second() -> None:
     tokens_per_s = 32 / to_s(DENSE_70B.tokens_ps(32))
-    assert 0.98 * 766 < tokens_per_s < 766  # activations are 1 % of the traffic
+    assert 0.98 * 766 < tokens_per_s < 766  # activations are 1% of the traffic
 
 
 def test_int4_weights_take_a_quarter_of_the_time() -> None:

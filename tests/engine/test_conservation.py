@@ -17,7 +17,7 @@ def cluster() -> Cluster:
 def test_a_lost_request_is_noticed() -> None:
     broken = cluster()
     stranger = Request(1, 0, prompt_tokens=10**9, max_tokens=1)  # nobody sent it, and it never fits
-    broken.replicas[0].seats.waiting.append(stranger)
+    broken.replicas[0].batch.waiting.append(stranger)
     with pytest.raises(InvariantError, match="requests sent = ended"):
         broken.run()
 

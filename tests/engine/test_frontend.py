@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from simserve.engine.frontend import Door, FrontEnd
+from simserve.engine.frontend import FrontEnd, FrontEndQueue
 from simserve.engine.recorder import Recorder
 from simserve.engine.tabulate import tabulate
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
@@ -11,14 +11,14 @@ STEP_OF_10_MS = LineCost(step=10 * MS)
 
 
 def test_a_server_takes_one_request_at_a_time() -> None:
-    door = Door(FrontEnd(receive_ps=3, token_ps=2), Recorder(3, 1))
-    assert [door.out_ps(0, 0, 5), door.out_ps(1, 1, 1), door.out_ps(2, 50, 1)] == [13, 18, 55]
+    intake = FrontEndQueue(FrontEnd(receive_ps=3, token_ps=2), Recorder(3, 1))
+    assert [intake.out_ps(0, 0, 5), intake.out_ps(1, 1, 1), intake.out_ps(2, 50, 1)] == [13, 18, 55]
 
 
 def test_servers_work_side_by_side_and_let_requests_out_in_the_order_of_sending() -> None:
-    door = Door(FrontEnd(token_ps=1, n_servers=2), Recorder(4, 1))
-    assert [door.out_ps(0, 0, 100), door.out_ps(1, 0, 10), door.out_ps(2, 0, 10)] == [100, 100, 100]
-    assert door.out_ps(3, 0, 200) == 220  # the second server has been free since 20
+    intake = FrontEndQueue(FrontEnd(token_ps=1, n_servers=2), Recorder(4, 1))
+    assert [intake.out_ps(0, 0, 100), intake.out_ps(1, 0, 10), intake.out_ps(2, 0, 10)] == [100, 100, 100]
+    assert intake.out_ps(3, 0, 200) == 220  # the second server has been free since 20
 
 
 def test_a_request_is_scheduled_when_it_is_through_the_door_and_its_tokens_arrive_later() -> None:

@@ -16,8 +16,8 @@ from tests.doubles import MS, LineCost, instants, replica_setup, trace
 ONE_MS_A_TOKEN = LinkSpec(token_s=1e-3, latency_ps=0)
 
 
-def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, seats: int = 10) -> ReplicaSetup:
-    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=seats)
+def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, batch: int = 10) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=batch)
     return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
 
 
@@ -47,7 +47,7 @@ def test_an_answer_of_one_token_goes_nowhere() -> None:
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0], [5], [1]))
     assert instants(cluster, "finish_ps") == [10]
     assert cluster.recorder.columns["prefill_replica"].tolist() == [-1]
-    assert len(cluster.recorder.stretches(1)) == 0
+    assert len(cluster.recorder.step_runs(1)) == 0
 
 
 def test_transfers_of_a_port_follow_each_other() -> None:
@@ -86,7 +86,7 @@ def test_without_blocks_on_the_decode_side_the_prompt_stays_where_it_is() -> Non
 
 def test_a_decode_replica_takes_in_no_more_than_it_has_seats() -> None:
     load = trace([0.0, 0.0], [5, 5], [3, 2])
-    cluster = serve([pool("prefill"), pool("decode", seats=1)], load)
+    cluster = serve([pool("prefill"), pool("decode", batch=1)], load)
     assert instants(cluster, "transfer_wait_ps") == [0, 25]
 
 
@@ -98,7 +98,7 @@ def test_who_is_preempted_on_the_decode_side_computes_again_there() -> None:
     columns = cluster.recorder.columns
     assert columns["n_preemptions"].tolist() == [0, 1]
     assert columns["replica"].tolist() == [1, 1]
-    assert [row["prefill_tokens"] for row in cluster.recorder.stretches(1) if row["prefill_tokens"]] == [7]
+    assert [row["prefill_tokens"] for row in cluster.recorder.step_runs(1) if row["prefill_tokens"]] == [7]
 
 
 def test_a_prompt_too_long_for_the_decode_side_is_refused_at_the_door() -> None:

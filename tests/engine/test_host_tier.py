@@ -92,8 +92,8 @@ def test_who_is_still_out_when_the_run_ends_keeps_the_tokens_that_it_had() -> No
 def test_all_that_goes_out_comes_in_when_many_are_swapped_again_and_again() -> None:
     load = trace([0.001 * i for i in range(40)], [3] * 40, [9] * 40)
     cluster = serve(swapping(), load)
-    found = counts(cluster)
-    assert found.swapped_out == found.swapped_in > 50
+    result = counts(cluster)
+    assert result.swapped_out == result.swapped_in > 50
     assert sum(column(cluster, "n_swaps")) == sum(column(cluster, "n_preemptions")) > 10
     assert cluster.replicas[0].pool.free_blocks == 14
 
@@ -118,7 +118,7 @@ def evicted_between(chain: list[int]) -> Trace:
 
 def test_what_the_gpu_gave_up_is_read_from_the_host_before_the_step() -> None:
     cluster = serve(offloading(), evicted_between([]))
-    assert cluster.recorder.stretches(0)["prefill_tokens"].tolist() == [10, 18, 2]
+    assert cluster.recorder.step_runs(0)["prefill_tokens"].tolist() == [10, 18, 2]
     assert instants(cluster, "finish_ps") == [10, 1010, 2012]
     assert column(cluster, "cached_tokens") == column(cluster, "host_cached_tokens") == [0, 0, 8]
     assert (counts(cluster).written, counts(cluster).read) == (2, 2)

@@ -72,6 +72,6 @@ def test_throughput_is_that_of_the_machine_repairman(n_users: int) -> None:
     finish_s = np.sort(cluster.recorder.columns["finish_ps"]) / PS_PER_S
     batches = np.array([each[-1] - each[0] for each in np.array_split(finish_s, 30)])
     mean_s = n / 30 / theory_per_s
-    half_width_s = 3.66 * batches.std(ddof=1) / np.sqrt(len(batches))  # 99.9 % of Student's t, 29 degrees of freedom
+    half_width_s = 3.66 * batches.std(ddof=1) / np.sqrt(len(batches))  # 99.9% of Student's t, 29 degrees of freedom
     assert abs(batches.mean() - mean_s) < half_width_s + 1 / theory_per_s
     assert half_width_s < 0.03 * mean_s

@@ -31,8 +31,8 @@ EIGHT_LATER = FrontEnd(respond_ps=8 * MS)
 SLOW_LINK = LinkSpec(token_s=4e-3, latency_ps=0)
 
 
-def one(seats: int = 10, budget: int = 100, scheduler: Scheduler | None = None) -> ReplicaSetup:
-    policy = scheduler or Chunked(max_num_batched_tokens=budget, max_num_seqs=min(seats, budget))
+def one(batch: int = 10, budget: int = 100, scheduler: Scheduler | None = None) -> ReplicaSetup:
+    policy = scheduler or Chunked(max_num_batched_tokens=budget, max_num_seqs=min(batch, budget))
     return replica_setup(policy, LineCost(step=10 * MS), n_blocks=1000, block_size=1)
 
 
@@ -67,8 +67,8 @@ def fates(cluster: Cluster) -> list[str]:
 
 
 def rows(cluster: Cluster) -> list[int]:
-    found: list[int] = cluster.sender.rows_sent.tolist()  # type: ignore[union-attr]  # clients number attempts
-    return found
+    result: list[int] = cluster.sender.rows_sent.tolist()  # type: ignore[union-attr]  # clients number attempts
+    return result
 
 
 def sent_ms(cluster: Cluster) -> list[float]:
@@ -90,7 +90,7 @@ def wasted(cluster: Cluster) -> dict[int, int]:
 def test_who_gives_up_leaves_its_seat_at_the_end_of_the_step_in_flight() -> None:
     # Tokens at 10, 20, 30; at 35 it gives up, in the middle of a fourth step. Five prompt tokens and three more were
     # computed. Then the second has the seat, and its two tokens at 50 and 60.
-    cluster = serve(one(seats=1), trace([0.0, 0.03], [5, 5], [10, 2]), e2e_ms=35)
+    cluster = serve(one(batch=1), trace([0.0, 0.03], [5, 5], [10, 2]), e2e_ms=35)
     assert fates(cluster) == ["timed_out", "finished"]
     assert gave_up_ms(cluster) == {0: 35}
     assert wasted(cluster) == {0: 8}
@@ -107,14 +107,14 @@ def test_a_deadline_is_met_by_a_token_of_that_very_instant() -> None:
 def test_a_deadline_at_the_end_of_a_step_inside_a_stretch_needs_no_further_step() -> None:
     cluster = serve(one(), trace([0.0], [5], [10]), e2e_ms=30)
     assert wasted(cluster) == {0: 7}
-    assert int(cluster.recorder.stretches(0)["n_steps"].sum()) == 3
+    assert int(cluster.recorder.step_runs(0)["n_steps"].sum()) == 3
 
 
 def test_who_waits_leaves_the_queue_and_costs_nothing() -> None:
-    cluster = serve(one(seats=1), trace([0.0, 0.0], [5, 5], [4, 4]), ttft_ms=25)
+    cluster = serve(one(batch=1), trace([0.0, 0.0], [5, 5], [4, 4]), ttft_ms=25)
     assert fates(cluster) == ["finished", "timed_out"]
     assert wasted(cluster) == {1: 0}
-    assert int(cluster.recorder.stretches(0)["n_steps"].sum()) == 4
+    assert int(cluster.recorder.step_runs(0)["n_steps"].sum()) == 4
 
 
 def test_a_prompt_half_done_is_given_up_with_what_was_computed() -> None:
@@ -148,7 +148,7 @@ def test_a_padded_batch_goes_on_at_full_cost_as_long_as_one_waits_for_it() -> No
     cluster = serve(batch, trace([0.0, 0.02], [5, 5], [9, 4], [9, 9]), e2e_ms=45)
     assert fates(cluster) == ["timed_out", "finished"]
     assert instants(cluster, "finish_ps") == [-1, 60]
-    steps = cluster.recorder.stretches(0)
+    steps = cluster.recorder.step_runs(0)
     assert steps["decode_requests"][1:].tolist() == [2] * (len(steps) - 1)
     assert int(steps["n_steps"].sum()) == 4
     assert wasted(cluster) == {0: 7}
@@ -158,13 +158,13 @@ def test_a_padded_batch_that_nobody_waits_for_is_over() -> None:
     batch = one(scheduler=Static(batch_size=2))
     cluster = serve(batch, trace([0.0, 0.0], [5, 5], [9, 3], [9, 9]), e2e_ms=45)
     assert fates(cluster) == ["timed_out", "timed_out"]  # answers would have left whole at 90
-    assert int(cluster.recorder.stretches(0)["n_steps"].sum()) == 5
+    assert int(cluster.recorder.step_runs(0)["n_steps"].sum()) == 5
     assert wasted(cluster) == {0: 9, 1: 7}  # the second had all its tokens at 30
 
 
 def test_who_is_gone_before_the_front_end_lets_it_in_never_comes_to_a_replica() -> None:
-    door = FrontEnd(receive_ps=20 * MS)
-    cluster = serve(one(), trace([0.0] * 3, [5] * 3, [1] * 3), ttft_ms=50, front_end=door)
+    intake = FrontEnd(receive_ps=20 * MS)
+    cluster = serve(one(), trace([0.0] * 3, [5] * 3, [1] * 3), ttft_ms=50, front_end=intake)
     assert fates(cluster) == ["finished", "finished", "timed_out"]  # through at 20, 40 and 60
     assert instants(cluster, "scheduled_ps") == [20, 40, -1]
 
@@ -177,7 +177,7 @@ def test_what_is_on_the_link_arrives_before_anybody_lets_go_of_it() -> None:
     assert instants(cluster, "transfer_ps") == [20]
     assert wasted(cluster) == {0: 5}
     assert [replica.pool.free_blocks for replica in cluster.replicas] == [1000, 1000]
-    assert len(cluster.recorder.stretches(1)) == 0
+    assert len(cluster.recorder.step_runs(1)) == 0
 
 
 def test_who_was_handed_over_and_has_no_blocks_yet_gives_up_those_it_came_from() -> None:
@@ -195,7 +195,7 @@ def test_who_gave_up_asks_again_after_waits_that_grow() -> None:
     # One seat for 200 ms. The second gives up at 30, asks again at 30 + 20, gives up at 80, asks at 80 + 40, gives up
     # at 150, and may not ask a fourth time.
     backoff = Backoff(3, 20 * MS, 2.0, 1000 * MS)
-    cluster = serve(one(seats=1), trace([0.0, 0.0], [5, 5], [20, 1]), ttft_ms=30, backoff=backoff)
+    cluster = serve(one(batch=1), trace([0.0, 0.0], [5, 5], [20, 1]), ttft_ms=30, backoff=backoff)
     assert fates(cluster) == ["finished", "timed_out", "timed_out", "timed_out"]
     assert sent_ms(cluster) == [0, 0, 50, 120]
     assert cluster.sender.attempts.tolist() == [1, 1, 2, 3]  # type: ignore[union-attr]
@@ -216,7 +216,7 @@ def test_jitter_shortens_waits_by_up_to_its_share_and_depends_on_the_request_alo
 
 def test_in_a_closed_loop_who_gives_up_asks_its_next_question() -> None:
     # The first client's long answer is given up at 45, and leaves at 50, when its next request is there since 45.
-    cluster = serve(one(seats=1), trace([0.0] * 3, [5] * 3, [10, 2, 1]), e2e_ms=45, concurrency=1)
+    cluster = serve(one(batch=1), trace([0.0] * 3, [5] * 3, [10, 2, 1]), e2e_ms=45, concurrency=1)
     assert sent_ms(cluster) == [0, 45, 70]
     assert fates(cluster) == ["timed_out", "finished", "finished"]
 

@@ -45,7 +45,7 @@ def test_a_long_prompt_in_one_lane_holds_up_the_other() -> None:
     cost = LineCost(step=10 * MS, token=1 * MS)
     cluster = serve(staged(2, cost), trace([0.0, 0.016], [1, 30], [4, 1]))
     ends = [
-        cluster.recorder.stretches(lane)["start_ps"] + cluster.recorder.stretches(lane)["first_ps"] for lane in (0, 1)
+        cluster.recorder.step_runs(lane)["start_ps"] + cluster.recorder.step_runs(lane)["first_ps"] for lane in (0, 1)
     ]
     assert [(end / MS).tolist() for end in ends] == [[11, 22, 62, 73], [56.5]]
 

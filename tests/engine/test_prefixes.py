@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.prefixes import CachingPool, CachingSeats
+from simserve.engine.prefixes import CachingBatchState, CachingPool
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
@@ -36,16 +36,16 @@ def cached(cluster: Cluster) -> list[int]:
 
 
 def prefills(cluster: Cluster) -> list[int]:
-    return [n for n in cluster.recorder.stretches(0)["prefill_tokens"].tolist() if n]
+    return [n for n in cluster.recorder.step_runs(0)["prefill_tokens"].tolist() if n]
 
 
 def blocks(cluster: Cluster) -> tuple[int, int]:
     """(free, idle): of the first replica, when the run is over."""
-    seats = cluster.replicas[0].seats
-    assert isinstance(seats, CachingSeats)
-    assert isinstance(seats.pool, CachingPool)
-    seats.pool.cache.check()
-    return seats.pool.free_blocks, seats.pool.cache.idle_blocks
+    batch = cluster.replicas[0].batch
+    assert isinstance(batch, CachingBatchState)
+    assert isinstance(batch.pool, CachingPool)
+    batch.pool.cache.check()
+    return batch.pool.free_blocks, batch.pool.cache.idle_blocks
 
 
 def test_a_prompt_that_begins_like_an_earlier_one_is_computed_from_where_they_part() -> None:
@@ -63,7 +63,7 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
 def test_what_is_found_is_attended_to_and_not_computed() -> None:
     # 6 tokens over 8 cached ones: 8 x 6 + 21 pairs.
     load = sharing(trace([0.0, 1.0], [14, 14], [1, 1]), [[1, 2], [1, 2]])
-    assert serve(caching(), load).recorder.stretches(0)["prefill_pairs"].tolist() == [14 * 15 // 2, 8 * 6 + 21]
+    assert serve(caching(), load).recorder.step_runs(0)["prefill_pairs"].tolist() == [14 * 15 // 2, 8 * 6 + 21]
 
 
 def test_two_who_compute_the_same_at_once_both_compute_it() -> None:
@@ -92,7 +92,7 @@ def test_a_shared_block_takes_room_once() -> None:
     # the first has stored 17 tokens in 5 blocks, and the second's 2 are left too.
     load = sharing(trace([0.0, 0.015], [9, 13], [9, 1]), [[1, 2], [1, 2]])
     cluster = serve(caching(), load)
-    used = {(row["prefill_tokens"], row["kv_blocks_used"]) for row in cluster.recorder.stretches(0)}
+    used = {(row["prefill_tokens"], row["kv_blocks_used"]) for row in cluster.recorder.step_runs(0)}
     assert (5, 5) in used
     assert blocks(cluster) == (1000, 7)
 
@@ -155,18 +155,18 @@ def test_an_unbounded_cache_finds_what_mooncakes_conversations_share() -> None:
     load = replace(load, arrival_s=np.linspace(0.0, 10.0, len(load)))
     assert load.prefixes is not None
     seen: set[int] = set()
-    found = []
+    result = []
     for row, prompt in enumerate(load.prompt_tokens.tolist()):
         n, chain = 0, load.prefixes.of(row)
         while n < min(len(chain), (prompt - 1) // 512) and chain[n] in seen:
             n += 1
-        found.append(512 * n)
+        result.append(512 * n)
         seen.update(chain)
     policy = Chunked(max_num_batched_tokens=10**6, max_num_seqs=10)
     setup = replica_setup(policy, LineCost(step=1), n_blocks=10**7, block_size=16, max_model_len=10**6)
     cluster = serve(replace(setup, block_tokens=512), load)
-    assert cached(cluster) == found
-    assert sum(found) / load.prompt_tokens.sum() == pytest.approx(0.373, abs=0.001)
+    assert cached(cluster) == result
+    assert sum(result) / load.prompt_tokens.sum() == pytest.approx(0.373, abs=0.001)
 
 
 def test_a_copy_of_what_others_computed_takes_no_room_from_its_owner_once_they_have_gone() -> None:

@@ -43,7 +43,7 @@ def test_waits_of_each_class_in_front_of_one_seat_are_those_of_cobham(shares: tu
         theory_s = residual_s / ((1 - sum(loads[:k])) * (1 - sum(loads[: k + 1])))
         mine = waits[N_REQUESTS // 20 :][classes[N_REQUESTS // 20 :] == k]
         means = np.array([batch.mean() for batch in np.array_split(mine, 30)])
-        half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9 % of Student's t with 29 degrees of freedom
+        half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9% of Student's t with 29 degrees of freedom
         assert abs(mine.mean() - theory_s) < half_width
         assert half_width < 0.25 * theory_s
 
@@ -84,8 +84,10 @@ def test_two_tenants_who_always_have_somebody_waiting_are_served_alike_within_th
     bound = 2 * max(1.0 * prompts.max(), 2.0 * n_blocks * block_size)
     widest = float(gap.max() - gap.min())  # of any two instants: the difference over the interval between them
     assert widest <= bound
-    apart = serve(replica_setup(in_turn(policy), UNEVEN, n_blocks=n_blocks, block_size=block_size), load)
-    unfair = served_until(apart, load, at_ps, "long") / weight - served_until(apart, load, at_ps, "short")
+    disaggregated = serve(replica_setup(in_turn(policy), UNEVEN, n_blocks=n_blocks, block_size=block_size), load)
+    unfair = served_until(disaggregated, load, at_ps, "long") / weight - served_until(
+        disaggregated, load, at_ps, "short"
+    )
     assert float(unfair.max() - unfair.min()) > 3 * widest  # first come, first served, it only grows
 
 

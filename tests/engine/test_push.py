@@ -17,8 +17,8 @@ from tests.doubles import MS, LineCost, instants, replica_setup, trace
 LINK = LinkSpec(token_s=1e-3, latency_ps=1 * MS)
 
 
-def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, seats: int = 10, budget: int = 100) -> ReplicaSetup:
-    policy = Chunked(max_num_batched_tokens=budget, max_num_seqs=seats)
+def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, batch: int = 10, budget: int = 100) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=budget, max_num_seqs=batch)
     return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
 
 
@@ -51,7 +51,7 @@ def test_a_prompt_waits_for_blocks_on_the_decode_side_before_it_is_computed() ->
 
 
 def test_or_for_a_seat() -> None:
-    cluster = serve([pool("prefill"), pool("decode", seats=1)], trace([0.0, 0.0], [5, 5], [3, 2]))
+    cluster = serve([pool("prefill"), pool("decode", batch=1)], trace([0.0, 0.0], [5, 5], [3, 2]))
     assert instants(cluster, "scheduled_ps") == [1, 38]
 
 
@@ -66,7 +66,7 @@ def test_what_was_kept_for_an_answer_of_one_token_is_free_when_word_of_it_comes(
 def test_chunks_follow_each_other_while_the_next_is_computed() -> None:
     # 4 tokens until 11, 4 until 21, 2 until 31: through the port until 15, 25 and 33, the last there at 34.
     cluster = serve(
-        [pool("prefill", budget=4, seats=4), pool("decode")], trace([0.0], [10], [2]), replace(LINK, n_layers=1)
+        [pool("prefill", budget=4, batch=4), pool("decode")], trace([0.0], [10], [2]), replace(LINK, n_layers=1)
     )
     assert instants(cluster, "first_token_ps") == [31]
     assert instants(cluster, "transfer_ps") == [3]

@@ -46,14 +46,14 @@ def queue_waits(prompt_tokens: NDArray[np.int64], rate_per_s: float, seed: int) 
 def test_mean_wait_is_that_of_pollaczek_and_khinchine(kind: str, rate_per_s: float) -> None:
     prompt_tokens = np.maximum(1, SERVICES[kind](np.random.default_rng([3, 0]), N_REQUESTS)).astype(np.int64)
     service_s = prompt_tokens * (PS_A_TOKEN / 1e12)
-    utilisation = rate_per_s * service_s.mean()
-    theory_s = rate_per_s * (service_s**2).mean() / (2 * (1 - utilisation))
+    utilization = rate_per_s * service_s.mean()
+    theory_s = rate_per_s * (service_s**2).mean() / (2 * (1 - utilization))
 
     waits = queue_waits(prompt_tokens, rate_per_s, seed=3)[N_REQUESTS // 20 :]
 
     batches = np.array_split(waits, 30)  # each batch is hundreds of busy periods long
     means = np.array([batch.mean() for batch in batches])
-    half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9 % of Student's t with 29 degrees of freedom
+    half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9% of Student's t with 29 degrees of freedom
     assert abs(waits.mean() - theory_s) < half_width
     assert half_width < 0.25 * theory_s
 
@@ -70,7 +70,7 @@ def test_littles_law_holds_to_the_picosecond_for_decoding_requests() -> None:
     n = 2000
     load = Trace(np.cumsum(rng.exponential(0.05, n)), rng.integers(1, 900, n), rng.integers(1, 300, n))
     cluster = serve(replica_setup(Chunked(), LineCost(step=5_000_000_003, token=1_000_003, key=39_119)), load)
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     n_steps = rows["n_steps"].astype(np.int64)
     lasted_ps = n_steps * rows["first_ps"] + rows["growth_ps"] * (n_steps * (n_steps - 1) // 2)
     columns = cluster.recorder.columns

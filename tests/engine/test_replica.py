@@ -35,7 +35,7 @@ def test_a_request_that_arrives_as_a_step_ends_joins_the_next_step() -> None:
 def test_an_answer_of_one_token_ends_with_its_prefill() -> None:
     cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.0], [8], [1]))
     assert instants(cluster, "first_token_ps") == instants(cluster, "finish_ps") == [10]
-    assert len(cluster.recorder.stretches(0)) == 1
+    assert len(cluster.recorder.step_runs(0)) == 1
 
 
 def test_the_step_of_output_token_t_attends_prompt_plus_t_minus_1_keys() -> None:
@@ -48,7 +48,7 @@ def test_the_step_of_output_token_t_attends_prompt_plus_t_minus_1_keys() -> None
 def test_a_chunk_after_c_cached_tokens_makes_q_times_c_plus_its_triangle_of_pairs() -> None:
     policy = Chunked(max_num_batched_tokens=4, max_num_seqs=1)
     cluster = serve(replica_setup(policy, LineCost(pair=MS)), trace([0.0], [10], [1]))
-    pairs = [row["prefill_pairs"] for row in cluster.recorder.stretches(0)]
+    pairs = [row["prefill_pairs"] for row in cluster.recorder.step_runs(0)]
     assert pairs == [4 * 0 + 10, 4 * 4 + 10, 2 * 8 + 3]
     assert sum(pairs) == 10 * 11 // 2
     assert instants(cluster, "first_token_ps") == [55]
@@ -64,7 +64,7 @@ def test_a_finish_and_an_arrival_at_one_instant_are_seen_in_that_order() -> None
 def test_requests_of_one_instant_start_together() -> None:
     cluster = serve(replica_setup(Chunked(), TEN_MS), trace([0.005] * 3, [8] * 3, [1] * 3))
     assert instants(cluster, "first_token_ps") == [15, 15, 15]
-    assert len(cluster.recorder.stretches(0)) == 1
+    assert len(cluster.recorder.step_runs(0)) == 1
 
 
 def test_when_blocks_run_out_the_request_admitted_last_is_preempted_and_computes_all_again() -> None:
@@ -88,7 +88,7 @@ def test_a_preemption_leaves_the_time_of_the_first_token_alone() -> None:
 
 def test_a_preemption_frees_the_blocks_it_says_it_frees() -> None:
     setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=2, max_model_len=8)
-    rows = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3])).recorder.stretches(0)
+    rows = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3])).recorder.step_runs(0)
     # Prefill of both, a step of both (blocks for 4 tokens are there), then the older alone with 2 blocks.
     assert [(r["decode_requests"], r["kv_blocks_used"]) for r in rows][:3] == [(0, 4), (2, 4), (1, 2)]
 
@@ -138,7 +138,7 @@ def test_a_drain_limit_ends_the_run_and_says_who_was_still_there() -> None:
     assert "drain_limit_s" in cluster.recorder.reasons[columns["status_reason"][1]]
     # Three steps were over at 35 ms: the second request has its first token and two more.
     assert cluster.recorder.spans(0)[-1].tolist() == (1, 0, 1, 10 * MS)
-    assert cluster.recorder.stretches(0)["n_steps"].sum() == 3
+    assert cluster.recorder.step_runs(0)["n_steps"].sum() == 3
 
 
 @pytest.mark.parametrize("kv_block_size", [1, 2, 16])

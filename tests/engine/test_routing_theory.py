@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.gateway import Delay
 from simserve.engine.offered import Offered
+from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.routers.power_of_two import PowerOfTwo

@@ -141,13 +141,13 @@ def test_requests_are_listed_in_the_order_of_sending_and_spans_name_their_places
     load = waiting(trace([0.0, 0.0, 0.012], [8, 9, 10], [4, 1, 1]), {1: [0]})
     load = replace(load, session_id=np.array(["a", "a", "b"]), turn=np.array([1, 2, 1]))
     cluster = served(load)
-    found = tabulate(cluster, np.zeros(1, np.int32), ("serve",))
-    assert found.requests["request_id"].tolist() == [0, 1, 2]
-    assert found.requests["prompt_tokens"].tolist() == [8, 10, 9]
-    assert found.requests["session_id"].tolist() == ["a", "b", "a"]
-    assert found.requests["session_requests"].tolist() == [2, 1, 2]
-    joined = dict(zip(found.spans["request_id"].tolist(), found.spans["join_s"].tolist(), strict=True))
-    assert [joined[i] for i in range(3)] == found.requests["first_token_s"].tolist()
+    result = tabulate(cluster, np.zeros(1, np.int32), ("serve",))
+    assert result.requests["request_id"].tolist() == [0, 1, 2]
+    assert result.requests["prompt_tokens"].tolist() == [8, 10, 9]
+    assert result.requests["session_id"].tolist() == ["a", "b", "a"]
+    assert result.requests["session_requests"].tolist() == [2, 1, 2]
+    joined = dict(zip(result.spans["request_id"].tolist(), result.spans["join_s"].tolist(), strict=True))
+    assert [joined[i] for i in range(3)] == result.requests["first_token_s"].tolist()
 
 
 def test_ids_of_the_load_go_with_their_requests() -> None:

@@ -86,8 +86,8 @@ def test_a_preempted_request_keeps_what_it_has_and_goes_on() -> None:
     for span in cluster.recorder.spans(0).tolist():
         n_tokens[span[0]] += 1
     assert n_tokens == [1, 1 + n_preemptions[1]]  # one of each prefill
-    accepted = cluster.recorder.stretches(0)["accepted_tokens"].sum()
-    decoded = cluster.recorder.stretches(0)["decode_requests"].sum()
+    accepted = cluster.recorder.step_runs(0)["accepted_tokens"].sum()
+    decoded = cluster.recorder.step_runs(0)["decode_requests"].sum()
     assert accepted + decoded + sum(n_tokens) == 40
 
 

@@ -15,7 +15,7 @@ from simserve.errors import PolicyError
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.splitters.base import Splitter, Where
-from simserve.splitters.load import Load
+from simserve.splitters.load import LoadSplitter
 from simserve.splitters.prompt_length import PromptLength
 from simserve.state.request import Request
 from simserve.state.view import LoadView
@@ -25,8 +25,8 @@ from tests.doubles import MS, LineCost, instants, replica_setup, trace
 LONG = PromptLength(min_prompt_tokens=5)
 
 
-def pool(role: Literal["prefill", "decode", "both"], n_blocks: int = 1000, seats: int = 10) -> ReplicaSetup:
-    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=seats)
+def pool(role: Literal["prefill", "decode", "both"], n_blocks: int = 1000, batch: int = 10) -> ReplicaSetup:
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=batch)
     return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
 
 
@@ -66,19 +66,19 @@ def test_who_is_to_be_computed_at_a_decode_replica_queues_behind_those_who_came_
 
 def test_seats_that_are_promised_are_taken() -> None:
     # One seat: the long prompt has it from 10 on, so the short one that comes at 12 begins when it is done, at 25.
-    cluster = serve([pool("prefill"), pool("decode", seats=1)], trace([0.0, 0.012], [5, 4], [2, 1]), LONG)
+    cluster = serve([pool("prefill"), pool("decode", batch=1)], trace([0.0, 0.012], [5, 4], [2, 1]), LONG)
     assert instants(cluster, "scheduled_ps") == [0, 25]
 
 
 def test_by_load_only_as_many_as_a_prefill_replica_may_have() -> None:
     load = trace([0.0] * 4, [5] * 4, [2] * 4)
-    cluster = serve([pool("prefill"), pool("decode")], load, Load(max_outstanding=2))
+    cluster = serve([pool("prefill"), pool("decode")], load, LoadSplitter(max_outstanding=2))
     assert cluster.recorder.columns["prefill_replica"].tolist() == [0, 0, -1, -1]
 
 
 def test_by_load_short_prompts_are_not_handed_over_either() -> None:
     load = trace([0.0] * 2, [5, 4], [2] * 2)
-    cluster = serve([pool("prefill"), pool("decode")], load, Load(max_outstanding=9, min_prompt_tokens=5))
+    cluster = serve([pool("prefill"), pool("decode")], load, LoadSplitter(max_outstanding=9, min_prompt_tokens=5))
     assert cluster.recorder.columns["prefill_replica"].tolist() == [0, -1]
 
 
@@ -106,14 +106,14 @@ class Broken(Splitter):
 
 
 @pytest.mark.parametrize(
-    ("splitter", "said"),
+    ("splitter", "text"),
     [
         (Confused(), "Confused.where: must return 'apart' or 'local', got 1"),
         (Broken(), "Broken.where: must not raise, got 'ZeroDivisionError: by zero'"),
     ],
 )
-def test_a_splitter_that_breaks_the_rules_is_named(splitter: Splitter, said: str) -> None:
+def test_a_splitter_that_breaks_the_rules_is_named(splitter: Splitter, text: str) -> None:
     with pytest.raises(PolicyError, match="of simulated time") as error:
         serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), splitter)
-    assert said in str(error.value)
+    assert text in str(error.value)
     assert str(error.value).count("simulated time") == 1

@@ -37,8 +37,8 @@ def test_gaps_and_first_tokens_are_those_of_the_oracles_tokens(replicas: list[Re
     pooled = [gap for life in done.values() for gap in gaps_s(life)]
     assert results.summary["itl_s"]["n"] == len(pooled)
     if pooled:
-        found = [results.summary["itl_s"][level_name(level)] for level in PERCENTILES]
-        assert found == np.percentile(pooled, PERCENTILES).tolist()
+        result = [results.summary["itl_s"][level_name(level)] for level in PERCENTILES]
+        assert result == np.percentile(pooled, PERCENTILES).tolist()
     requests = results.columns["requests"]
     for row, life in done.items():
         gaps = gaps_s(life)

@@ -10,8 +10,8 @@ import pytest
 from simserve.metrics.goodput import attainment, met_by_goal
 from simserve.metrics.results import Results, load_results
 from simserve.report.groups import group_tables
+from simserve.report.headline import headline
 from simserve.report.page import render
-from simserve.report.verdict import verdict
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from tests.metrics.test_goodput import everything, requests
@@ -46,9 +46,9 @@ def test_each_request_is_held_against_the_targets_of_its_own_class() -> None:
     # A goal that a request has not is met when it finished: bulk has none for its first token.
     assert met["ttft_s"].tolist() == [True, False, True, True, False]
     assert met["e2e_s"].tolist() == [True, True, True, False, False]
-    found = attainment(columns, everything(5), met)
-    assert found is not None
-    assert found["frac"] == 2 / 5
+    result = attainment(columns, everything(5), met)
+    assert result is not None
+    assert result["frac"] == 2 / 5
 
 
 def test_a_class_without_targets_has_met_its_slo_when_it_finished() -> None:
@@ -68,32 +68,32 @@ def test_the_summary_tells_each_class_in_the_terms_of_the_whole() -> None:
     assert classes["batch"]["ttft_s"]["p99"] == pytest.approx(np.percentile(of_batch.ttft_s, 99))
     assert classes["batch"]["slo_attainment"]["frac"] == pytest.approx((of_batch.e2e_s <= 0.2).mean())
     assert classes["batch"]["priorities"] == [5]
-    n_met = sum(found["slo_attainment"]["n_met"] for found in classes.values())
+    n_met = sum(result["slo_attainment"]["n_met"] for result in classes.values())
     assert summary["slo_attainment"]["n_met"] == n_met == table.slo_met.sum()
-    goodput = sum(found["goodput"]["per_s"] for found in classes.values())
+    goodput = sum(result["goodput"]["per_s"] for result in classes.values())
     assert summary["goodput"]["per_s"] == pytest.approx(goodput)
 
 
 def test_tenants_are_told_apart_and_come_to_the_whole() -> None:
     tenants = results().summary["tenants"]
     assert list(tenants) == ["", "<b>", "a"]  # the job names none
-    assert sum(found["requests"]["arrived"] for found in tenants.values()) == len(results().requests)
+    assert sum(result["requests"]["arrived"] for result in tenants.values()) == len(results().requests)
 
 
 def test_the_verdict_names_the_class_that_fares_worst() -> None:
-    said = verdict(results().summary)
-    assert said.startswith("Misses the SLO: of 2 classes, batch fares worst: ")
-    assert "of 100 requests had E2E ≤ 200 ms" in said
-    assert "E2E fails most" in said
+    text = headline(results().summary)
+    assert text.startswith("Misses the SLO: of 2 classes, batch fares worst: ")
+    assert "of 100 requests had E2E ≤ 200 ms" in text
+    assert "E2E fails most" in text
 
 
 def test_one_small_class_that_misses_is_a_miss_however_good_the_whole_looks() -> None:
     data = DATA | {"workload": DATA["workload"] | {"batch": DATA["workload"]["batch"] | {"n_requests": 2}}}
-    found = simulate(
+    result = simulate(
         Scenario.from_dict(data | {"slo": {"default": {"ttft_s": 1}, "classes": {"batch": {"e2e_s": 0.01}}}})
     )
-    assert found.summary["slo_attainment"]["frac"] > 0.99
-    assert "batch fares worst: 0 % of 2 requests" in verdict(found.summary)
+    assert result.summary["slo_attainment"]["frac"] > 0.99
+    assert "batch fares worst: 0% of 2 requests" in headline(result.summary)
 
 
 def test_the_page_and_the_terminal_have_a_row_a_class_with_names_made_harmless() -> None:
@@ -118,10 +118,10 @@ def test_the_tables_carry_the_marks_and_a_result_is_read_back_with_its_classes(t
 
 def test_without_classes_and_tenants_there_are_none() -> None:
     workload = {key: value for key, value in DATA["workload"].items() if key not in ("tenants", "batch")}
-    found = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
-    assert (found.summary["classes"], found.summary["tenants"], found.summary["slo_classes"]) == (None, None, {})
-    assert group_tables(found.summary) == []
-    assert "a scheduler goes by priority and all requests have the same" in found.summary["notes"]
+    result = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
+    assert (result.summary["classes"], result.summary["tenants"], result.summary["slo_classes"]) == (None, None, {})
+    assert group_tables(result.summary) == []
+    assert "a scheduler goes by priority and all requests have the same" in result.summary["notes"]
 
 
 def test_what_nobody_heeds_is_said(tmp_path: Path) -> None:
@@ -138,14 +138,16 @@ def test_what_nobody_heeds_is_said(tmp_path: Path) -> None:
     assert "policy vtc shares among tenants, and no request names one: give workload.tenants" in notes
     named = {"tenants": {"small": 0.5, "large": 0.5}}
     weighed = {"pools": [{"scheduler": {"policy": "vtc", "vtc": {"tenant_weights": {"large": 2, "lrge": 2}}}}]}
-    asked = {"workload": data["workload"] | named, "cluster": weighed}
-    notes = simulate(Scenario.from_dict(data | asked)).summary["notes"]
+    requested = {"workload": data["workload"] | named, "cluster": weighed}
+    notes = simulate(Scenario.from_dict(data | requested)).summary["notes"]
     assert "no request is of tenant lrge, which vtc.tenant_weights names" in notes
     assert not any("tenant large" in note for note in notes)
 
 
 def test_a_class_that_came_before_the_window_is_told() -> None:
-    found = simulate(Scenario.from_dict(DATA | {"measure": {"warmup_s": 10}}))
-    assert found.summary["classes"]["batch"]["requests"]["arrived"] == 0
-    assert any("no request of class batch arrived in the measured window" in said for said in found.summary["warnings"])
-    assert "default" not in verdict(found.summary)[:40]
+    result = simulate(Scenario.from_dict(DATA | {"measure": {"warmup_s": 10}}))
+    assert result.summary["classes"]["batch"]["requests"]["arrived"] == 0
+    assert any(
+        "no request of class batch arrived in the measured window" in text for text in result.summary["warnings"]
+    )
+    assert "default" not in headline(result.summary)[:40]

@@ -25,9 +25,9 @@ def everything(n: int) -> Window:
 
 
 def attained(columns: Columns, **slo: float) -> dict[str, Any]:
-    found = attainment(columns, everything(len(columns["output_tokens"])), met_by_goal(columns, slo))
-    assert found is not None
-    return found
+    result = attainment(columns, everything(len(columns["output_tokens"])), met_by_goal(columns, slo))
+    assert result is not None
+    return result
 
 
 def test_a_latency_equal_to_the_goal_meets_it() -> None:
@@ -37,9 +37,9 @@ def test_a_latency_equal_to_the_goal_meets_it() -> None:
 
 def test_all_goals_must_hold() -> None:
     columns = requests(["finished"] * 4, ttft_s=[1, 1, 9, 9], e2e_s=[2, 9, 2, 9])
-    found = attained(columns, ttft_s=1, e2e_s=2)
-    assert found["frac"] == 0.25
-    assert found["by_slo"] == {"ttft_s": 0.5, "e2e_s": 0.5}
+    result = attained(columns, ttft_s=1, e2e_s=2)
+    assert result["frac"] == 0.25
+    assert result["by_slo"] == {"ttft_s": 0.5, "e2e_s": 0.5}
 
 
 def test_one_output_token_meets_goals_between_tokens_but_no_others() -> None:
@@ -59,21 +59,21 @@ def test_whoever_did_not_finish_is_a_miss() -> None:
 
 
 def test_the_denominator_is_who_arrived_and_the_others_stand_beside_it() -> None:
-    """Dividing by completed requests only would report 100 % for a cluster that turned half of them away."""
+    """Dividing by completed requests only would report 100% for a cluster that turned half of them away."""
     columns = requests(["finished", "finished", "rejected", "unfinished"], ttft_s=[0.1, 0.1, np.nan, np.nan])
-    found = attained(columns, ttft_s=1)
-    assert (found["frac"], found["denominator"]) == (0.5, "arrived in the window")
-    assert found["of_admitted_frac"] == pytest.approx(2 / 3)
-    assert found["of_finished_frac"] == 1.0
-    assert (found["n_met"], found["n_arrived"]) == (2, 4)
+    result = attained(columns, ttft_s=1)
+    assert (result["frac"], result["denominator"]) == (0.5, "arrived in the window")
+    assert result["of_admitted_frac"] == pytest.approx(2 / 3)
+    assert result["of_finished_frac"] == 1.0
+    assert (result["n_met"], result["n_arrived"]) == (2, 4)
 
 
 def test_requests_outside_of_the_window_do_not_count() -> None:
     columns = requests(["finished"] * 2, ttft_s=[0.1, 9.0])
     window = Window(0.0, 10.0, 10.0, "last arrival", np.array([True, False]))
-    found = attainment(columns, window, met_by_goal(columns, {"ttft_s": 1}))
-    assert found is not None
-    assert (found["frac"], found["n_arrived"]) == (1.0, 1)
+    result = attainment(columns, window, met_by_goal(columns, {"ttft_s": 1}))
+    assert result is not None
+    assert (result["frac"], result["n_arrived"]) == (1.0, 1)
 
 
 def test_without_a_goal_there_is_no_attainment() -> None:
@@ -83,9 +83,9 @@ def test_without_a_goal_there_is_no_attainment() -> None:
 def test_without_arrivals_the_share_is_unknown_rather_than_perfect() -> None:
     columns = requests(["finished"], ttft_s=[0.1])
     nobody = Window(0.0, 10.0, np.nan, "last arrival", np.array([False]))
-    found = attainment(columns, nobody, met_by_goal(columns, {"ttft_s": 1}))
-    assert found is not None
-    assert (found["frac"], found["low_frac"], found["by_slo"]) == (None, None, {"ttft_s": None})
+    result = attainment(columns, nobody, met_by_goal(columns, {"ttft_s": 1}))
+    assert result is not None
+    assert (result["frac"], result["low_frac"], result["by_slo"]) == (None, None, {"ttft_s": None})
 
 
 def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
@@ -100,5 +100,5 @@ def test_good_tokens_are_those_of_requests_in_the_window_that_met_every_slo() ->
     columns = requests(["finished", "finished", "finished", "rejected"], [10, 20, 40, 80], ttft_s=[0.1, 9.0, 0.1, 0.1])
     columns["prompt_tokens"] = np.array([100, 200, 400, 800])
     window = Window(0.0, 10.0, 10.0, "last arrival", np.array([True, True, False, True]))
-    found = good_tokens(columns, window, met_by_goal(columns, {"ttft_s": 1}))
-    assert found == {"output_tokens_per_s": 1.0, "total_tokens_per_s": 11.0}  # the first alone: 10 and 110 in 10 s
+    result = good_tokens(columns, window, met_by_goal(columns, {"ttft_s": 1}))
+    assert result == {"output_tokens_per_s": 1.0, "total_tokens_per_s": 11.0}  # the first alone: 10 and 110 in 10 s

@@ -29,11 +29,11 @@ def results() -> Results:
 
 
 def test_all_bytes_that_were_swapped_out_have_come_back_or_were_on_the_gpu_still(results: Results) -> None:
-    found, requests = results.summary["host_tier"], results.columns["requests"]
-    assert found["n_swaps"] == requests["n_swaps"].sum() > 20
-    assert found["swapped_out_bytes"] == found["swapped_in_bytes"] + found["dropped_bytes"]
-    assert found["left_bytes"] == 0
-    assert found["swapped_out_bytes"] % BLOCK_BYTES == 0
+    result, requests = results.summary["host_tier"], results.columns["requests"]
+    assert result["n_swaps"] == requests["n_swaps"].sum() > 20
+    assert result["swapped_out_bytes"] == result["swapped_in_bytes"] + result["dropped_bytes"]
+    assert result["left_bytes"] == 0
+    assert result["swapped_out_bytes"] % BLOCK_BYTES == 0
 
 
 def test_hits_are_counted_once_by_where_they_were(results: Results) -> None:
@@ -47,9 +47,9 @@ def test_hits_are_counted_once_by_where_they_were(results: Results) -> None:
 
 
 def test_steps_waited_at_least_as_long_as_the_link_takes_for_what_they_waited_for(results: Results) -> None:
-    found = results.summary["host_tier"]
-    awaited_bytes = found["swapped_out_bytes"] + found["swapped_in_bytes"] + found["read_bytes"]
-    assert found["wait_s"] >= awaited_bytes / 64e9 * (1 - 1e-9)
+    result = results.summary["host_tier"]
+    awaited_bytes = result["swapped_out_bytes"] + result["swapped_in_bytes"] + result["read_bytes"]
+    assert result["wait_s"] >= awaited_bytes / 64e9 * (1 - 1e-9)
     swapped = results.columns["requests"]["n_swaps"] > 0
     gaps_s, away_s = (results.columns["requests"][name][swapped] for name in ("max_itl_s", "preempted_s"))
     n_times = results.columns["requests"]["n_preemptions"][swapped]

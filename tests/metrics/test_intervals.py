@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.metrics.batches import T_95, Batches, hanging
+from simserve.metrics.batches import T_95, Batches, inefficiency
 from simserve.metrics.intervals import mean_interval, percentile_interval, share_interval, wilson
 from simserve.tables.columns import Flags, Floats
 
@@ -29,34 +29,34 @@ def test_wilson_is_the_textbooks() -> None:
 
 
 def test_batches_are_of_nearly_equal_size_and_keep_every_value() -> None:
-    found = Batches.of(np.arange(167.0))
-    assert found is not None
-    assert found.n_batches == 20
-    assert found.means[0] == np.mean(range(8))  # [0, 8)
-    assert found.means[-1] == np.mean(range(158, 167))
-    assert found.mean == 83.0
+    result = Batches.of(np.arange(167.0))
+    assert result is not None
+    assert result.n_batches == 20
+    assert result.means[0] == np.mean(range(8))  # [0, 8)
+    assert result.means[-1] == np.mean(range(158, 167))
+    assert result.mean == 83.0
 
 
 def test_the_error_of_a_mean_is_that_of_the_textbook_where_batches_have_nothing_in_common() -> None:
-    signs = np.array([1, -1] * 4)  # neighbours are opposites, so no correction
-    found = Batches.of(np.repeat(signs, 8).astype(np.float64))
-    assert found is not None
-    assert found.error == pytest.approx(math.sqrt(8 / 7 / 8))
+    signs = np.array([1, -1] * 4)  # neighbors are opposites, so no correction
+    result = Batches.of(np.repeat(signs, 8).astype(np.float64))
+    assert result is not None
+    assert result.error == pytest.approx(math.sqrt(8 / 7 / 8))
 
 
-def test_the_error_is_wider_by_what_neighbouring_batches_have_in_common() -> None:
+def test_the_error_is_wider_by_what_neighboring_batches_have_in_common() -> None:
     signs = np.array([1, 1, 1, 1, -1, -1, -1, -1])  # their correlation is (3 - 1 + 3) / 8
-    found = Batches.of(np.repeat(signs, 8).astype(np.float64))
-    assert found is not None
-    assert found.error == pytest.approx(math.sqrt(1 / 7 * (1 + 5 / 8) / (1 - 5 / 8)))
+    result = Batches.of(np.repeat(signs, 8).astype(np.float64))
+    assert result is not None
+    assert result.error == pytest.approx(math.sqrt(1 / 7 * (1 + 5 / 8) / (1 - 5 / 8)))
 
 
 def test_the_interval_leans_to_the_side_of_the_long_tail() -> None:
     values = np.repeat([0.0] * 19 + [20.0], 8)  # skewness sqrt(20), bend 1 / 6
-    found = Batches.of(values)
-    assert found is not None
-    low, high = found.interval()
-    assert found.error == pytest.approx(1.0)
+    result = Batches.of(values)
+    assert result is not None
+    low, high = result.interval()
+    assert result.error == pytest.approx(1.0)
     # (cbrt(1 + t - 1 / 6) - 1) * 3 and, below, (cbrt(1 - t - 1 / 6) - 1) * 3 standard errors, t = 2.093024
     assert 1 - low == pytest.approx(3 * (math.cbrt(1 + 2.093024 - 1 / 6) - 1))
     assert high - 1 == pytest.approx(3 * (1 - math.cbrt(1 - 2.093024 - 1 / 6)))
@@ -69,8 +69,8 @@ def test_too_few_values_have_no_interval() -> None:
 
 
 def test_when_all_meet_the_interval_still_says_how_little_is_known() -> None:
-    alone = share_interval(np.ones(1000, np.bool_), hang=1.0)
-    together = share_interval(np.ones(1000, np.bool_), hang=100.0)
+    alone = share_interval(np.ones(1000, np.bool_), inefficiency=1.0)
+    together = share_interval(np.ones(1000, np.bool_), inefficiency=100.0)
     assert alone is not None
     assert together is not None
     assert alone.high_frac == together.high_frac == 1.0
@@ -83,26 +83,26 @@ def test_when_all_meet_the_interval_still_says_how_little_is_known() -> None:
 def test_misses_of_one_burst_do_not_count_as_so_many_mishaps() -> None:
     outcomes = np.ones(10_000, np.bool_)
     outcomes[5000:5050] = False
-    found = share_interval(outcomes, hang=100.0)
-    assert found is not None
-    assert found.low_frac == pytest.approx(wilson(0.995, 100.0, 2.093024)[0])
+    result = share_interval(outcomes, inefficiency=100.0)
+    assert result is not None
+    assert result.low_frac == pytest.approx(wilson(0.995, 100.0, 2.093024)[0])
 
 
 def test_outcomes_that_hang_together_have_a_wider_interval_than_independent_ones() -> None:
     n = 20_000
     widths = []
     for stay in (0.5, 0.99):
-        found = share_interval(chain(n, stay, seed=1), 1.0)
-        assert found is not None
-        widths.append(found.high_frac - found.low_frac)
+        result = share_interval(chain(n, stay, seed=1), 1.0)
+        assert result is not None
+        widths.append(result.high_frac - result.low_frac)
     low, high = wilson(0.5, n, 1.959964)
     assert widths[0] == pytest.approx(high - low, rel=0.5)
     assert widths[1] > 4 * (high - low)  # the variance of the mean is (1 + r) / (1 - r) = 99 times as large
 
 
 def test_a_share_of_outcomes_that_hang_together_is_held_as_often_as_is_said() -> None:
-    found = [share_interval(chain(4000, 0.9, seed), 1.0) for seed in range(400)]
-    held = sum(each is not None and each.low_frac <= 0.5 <= each.high_frac for each in found)
+    result = [share_interval(chain(4000, 0.9, seed), 1.0) for seed in range(400)]
+    held = sum(each is not None and each.low_frac <= 0.5 <= each.high_frac for each in result)
     assert 0.92 <= held / 400 <= 0.98  # 19 expected of 20; Wilson's own would hold it in about 13
 
 
@@ -112,9 +112,9 @@ def test_how_much_values_hang_together_is_what_theory_says() -> None:
     level = 0.0
     for i, step in enumerate(steps.tolist()):
         level = path[i] = 0.9 * level + step
-    assert hanging(path) == pytest.approx(19.0, rel=0.6)  # (1 + 0.9) / (1 - 0.9); 20 batches tell it to a third
-    assert hanging(np.ones(500)) == 1.0
-    assert hanging(np.array([])) == 1.0
+    assert inefficiency(path) == pytest.approx(19.0, rel=0.6)  # (1 + 0.9) / (1 - 0.9); 20 batches tell it to a third
+    assert inefficiency(np.ones(500)) == 1.0
+    assert inefficiency(np.array([])) == 1.0
 
 
 def test_a_percentile_with_too_little_beyond_it_has_no_interval() -> None:
@@ -127,9 +127,9 @@ def test_a_percentile_with_too_little_beyond_it_has_no_interval() -> None:
 
 def test_a_percentile_that_a_short_run_cannot_bound_above_is_open() -> None:
     values = np.random.default_rng(1).exponential(1.0, 1000)
-    found = percentile_interval(values, np.sort(values), 99.0, hang=50.0)
-    assert found is not None
-    low, high = found
+    result = percentile_interval(values, np.sort(values), 99.0, inefficiency=50.0)
+    assert result is not None
+    low, high = result
     assert low < np.percentile(values, 99)
     assert high is None
 
@@ -138,11 +138,11 @@ def test_the_ends_of_a_percentile_are_order_statistics() -> None:
     values = np.tile(np.arange(100.0), 20)  # every batch is alike, so that the error is that of independent values
     ordered = np.sort(values)
     half = 2.093024 * math.sqrt(0.505 * 0.495 / 2000)  # half of the values lie below 49.5, 1010 of 2000 at most at 50
-    found = percentile_interval(values, ordered, 50.0, 1.0)
-    assert found is not None
+    result = percentile_interval(values, ordered, 50.0, 1.0)
+    assert result is not None
     below = values <= np.percentile(values, 50.0)
     half = 2.093024 * math.sqrt(below.mean() * (1 - below.mean()) / 2000)
-    assert found == (ordered[math.floor((0.5 - half) * 1999)], ordered[math.ceil((0.5 + half) * 1999)])
+    assert result == (ordered[math.floor((0.5 - half) * 1999)], ordered[math.ceil((0.5 + half) * 1999)])
 
 
 def held(ends: tuple[float, float | None] | None, truth: float) -> bool:

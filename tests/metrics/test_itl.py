@@ -23,8 +23,8 @@ def largest(run: RunTables, lives: list[Life]) -> list[float]:
     has_finished = run.requests["status"].is_("finished")
     nobody = np.zeros(len(lives), np.bool_)
     rows = decode_rows(run.steps, run.spans)
-    found: list[float] = largest_gaps(rows, run.spans, has_finished, nobody, run.requests["output_tokens"]).tolist()
-    return found
+    result: list[float] = largest_gaps(rows, run.spans, has_finished, nobody, run.requests["output_tokens"]).tolist()
+    return result
 
 
 def test_gaps_are_those_between_token_and_token_and_the_first_begins_at_the_join() -> None:
@@ -37,12 +37,12 @@ def test_gaps_are_those_between_token_and_token_and_the_first_begins_at_the_join
     teller.row(1 * S, 1 * S, 2)  # steps of 1 s and 2 s: tokens of both at 8 and 10
     run = tables(lives, [teller])
     assert [life.gaps_s for life in lives] == [[2.0, 5.0, 2.0], [1.0, 2.0]]
-    found = pooled(run, np.array([True, True]))
-    assert found.n == 5
-    assert found.mean == pytest.approx(12 / 5)
-    assert found.std == pytest.approx(np.std([2, 5, 2, 1, 2]))
-    assert found.percentiles[50.0] == 2.0
-    assert found.highest == 5.0
+    result = pooled(run, np.array([True, True]))
+    assert result.n == 5
+    assert result.mean == pytest.approx(12 / 5)
+    assert result.std == pytest.approx(np.std([2, 5, 2, 1, 2]))
+    assert result.percentiles[50.0] == 2.0
+    assert result.highest == 5.0
     assert largest(run, lives) == [5.0, 2.0]
 
 
@@ -90,8 +90,8 @@ def test_answers_that_leave_whole_have_gaps_of_zero() -> None:
     teller.row(1 * S, joins=(0,))
     teller.row(1 * S, n=2)
     run = tables(lives, [teller], whole=True)
-    found = pooled(run, np.array([False]), n_whole_gaps=2)
-    assert (found.n, found.mean, found.highest) == (2, 0.0, 0.0)
+    result = pooled(run, np.array([False]), n_whole_gaps=2)
+    assert (result.n, result.mean, result.highest) == (2, 0.0, 0.0)
     rows = decode_rows(run.steps, run.spans)
     finished = run.requests["status"].is_("finished")
     assert largest_gaps(rows, run.spans, finished, finished, run.requests["output_tokens"]).tolist() == [0.0]
@@ -99,9 +99,9 @@ def test_answers_that_leave_whole_have_gaps_of_zero() -> None:
 
 def test_without_any_token_there_is_no_distribution() -> None:
     run = tables([Life(0, 3)], [Teller([Life(0, 3)])])
-    found = pooled(run, np.array([True]))
-    assert found.n == 0
-    assert np.isnan(found.mean)
+    result = pooled(run, np.array([True]))
+    assert result.n == 0
+    assert np.isnan(result.mean)
 
 
 def test_requests_that_do_not_count_leave_no_gap_behind() -> None:
@@ -152,13 +152,13 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
             patch.setattr(progressions, "WRITE_OUT_AT_MOST", 0)
             patch.setattr(progressions, "PAIRS_AT_ONCE", 3)
             patch.setattr(itl, "BLOCK_ROWS", 7)
-        found = pooled(run, counts)
-    assert found.n == len(gaps_s)
+        result = pooled(run, counts)
+    assert result.n == len(gaps_s)
     if gaps_s:
-        assert found.mean == pytest.approx(np.mean(gaps_s), rel=1e-12)
-        assert found.std == pytest.approx(np.std(gaps_s), rel=1e-9, abs=1e-12)
-        assert found.highest == max(gaps_s)
-        assert list(found.percentiles.values()) == np.percentile(gaps_s, PERCENTILES).tolist()
+        assert result.mean == pytest.approx(np.mean(gaps_s), rel=1e-12)
+        assert result.std == pytest.approx(np.std(gaps_s), rel=1e-9, abs=1e-12)
+        assert result.highest == max(gaps_s)
+        assert list(result.percentiles.values()) == np.percentile(gaps_s, PERCENTILES).tolist()
 
 
 @settings(deadline=None, max_examples=60)

@@ -12,8 +12,8 @@ def test_latencies_are_differences_of_instants() -> None:
     teller.start(0)
     teller.row(3 * S, joins=(0,))
     teller.row(1 * S, n=2)
-    found = latency_columns(tables(lives, [teller]).requests)
-    assert {name: column.tolist() for name, column in found.items()} == {
+    result = latency_columns(tables(lives, [teller]).requests)
+    assert {name: column.tolist() for name, column in result.items()} == {
         "queue_s": [1.0],
         "ttft_s": [4.0],
         "tpot_s": [1.0],
@@ -34,10 +34,10 @@ def test_what_never_came_has_no_latency() -> None:
     teller = Teller(lives)
     teller.start(1)
     teller.row(1 * S, joins=(1,))
-    found = latency_columns(tables(lives, [teller]).requests)
-    assert np.isnan([column[0] for column in found.values()]).all()
-    assert found["ttft_s"][1] == 1.0
-    assert np.isnan([found["tpot_s"][1], found["e2e_s"][1]]).all()
+    result = latency_columns(tables(lives, [teller]).requests)
+    assert np.isnan([column[0] for column in result.values()]).all()
+    assert result["ttft_s"][1] == 1.0
+    assert np.isnan([result["tpot_s"][1], result["e2e_s"][1]]).all()
 
 
 def test_a_preemption_does_not_move_the_first_token() -> None:
@@ -57,5 +57,5 @@ def test_an_answer_that_leaves_whole_has_a_tpot_of_zero() -> None:
     teller.start(0)
     teller.row(1 * S, joins=(0,))
     teller.row(1 * S, n=2)
-    found = latency_columns(tables(lives, [teller], whole=True).requests)
-    assert (found["ttft_s"][0], found["tpot_s"][0], found["e2e_s"][0]) == (3.0, 0.0, 3.0)
+    result = latency_columns(tables(lives, [teller], whole=True).requests)
+    assert (result["ttft_s"][0], result["tpot_s"][0], result["e2e_s"][0]) == (3.0, 0.0, 3.0)

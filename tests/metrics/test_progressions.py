@@ -34,30 +34,30 @@ def written_out(rows: Rows) -> list[int]:
 def test_order_statistics_are_those_of_the_sorted_numbers(rows: Rows, write_out: int, pairs: int) -> None:
     numbers = written_out(rows)
     parts = [family(rows)]
-    found = census(parts)
-    assert found is not None
+    result = census(parts)
+    assert result is not None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progressions, "WRITE_OUT_AT_MOST", write_out)
         patch.setattr(progressions, "PAIRS_AT_ONCE", pairs)
-        assert order_statistics(parts, found, range(len(numbers))) == dict(enumerate(numbers))
+        assert order_statistics(parts, result, range(len(numbers))) == dict(enumerate(numbers))
 
 
 @settings(deadline=None)
 @given(ROWS)
 def test_mean_spread_and_ends_are_those_of_the_numbers(rows: Rows) -> None:
     numbers = written_out(rows)
-    found = census([family(rows), singles(np.empty(0, np.int64))])
-    assert found is not None
-    assert (found.n, found.lowest, found.highest) == (len(numbers), numbers[0], numbers[-1])
-    assert found.mean == pytest.approx(np.mean(numbers), rel=1e-12)
-    assert found.std == pytest.approx(np.std(numbers), rel=1e-6, abs=1e-6 * found.mean)
+    result = census([family(rows), singles(np.empty(0, np.int64))])
+    assert result is not None
+    assert (result.n, result.lowest, result.highest) == (len(numbers), numbers[0], numbers[-1])
+    assert result.mean == pytest.approx(np.mean(numbers), rel=1e-12)
+    assert result.std == pytest.approx(np.std(numbers), rel=1e-6, abs=1e-6 * result.mean)
 
 
 def test_singles_leave_out_what_has_no_weight() -> None:
     parts = [singles(np.array([5, 6, 7]), np.array([2, 0, 1]))]
-    found = census(parts)
-    assert found is not None
-    assert order_statistics(parts, found, [0, 1, 2]) == {0: 5, 1: 5, 2: 7}
+    result = census(parts)
+    assert result is not None
+    assert order_statistics(parts, result, [0, 1, 2]) == {0: 5, 1: 5, 2: 7}
 
 
 def test_of_nothing_there_is_no_census() -> None:
@@ -67,6 +67,6 @@ def test_of_nothing_there_is_no_census() -> None:
 
 def test_a_billion_equal_numbers_are_one_row() -> None:
     parts = [singles(np.array([42]), np.array([10**9])), singles(np.array([43]))]
-    found = census(parts)
-    assert found is not None
-    assert order_statistics(parts, found, [0, 10**9 - 1, 10**9]) == {0: 42, 10**9 - 1: 42, 10**9: 43}
+    result = census(parts)
+    assert result is not None
+    assert order_statistics(parts, result, [0, 10**9 - 1, 10**9]) == {0: 42, 10**9 - 1: 42, 10**9: 43}

@@ -32,9 +32,9 @@ for _key in ("prompt_tokens", "output_tokens"):
     BUSY["workload"]["lengths"][_key] |= {"sigma": 0.5, "max": 4096}
 
 
-def attempts(*told: tuple[float, float, int, str]) -> Columns:
+def attempts(*progress: tuple[float, float, int, str]) -> Columns:
     """(first sent, sent, attempt, status) of each; who finished did so two seconds after it sent."""
-    first_s, sent_s, number, status = (np.array(column) for column in zip(*told, strict=True))
+    first_s, sent_s, number, status = (np.array(column) for column in zip(*progress, strict=True))
     codes = np.array([STATUS.index(each) for each in status], np.int32)
     return {
         "arrival_s": sent_s,
@@ -60,17 +60,17 @@ def test_users_are_counted_once_and_wait_from_their_first_attempt_on() -> None:
         (2.0, 9.0, 3, "finished"),
     )
     has = (requests["arrival_s"] >= 1) & (requests["arrival_s"] <= 5)
-    found = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", has))
-    assert (found["requests"], found["attempts"], found["succeeded"]) == (3, 6, 2)
-    assert found["attempts_per_request"] == 2
-    assert found["succeeded_frac"] == found["slo_met_frac"] == pytest.approx(2 / 3)
-    assert found["e2e_s"]["mean"] == (2 + 9) / 2
+    result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", has))
+    assert (result["requests"], result["attempts"], result["succeeded"]) == (3, 6, 2)
+    assert result["attempts_per_request"] == 2
+    assert result["succeeded_frac"] == result["slo_met_frac"] == pytest.approx(2 / 3)
+    assert result["e2e_s"]["mean"] == (2 + 9) / 2
 
 
 def test_without_requests_there_are_no_shares() -> None:
     requests = attempts((0.0, 0.0, 1, "finished"))
-    found = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", np.zeros(1, np.bool_)))
-    assert (found["requests"], found["attempts_per_request"], found["succeeded_frac"]) == (0, None, None)
+    result = retries(requests, Window(1.0, 5.0, 4.0, "last arrival", np.zeros(1, np.bool_)))
+    assert (result["requests"], result["attempts_per_request"], result["succeeded_frac"]) == (0, None, None)
 
 
 def test_tokens_for_nobody_are_a_share_of_all_that_steps_computed() -> None:
@@ -88,7 +88,7 @@ def test_every_attempt_ends_in_exactly_one_way_and_follows_the_one_before(busy: 
     assert set(requests["status"]) == {"finished", "rejected", "timed_out"}
     assert requests["arrival_s"].is_monotonic_increasing
     by_id = requests.groupby("request_id")
-    assert (by_id["attempt"].apply(list).map(lambda found: found == list(range(1, len(found) + 1)))).all()
+    assert (by_id["attempt"].apply(list).map(lambda result: result == list(range(1, len(result) + 1)))).all()
     assert (by_id["status"].apply(lambda each: (each == "finished").sum()) <= 1).all()
     assert (by_id["first_sent_s"].first() == by_id["arrival_s"].first()).all()
     again = requests[requests["attempt"] > 1]

@@ -38,10 +38,10 @@ def window(start_s: float, end_s: float, requests: Columns) -> Window:
     return Window(start_s, end_s, end_s - start_s, "last arrival", requests["arrival_s"] >= start_s)
 
 
-def found(requests: Columns, start_s: float = 0.0, end_s: float = 10.0, n_replicas: int = 2) -> dict[str, Any]:
-    told = routing(requests, window(start_s, end_s, requests), facts(n_replicas))
-    assert told is not None
-    return told
+def result(requests: Columns, start_s: float = 0.0, end_s: float = 10.0, n_replicas: int = 2) -> dict[str, Any]:
+    text = routing(requests, window(start_s, end_s, requests), facts(n_replicas))
+    assert text is not None
+    return text
 
 
 def test_where_there_is_no_choice_there_is_nothing_to_say() -> None:
@@ -51,26 +51,26 @@ def test_where_there_is_no_choice_there_is_nothing_to_say() -> None:
 
 
 def test_replicas_that_always_have_as_many_are_not_apart() -> None:
-    assert found(served((0.0, 10.0, 0), (0.0, 10.0, 1)))["outstanding_std"] == 0.0
+    assert result(served((0.0, 10.0, 0), (0.0, 10.0, 1)))["outstanding_std"] == 0.0
 
 
 def test_prompts_that_decode_replicas_compute_themselves_are_not_the_routers() -> None:
     """Of two prefill and two decode replicas one each has a request all along."""
     requests = served((0.0, 10.0, 0), (0.0, 10.0, 1))
-    told = routing(requests, window(0.0, 10.0, requests), facts(4, ("prefill", "decode")))
-    assert told is not None
-    assert told["outstanding_std"] == pytest.approx(0.5)
-    assert told["busiest_frac"] == 1.0
+    text = routing(requests, window(0.0, 10.0, requests), facts(4, ("prefill", "decode")))
+    assert text is not None
+    assert text["outstanding_std"] == pytest.approx(0.5)
+    assert text["busiest_frac"] == 1.0
 
 
 def test_the_spread_is_a_root_mean_square_over_the_window() -> None:
     """Two against none for half of the window, which is a variance of 1; and once more from before the window on."""
     requests = served((0.0, 5.0, 0), (0.0, 5.0, 0))
-    assert found(requests)["outstanding_std"] == pytest.approx(0.5**0.5)
+    assert result(requests)["outstanding_std"] == pytest.approx(0.5**0.5)
     earlier = served((-3.0, 5.0, 0), (0.0, 5.0, 0), (-2.0, -1.0, 1))
-    assert found(earlier)["outstanding_std"] == pytest.approx(0.5**0.5)
+    assert result(earlier)["outstanding_std"] == pytest.approx(0.5**0.5)
     unfinished = served((5.0, NAN, 1), (5.0, 12.0, 1))
-    assert found(unfinished)["outstanding_std"] == pytest.approx(0.5**0.5)
+    assert result(unfinished)["outstanding_std"] == pytest.approx(0.5**0.5)
 
 
 def test_the_spread_agrees_with_counting_at_many_instants() -> None:
@@ -83,12 +83,12 @@ def test_the_spread_agrees_with_counting_at_many_instants() -> None:
     there = (requests["arrival_s"][:, None] <= instants_s) & (requests["finish_s"][:, None] > instants_s)
     counts = np.stack([there[requests["replica"] == i].sum(axis=0) for i in range(5)])
     expected = np.sqrt(counts.var(axis=0).mean())
-    assert found(requests, n_replicas=5)["outstanding_std"] == pytest.approx(expected, rel=1e-3)
+    assert result(requests, n_replicas=5)["outstanding_std"] == pytest.approx(expected, rel=1e-3)
 
 
 def test_the_busiest_replica_and_who_was_refused() -> None:
     requests = served((0.0, 1.0, 0), (1.0, 2.0, 1), (2.0, 3.0, 1), (3.0, NAN, -1))
-    assert found(requests)["busiest_frac"] == pytest.approx(2 / 3)
+    assert result(requests)["busiest_frac"] == pytest.approx(2 / 3)
 
 
 def test_prompts_are_where_they_are_computed_until_their_first_token() -> None:
@@ -96,16 +96,16 @@ def test_prompts_are_where_they_are_computed_until_their_first_token() -> None:
         "prefill_replica": np.array([0, 0], np.int32),
         "first_token_s": np.array([5.0, 5.0]),
     }
-    told = routing(requests, window(0.0, 10.0, requests), facts(4, ("prefill", "decode")))
-    assert told is not None
-    assert (told["busiest_frac"], told["outstanding_std"]) == (1.0, pytest.approx(0.5**0.5))
+    text = routing(requests, window(0.0, 10.0, requests), facts(4, ("prefill", "decode")))
+    assert text is not None
+    assert (text["busiest_frac"], text["outstanding_std"]) == (1.0, pytest.approx(0.5**0.5))
 
 
 def test_a_session_is_kept_where_its_request_before_went() -> None:
     rows = [(float(i), 20.0, place) for i, place in enumerate([0, 1, 0, 0, 1, 1])]
     requests = served(*rows, sessions=["a", "a", "b", "a", "", "b"])
-    assert found(requests)["session_kept_frac"] == 0.0  # a: 0, 1, 0; b: 0, 1
+    assert result(requests)["session_kept_frac"] == 0.0  # a: 0, 1, 0; b: 0, 1
     requests = served(*rows, sessions=["a", "b", "a", "a", "", "b"])
-    assert found(requests)["session_kept_frac"] == 1.0
-    assert found(requests, start_s=2.5)["session_kept_frac"] == 1.0
-    assert found(served(*rows))["session_kept_frac"] is None
+    assert result(requests)["session_kept_frac"] == 1.0
+    assert result(requests, start_s=2.5)["session_kept_frac"] == 1.0
+    assert result(served(*rows))["session_kept_frac"] is None

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.results import Results, load_results
-from simserve.report.answers import Answers
 from simserve.report.mechanisms import mechanisms
+from simserve.report.summary_reader import SummaryReader
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.tables.facts import facts_from_dict, facts_to_dict
@@ -33,29 +33,29 @@ def run(speculation: dict[str, object] | None = None, rate_per_s: float = 4, n_r
 
 
 @pytest.fixture(scope="module")
-def found() -> Results:
+def result() -> Results:
     return run(DRAFT)
 
 
-def test_every_token_is_in_steps_and_time_series_once(found: Results) -> None:
-    tokens = int(found.requests["output_tokens"].sum())
-    steps, series = found.columns["steps"], found.columns["timeseries"]
-    n_first = len(found.columns["spans"]["request_id"])  # a token of each prefill
+def test_every_token_is_in_steps_and_time_series_once(result: Results) -> None:
+    tokens = int(result.requests["output_tokens"].sum())
+    steps, series = result.columns["steps"], result.columns["timeseries"]
+    n_first = len(result.columns["spans"]["request_id"])  # a token of each prefill
     assert n_first + int((steps["decode_requests"] * steps["n_steps"] + steps["accepted_tokens"]).sum()) == tokens
     per_interval = series["output_tokens_per_s"] * (series["end_s"] - series["start_s"])
     assert per_interval.sum() == pytest.approx(tokens)
 
 
-def test_the_summary_says_what_a_step_gave(found: Results) -> None:
-    said = found.summary["speculation"]
-    steps, spans = found.columns["steps"], found.columns["spans"]
+def test_the_summary_says_what_a_step_gave(result: Results) -> None:
+    text = result.summary["speculation"]
+    steps, spans = result.columns["steps"], result.columns["spans"]
     n_steps = int((spans["last_step"] - spans["first_step"] + 1).sum())
-    assert said["request_steps"] == n_steps
-    assert said["accepted_tokens"] == steps["accepted_tokens"].sum()
-    assert said["proposed_tokens"] == 3 * n_steps
-    assert said["tokens_per_step"] == pytest.approx(1 + 0.9 + 0.72 + 0.504, rel=0.03)  # less where answers are cut
-    assert 0.05 < said["drafting_frac"] < 0.5
-    assert found.summary["pools"][0]["speculation"] == {
+    assert text["request_steps"] == n_steps
+    assert text["accepted_tokens"] == steps["accepted_tokens"].sum()
+    assert text["proposed_tokens"] == 3 * n_steps
+    assert text["tokens_per_step"] == pytest.approx(1 + 0.9 + 0.72 + 0.504, rel=0.03)  # less where answers are cut
+    assert 0.05 < text["drafting_frac"] < 0.5
+    assert result.summary["pools"][0]["speculation"] == {
         "kind": "draft_model",
         "tokens": 3,
         "acceptance": [0.9, 0.8, 0.7],
@@ -63,15 +63,15 @@ def test_the_summary_says_what_a_step_gave(found: Results) -> None:
     }
 
 
-def test_gaps_are_those_between_steps_and_tpot_is_by_tokens(found: Results) -> None:
+def test_gaps_are_those_between_steps_and_tpot_is_by_tokens(result: Results) -> None:
     """As vLLM's client has it: a gap a chunk, whatever the tokens in it; TPOT divides by tokens."""
-    spans, requests = found.columns["spans"], found.requests
-    assert found.summary["itl_s"]["n"] == int((spans["last_step"] - spans["first_step"] + 1).sum())
+    spans, requests = result.columns["spans"], result.requests
+    assert result.summary["itl_s"]["n"] == int((spans["last_step"] - spans["first_step"] + 1).sum())
     several = requests[requests["output_tokens"] > 1]
     tpot_s = (several["finish_s"] - several["first_token_s"]) / (several["output_tokens"] - 1)
     assert np.allclose(several["tpot_s"], tpot_s)
-    assert found.vllm_bench["mean_itl_ms"] > 2 * found.vllm_bench["mean_tpot_ms"]
-    assert found.vllm_bench["total_output_tokens"] == requests["output_tokens"].sum()
+    assert result.vllm_bench["mean_itl_ms"] > 2 * result.vllm_bench["mean_tpot_ms"]
+    assert result.vllm_bench["total_output_tokens"] == requests["output_tokens"].sum()
 
 
 def test_flop_count_all_that_is_verified_and_drafted() -> None:
@@ -97,20 +97,20 @@ def test_flop_count_all_that_is_verified_and_drafted() -> None:
     assert least < flop(draft) - flop(ngram) < 1.1 * least
 
 
-def test_drafts_are_a_part_of_the_time(found: Results) -> None:
-    (drafting_s,) = found.facts.drafting_s
-    steps = found.columns["steps"]
+def test_drafts_are_a_part_of_the_time(result: Results) -> None:
+    (drafting_s,) = result.facts.drafting_s
+    steps = result.columns["steps"]
     assert drafting_s == pytest.approx(
-        found.summary["speculation"]["drafting_frac"] * float((steps["end_s"] - steps["start_s"]).sum())
+        result.summary["speculation"]["drafting_frac"] * float((steps["end_s"] - steps["start_s"]).sum())
     )
     assert run({"kind": "ngram", "tokens": 2, "acceptance": 0.5}).facts.drafting_s == (0.0,)
 
 
-def test_the_page_says_what_it_gave_and_took(found: Results) -> None:
-    said = dict(mechanisms(Answers(found.summary))["Speculative decoding"])
-    assert said["Tokens per request and step"] == f"{found.summary['speculation']['tokens_per_step']:.2f}"
-    assert {"Proposed tokens accepted", "Time spent drafting"} <= said.keys()
-    assert any("how many proposals are accepted is the scenario's word" in note for note in found.summary["notes"])
+def test_the_page_says_what_it_gave_and_took(result: Results) -> None:
+    text = dict(mechanisms(SummaryReader(result.summary))["Speculative decoding"])
+    assert text["Tokens per request and step"] == f"{result.summary['speculation']['tokens_per_step']:.2f}"
+    assert {"Proposed tokens accepted", "Time spent drafting"} <= text.keys()
+    assert any("how many proposals are accepted is the scenario's word" in note for note in result.summary["notes"])
 
 
 def test_no_tokens_give_the_tables_of_plain_decoding() -> None:
@@ -123,13 +123,13 @@ def test_no_tokens_give_the_tables_of_plain_decoding() -> None:
     assert plain.summary["speculation"] is None
 
 
-def test_results_are_read_back_as_they_were_written(found: Results, tmp_path: Path) -> None:
-    found.write(tmp_path / "out")
+def test_results_are_read_back_as_they_were_written(result: Results, tmp_path: Path) -> None:
+    result.write(tmp_path / "out")
     again = load_results(tmp_path / "out")
-    assert again.summary["speculation"] == found.summary["speculation"]
-    assert facts_from_dict(facts_to_dict(found.facts), found.facts.wall_s) == found.facts
-    assert again.facts == found.facts
-    assert (again.columns["steps"]["accepted_tokens"] == found.columns["steps"]["accepted_tokens"]).all()
+    assert again.summary["speculation"] == result.summary["speculation"]
+    assert facts_from_dict(facts_to_dict(result.facts), result.facts.wall_s) == result.facts
+    assert again.facts == result.facts
+    assert (again.columns["steps"]["accepted_tokens"] == result.columns["steps"]["accepted_tokens"]).all()
 
 
 def test_speculation_pays_at_low_load_and_costs_at_high_load() -> None:

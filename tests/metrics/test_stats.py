@@ -9,11 +9,11 @@ from simserve.metrics.stats import distribution, interpolated, level_name, with_
 
 
 def test_percentiles_and_spread_are_those_of_numpy() -> None:
-    found = distribution(np.array([4.0, 1.0, 3.0, 2.0]))
-    assert (found.n, found.mean, found.highest) == (4, 2.5, 4.0)
-    assert found.std == pytest.approx(1.118034)  # of the population: sqrt(5 / 4)
-    assert found.percentiles[50.0] == 2.5
-    assert found.percentiles[90.0] == pytest.approx(3.7)  # 0.7 of the way from the third to the fourth
+    result = distribution(np.array([4.0, 1.0, 3.0, 2.0]))
+    assert (result.n, result.mean, result.highest) == (4, 2.5, 4.0)
+    assert result.std == pytest.approx(1.118034)  # of the population: sqrt(5 / 4)
+    assert result.percentiles[50.0] == 2.5
+    assert result.percentiles[90.0] == pytest.approx(3.7)  # 0.7 of the way from the third to the fourth
 
 
 def test_levels_are_named_as_vllm_does() -> None:
@@ -28,10 +28,10 @@ def test_interpolation_is_that_of_numpy_to_the_last_bit(values: list[float], lev
 
 def test_with_intervals_the_distribution_is_the_same() -> None:
     values = np.random.default_rng(2).exponential(1.0, 1500)
-    plain, found = distribution(values), with_intervals(values, 1.0)
-    assert (found.n, found.percentiles, found.highest) == (plain.n, plain.percentiles, plain.highest)
-    assert (found.mean, found.std) == pytest.approx((plain.mean, plain.std))
+    plain, result = distribution(values), with_intervals(values, 1.0)
+    assert (result.n, result.percentiles, result.highest) == (plain.n, plain.percentiles, plain.highest)
+    assert (result.mean, result.std) == pytest.approx((plain.mean, plain.std))
     assert plain.intervals == {}
-    assert list(found.intervals) == ["mean", "p50", "p90", "p95", "p99", "p99.9"]
-    assert found.intervals["p99"] is not None
-    assert found.intervals["p99.9"] is None
+    assert list(result.intervals) == ["mean", "p50", "p90", "p95", "p99", "p99.9"]
+    assert result.intervals["p99"] is not None
+    assert result.intervals["p99.9"] is None

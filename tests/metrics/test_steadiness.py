@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from simserve.metrics.backlog import found_there
+from simserve.metrics.backlog import n_in_system
 from simserve.metrics.steadiness import Steadiness, backlog_by_thirds, steadiness
 from simserve.metrics.window import Window, measured_window
 from simserve.tables.columns import Categorical, Columns, Floats
@@ -47,39 +47,39 @@ def window(requests: Columns, warmup_s: float = 0.0) -> Window:
     return measured_window(requests, {"warmup_s": warmup_s}, requests["arrival_s"][-1], end_s)
 
 
-def told(requests: Columns, steps: Columns | None = None) -> Steadiness:
-    seen = requests | {"found_there": found_there(requests)}
+def text(requests: Columns, steps: Columns | None = None) -> Steadiness:
+    seen = requests | {"found_there": n_in_system(requests)}
     return steadiness(seen, rows_of(requests) if steps is None else steps, window(requests), [0])
 
 
 def m_m_1(load: float, n: int, seed: int) -> Steadiness:
     requests = served(poisson(load, n, seed), np.random.default_rng([seed, 1]).exponential(1.0, n))
-    return told(requests)
+    return text(requests)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("load", [1.1, 1.5, 3.0])
 def test_more_than_can_be_served_grows(load: float, seed: int) -> None:
-    assert told(served(poisson(load, 3000, seed), 1.0)).state == "growing"
+    assert text(served(poisson(load, 3000, seed), 1.0)).state == "growing"
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.8])
 def test_less_than_can_be_served_is_steady(load: float, seed: int) -> None:
-    assert told(served(poisson(load, 3000, seed), 1.0)).state == "steady"
+    assert text(served(poisson(load, 3000, seed), 1.0)).state == "steady"
 
 
 def test_m_m_1_is_called_what_it_is() -> None:
     """The rates of docs/statistics.md, on fewer seeds: 60 runs of 10,000 requests at each load."""
-    found = {load: Counter(m_m_1(load, 10_000, seed).state for seed in range(60)) for load in (0.7, 0.9, 1.0, 1.1)}
-    assert found[0.7]["steady"] >= 59
-    assert found[0.9]["steady"] >= 42
-    assert found[0.9]["critical"] + found[0.9]["growing"] <= 2
-    assert found[1.0]["critical"] >= 40
-    assert found[1.0]["steady"] <= 3
-    assert found[1.0]["growing"] <= 10
-    assert found[1.1]["growing"] >= 56
-    assert found[1.1]["steady"] + found[1.1]["undetermined"] == 0
+    result = {load: Counter(m_m_1(load, 10_000, seed).state for seed in range(60)) for load in (0.7, 0.9, 1.0, 1.1)}
+    assert result[0.7]["steady"] >= 59
+    assert result[0.9]["steady"] >= 42
+    assert result[0.9]["critical"] + result[0.9]["growing"] <= 2
+    assert result[1.0]["critical"] >= 40
+    assert result[1.0]["steady"] <= 3
+    assert result[1.0]["growing"] <= 10
+    assert result[1.1]["growing"] >= 56
+    assert result[1.1]["steady"] + result[1.1]["undetermined"] == 0
 
 
 def test_who_gives_up_is_backlog_no_longer() -> None:
@@ -88,38 +88,38 @@ def test_who_gives_up_is_backlog_no_longer() -> None:
     late = requests["finish_s"] > requests["arrival_s"] + 20
     requests["gave_up_s"][late] = requests["arrival_s"][late] + 20
     requests["finish_s"][late] = np.nan
-    assert told(requests, steps).state != "growing"
+    assert text(requests, steps).state != "growing"
 
 
 def test_what_is_never_answered_is_backlog_and_what_is_refused_is_not() -> None:
     requests = served(poisson(1.0, 300, 0), 0.01)
     steps = rows_of(requests)
     requests["finish_s"][100:] = np.nan
-    assert told(requests, steps).state == "growing"
+    assert text(requests, steps).state == "growing"
     requests["status"].codes[100:] = STATUS.index("rejected")
-    assert told(requests, steps).state == "steady"
+    assert text(requests, steps).state == "steady"
 
 
 def test_a_burst_that_drains_does_not_grow() -> None:
     quiet, burst = np.arange(0.0, 300.0, 2.0), np.linspace(100.0, 110.0, 60)
-    assert told(served(np.sort(np.concatenate([quiet, burst])), 1.0)).state != "growing"
+    assert text(served(np.sort(np.concatenate([quiet, burst])), 1.0)).state != "growing"
 
 
 def test_a_start_up_that_levels_off_does_not_grow() -> None:
     arrival_s = np.arange(1000, dtype=np.float64)  # each stays for 300 s, so the backlog rises for a third of the run
-    assert told(requests_of(arrival_s, arrival_s + 300.5), rows_of(served(arrival_s, 0.1))).state != "growing"
+    assert text(requests_of(arrival_s, arrival_s + 300.5), rows_of(served(arrival_s, 0.1))).state != "growing"
 
 
 def test_a_closed_loop_is_steady() -> None:
     """64 clients: as many are in the system at the end as at the start."""
     finish_s: Floats = np.arange(1, 6401, dtype=np.float64) * 0.1
     arrival_s = np.concatenate([np.zeros(64), finish_s[:-64]])
-    assert told(requests_of(arrival_s, finish_s)).state == "steady"
+    assert text(requests_of(arrival_s, finish_s)).state == "steady"
 
 
 def test_too_few_requests_and_all_at_once_tell_nothing() -> None:
-    assert told(served(poisson(0.5, 63, 0), 1.0)).state == "undetermined"
-    assert told(served(np.zeros(500), 1.0)).state == "undetermined"
+    assert text(served(poisson(0.5, 63, 0), 1.0)).state == "undetermined"
+    assert text(served(np.zeros(500), 1.0)).state == "undetermined"
 
 
 def test_a_request_finds_who_came_before_and_is_not_gone() -> None:
@@ -127,7 +127,7 @@ def test_a_request_finds_who_came_before_and_is_not_gone() -> None:
     requests["gave_up_s"][1] = 1.5
     requests["status"].codes[3] = STATUS.index("rejected")
     # at 2 s the second has given up; the fourth is refused, and so is nobody that others find; at 5 s all are gone
-    assert found_there(requests).tolist() == [0.0, 1.0, 1.0, 2.0, 0.0]
+    assert n_in_system(requests).tolist() == [0.0, 1.0, 1.0, 2.0, 0.0]
 
 
 def test_where_hardly_anybody_is_kept_waiting_there_is_no_queue_that_could_be_unsteady() -> None:
@@ -135,12 +135,12 @@ def test_where_hardly_anybody_is_kept_waiting_there_is_no_queue_that_could_be_un
     stays_s = np.where(np.arange(300) < 150, 40.5, 20.5)  # the load changes once, so the backlog does
     free = {"replica": np.zeros(0, np.int32), "start_s": np.zeros(0), "end_s": np.zeros(0)}
     free |= {"blocked_by": Categorical(np.zeros(0, np.int32), BLOCKED)}
-    found = told(requests_of(arrival_s, arrival_s + stays_s), free)
-    assert found.n_worth < 20
-    assert (found.free_frac, found.state) == (1.0, "steady")
+    result = text(requests_of(arrival_s, arrival_s + stays_s), free)
+    assert result.n_effective < 20
+    assert (result.free_frac, result.state) == (1.0, "steady")
     held_up = {"replica": np.zeros(1, np.int32), "start_s": np.zeros(1), "end_s": np.array([100.0])}
     held_up |= {"blocked_by": Categorical(np.ones(1, np.int32), BLOCKED)}
-    assert told(requests_of(arrival_s, arrival_s + stays_s), held_up).state == "undetermined"
+    assert text(requests_of(arrival_s, arrival_s + stays_s), held_up).state == "undetermined"
 
 
 def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
@@ -152,9 +152,9 @@ def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
         "end_s": np.array([20.0, 10.0, 4.0]),  # the first is cut at the end of the window
         "blocked_by": Categorical(codes, BLOCKED),
     }
-    seen = requests | {"found_there": found_there(requests)}
-    found = steadiness(seen, steps, window(requests), [0, 0, 1])
-    assert found.free_frac == pytest.approx(0.6)  # pool 0: (0.2 + 0) / 2 held up; pool 1: 0.4
+    seen = requests | {"found_there": n_in_system(requests)}
+    result = steadiness(seen, steps, window(requests), [0, 0, 1])
+    assert result.free_frac == pytest.approx(0.6)  # pool 0: (0.2 + 0) / 2 held up; pool 1: 0.4
 
 
 def test_the_backlog_counts_who_was_there_before_the_window() -> None:

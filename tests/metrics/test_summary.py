@@ -28,7 +28,7 @@ def three_requests() -> tuple[list[Life], Teller]:
     return lives, teller
 
 
-def summarised(**changes: Any) -> dict[str, Any]:
+def summarized(**changes: Any) -> dict[str, Any]:
     lives, teller = three_requests()
     run = tables(lives, [teller])
     return Results.from_run(run, run_facts(run, **changes), "").summary
@@ -51,10 +51,10 @@ def steady(
 
 
 def test_counts_and_rates_are_those_worked_by_hand() -> None:
-    found = summarised(end_s=5.0)
+    result = summarized(end_s=5.0)
     ends = {"start_s": 0.0, "end_s": 4.0, "duration_s": 4.0, "ends_with": "last arrival"}
-    assert found["window"] == ends | {"settled": None}
-    assert found["requests"] == {
+    assert result["window"] == ends | {"settled": None}
+    assert result["requests"] == {
         "offered": 3,
         "arrived": 3,
         "finished": 2,
@@ -63,64 +63,64 @@ def test_counts_and_rates_are_those_worked_by_hand() -> None:
         "unfinished": 0,
         "reasons": {"too long": 1},
     }
-    assert found["offered_per_s"] == 0.75
-    assert found["requests_per_s"] == 0.5
-    assert found["served_per_s"] == 0.25  # the second finishes at 5 s, past the window
-    assert found["input_tokens_per_s"] == 37.5
-    assert found["output_tokens_per_s"] == 1.25
-    assert found["total_tokens_per_s"] == 38.75
-    assert found["preemptions"] == {"n": 1, "requests": 1, "requests_frac": 1 / 3, "recomputed_tokens": 7}
-    assert found["gpu_seconds"] == 5.0
-    assert found["busy_frac"] == 1.0
+    assert result["offered_per_s"] == 0.75
+    assert result["requests_per_s"] == 0.5
+    assert result["served_per_s"] == 0.25  # the second finishes at 5 s, past the window
+    assert result["input_tokens_per_s"] == 37.5
+    assert result["output_tokens_per_s"] == 1.25
+    assert result["total_tokens_per_s"] == 38.75
+    assert result["preemptions"] == {"n": 1, "requests": 1, "requests_frac": 1 / 3, "recomputed_tokens": 7}
+    assert result["gpu_seconds"] == 5.0
+    assert result["busy_frac"] == 1.0
 
 
 def test_latencies_are_those_worked_by_hand() -> None:
-    found = summarised()
-    assert (found["ttft_s"]["n"], found["ttft_s"]["p50"], found["ttft_s"]["max"]) == (2, 1.0, 1.0)
-    assert (found["tpot_s"]["mean"], found["tpot_s"]["max"]) == (1.5, 2.0)
-    assert (found["itl_s"]["n"], found["itl_s"]["mean"]) == (3, pytest.approx(4 / 3))
-    assert found["e2e_s"]["p50"] == 3.0
-    assert found["queue_s"]["max"] == 0.0
-    assert set(found["itl_s"]) == {"n", "mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max", "intervals"}
+    result = summarized()
+    assert (result["ttft_s"]["n"], result["ttft_s"]["p50"], result["ttft_s"]["max"]) == (2, 1.0, 1.0)
+    assert (result["tpot_s"]["mean"], result["tpot_s"]["max"]) == (1.5, 2.0)
+    assert (result["itl_s"]["n"], result["itl_s"]["mean"]) == (3, pytest.approx(4 / 3))
+    assert result["e2e_s"]["p50"] == 3.0
+    assert result["queue_s"]["max"] == 0.0
+    assert set(result["itl_s"]) == {"n", "mean", "std", "p50", "p90", "p95", "p99", "p99.9", "max", "intervals"}
 
 
 def test_attainment_and_goodput_are_those_worked_by_hand() -> None:
-    found = summarised(slo={"ttft_s": 1.0, "tpot_s": 1.5})
-    attained = found["slo_attainment"]
+    result = summarized(slo={"ttft_s": 1.0, "tpot_s": 1.5})
+    attained = result["slo_attainment"]
     assert (attained["frac"], attained["of_admitted_frac"], attained["n_met"]) == (1 / 3, 0.5, 1)
     assert attained["low_frac"] is None  # too few for an interval
     assert attained["by_slo"] == {"ttft_s": 2 / 3, "tpot_s": 1 / 3}
     tokens = {"output_tokens_per_s": 0.75, "total_tokens_per_s": 25.75}  # of the first: 3 of the answer, 100 before
-    assert found["goodput"] == pytest.approx({"per_s": 0.25, "per_gpu_s": 0.25, "per_usd": 250.0} | tokens)
+    assert result["goodput"] == pytest.approx({"per_s": 0.25, "per_gpu_s": 0.25, "per_usd": 250.0} | tokens)
 
 
 def test_without_slo_there_is_neither_attainment_nor_goodput() -> None:
-    found = summarised()
-    assert (found["slo"], found["slo_attainment"], found["goodput"]) == ({}, None, None)
+    result = summarized()
+    assert (result["slo"], result["slo_attainment"], result["goodput"]) == ({}, None, None)
 
 
 def test_kv_is_that_of_all_replicas_and_the_peak_that_of_the_fullest() -> None:
     pools = (pool_facts("a", 2, n_blocks=100), pool_facts("b", 1, n_blocks=200, block_size=32))
-    found = summarised(pools=pools, peak_kv_blocks=(10, 90, 100))
-    assert found["kv"] == {"blocks": 400, "tokens": 200 * 16 + 200 * 32, "peak_blocks": 100, "peak_frac": 0.9}
+    result = summarized(pools=pools, peak_kv_blocks=(10, 90, 100))
+    assert result["kv"] == {"blocks": 400, "tokens": 200 * 16 + 200 * 32, "peak_blocks": 100, "peak_frac": 0.9}
 
 
 def test_the_run_is_identified() -> None:
-    found = summarised()
-    assert (found["schema"], found["name"], found["seed"], found["digest"]) == (
+    result = summarized()
+    assert (result["schema"], result["name"], result["seed"], result["digest"]) == (
         "simserve/1",
         "story",
         0,
         "0123456789ab",
     )
-    assert (found["simulated_s"], found["wall_s"]) == (5.0, 0.25)
-    assert "work" not in found["pools"][0]
+    assert (result["simulated_s"], result["wall_s"]) == (5.0, 0.25)
+    assert "work" not in result["pools"][0]
 
 
 def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
-    found = steady(slo={"ttft_s": 1.0})
-    assert found["warnings"] == []
-    assert found["trust"] == {
+    result = steady(slo={"ttft_s": 1.0})
+    assert result["warnings"] == []
+    assert result["trust"] == {
         "calibrated": True,
         "kv_verified": True,
         "kv_limit_is_a_guess": False,
@@ -137,16 +137,16 @@ def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
 
 
 def test_fewer_than_a_thousand_requests_are_too_few_for_a_p99() -> None:
-    found = steady(999)
-    assert found["trust"]["n_enough_for_p99"] is False
-    assert found["warnings"] == ["p99 of 999 requests is a guess; 1000 are the least"]
+    result = steady(999)
+    assert result["trust"]["n_enough_for_p99"] is False
+    assert result["warnings"] == ["p99 of 999 requests is a guess; 1000 are the least"]
 
 
 def test_all_alike_has_an_interval_of_no_width_where_enough_finished() -> None:
-    found = steady()["ttft_s"]["intervals"]
-    assert found["mean"] == [pytest.approx(0.1), pytest.approx(0.1)]
-    assert found["p99"] == [pytest.approx(0.1), pytest.approx(0.1)]
-    assert found["p99.9"] is None
+    result = steady()["ttft_s"]["intervals"]
+    assert result["mean"] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert result["p99"] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert result["p99.9"] is None
     assert steady(999)["ttft_s"]["intervals"]["p99"] is None
 
 
@@ -160,40 +160,40 @@ def test_the_mean_gap_has_an_interval_and_percentiles_of_gaps_have_none() -> Non
         teller.row(S * (1 + i % 2))
         teller.row(S * (1 + i % 2))
     run = tables(lives, [teller])
-    found = Results.from_run(run, run_facts(run), "").summary["itl_s"]
-    low, high = found["intervals"]["mean"]
-    assert found["mean"] == pytest.approx(1.5)
+    result = Results.from_run(run, run_facts(run), "").summary["itl_s"]
+    low, high = result["intervals"]["mean"]
+    assert result["mean"] == pytest.approx(1.5)
     assert 1.4 < low < 1.5 < high < 1.6
-    assert found["intervals"]["p99"] is None
+    assert result["intervals"]["p99"] is None
 
 
 def test_estimated_kv_that_was_nearly_used_up_is_warned_of() -> None:
     for peak, is_guess in ((90, False), (91, True)):
         pools = (pool_facts(kv_verified=False),)
-        found = steady(pools=pools, peak_kv_blocks=(peak,))
-        assert found["trust"]["kv_limit_is_a_guess"] is is_guess
-        assert any("num_gpu_blocks" in warning for warning in found["warnings"]) is is_guess
+        result = steady(pools=pools, peak_kv_blocks=(peak,))
+        assert result["trust"]["kv_limit_is_a_guess"] is is_guess
+        assert any("num_gpu_blocks" in warning for warning in result["warnings"]) is is_guess
     verified = steady(peak_kv_blocks=(100,))
     assert verified["trust"]["kv_limit_is_a_guess"] is False
 
 
 def test_misses_are_said_to_be_left_out_of_latencies() -> None:
-    found = steady(status="unfinished")
-    assert found["ttft_s"]["n"] == 1195
-    assert any(warning.startswith("latencies are those of the 1,195 requests") for warning in found["warnings"])
+    result = steady(status="unfinished")
+    assert result["ttft_s"]["n"] == 1195
+    assert any(warning.startswith("latencies are those of the 1,195 requests") for warning in result["warnings"])
 
 
 def test_the_engines_own_warnings_and_notes_are_kept() -> None:
-    found = steady(warnings=("costs are uncalibrated",), notes=("3 rows were sorted",))
-    assert (found["warnings"], found["notes"]) == (["costs are uncalibrated"], ["3 rows were sorted"])
+    result = steady(warnings=("costs are uncalibrated",), notes=("3 rows were sorted",))
+    assert (result["warnings"], result["notes"]) == (["costs are uncalibrated"], ["3 rows were sorted"])
 
 
 def test_a_warm_up_that_leaves_nothing_is_said_so_and_gives_nulls() -> None:
-    found = summarised(measure={"warmup_s": 99.0}, slo={"ttft_s": 1.0})
-    assert found["requests"]["arrived"] == 0
-    assert (found["requests_per_s"], found["mfu"], found["ttft_s"]["p50"]) == (None, None, None)
-    assert (found["slo_attainment"]["frac"], found["goodput"]["per_s"]) == (None, None)
-    assert found["warnings"] == [
+    result = summarized(measure={"warmup_s": 99.0}, slo={"ttft_s": 1.0})
+    assert result["requests"]["arrived"] == 0
+    assert (result["requests_per_s"], result["mfu"], result["ttft_s"]["p50"]) == (None, None, None)
+    assert (result["slo_attainment"]["frac"], result["goodput"]["per_s"]) == (None, None)
+    assert result["warnings"] == [
         "no request arrived in the measured window; shorten measure.warmup_s or offer more requests"
     ]
 
@@ -204,10 +204,10 @@ def test_all_at_once_divides_by_the_time_to_the_last_answer_and_says_so() -> Non
     teller.start(0, 1)
     teller.row(4 * S, joins=(0, 1))
     run = tables(lives, [teller])
-    found = Results.from_run(run, run_facts(run), "").summary
-    assert found["window"]["ends_with"] == "last finish"
-    assert found["requests_per_s"] == 0.5
-    assert any("sent at one instant" in warning for warning in found["warnings"])
+    result = Results.from_run(run, run_facts(run), "").summary
+    assert result["window"]["ends_with"] == "last finish"
+    assert result["requests_per_s"] == 0.5
+    assert any("sent at one instant" in warning for warning in result["warnings"])
 
 
 def test_a_backlog_that_only_grows_is_saturation() -> None:
@@ -217,11 +217,11 @@ def test_a_backlog_that_only_grows_is_saturation() -> None:
         teller.start(i)
         teller.row(1 * S, joins=(i,))
     run = tables(lives, [teller])
-    found = Results.from_run(run, run_facts(run), "").summary
-    assert found["trust"]["saturated"] is True
-    assert found["served_per_s"] == pytest.approx(1.0, abs=0.01)
-    assert found["offered_per_s"] == pytest.approx(2.0, abs=0.01)
-    assert any("backlog grew" in warning for warning in found["warnings"])
+    result = Results.from_run(run, run_facts(run), "").summary
+    assert result["trust"]["saturated"] is True
+    assert result["served_per_s"] == pytest.approx(1.0, abs=0.01)
+    assert result["offered_per_s"] == pytest.approx(2.0, abs=0.01)
+    assert any("backlog grew" in warning for warning in result["warnings"])
 
 
 def test_no_number_is_nan() -> None:
@@ -230,16 +230,16 @@ def test_no_number_is_nan() -> None:
             return [number for member in value.values() for number in numbers(member)]
         return [value] if isinstance(value, float) else []
 
-    for found in (summarised(), summarised(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
-        assert np.isfinite(numbers(found)).all()
+    for result in (summarized(), summarized(measure={"warmup_s": 99.0}), steady(slo={"itl_s": 0.1})):
+        assert np.isfinite(numbers(result)).all()
 
 
 def test_what_arrived_in_the_warm_up_is_in_no_rate_but_is_served() -> None:
-    found = summarised(measure={"warmup_s": 1.0})  # request 0 came before and finishes at 3 s
-    assert found["window"]["duration_s"] == 3.0
-    assert found["offered_per_s"] == pytest.approx(2 / 3)
-    assert found["requests_per_s"] == pytest.approx(1 / 3)
-    assert found["input_tokens_per_s"] == pytest.approx(50 / 3)
-    assert found["output_tokens_per_s"] == pytest.approx(2 / 3)
-    assert found["served_per_s"] == pytest.approx(1 / 3)
-    assert found["ttft_s"]["n"] == 1
+    result = summarized(measure={"warmup_s": 1.0})  # request 0 came before and finishes at 3 s
+    assert result["window"]["duration_s"] == 3.0
+    assert result["offered_per_s"] == pytest.approx(2 / 3)
+    assert result["requests_per_s"] == pytest.approx(1 / 3)
+    assert result["input_tokens_per_s"] == pytest.approx(50 / 3)
+    assert result["output_tokens_per_s"] == pytest.approx(2 / 3)
+    assert result["served_per_s"] == pytest.approx(1 / 3)
+    assert result["ttft_s"]["n"] == 1

@@ -132,7 +132,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 
 
 @SLOWLY
-@given(caching().filter(lambda found: found[0].role == "both"), st.data())
+@given(caching().filter(lambda result: result[0].role == "both"), st.data())
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
     cluster, truth = run_both(replicas, RoundRobin, load, None)
@@ -147,7 +147,7 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 
 
 @SLOWLY
-@given(offloading().filter(lambda found: found[0].role == "both"), st.data())
+@given(offloading().filter(lambda result: result[0].role == "both"), st.data())
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
     cluster, truth = run_both(replicas, RoundRobin, load, None)

@@ -1,4 +1,4 @@
-"""Time series and utilisation."""
+"""Time series and utilization."""
 
 from typing import Any
 
@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import span_ends
-from simserve.metrics.timeseries import MOST_INTERVALS, Series, interval_edges, time_series
-from simserve.metrics.utilisation import utilisation
+from simserve.metrics.timeseries import MOST_INTERVALS, TimeSeries, interval_edges, time_series
+from simserve.metrics.utilization import utilization
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
 
 
-def series(run: RunTables, facts: RunFacts, window_s: tuple[float, float] = (0.0, 1.0)) -> Series:
+def series(run: RunTables, facts: RunFacts, window_s: tuple[float, float] = (0.0, 1.0)) -> TimeSeries:
     return time_series(run, decode_rows(run.steps, run.spans), facts, window_s)
 
 
-def grid(found: Series, name: str, n_replicas: int = 1) -> list[list[float]]:
-    values: list[list[float]] = np.asarray(found.columns[name]).reshape(n_replicas, -1).tolist()
+def grid(result: TimeSeries, name: str, n_replicas: int = 1) -> list[list[float]]:
+    values: list[list[float]] = np.asarray(result.columns[name]).reshape(n_replicas, -1).tolist()
     return values
 
 
@@ -39,33 +39,33 @@ def one_busy_second_of_two(monkeypatch: pytest.MonkeyPatch) -> tuple[RunTables, 
 
 def test_every_column_is_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    found = series(run, facts)
-    assert grid(found, "start_s") == [[0.0, 1.0]]
-    assert grid(found, "end_s") == [[1.0, 2.0]]
-    assert grid(found, "busy_frac") == [[1.0, 0.0]]
-    assert grid(found, "prefill_tokens_per_s") == [[40.0, 0.0]]
-    assert grid(found, "output_tokens_per_s") == [[2.0, 0.0]]
-    assert grid(found, "running") == [[1.0, 0.0]]
-    assert grid(found, "queue_len") == [[0.5, 0.0]]  # from 2 down to 0 in the first half second
-    assert grid(found, "kv_frac") == [[0.5, 0.0]]
+    result = series(run, facts)
+    assert grid(result, "start_s") == [[0.0, 1.0]]
+    assert grid(result, "end_s") == [[1.0, 2.0]]
+    assert grid(result, "busy_frac") == [[1.0, 0.0]]
+    assert grid(result, "prefill_tokens_per_s") == [[40.0, 0.0]]
+    assert grid(result, "output_tokens_per_s") == [[2.0, 0.0]]
+    assert grid(result, "running") == [[1.0, 0.0]]
+    assert grid(result, "queue_len") == [[0.5, 0.0]]  # from 2 down to 0 in the first half second
+    assert grid(result, "kv_frac") == [[0.5, 0.0]]
     # FLOP: 41 tokens at 2, 800 pairs of the prefill and 41 keys at 3, one decoded token's LM head at 5
-    assert grid(found, "mfu") == [[pytest.approx((41 * 2 + 841 * 3 + 5) / 1000), 0.0]]
+    assert grid(result, "mfu") == [[pytest.approx((41 * 2 + 841 * 3 + 5) / 1000), 0.0]]
     # bytes: two steps of weights at 7, 41 keys read and 41 tokens written at 11
-    assert grid(found, "mbu") == [[pytest.approx((2 * 7 + 82 * 11) / 2000), 0.0]]
+    assert grid(result, "mbu") == [[pytest.approx((2 * 7 + 82 * 11) / 2000), 0.0]]
 
 
-def test_the_window_has_its_own_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_window_has_its_own_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    found = series(run, facts, (0.5, 1.5))
-    use = utilisation(found.window_work, 1.0, facts).whole
+    result = series(run, facts, (0.5, 1.5))
+    use = utilization(result.window_work, 1.0, facts).whole
     assert use.busy_frac == pytest.approx(0.5)
     assert use.mfu == pytest.approx((1 * 2 + 41 * 3 + 5) / 1000)
     assert use.mbu == pytest.approx((7 + 42 * 11) / 2000)
 
 
-def test_a_window_without_length_has_no_utilisation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_window_without_length_has_no_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    assert np.isnan(utilisation(series(run, facts).window_work, np.nan, facts).whole.mfu)
+    assert np.isnan(utilization(series(run, facts).window_work, np.nan, facts).whole.mfu)
 
 
 def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.Monk
     teller.row(1, joins=(0,))
     teller.row(S // 10, 0, 40)
     run = tables(lives, [teller])
-    found = series(run, run_facts(run, end_s=4.0))
-    assert grid(found, "output_tokens_per_s")[0] == pytest.approx([11.0, 10.0, 10.0, 10.0])
-    assert grid(found, "running")[0] == pytest.approx([1.0] * 4)
+    result = series(run, run_facts(run, end_s=4.0))
+    assert grid(result, "output_tokens_per_s")[0] == pytest.approx([11.0, 10.0, 10.0, 10.0])
+    assert grid(result, "running")[0] == pytest.approx([1.0] * 4)
 
 
 def test_each_replica_has_its_own_series() -> None:
@@ -89,14 +89,14 @@ def test_each_replica_has_its_own_series() -> None:
     tellers[1].row(1 * S, prefill_tokens=30, joins=(0,))
     run = tables(lives, tellers)
     pools = (pool_facts("a"), pool_facts("b"))
-    found = series(run, run_facts(run, pools=pools))
-    busy = grid(found, "busy_frac", 2)
+    result = series(run, run_facts(run, pools=pools))
+    busy = grid(result, "busy_frac", 2)
     assert sum(busy[0]) == 0.0
     assert np.mean(busy[1]) == pytest.approx(1.0)
-    pool = found.columns["pool"]
+    pool = result.columns["pool"]
     names = [pool.categories[code] for code in pool.codes]
     assert names == ["a"] * len(busy[0]) + ["b"] * len(busy[0])
-    assert found.columns["replica"].tolist() == [0] * len(busy[0]) + [1] * len(busy[0])
+    assert result.columns["replica"].tolist() == [0] * len(busy[0]) + [1] * len(busy[0])
 
 
 @pytest.mark.parametrize("end_s", [1e-6, 0.037, 1.0, 59.9, 60.0, 902.4, 123456.7])
@@ -113,9 +113,9 @@ def test_intervals_are_few_round_and_cover_the_run(end_s: float) -> None:
 def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
     lives: list[Life] = []
     run = tables(lives, [Teller(lives)])
-    found = series(run, run_facts(run))
-    assert grid(found, "busy_frac") == [[0.0]]
-    assert grid(found, "kv_frac") == [[0.0]]
+    result = series(run, run_facts(run))
+    assert grid(result, "busy_frac") == [[0.0]]
+    assert grid(result, "kv_frac") == [[0.0]]
 
 
 @settings(deadline=None, max_examples=40)
@@ -123,11 +123,11 @@ def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
 def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
     lives, run = random_story(seed)
     facts = run_facts(run, n_replicas=2)
-    found = series(run, facts)
-    lasts_s = found.columns["end_s"] - found.columns["start_s"]
+    result = series(run, facts)
+    lasts_s = result.columns["end_s"] - result.columns["start_s"]
 
     def amount(name: str) -> Any:
-        return float((found.columns[name] * lasts_s).sum())
+        return float((result.columns[name] * lasts_s).sum())
 
     steps = run.steps
     assert amount("busy_frac") == pytest.approx((steps["end_s"] - steps["start_s"]).sum(), abs=1e-9)
@@ -140,13 +140,13 @@ def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
 def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(seed: int) -> None:
     lives, run = random_story(seed)
     facts = run_facts(run, n_replicas=2)
-    found = series(run, facts)
-    lasts_s = found.columns["end_s"] - found.columns["start_s"]
+    result = series(run, facts)
+    lasts_s = result.columns["end_s"] - result.columns["start_s"]
     begun = [(life.scheduled_ps, life.token_ps[0]) for life in lives if life.scheduled_ps is not None]
     first_prefills_s = sum((first_ps - scheduled_ps) / S for scheduled_ps, first_ps in begun)
     rows = decode_rows(run.steps, run.spans)
     expected_s = first_prefills_s + float((span_ends(rows, run.spans) - run.spans["join_s"]).sum())
-    assert float((found.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)
+    assert float((result.columns["running"] * lasts_s).sum()) == pytest.approx(expected_s, abs=1e-9)
 
 
 def test_who_waits_when_a_replica_stops_waits_to_the_end_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,8 +157,8 @@ def test_who_waits_when_a_replica_stops_waits_to_the_end_of_the_run(monkeypatch:
         teller.start(request)
         teller.row(1 * S, joins=(request,), queue_len=3 - 3 * request)
     run = tables(lives, tellers)
-    found = series(run, run_facts(run, n_replicas=2, end_s=2.0))
-    assert grid(found, "queue_len", 2) == [[3.0, 3.0], [0.0, 0.0]]
+    result = series(run, run_facts(run, n_replicas=2, end_s=2.0))
+    assert grid(result, "queue_len", 2) == [[3.0, 3.0], [0.0, 0.0]]
 
 
 def test_contexts_grow_within_a_stretch() -> None:
@@ -170,6 +170,6 @@ def test_contexts_grow_within_a_stretch() -> None:
     teller.row(1 * S, n=3, kv_tokens=10)
     run = tables(lives, [teller])
     facts = run_facts(run)
-    use = utilisation(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
+    use = utilization(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
     assert use.mfu == pytest.approx((33 * 3 + 3 * 2 + 3 * 5) / 1000 / 3)
     assert use.mbu == pytest.approx((3 * 7 + (33 + 3) * 11) / 2000 / 3)

@@ -8,7 +8,7 @@ import pytest
 
 from simserve.metrics.results import Results, load_results
 from simserve.metrics.transfer import transfer
-from simserve.metrics.utilisation import Shares, Utilisation
+from simserve.metrics.utilization import Shares, Utilization
 from simserve.metrics.window import Window
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
@@ -25,9 +25,9 @@ def facts(link: LinkFacts | None = LINK) -> RunFacts:
     return replace(run_facts(run, end_s=20.0), link=link, replica_pool=(0,) * 5, peak_kv_blocks=(10,) * 5)
 
 
-def use(busy_frac: float = 0.5) -> Utilisation:
+def use(busy_frac: float = 0.5) -> Utilization:
     shares = Shares(busy_frac, 0.1, 0.1)
-    return Utilisation(shares, (shares,))
+    return Utilization(shares, (shares,))
 
 
 def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
@@ -46,24 +46,24 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
 
 
 def test_bytes_waits_and_the_busiest_port() -> None:
-    found = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts(), use())
-    assert found is not None
-    assert (found["n"], found["bytes"]) == (3, 6000.0)
-    assert found["mean"] == pytest.approx(0.3)
-    assert found["mean_wait_s"] == {
+    result = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts(), use())
+    assert result is not None
+    assert (result["n"], result["bytes"]) == (3, 6000.0)
+    assert result["mean"] == pytest.approx(0.3)
+    assert result["mean_wait_s"] == {
         k: pytest.approx(v) for k, v in {"prefill": 0.5, "link": 0.2, "decode": 0.1}.items()
     }
-    assert found["link_busy_frac"] == pytest.approx(6.0 / 20.0)  # all three came in through the port of replica 2
+    assert result["link_busy_frac"] == pytest.approx(6.0 / 20.0)  # all three came in through the port of replica 2
 
 
 def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
     spread = handed(0.0, 0.0, 1.0) | {"replica": np.array([2, 3, 4, 0], np.int32)}
-    found, shared = (
+    result, shared = (
         transfer(spread, WHOLE, facts(replace(LINK, shared=is_shared)), use()) for is_shared in (False, True)
     )
-    assert found is not None
+    assert result is not None
     assert shared is not None
-    assert found["link_busy_frac"] == pytest.approx(3.0 / 20.0)  # 100 and 200 tokens from 0, as 300 from 1
+    assert result["link_busy_frac"] == pytest.approx(3.0 / 20.0)  # 100 and 200 tokens from 0, as 300 from 1
     assert shared["link_busy_frac"] == pytest.approx(6.0 / 20.0)
 
 
@@ -85,21 +85,21 @@ def test_what_binds_is_where_requests_wait(
     given = facts()
     pool = replace(given.pools[0], role="prefill", n_blocks=1000)
     given = replace(given, pools=(pool,), peak_kv_blocks=(peak_blocks,) * 5)
-    found = transfer(handed(queue_s, room_s, link_s), WHOLE, given, use(busy_frac))
-    assert found is not None
-    assert found["binds"] == binds
+    result = transfer(handed(queue_s, room_s, link_s), WHOLE, given, use(busy_frac))
+    assert result is not None
+    assert result["binds"] == binds
 
 
 def test_where_room_comes_first_waiting_for_it_is_part_of_the_queue() -> None:
     pushed = handed(0.5, 0.1, 0.2) | {"transfer_s": np.array([0.2] * 3 + [0.0])}
-    found = transfer(pushed, WHOLE, facts(replace(LINK, how="push")), use())
-    assert found is not None
+    result = transfer(pushed, WHOLE, facts(replace(LINK, how="push")), use())
+    assert result is not None
     waits_s = {
         "prefill": (3 * 0.4 + 0.5) / 4,
         "link": 0.2,
         "decode": 0.1,
     }  # who was not handed over queued too
-    assert found["mean_wait_s"] == {name: pytest.approx(wait_s) for name, wait_s in waits_s.items()}
+    assert result["mean_wait_s"] == {name: pytest.approx(wait_s) for name, wait_s in waits_s.items()}
 
 
 def test_the_share_that_is_prefilled_apart_counts_answers_of_one_token() -> None:
@@ -119,16 +119,16 @@ def test_who_goes_on_after_a_first_token_where_its_prompt_was_computed_was_kept(
     longer = handed(0.5, 0.1, 0.2) | {"output_tokens": np.full(4, 5)}
     unknown = longer | {"first_token_s": np.array([1.0, 1.0, 1.0, np.nan])}
     elsewhere = longer | {"replica": np.array([2, 2, 2, 3], np.int32)}
-    found = [transfer(each, WHOLE, given, use()) or {} for each in (longer, unknown, elsewhere)]
-    shares = [(each["apart_frac"], each["kept_frac"]) for each in found]
+    result = [transfer(each, WHOLE, given, use()) or {} for each in (longer, unknown, elsewhere)]
+    shares = [(each["apart_frac"], each["kept_frac"]) for each in result]
     assert shares == [(0.75, 0.25), (1.0, 0.0), (0.75, 0.0)]
 
 
 def test_where_nothing_is_handed_over_nothing_binds() -> None:
     nobody = handed(0.5, 0.0, 0.0) | {"prefill_replica": np.full(4, -1, np.int32)}
-    found = transfer(nobody, WHOLE, facts(), use())
-    assert found is not None
-    assert (found["n"], found["binds"]) == (0, None)
+    result = transfer(nobody, WHOLE, facts(), use())
+    assert result is not None
+    assert (result["n"], result["binds"]) == (0, None)
 
 
 def test_pools_of_both_roles_hand_nothing_over() -> None:

@@ -107,15 +107,15 @@ def test_the_busiest_second_is_that_of_every_token_put_into_its_second(seed: int
     completed = run.requests["status"].is_("finished")
     rows = decode_rows(run.steps, run.spans)
     answers_whole = completed & whole
-    found = max_output_tokens_per_s(run.requests, rows, run.spans, completed, answers_whole)
+    result = max_output_tokens_per_s(run.requests, rows, run.spans, completed, answers_whole)
     done = [life for life in lives if life.status == "finished"]
     if not done:
-        assert found == 0.0
+        assert result == 0.0
         return
     origin_ps = min(life.arrival_ps for life in done)
     tokens = [(life.token_ps[-1] if whole else at_ps) for life in done for at_ps in life.token_ps]
     counts = np.bincount([(at_ps - origin_ps) // S for at_ps in tokens])
-    assert found == counts.max()
+    assert result == counts.max()
 
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 5_000)), min_size=1, max_size=30))
@@ -141,9 +141,9 @@ def test_a_stretch_of_many_steps_is_counted_second_by_second() -> None:
     run = tables(lives, [teller])
     everyone = np.array([True])
     rows = decode_rows(run.steps, run.spans)
-    found = max_output_tokens_per_s(run.requests, rows, run.spans, everyone, ~everyone)
+    result = max_output_tokens_per_s(run.requests, rows, run.spans, everyone, ~everyone)
     seconds = [math.floor(at_ps / S) for at_ps in lives[0].token_ps]
-    assert found == max(seconds.count(second) for second in seconds) == 8
+    assert result == max(seconds.count(second) for second in seconds) == 8
 
 
 def test_a_token_at_the_turn_of_a_second_belongs_to_the_second_that_begins() -> None:

@@ -14,17 +14,17 @@ def generator() -> np.random.Generator:
 def test_a_ramp_is_left_out_up_to_the_batch_in_which_it_ends() -> None:
     ramp, level = np.linspace(0.0, 10.0, 200), np.full(2000, 10.0)
     noisy = np.concatenate([ramp, level]) + generator().normal(0.0, 0.5, 2200)
-    found = settled_after(noisy)
-    assert found is not None
-    assert 150 <= found <= 215
-    assert found % 5 == 0
+    result = settled_after(noisy)
+    assert result is not None
+    assert 150 <= result <= 215
+    assert result % 5 == 0
 
 
 def test_nothing_is_left_out_of_what_is_alike_from_the_beginning() -> None:
     assert settled_after(np.full(400, 3.0)) == 0
     draws = generator().normal(0.0, 1.0, (50, 4000))
     cut = [settled_after(row) for row in draws]
-    assert np.median([found for found in cut if found is not None]) < 400  # by chance a little is
+    assert np.median([result for result in cut if result is not None]) < 400  # by chance a little is
 
 
 def test_what_rises_all_along_never_settles() -> None:
@@ -53,8 +53,8 @@ def run(rate_per_s: float, n_requests: int = 3000, **workload: object) -> dict[s
 
 
 def test_a_steady_server_settles_soon_after_it_has_filled() -> None:
-    found = run(15.0)
-    window, requests = found["window"], found["requests"]
+    result = run(15.0)
+    window, requests = result["window"], result["requests"]
     assert isinstance(window, dict)
     assert isinstance(requests, dict)
     assert window["settled"] is True
@@ -63,16 +63,16 @@ def test_a_steady_server_settles_soon_after_it_has_filled() -> None:
 
 
 def test_clients_that_all_come_at_once_are_left_out() -> None:
-    found = run(1.0, 2000, arrivals=None, client={"kind": "closed_loop", "concurrency": 64})
-    window = found["window"]
+    result = run(1.0, 2000, arrivals=None, client={"kind": "closed_loop", "concurrency": 64})
+    window = result["window"]
     assert isinstance(window, dict)
     assert window["settled"] is True
     assert window["start_s"] > 0  # the first 64 prompts wait for each other
 
 
 def test_a_queue_that_only_grows_is_said_not_to_settle() -> None:
-    found = run(60.0)
-    window, warnings = found["window"], found["warnings"]
+    result = run(60.0)
+    window, warnings = result["window"], result["warnings"]
     assert isinstance(window, dict)
     assert isinstance(warnings, list)
     assert (window["settled"], window["start_s"]) == (False, 0.0)

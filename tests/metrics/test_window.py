@@ -14,19 +14,19 @@ def window(arrival_s: list[float], finish_s: list[float] | None = None, end_s: f
 
 
 def test_the_window_is_from_the_end_of_the_warm_up_to_the_last_arrival() -> None:
-    found = window([1.0, 4.0, 5.0, 9.0], warmup_s=4.0)
-    assert (found.start_s, found.end_s, found.duration_s) == (4.0, 9.0, 5.0)
-    assert found.has.tolist() == [False, True, True, True]
+    result = window([1.0, 4.0, 5.0, 9.0], warmup_s=4.0)
+    assert (result.start_s, result.end_s, result.duration_s) == (4.0, 9.0, 5.0)
+    assert result.has.tolist() == [False, True, True, True]
 
 
 def test_without_a_warm_up_it_starts_with_the_run() -> None:
-    found = window([1.0, 4.0])
-    assert (found.start_s, found.duration_s, found.n_requests) == (0.0, 4.0, 2)
+    result = window([1.0, 4.0])
+    assert (result.start_s, result.duration_s, result.n_requests) == (0.0, 4.0, 2)
 
 
 def test_a_warm_up_of_requests_ends_with_the_arrival_of_the_next() -> None:
-    found = window([1.0, 4.0, 5.0], warmup_requests=1)
-    assert (found.start_s, found.has.tolist()) == (4.0, [False, True, True])
+    result = window([1.0, 4.0, 5.0], warmup_requests=1)
+    assert (result.start_s, result.has.tolist()) == (4.0, [False, True, True])
 
 
 def test_a_warm_up_of_requests_counts_by_rank_where_many_come_at_once() -> None:
@@ -34,8 +34,8 @@ def test_a_warm_up_of_requests_counts_by_rank_where_many_come_at_once() -> None:
 
 
 def test_when_all_come_at_once_rates_divide_by_the_time_to_the_last_answer() -> None:
-    found = window([0.0, 0.0], finish_s=[3.0, 8.0])
-    assert (found.duration_s, found.ends_with, found.n_requests) == (8.0, "last finish", 2)
+    result = window([0.0, 0.0], finish_s=[3.0, 8.0])
+    assert (result.duration_s, result.ends_with, result.n_requests) == (8.0, "last finish", 2)
 
 
 def test_when_all_come_at_once_and_nobody_finishes_rates_divide_by_the_run() -> None:
@@ -44,9 +44,9 @@ def test_when_all_come_at_once_and_nobody_finishes_rates_divide_by_the_run() -> 
 
 @pytest.mark.parametrize("measure", [{"warmup_s": 50.0}, {"warmup_requests": 9}])
 def test_a_warm_up_longer_than_the_run_leaves_nothing(measure: dict[str, Any]) -> None:
-    found = window([1.0, 2.0], **measure)
-    assert found.n_requests == 0
-    assert np.isnan(found.duration_s)
+    result = window([1.0, 2.0], **measure)
+    assert result.n_requests == 0
+    assert np.isnan(result.duration_s)
 
 
 def test_no_requests_are_an_empty_window() -> None:

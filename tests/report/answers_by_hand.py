@@ -4,14 +4,14 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import ResultFolder
 from simserve.tables.columns import Categorical
 
 LATENCY = {"n": 100, "mean": 0.2, "std": 0.1, "p50": 0.1, "p90": 0.2, "p95": 0.3, "p99": 0.4, "p99.9": 0.5, "max": 0.6}
 
 
-def run_answer(name: str = "chat", **changes: Any) -> Written:
-    """Two replicas of two GPUs at 3 dollars: 12 requests/s offered, 99.9 % good, prompts of 300 and answers of 100."""
+def run_answer(name: str = "chat", **changes: Any) -> ResultFolder:
+    """Two replicas of two GPUs at 3 dollars: 12 requests/s offered, 99.9% good, prompts of 300 and answers of 100."""
     answer: dict[str, Any] = {
         "schema": "simserve/1",
         "name": name,
@@ -44,7 +44,7 @@ def run_answer(name: str = "chat", **changes: Any) -> Written:
         },
         "warnings": ["=1+1 is what a load was called"],
     }
-    return Written("run", name, answer | changes, timeseries(2))
+    return ResultFolder("run", name, answer | changes, timeseries(2))
 
 
 def pool(name: str, n_replicas: int, gpus_per_replica: int, gpu: str = "h100-sxm") -> dict[str, Any]:
@@ -114,7 +114,7 @@ def estimate(value: float) -> dict[str, float]:
     return {"value": value, "low": value * 0.95, "high": value * 1.05}
 
 
-def capacity_answer(**changes: Any) -> Written:
+def capacity_answer(**changes: Any) -> ResultFolder:
     """Two replicas of two GPUs that hold 18 requests/s, 4.5 a GPU."""
     answer: dict[str, Any] = {
         "version": "0.1.0",
@@ -143,13 +143,13 @@ def capacity_answer(**changes: Any) -> Written:
         },
         "points": [point(12.0, 1.0), point(17.0, 0.995), point(20.0, 0.97)],
     }
-    return Written("capacity", "chat", answer | changes)
+    return ResultFolder("capacity", "chat", answer | changes)
 
 
-def replicas_answer() -> Written:
+def replicas_answer() -> ResultFolder:
     """`capacity --replicas serve`: three replicas of two GPUs are enough for 12 requests/s."""
-    tried = [point(12.0, share, replicas=n, scale=n) for n, share in ((2, 0.9), (3, 0.995), (4, 1.0))]
-    found = {
+    probed = [point(12.0, share, replicas=n, scale=n) for n, share in ((2, 0.9), (3, 0.995), (4, 1.0))]
+    result = {
         "replicas": 3,
         "n_seeds": 8,
         "low_frac": 0.994,
@@ -157,10 +157,10 @@ def replicas_answer() -> Written:
         "fleet": {"n_gpus": 6, "usd_per_hour": 18.0, "kw": 4.2},
     }
     common = dict(capacity_answer().answer) | {"asked": "replicas", "pool": "serve", "confidence": 0.95}
-    return Written("capacity", "chat", common | {"answer": found, "points": tried})
+    return ResultFolder("capacity", "chat", common | {"answer": result, "points": probed})
 
 
-def comparison_answer() -> Written:
+def comparison_answer() -> ResultFolder:
     """B has half the p99 TTFT of A; of the rest nothing can be told."""
     measure = {"key": "ttft_s.p99", "label": "p99 TTFT", "unit": "s", "a": 0.4, "b": 0.2, "difference": -0.2}
     measure |= {"low": -0.25, "high": -0.15, "change_frac": -0.5, "verdict": "better"}
@@ -174,10 +174,10 @@ def comparison_answer() -> Written:
         "warnings": [],
         "measures": [measure, unclear],
     }
-    return Written("compare", "=new against old", answer)
+    return ResultFolder("compare", "=new against old", answer)
 
 
-def plan_answer(**changes: Any) -> Written:
+def plan_answer(**changes: Any) -> ResultFolder:
     """24 requests/s at the peak, 12 on average; four replicas of two GPUs at 3 dollars hold it, and one is spare."""
     a_month = 12.0 * 730 * 3600  # requests
     option = {
@@ -226,19 +226,19 @@ def plan_answer(**changes: Any) -> Written:
         "options": [option, other, refused],
         "warnings": [],
     }
-    return Written("plan", "chat", answer | changes)
+    return ResultFolder("plan", "chat", answer | changes)
 
 
-def sweep_answer() -> Written:
+def sweep_answer() -> ResultFolder:
     """Two points that ran and one that did not; the first is the cheapest that meets the goal."""
 
     def measures(good: float, attained: float, price: float) -> dict[str, Any]:
-        found = {"goodput.per_s": good, "slo_attainment.frac": attained, "served_per_s": good}
-        found |= {"goodput.per_usd": good * 3600 / (2 * price), "goodput.per_gpu_s": good / 2}
-        found |= {"output_tokens_per_s": good * 100, "ttft_s.p99": 0.4, "tpot_s.p99": 0.04, "e2e_s.p99": 4.0}
-        return {key: estimate(value) for key, value in found.items()}
+        result = {"goodput.per_s": good, "slo_attainment.frac": attained, "served_per_s": good}
+        result |= {"goodput.per_usd": good * 3600 / (2 * price), "goodput.per_gpu_s": good / 2}
+        result |= {"output_tokens_per_s": good * 100, "ttft_s.p99": 0.4, "tpot_s.p99": 0.04, "e2e_s.p99": 4.0}
+        return {key: estimate(value) for key, value in result.items()}
 
-    def tried(number: int, gpu: str, price: float, good: float, attained: float) -> dict[str, Any]:
+    def probed(number: int, gpu: str, price: float, good: float, attained: float) -> dict[str, Any]:
         return {
             "point": number,
             "values": {"gpu": gpu, "cluster.pools.0.replicas": 2},
@@ -270,9 +270,9 @@ def sweep_answer() -> Written:
             "cheapest": {"point": 0},
         },
         "points": [
-            tried(0, "h100-sxm", 3.0, 10.0, 0.995),
-            tried(1, "l40s", 1.0, 4.0, 0.8),
+            probed(0, "h100-sxm", 3.0, 10.0, 0.995),
+            probed(1, "l40s", 1.0, 4.0, 0.8),
             failed | {"measures": None},
         ],
     }
-    return Written("sweep", "chat", answer)
+    return ResultFolder("sweep", "chat", answer)

@@ -54,9 +54,9 @@ def synthetic(
     }
     series = _series(rng, duration_s, arrival_s, n_replicas * len(pools))
     facts = _facts(goals, pools, n_replicas, duration_s)
-    said = _summary(requests, facts) | summary
+    text = _summary(requests, facts) | summary
     return Results(
-        {"requests": requests, "timeseries": series}, facts, "schema: simserve/1\nname: synthetic\n", said, {}
+        {"requests": requests, "timeseries": series}, facts, "schema: simserve/1\nname: synthetic\n", text, {}
     )
 
 

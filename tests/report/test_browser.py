@@ -49,7 +49,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=["light and wide", "dark and narrow"],
 )
-def test_the_browser_draws_every_chart_in_the_pages_colours_and_complains_of_nothing(
+def test_the_browser_draws_every_chart_in_the_pages_colors_and_complains_of_nothing(
     page: Path, tmp_path: Path, flags: tuple[str, ...], ink: str
 ) -> None:
     dom, console = opened(page, tmp_path, *flags)

@@ -14,8 +14,8 @@ def part(key: str, label: str, unit: str, before: float | None, now: float | Non
     return {"key": key, "label": label, "unit": unit, "baseline": before, "candidate": now, "change_frac": change}
 
 
-def found(**changes: Any) -> dict[str, Any]:
-    """A check that lost 6.2 %, as `simserve check --json` prints it."""
+def result(**changes: Any) -> dict[str, Any]:
+    """A check that lost 6.2%, as `simserve check --json` prints it."""
     at = {"offered_per_s": 12.5, "attained_frac": 0.993, "by_slo": {"ttft_s": 0.998, "tpot_s": 0.993}}
     loss = {"frac": 0.062, "low_frac": 0.051, "high_frac": 0.073, "confidence": 0.95, "is_paired": True}
     content: dict[str, Any] = {
@@ -43,42 +43,42 @@ def found(**changes: Any) -> dict[str, Any]:
 
 
 def test_it_says_how_much_is_lost_which_slo_fails_and_where_the_time_went() -> None:
-    assert sentence(found()) == (
-        "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2 % less (5.1 % to 7.3 %), over the tolerance of "
-        "2 % beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
-        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11 %) and queueing 24.0 ms → 31.0 ms (+29 %). "
+    assert sentence(result()) == (
+        "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1% to 7.3%), over the tolerance of "
+        "2% beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
+        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11%) and queueing 24.0 ms → 31.0 ms (+29%). "
         'The scenario differs in cluster.router: "a|b", now nothing; simserve was 0.1.0 then and is 0.2.0 now.'
     )
 
 
 def test_without_a_change_of_the_scenario_it_was_simserve() -> None:
-    assert sentence(found(changes=[])).endswith(
+    assert sentence(result(changes=[])).endswith(
         "The scenario is the same, so simserve itself has changed; simserve was 0.1.0 then and is 0.2.0 now."
     )
 
 
 @pytest.mark.parametrize(
-    ("state", "frac", "told"),
+    ("state", "frac", "progress"),
     [
         ("unchanged", 0.0, "passes: p99 goodput is 12.1 requests/s against 12.9, nothing has changed."),
-        ("same", 0.001, "0.1 % less (5.1 % to 7.3 %), no more than chance."),
-        ("better", -0.03, "3 % more (-7.3 % to -5.1 %)."),
-        ("within tolerance", 0.011, "1.1 % less (5.1 % to 7.3 %), within the tolerance of 2 %."),
-        ("unclear", 0.03, "which may be chance or over the tolerance of 2 %. Held"),
+        ("same", 0.001, "0.1% less (5.1% to 7.3%), no more than chance."),
+        ("better", -0.03, "3% more (-7.3% to -5.1%)."),
+        ("within tolerance", 0.011, "1.1% less (5.1% to 7.3%), within the tolerance of 2%."),
+        ("unclear", 0.03, "which may be chance or over the tolerance of 2%. Held"),
     ],
 )
-def test_each_state_has_its_words(state: str, frac: float, told: str) -> None:
-    base = found()
-    assert told in sentence(base | {"state": state, "passes": True, "loss": base["loss"] | {"frac": frac}})
+def test_each_state_has_its_words(state: str, frac: float, progress: str) -> None:
+    base = result()
+    assert progress in sentence(base | {"state": state, "passes": True, "loss": base["loss"] | {"frac": frac}})
 
 
 def test_an_unclear_answer_says_what_it_could_have_found() -> None:
-    told = sentence(found(state="unclear", passes=True))
-    assert "With so many, a loss is found from 4.3 % on: make the runs longer to know more." in told
+    progress = sentence(result(state="unclear", passes=True))
+    assert "With so many, a loss is found from 4.3% on: make the runs longer to know more." in progress
 
 
 @pytest.mark.parametrize(
-    ("every", "passes", "told"),
+    ("every", "passes", "progress"),
     [
         (
             False,
@@ -88,17 +88,17 @@ def test_an_unclear_answer_says_what_it_could_have_found() -> None:
         (True, True, "chat passes: every rate that was tried meets the SLO; p99 goodput of the baseline is 12.9"),
     ],
 )
-def test_a_side_without_a_p99_goodput_is_told_of_too(every: bool, passes: bool, told: str) -> None:
-    candidate = found()["candidate"] | {"goodput_per_s": None, "holds_every_load": every}
-    content = found(loss=None, candidate=candidate, passes=passes)
-    assert sentence(content).startswith(told)
+def test_a_side_without_a_p99_goodput_is_told_of_too(every: bool, passes: bool, progress: str) -> None:
+    candidate = result()["candidate"] | {"goodput_per_s": None, "holds_every_load": every}
+    content = result(loss=None, candidate=candidate, passes=passes)
+    assert sentence(content).startswith(progress)
     assert markdown(content)
     assert junit_xml(content)
 
 
 def test_parts_that_hardly_changed_are_no_reason() -> None:
-    assert "prefill" not in why(found())
-    assert why(found(parts=[part("queue_s", "queueing", "s", 0.02, 0.0201)])) == ""
+    assert "prefill" not in why(result())
+    assert why(result(parts=[part("queue_s", "queueing", "s", 0.02, 0.0201)])) == ""
 
 
 def test_what_was_not_there_before_is_named_first() -> None:
@@ -106,22 +106,22 @@ def test_what_was_not_there_before_is_named_first() -> None:
         part("queue_s", "queueing", "s", 0.02, 0.01),
         part("lost_frac", "requests without a full answer", "frac", 0.0, 0.14),
     ]
-    assert why(found(parts=parts)) == (
-        "At 12.5 requests/s: requests without a full answer 0 % → 14.0 % and queueing 20.0 ms → 10.0 ms (-50 %)."
+    assert why(result(parts=parts)) == (
+        "At 12.5 requests/s: requests without a full answer 0% → 14.0% and queueing 20.0 ms → 10.0 ms (-50%)."
     )
 
 
 def test_markdown_escapes_what_would_break_it() -> None:
-    told = markdown(found(scenario={"name": "a|b_<i>", "digest": "0", "seed": 0}))
-    assert told.startswith("### simserve check: a\\|b\\_\\<i\\> fails\n")
-    assert "| mean queueing | 24.0 ms | 31.0 ms | +29 % |\n" in told
-    assert "| p99 goodput, requests/s | 12.9 | 12.1 | -6.2 % |\n" in told
-    assert told.endswith('- `cluster.router`: "a\\|b" → nothing\n')
+    progress = markdown(result(scenario={"name": "a|b_<i>", "digest": "0", "seed": 0}))
+    assert progress.startswith("### simserve check: a\\|b\\_\\<i\\> fails\n")
+    assert "| mean queueing | 24.0 ms | 31.0 ms | +29% |\n" in progress
+    assert "| p99 goodput, requests/s | 12.9 | 12.1 | -6.2% |\n" in progress
+    assert progress.endswith('- `cluster.router`: "a\\|b" → nothing\n')
 
 
 def test_the_test_report_is_xml_whatever_is_in_it() -> None:
     name = "<&\"'\x00\x1f"
-    text = junit_xml(found(scenario={"name": name, "digest": "0", "seed": 0}))
+    text = junit_xml(result(scenario={"name": name, "digest": "0", "seed": 0}))
     assert text.startswith('<?xml version="1.0" encoding="utf-8"?>\n')
     suite = ElementTree.fromstring(text.encode())[0]
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("1", "1")
@@ -132,7 +132,7 @@ def test_the_test_report_is_xml_whatever_is_in_it() -> None:
 
 
 def test_a_pass_is_a_test_without_a_failure() -> None:
-    suite = ElementTree.fromstring(junit_xml(found(passes=True, state="same")).encode())[0]
+    suite = ElementTree.fromstring(junit_xml(result(passes=True, state="same")).encode())[0]
     assert suite.attrib["failures"] == "0"
     assert suite[0].find("failure") is None
     assert "p99 goodput" in (suite[0].findtext("system-out") or "")

@@ -8,7 +8,7 @@ from simserve.report import formats
 
 
 @pytest.mark.parametrize(
-    ("value_s", "said"),
+    ("value_s", "text"),
     [
         (0.0, "0 ms"),
         (0.000042, "0.042 ms"),
@@ -25,38 +25,38 @@ from simserve.report import formats
         (math.inf, "–"),
     ],
 )
-def test_durations_are_milliseconds_below_a_second_and_seconds_above(value_s: float | None, said: str) -> None:
-    assert formats.seconds(value_s) == said
+def test_durations_are_milliseconds_below_a_second_and_seconds_above(value_s: float | None, text: str) -> None:
+    assert formats.seconds(value_s) == text
 
 
 @pytest.mark.parametrize(
-    ("frac", "said"),
+    ("frac", "text"),
     [
-        (1.0, "100 %"),
-        (1.0000000002, "100 %"),
-        (0.9999998, ">99.9999 %"),
-        (0.0000002, "<0.0001 %"),
-        (0.0, "0 %"),
-        (0.962, "96.2 %"),
-        (0.9999, "99.99 %"),
-        (0.99996, "99.996 %"),
-        (0.0004, "0.04 %"),
+        (1.0, "100%"),
+        (1.0000000002, "100%"),
+        (0.9999998, ">99.9999%"),
+        (0.0000002, "<0.0001%"),
+        (0.0, "0%"),
+        (0.962, "96.2%"),
+        (0.9999, "99.99%"),
+        (0.99996, "99.996%"),
+        (0.0004, "0.04%"),
         (None, "–"),
     ],
 )
-def test_a_share_that_is_not_all_never_reads_as_all(frac: float | None, said: str) -> None:
-    assert formats.share(frac) == said
+def test_a_share_that_is_not_all_never_reads_as_all(frac: float | None, text: str) -> None:
+    assert formats.share(frac) == text
 
 
 @pytest.mark.parametrize(
-    ("amount", "said"), [(0.42, "0.42"), (17.84, "17.8"), (3401, "3,401"), (1_210_000, "1.21 M"), (0, "0"), (None, "–")]
+    ("amount", "text"), [(0.42, "0.42"), (17.84, "17.8"), (3401, "3,401"), (1_210_000, "1.21 M"), (0, "0"), (None, "–")]
 )
-def test_rates_have_three_figures(amount: float | None, said: str) -> None:
-    assert formats.rate(amount) == said
+def test_rates_have_three_figures(amount: float | None, text: str) -> None:
+    assert formats.rate(amount) == text
 
 
 def test_a_range_of_shares_names_the_unit_once() -> None:
-    assert formats.interval(0.951, 0.972) == "95.1–97.2 %"
+    assert formats.interval(0.951, 0.972) == "95.1–97.2%"
     assert formats.interval(None, 0.9) == "–"
 
 
@@ -75,7 +75,7 @@ def test_a_boolean_is_no_number() -> None:
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "text"),
     [
         (0.2774, 0.3868, "277–387 ms"),
         (0.91, 1.2, "0.91–1.20 s"),
@@ -84,5 +84,5 @@ def test_a_boolean_is_no_number() -> None:
         (None, None, "–"),
     ],
 )
-def test_a_span_has_one_unit_and_may_be_open_above(low: float | None, high: float | None, said: str) -> None:
-    assert formats.span(low, high) == said
+def test_a_span_has_one_unit_and_may_be_open_above(low: float | None, high: float | None, text: str) -> None:
+    assert formats.span(low, high) == text

@@ -45,9 +45,9 @@ class Outline(HTMLParser):
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
@@ -127,7 +127,7 @@ def test_the_slo_is_drawn_where_it_is_and_says_how_many_are_within(results: Resu
     chart = figures(render(results))["ttft"]["layout"]
     assert [shape["x0"] for shape in chart["shapes"]] == [0.5]
     within = (results.columns["requests"]["ttft_s"][results.columns["requests"]["in_window"]] <= 0.5).mean()
-    assert f"SLO 500 ms</b><br>{within * 100:.1f} % within" in chart["annotations"][0]["text"]
+    assert f"SLO 500 ms</b><br>{within * 100:.1f}% within" in chart["annotations"][0]["text"]
     assert chart["annotations"][0]["x"] == pytest.approx(np.log10(0.5))
 
 
@@ -223,6 +223,6 @@ def test_each_mechanism_has_a_heading_of_its_own_and_only_where_it_did_something
     page = render(
         synthetic(200, routing=routed, speculation=speculated, prefix_cache={"hit_frac": 0.0}, host_tier=None)
     )
-    told = page.split('id="mechanisms"')[1].split("</section>")[0]
-    assert re.findall("<h3>(.*?)</h3>", told) == ["Routing", "Speculative decoding"]
-    assert told.index("Requests sent to the busiest") < told.index("Tokens per request and step")
+    text = page.split('id="mechanisms"')[1].split("</section>")[0]
+    assert re.findall("<h3>(.*?)</h3>", text) == ["Routing", "Speculative decoding"]
+    assert text.index("Requests sent to the busiest") < text.index("Tokens per request and step")

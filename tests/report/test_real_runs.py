@@ -9,8 +9,8 @@ import pytest
 
 from simserve import simulate
 from simserve.metrics.results import Results
+from simserve.report.headline import headline
 from simserve.report.page import render
-from simserve.report.verdict import verdict
 from simserve.scenario import Scenario
 
 CHAT = {"kind": "lognormal", "prompt_tokens": {"median": 512, "sigma": 0.6, "max": 4096}}
@@ -34,9 +34,9 @@ def run(rate_per_s: float = 8.0, **changes: Any) -> Results:
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
@@ -64,7 +64,7 @@ def test_a_page_of_whole_answers_says_that_there_is_no_time_per_token() -> None:
     page = render(results)
     assert "tpot" not in figures(page)
     assert "Answers come whole" in page
-    assert "answers leave whole with their batch" in verdict(results.summary)
+    assert "answers leave whole with their batch" in headline(results.summary)
 
 
 def test_more_than_the_cluster_serves_is_called_saturated() -> None:
@@ -74,8 +74,8 @@ def test_more_than_the_cluster_serves_is_called_saturated() -> None:
         "n_requests": 1500,
     }
     results = run(workload=workload, cluster={"pools": [{"replicas": 1}]})
-    assert re.match(r"Saturated: 60\.\d requests/s arrived and [\d.]+ were served", verdict(results.summary))
-    assert re.search(r"use about \d+ replicas instead of 1", verdict(results.summary))
+    assert re.match(r"Saturated: 60\.\d requests/s arrived and [\d.]+ were served", headline(results.summary))
+    assert re.search(r"use about \d+ replicas instead of 1", headline(results.summary))
     assert "All prompts have 2,048 tokens" in render(results).replace("\u00a0", " ")
 
 
@@ -100,7 +100,7 @@ def test_when_all_are_refused_the_page_still_tells_why_it_has_no_curves() -> Non
         "n_requests": 80,
     }
     results = run(workload=workload, cluster={"pools": [{"max_model_len": 700}]})
-    assert verdict(results.summary).startswith("Nothing finished: none of 80 requests in the window was answered")
+    assert headline(results.summary).startswith("Nothing finished: none of 80 requests in the window was answered")
     page = render(results)
     assert set(figures(page)) == {"time"}
     assert page.count("No request had a first token.") == 2

@@ -1,4 +1,4 @@
-"""The page and the terminal name what the slowest 1 % waited for, and what would help, by hand."""
+"""The page and the terminal name what the slowest 1% waited for, and what would help, by hand."""
 
 import re
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from simserve.metrics.time_split import PARTS as COLUMNS
-from simserve.report.answers import Answers
 from simserve.report.page import render
 from simserve.report.slowest import PARTS, slowest, terminal_sentence, why_slow
+from simserve.report.summary_reader import SummaryReader
 from tests.report.synthetic import synthetic
 
 
@@ -24,8 +24,8 @@ def split(**slowest_by: Any) -> dict[str, Any]:
 QUEUED = of("queue_seats_s", {"queue_seats_s": 1.5, "prefill_s": 0.5}, {"queue_seats_s": 0.02, "prefill_s": 0.18})
 
 
-def answers(**summary: Any) -> Answers:
-    return Answers(synthetic(200).summary | summary)
+def reader(**summary: Any) -> SummaryReader:
+    return SummaryReader(synthetic(200).summary | summary)
 
 
 def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:
@@ -33,8 +33,8 @@ def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:
 
 
 def test_the_sentence_names_the_constraint_the_time_and_a_remedy() -> None:
-    assert why_slow(answers(time_split=split(ttft_s=QUEUED)), "ttft_s") == (
-        "The slowest 1 % by TTFT (40 requests, from 2.00 s) spent 1.50 s of 2.00 s queueing for a seat, "
+    assert why_slow(reader(time_split=split(ttft_s=QUEUED)), "ttft_s") == (
+        "The slowest 1% by TTFT (40 requests, from 2.00 s) spent 1.50 s of 2.00 s queueing for a seat, "
         "against 20.0 ms for all: raise max_num_seqs as far as KV and TPOT allow."
     )
 
@@ -42,40 +42,40 @@ def test_the_sentence_names_the_constraint_the_time_and_a_remedy() -> None:
 @pytest.mark.parametrize(("scheduler", "knob"), [("sglang", "max_running_requests"), ("trtllm", "max_batch_size")])
 def test_the_remedy_calls_knobs_as_the_scheduler_does(scheduler: str, knob: str) -> None:
     pool = synthetic(200).summary["pools"][0] | {"scheduler": scheduler}
-    assert f"raise {knob} as far" in (why_slow(answers(time_split=split(ttft_s=QUEUED), pools=[pool]), "ttft_s") or "")
+    assert f"raise {knob} as far" in (why_slow(reader(time_split=split(ttft_s=QUEUED), pools=[pool]), "ttft_s") or "")
 
 
 @pytest.mark.parametrize("binds", COLUMNS)
 @pytest.mark.parametrize("latency", ["ttft_s", "tpot_s", "e2e_s"])
 def test_every_part_makes_a_whole_sentence(binds: str, latency: str) -> None:
-    said = why_slow(answers(time_split=split(**{latency: of(binds, {binds: 1.0}, {binds: 0.1})})), latency)
-    assert said is not None
+    text = why_slow(reader(time_split=split(**{latency: of(binds, {binds: 1.0}, {binds: 0.1})})), latency)
+    assert text is not None
     assert re.fullmatch(
-        r"The slowest 1 % by \S+ \(.*\) spent 1\.00 s of 1\.00 s.*, against 100 ms for all: [^{}]+\.", said
+        r"The slowest 1% by \S+ \(.*\) spent 1\.00 s of 1\.00 s.*, against 100 ms for all: [^{}]+\.", text
     )
 
 
 def test_nothing_is_said_where_nothing_sets_them_apart_or_was_split() -> None:
-    assert why_slow(answers(time_split=split(ttft_s=of(None, {}, {}))), "ttft_s") is None
-    assert why_slow(answers(time_split=None), "ttft_s") is None
-    assert why_slow(answers(time_split=split(tpot_s=None)), "tpot_s") is None
-    assert slowest(answers(time_split=None)) == ""
+    assert why_slow(reader(time_split=split(ttft_s=of(None, {}, {}))), "ttft_s") is None
+    assert why_slow(reader(time_split=None), "ttft_s") is None
+    assert why_slow(reader(time_split=split(tpot_s=None)), "tpot_s") is None
+    assert slowest(reader(time_split=None)) == ""
 
 
 def test_the_terminal_hears_of_the_goal_that_is_missed_most_and_only_when_one_is() -> None:
     requests = {"arrived": 12_000, "finished": 12_000, "rejected": 0, "timed_out": 0, "unfinished": 0}
     slow = split(ttft_s=QUEUED, tpot_s=of("decode_s", {"decode_s": 0.1}, {"decode_s": 0.01}))
 
-    def said(frac: float, ttft: float, tpot: float) -> str:
+    def text(frac: float, ttft: float, tpot: float) -> str:
         attained = {"frac": frac, "low_frac": frac - 0.001, "high_frac": frac + 0.001}
         by_slo = {"ttft_s": ttft, "tpot_s": tpot}
-        told = answers(requests=requests, time_split=slow, slo_attainment=attained | {"by_slo": by_slo})
-        return terminal_sentence(told) or ""
+        line = reader(requests=requests, time_split=slow, slo_attainment=attained | {"by_slo": by_slo})
+        return terminal_sentence(line) or ""
 
-    assert said(0.9, 0.9, 0.95).startswith("The slowest 1 % by TTFT")
-    assert said(0.9, 0.95, 0.9).startswith("The slowest 1 % by TPOT")
-    assert said(0.9905, 0.999, 0.9905).startswith("The slowest 1 % by TPOT")  # 0.9895 to 0.9915: close to 0.99
-    assert said(0.999, 0.999, 1.0) == ""
+    assert text(0.9, 0.9, 0.95).startswith("The slowest 1% by TTFT")
+    assert text(0.9, 0.95, 0.9).startswith("The slowest 1% by TPOT")
+    assert text(0.9905, 0.999, 0.9905).startswith("The slowest 1% by TPOT")  # 0.9895 to 0.9915: close to 0.99
+    assert text(0.999, 0.999, 1.0) == ""
 
 
 def test_the_page_draws_each_part_to_scale_and_lists_it() -> None:

@@ -5,7 +5,7 @@ import pytest
 from simserve.report.sections import section, tile
 from simserve.report.study_page import Headline, study_page
 
-ASKED = Headline("capacity", "chat <burst>", "met", "13.4 requests/s", "The highest rate at which 99 % hold.")
+ASKED = Headline("capacity", "chat <burst>", "met", "13.4 requests/s", "The highest rate at which 99% hold.")
 
 
 def test_the_answer_stands_before_the_parts_and_what_it_comes_from_after_them() -> None:

@@ -34,9 +34,9 @@ def page(*points: dict[str, Any], left_out: tuple[dict[str, Any], ...] = (), sou
 
 
 def figures(text: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', text, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', text, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
@@ -56,9 +56,9 @@ def test_a_dot_is_measured_to_the_right_and_predicted_up() -> None:
     assert (vllm["x"], vllm["y"]) == ([0.1], [0.12])
     assert sglang["marker"]["symbol"] != vllm["marker"]["symbol"]
     assert (dots(drawn, "tpot")[1]["x"], dots(drawn, "tpot")[1]["y"]) == ([0.01], [0.009])
-    said = vllm["text"][0].replace("\u00a0", " ")
-    assert "measured 100 ms, predicted 120 ms" in said
-    assert said.count("<br>") == 2
+    sentence = vllm["text"][0].replace("\u00a0", " ")
+    assert "measured 100 ms, predicted 120 ms" in sentence
+    assert sentence.count("<br>") == 2
     axes = [figures(drawn)["ttft"]["layout"][name]["title"]["text"] for name in ("xaxis", "yaxis")]
     assert axes == ["Measured", "Predicted"]
 
@@ -67,7 +67,7 @@ def test_errors_are_those_of_the_points() -> None:
     read = body(page(point(predicted_ttft_s=0.13), point(predicted_ttft_s=0.09)))
     row = read[read.index("Time to first token</small>") :]
     row = row[: row.index("</tr>")]
-    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["2", "20.0 %", "20.0 %", "28.0 %", "+10.0%"]
+    assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["2", "20.0%", "20.0%", "28.0%", "+10.0%"]
     assert "Predicted against measured, 2 runs" in read
     assert "Predicted by the shipped constants." in read
 
@@ -84,6 +84,6 @@ def test_no_name_becomes_markup(name: str) -> None:
     assert hostile.count("<script") == sound.count("<script")
     assert "<img" not in body(hostile)
     assert "&lt;img src=x onerror=alert(1)&gt;" in body(hostile)
-    (said,) = dots(hostile, "ttft")[0]["text"]
-    assert "<script" not in said
-    assert "&lt;script&gt;alert" in said
+    (sentence,) = dots(hostile, "ttft")[0]["text"]
+    assert "<script" not in sentence
+    assert "&lt;script&gt;alert" in sentence

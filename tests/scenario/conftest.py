@@ -20,7 +20,7 @@ workload:
 """
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 
 @pytest.fixture
@@ -36,13 +36,13 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
 
 
 @pytest.fixture
-def said(load: Load) -> Said:
+def messages_of(load: Load) -> MessagesOf:
     """The messages about a text, or about SMALL, that cannot be loaded."""
 
     def messages(text: str = SMALL, *overrides: str, seed: int | None = None) -> list[str]:
         with pytest.raises(ScenarioError) as caught:
             load(text, *overrides, seed=seed)
-        assert str(caught.value).splitlines() == [str(mistake) for mistake in caught.value.mistakes]
+        assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
         return str(caught.value).splitlines()
 
     return messages

@@ -63,7 +63,7 @@ def test_a_file_of_ones_own_is_found_from_anywhere(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("pool", "said"),
+    ("pool", "messages_of"),
     [
         ({"calibration": "nowhere.json"}, "no such calibration; there are"),
         ({"calibration": "a100-sxm/vllm"}, "must be of h100-sxm, got 'one of a100-sxm'; leave it out"),
@@ -71,25 +71,25 @@ def test_a_file_of_ones_own_is_found_from_anywhere(tmp_path: Path, monkeypatch: 
         ({"calibration": {"fil": "x"}}, "did you mean file"),
     ],
 )
-def test_one_that_cannot_be_used_is_a_mistake(pool: dict[str, Any], said: str) -> None:
+def test_one_that_cannot_be_used_is_a_mistake(pool: dict[str, Any], messages_of: str) -> None:
     with pytest.raises(ScenarioError) as error:
         scenario(pool)
-    assert said in str(error.value)
+    assert messages_of in str(error.value)
     assert "cluster.pools.0.calibration" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("op", "said"),
+    ("op", "messages_of"),
     [
         ("gemm", "gemm was not measured for bf16, only for nothing; use one of these, or calibration: none"),
         ("decode_attention", "decode_attention was not measured for bf16"),
         ("all_reduce", "all_reduce was not measured for 2 GPUs"),
     ],
 )
-def test_a_kernel_that_the_model_needs_and_nobody_timed_is_a_mistake(op: str, said: str, tmp_path: Path) -> None:
+def test_a_kernel_that_the_model_needs_and_nobody_timed_is_a_mistake(op: str, messages_of: str, tmp_path: Path) -> None:
     data = json.loads(calibration_path("h100-sxm/vllm").read_text())
     data["kernels"] = [kernel for kernel in data["kernels"] if kernel["op"] != op]
     (tmp_path / "mine.json").write_text(json.dumps(data))
-    with pytest.raises(ScenarioError, match=said) as error:
+    with pytest.raises(ScenarioError, match=messages_of) as error:
         scenario({"calibration": str(tmp_path / "mine.json"), "parallel": {"tensor": 2}})
     assert "cluster.pools.0.calibration: " in str(error.value)

@@ -8,7 +8,7 @@ from simserve.admission.queue_length import QueueLength
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 FULL = "cluster.admission={kind: queue_length, max_outstanding: 8}"
 
@@ -64,15 +64,17 @@ def test_the_resolved_scenario_holds_every_knob(load: Load, small: str) -> None:
         (["cluster.admission={kind: token_bucket, rate_per_s: .inf}"], "must be a finite number, got infinity"),
     ],
 )
-def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, overrides: list[str], message: str) -> None:
-    assert any(message in each for each in said(small, *overrides))
+def test_what_does_not_go_together_is_a_mistake(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    assert any(message in each for each in messages_of(small, *overrides))
 
 
 @pytest.mark.parametrize("retries", [[], ["workload.retries={backoff_s: 0}"]])
 def test_a_refused_client_of_a_closed_loop_must_wait_before_it_asks_again(
-    said: Said, small: str, retries: list[str]
+    messages_of: MessagesOf, small: str, retries: list[str]
 ) -> None:
     closed = small.replace("arrivals: {kind: poisson, rate_per_s: 8}", "client: {kind: closed_loop, concurrency: 4}")
-    (message,) = said(closed, FULL, *retries)
+    (message,) = messages_of(closed, FULL, *retries)
     assert "a client of a closed loop that is refused asks again at once, for ever" in message
     assert "give workload.retries with a backoff_s above 0" in message

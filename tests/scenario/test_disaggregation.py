@@ -12,7 +12,7 @@ from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 POOLS = """\
 cluster:
@@ -122,12 +122,14 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         (["cluster.decode_router=least_kw"], "unknown router, got 'least_kw'; did you mean least_kv?"),
     ],
 )
-def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, overrides: list[str], message: str) -> None:
-    assert any(message in each for each in said(small + POOLS, *overrides))
+def test_what_does_not_go_together_is_a_mistake(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    assert any(message in each for each in messages_of(small + POOLS, *overrides))
 
 
-def test_nothing_follows_from_a_way_of_sending_that_is_misspelled(said: Said, small: str) -> None:
-    messages = said(small + POOLS, "cluster.kv_link={bytes_per_s: 50e9, how: shove, transfer: by_layer}")
+def test_nothing_follows_from_a_way_of_sending_that_is_misspelled(messages_of: MessagesOf, small: str) -> None:
+    messages = messages_of(small + POOLS, "cluster.kv_link={bytes_per_s: 50e9, how: shove, transfer: by_layer}")
     assert len(messages) == 1
     assert "kv_link.how: must be one of pull or push, got 'shove'" in messages[0]
 
@@ -136,14 +138,18 @@ THIRD = POOLS + "    - {name: both}\n"
 
 
 @pytest.mark.parametrize("overrides", [[], ["cluster.disaggregate=always"]])
-def test_a_pool_that_nobody_would_be_sent_to_is_a_mistake(said: Said, small: str, overrides: list[str]) -> None:
-    (message,) = said(small + THIRD, *overrides)
+def test_a_pool_that_nobody_would_be_sent_to_is_a_mistake(
+    messages_of: MessagesOf, small: str, overrides: list[str]
+) -> None:
+    (message,) = messages_of(small + THIRD, *overrides)
     assert "cluster.pools.2.role: a pool of role both beside prefill and decode pools gets what is not" in message
     assert "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}" in message
 
 
-def test_where_prefill_replicas_answer_nobody_would_be_sent_to_a_pool_of_both_roles(said: Said, small: str) -> None:
-    (message,) = said(small + THIRD, MIXED)
+def test_where_prefill_replicas_answer_nobody_would_be_sent_to_a_pool_of_both_roles(
+    messages_of: MessagesOf, small: str
+) -> None:
+    (message,) = messages_of(small + THIRD, MIXED)
     assert ": has prefill and decode replicas help each other, so nobody would be" in message
     assert "leave pool both out, or use {kind: load, max_outstanding: 4}" in message
 
@@ -165,11 +171,11 @@ def test_all_requests_are_disaggregated_unless_the_scenario_says_which(load: Loa
 
 
 @pytest.mark.parametrize("key", ["kv_link={bytes_per_s: 50e9}", "decode_router=least_kv", "disaggregate=always"])
-def test_without_roles_there_is_nothing_to_carry(said: Said, small: str, key: str) -> None:
-    (message,) = said(small, f"cluster.{key}")
+def test_without_roles_there_is_nothing_to_carry(messages_of: MessagesOf, small: str, key: str) -> None:
+    (message,) = messages_of(small, f"cluster.{key}")
     assert "is for pools with role prefill and decode" in message
 
 
-def test_a_model_that_fits_one_pool_only_is_a_mistake_of_the_other(said: Said, small: str) -> None:
-    (message,) = said(small + POOLS, "model=llama-3.1-70b", "cluster.pools.0.parallel.tensor=4")
+def test_a_model_that_fits_one_pool_only_is_a_mistake_of_the_other(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(small + POOLS, "model=llama-3.1-70b", "cluster.pools.0.parallel.tensor=4")
     assert "cluster.pools.1: llama-3.1-70b in bf16 does not fit the memory of 1 h100-sxm" in message

@@ -7,7 +7,7 @@ import pytest
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 POOL = """\
 cluster:
@@ -36,18 +36,18 @@ def test_bytes_are_blocks_of_one_gpu_and_each_gpu_copies_its_own_part(load: Load
 
 def test_prefixes_are_kept_where_the_pool_caches_them(load: Load, small: str) -> None:
     scenario = load(small + POOL, "cluster.pools.0.host_tier.disk={bytes: 1e12, bytes_per_s: 5e9}")
-    found = scenario.setups[0].host_tier
-    assert found is not None
-    assert (found.swaps, found.offloads, found.disk_blocks) == (True, True, int(1e12 // 2**21))
-    assert found.disk_block_s == pytest.approx(2**21 / 5e9)
+    result = scenario.setups[0].host_tier
+    assert result is not None
+    assert (result.swaps, result.offloads, result.disk_blocks) == (True, True, int(1e12 // 2**21))
+    assert result.disk_block_s == pytest.approx(2**21 / 5e9)
 
 
-def test_policies_that_preempt_nobody_swap_nobody(load: Load, said: Said, small: str) -> None:
+def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: MessagesOf, small: str) -> None:
     message = "this policy sets blocks aside whole, so it preempts nobody"
-    for asked in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
-        (none,) = said(small + POOL, "cluster.pools.0.scheduler=continuous", *asked)
+    for requested in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
+        (none,) = messages_of(small + POOL, "cluster.pools.0.scheduler=continuous", *requested)
         assert "nothing would use host memory" in none
-    both = said(small + POOL, "cluster.pools.0.scheduler=static", "cluster.pools.0.host_tier.preemption=swap")
+    both = messages_of(small + POOL, "cluster.pools.0.scheduler=static", "cluster.pools.0.host_tier.preemption=swap")
     assert any(message in each and "leave it out" in each for each in both)
 
 
@@ -79,16 +79,18 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, said: Said, small:
         (["swap_space=4"], ": unknown key; here it is cluster.pools[].host_tier.bytes"),
     ],
 )
-def test_what_does_not_go_together_is_a_mistake(said: Said, small: str, overrides: list[str], message: str) -> None:
-    told = said(small + POOL, *(f"cluster.pools.0.{each}" for each in overrides))
-    assert any(message in each for each in told), told
+def test_what_does_not_go_together_is_a_mistake(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    text = messages_of(small + POOL, *(f"cluster.pools.0.{each}" for each in overrides))
+    assert any(message in each for each in text), text
 
 
-def test_ranks_that_step_together_have_no_host_memory_yet(said: Said, small: str) -> None:
-    told = said(
+def test_ranks_that_step_together_have_no_host_memory_yet(messages_of: MessagesOf, small: str) -> None:
+    text = messages_of(
         small + POOL, "model=qwen3-30b-a3b", "cluster.pools.0.parallel.data=2", "cluster.pools.0.parallel.expert=2"
     )
-    assert any("ranks that share experts, and so step together, is not there yet" in each for each in told), told
+    assert any("ranks that share experts, and so step together, is not there yet" in each for each in text), text
 
 
 APART = """\
@@ -99,11 +101,13 @@ cluster:
 """
 
 
-def test_prefill_pools_keep_prefixes_there_and_decode_pools_have_none_yet(load: Load, said: Said, small: str) -> None:
+def test_prefill_pools_keep_prefixes_there_and_decode_pools_have_none_yet(
+    load: Load, messages_of: MessagesOf, small: str
+) -> None:
     tier = load(small + APART, "cluster.pools.0.host_tier={bytes: 20e9}").setups[0].host_tier
     assert tier is not None
     assert (tier.swaps, tier.offloads) == (False, True)
-    (message,) = said(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}")
+    (message,) = messages_of(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}")
     assert "host memory beside a decode pool is not there yet" in message
-    (message,) = said(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
+    (message,) = messages_of(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
     assert "nobody decodes on a prefill pool, got 'swap'; leave it out" in message

@@ -9,7 +9,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.overrides import BadOverride, apply_override, parse_override
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,17 @@ def test_one_kind_of_workload_can_replace_another(load: Load, small: str) -> Non
     assert changed.workload.client == {"kind": "closed_loop", "concurrency": 4}
 
 
-def test_a_mistake_of_an_override_is_told_with_the_option(said: Said, small: str) -> None:
-    assert said(small, "cluster.pools.0.parallel.tensor=6") == [
+def test_a_mistake_of_an_override_is_told_with_the_option(messages_of: MessagesOf, small: str) -> None:
+    assert messages_of(small, "cluster.pools.0.parallel.tensor=6") == [
         "command line --set cluster.pools.0.parallel.tensor=6: must divide the model's 32 attention heads, got 6; "
         "try 1, 2, 4 or 8"
     ]
 
 
-def test_a_wrong_path_gets_a_did_you_mean(said: Said, small: str) -> None:
-    messages = said(small, "clustr.pools.0.replicas=4", "cluster.pools.0.replica=4", "workload.arrivals.rat_per_s=4")
+def test_a_wrong_path_gets_a_did_you_mean(messages_of: MessagesOf, small: str) -> None:
+    messages = messages_of(
+        small, "clustr.pools.0.replicas=4", "cluster.pools.0.replica=4", "workload.arrivals.rat_per_s=4"
+    )
     assert messages == [
         "command line --set clustr.pools.0.replicas=4: clustr: unknown key; did you mean cluster?",
         "command line --set cluster.pools.0.replica=4: unknown key; did you mean replicas?",
@@ -111,8 +113,8 @@ def test_a_wrong_path_gets_a_did_you_mean(said: Said, small: str) -> None:
     ]
 
 
-def test_an_option_that_cannot_be_read_is_told_beside_the_files_mistakes(said: Said, small: str) -> None:
-    messages = said(small.replace("gpu: h100-sxm", "gpu: h100-sxn"), "seed", "a=[", "workload.n_requests.x=1")
+def test_an_option_that_cannot_be_read_is_told_beside_the_files_mistakes(messages_of: MessagesOf, small: str) -> None:
+    messages = messages_of(small.replace("gpu: h100-sxm", "gpu: h100-sxn"), "seed", "a=[", "workload.n_requests.x=1")
     assert messages[0].startswith("a.yaml:4: gpu: ")
     assert sorted(message.split(": ")[0] for message in messages[1:]) == [
         "command line --set a=[",
@@ -121,8 +123,8 @@ def test_an_option_that_cannot_be_read_is_told_beside_the_files_mistakes(said: S
     ]
 
 
-def test_a_wrong_seed_option_names_the_option(said: Said, small: str) -> None:
-    assert said(small, seed=-1) == ["command line --seed -1: must be at least 0, got -1"]
+def test_a_wrong_seed_option_names_the_option(messages_of: MessagesOf, small: str) -> None:
+    assert messages_of(small, seed=-1) == ["command line --seed -1: must be at least 0, got -1"]
 
 
 def test_setting_a_file_right_silences_its_mistake(load: Load, small: str) -> None:

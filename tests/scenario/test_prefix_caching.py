@@ -11,7 +11,7 @@ from simserve.scenario import Scenario
 from simserve.simulate import simulate
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 POOL = "cluster.pools.0"
 APART = "cluster={pools: [{name: p, role: prefill}, {name: d, role: decode}]}"
 
@@ -39,14 +39,16 @@ def test_prefill_pools_keep_prefixes_and_decode_pools_do_not(load: Load, small: 
         ([f"{POOL}.scheduler=static"], "this policy sets blocks aside whole, so prefixes are not shared there"),
     ],
 )
-def test_policies_that_hold_blocks_whole_cannot(said: Said, small: str, overrides: list[str], message: str) -> None:
-    (mistake,) = said(small, *overrides, f"{POOL}.enable_prefix_caching=true")
-    assert message in mistake
+def test_policies_that_hold_blocks_whole_cannot(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    (problem,) = messages_of(small, *overrides, f"{POOL}.enable_prefix_caching=true")
+    assert message in problem
 
 
-def test_a_decode_pool_cannot(said: Said, small: str) -> None:
-    (mistake,) = said(small, APART, "cluster.pools.1.enable_prefix_caching=true")
-    assert "decode pools fetch whole prompts, so prefixes are not shared there" in mistake
+def test_a_decode_pool_cannot(messages_of: MessagesOf, small: str) -> None:
+    (problem,) = messages_of(small, APART, "cluster.pools.1.enable_prefix_caching=true")
+    assert "decode pools fetch whole prompts, so prefixes are not shared there" in problem
 
 
 def chats(load: Load, small: str, *overrides: str) -> Results:
@@ -59,12 +61,12 @@ def test_a_run_finds_what_its_prompts_share(load: Load, small: str) -> None:
     requests = with_cache.columns["requests"]
     assert set(requests["cached_tokens"].tolist()) == {0, 320}
     assert np.count_nonzero(requests["cached_tokens"] == 0) >= 3  # the first of each, and who came with it
-    found = with_cache.summary["prefix_cache"]
-    assert found["hit_tokens"] == requests["cached_tokens"].sum()
-    assert found["hit_frac"] == pytest.approx(found["hit_tokens"] / (100 * (512 + 320)))
+    result = with_cache.summary["prefix_cache"]
+    assert result["hit_tokens"] == requests["cached_tokens"].sum()
+    assert result["hit_frac"] == pytest.approx(result["hit_tokens"] / (100 * (512 + 320)))
     assert without.summary["prefix_cache"] == {"hit_tokens": 0, "hit_frac": 0.0, "requests_frac": 0.0}
     computed, whole = (float(run.columns["steps"]["prefill_tokens"].sum()) for run in (with_cache, without))
-    assert whole - computed == found["hit_tokens"]
+    assert whole - computed == result["hit_tokens"]
     assert with_cache.summary["ttft_s"]["mean"] < without.summary["ttft_s"]["mean"]
 
 

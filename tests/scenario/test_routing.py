@@ -13,7 +13,7 @@ from simserve.scenario import Scenario
 from simserve.simulate import simulate
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 TWO = "cluster={router: least_outstanding, pools: [{replicas: 2}]}"
 CONVERSATIONS = "workload.prefixes={kind: conversations, turns: 3, think_s: 2}"
@@ -36,8 +36,8 @@ def test_views_are_as_old_as_they_are_said_to_be_and_count_no_sends_unless_told(
 def test_what_routers_see_changes_a_run_and_its_digest(load: Load, small: str) -> None:
     now, late = load(small, TWO), load(small, TWO, "cluster.views.refresh_s=5")
     assert now.digest != late.digest
-    found = [simulate(scenario).summary["routing"]["outstanding_std"] for scenario in (now, late)]
-    assert found[1] > 2 * found[0]
+    result = [simulate(scenario).summary["routing"]["outstanding_std"] for scenario in (now, late)]
+    assert result[1] > 2 * result[0]
 
 
 def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str) -> None:
@@ -81,21 +81,21 @@ def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str)
         ),
     ],
 )
-def test_what_makes_no_sense_is_a_mistake(said: Said, small: str, override: str, message: str) -> None:
-    told = said(small, override)
-    assert any(message in each for each in told), told
+def test_what_makes_no_sense_is_a_mistake(messages_of: MessagesOf, small: str, override: str, message: str) -> None:
+    sentence = messages_of(small, override)
+    assert any(message in each for each in sentence), sentence
 
 
-def test_the_decode_router_needs_sessions_too(said: Said, small: str) -> None:
+def test_the_decode_router_needs_sessions_too(messages_of: MessagesOf, small: str) -> None:
     pools = "cluster.pools=[{name: p, role: prefill}, {name: d, role: decode}]"
-    (message,) = said(small, pools, "cluster.decode_router=session_affinity")
+    (message,) = messages_of(small, pools, "cluster.decode_router=session_affinity")
     assert "cluster.decode_router=session_affinity" in message
     assert "this workload has no sessions" in message
 
 
-def test_prompts_that_only_share_a_beginning_are_no_sessions(said: Said, small: str) -> None:
+def test_prompts_that_only_share_a_beginning_are_no_sessions(messages_of: MessagesOf, small: str) -> None:
     shared = "workload.prefixes={kind: shared, n_prefixes: 3, prefix_tokens: 64}"
-    (message,) = said(small, shared, "cluster.router=session_affinity")
+    (message,) = messages_of(small, shared, "cluster.router=session_affinity")
     assert "this workload has no sessions" in message
 
 
@@ -104,7 +104,7 @@ def test_conversations_are_kept_together(load: Load, small: str) -> None:
         simulate(load(small, TWO, CONVERSATIONS, f"cluster.router={router}")).summary["routing"]
         for router in ("session_affinity", "{kind: weighted, session: 100}", "least_outstanding")
     ]
-    kept = [found["session_kept_frac"] for found in runs]
+    kept = [result["session_kept_frac"] for result in runs]
     assert kept[:2] == [1.0, 1.0]
     assert kept[2] < 0.8
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simserve import load_results, simulate
-from tests.scenario.conftest import Load, Said
+from tests.scenario.conftest import Load, MessagesOf
 
 USERS = ("workload.arrivals=", "workload.client={concurrency: 4, think_s: {mean: 2}}")
 TALKS = "workload.prefixes={kind: conversations, turns: [1, 4], think_s: 1, next_turn: after_answer}"
@@ -41,9 +41,11 @@ AGENTS = "workload.prefixes={kind: agents, steps: [1, 4], tool_s: 1, fan_out_fra
         ),
     ],
 )
-def test_what_cannot_be_is_said_with_its_place(said: Said, small: str, overrides: list[str], message: str) -> None:
-    (told,) = said(small, *overrides)
-    assert message in told
+def test_what_cannot_be_is_said_with_its_place(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    (text,) = messages_of(small, *overrides)
+    assert message in text
 
 
 @pytest.mark.parametrize("prefixes", [TALKS, AGENTS])
@@ -54,12 +56,12 @@ def test_sessions_are_told_of_and_read_back(
 ) -> None:
     scenario = load(small, prefixes, *who, *end)
     results = simulate(scenario)
-    found, requests = results.summary["sessions"], results.columns["requests"]
-    assert found["n"] == len(np.unique(requests["session_id"])) == found["finished"] + found["cut"]
-    assert found["finished"] > 1
-    assert found["e2e_s"]["p50"] >= found["in_flight_s"]["p50"] > 0
+    result, requests = results.summary["sessions"], results.columns["requests"]
+    assert result["n"] == len(np.unique(requests["session_id"])) == result["finished"] + result["cut"]
+    assert result["finished"] > 1
+    assert result["e2e_s"]["p50"] >= result["in_flight_s"]["p50"] > 0
     assert (np.diff(requests["arrival_s"]) >= 0).all()
-    assert end or (len(requests["arrival_s"]), found["cut"]) == (100, 0)
+    assert end or (len(requests["arrival_s"]), result["cut"]) == (100, 0)
     assert results.summary["prefix_cache"]["hit_tokens"] > 0
     again = simulate(load(scenario.to_yaml()))
     assert again.summary["digest"] == results.summary["digest"]
@@ -74,8 +76,8 @@ def test_sessions_are_told_of_and_read_back(
 
 
 def test_where_nothing_waits_for_answers_there_are_no_sessions(load: Load, small: str) -> None:
-    apart = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
-    assert simulate(load(small, apart)).summary["sessions"] is None
+    disaggregated = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
+    assert simulate(load(small, disaggregated)).summary["sessions"] is None
     alone = simulate(load(small, *USERS))
     assert alone.summary["sessions"] is None
     assert alone.columns["requests"]["session_requests"].tolist() == [1] * 100
@@ -90,11 +92,11 @@ def test_users_leave_time_to_think_between_their_requests(load: Load, small: str
 def test_a_session_whose_prompt_outgrows_the_model_ends_there(load: Load, small: str) -> None:
     talks = "workload.prefixes={kind: conversations, turns: 9, think_s: 1, next_turn: after_answer}"
     results = simulate(load(small, talks, "cluster.pools.0.max_model_len=3000"))
-    requests, found = results.columns["requests"], results.summary["sessions"]
+    requests, result = results.columns["requests"], results.summary["sessions"]
     # Each turn adds 704 tokens: the fourth has 3 * 704 + 512 = 2624, the fifth's 3328 do not fit; four never come.
     assert requests["turn"].max() == 5
     assert requests["status"].is_("rejected").tolist() == (requests["turn"] == 5).tolist()
-    assert (found["n"], found["refused"], found["finished"], found["cut"]) == (
+    assert (result["n"], result["refused"], result["finished"], result["cut"]) == (
         12,
         11,
         1,

@@ -10,7 +10,7 @@ from simserve.cost.ops import Shard
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 HERE = "cluster.pools.0.speculation"
 DRAFT = "{kind: draft_model, model: llama-3.2-1b, tokens: 4, acceptance: 0.7}"
@@ -23,9 +23,9 @@ def with_it(small: str, how: str, more: str = "") -> str:
 
 def test_a_draft_model_is_stored_as_its_target_and_resolves_to_the_same(load: Load, small: str) -> None:
     scenario = load(with_it(small, DRAFT))
-    asked = scenario.cluster.pools[0].speculation
-    assert asked is not None
-    assert (asked.weight_dtype, asked.rates) == ("bf16", (0.7,) * 4)
+    requested = scenario.cluster.pools[0].speculation
+    assert requested is not None
+    assert (requested.weight_dtype, requested.rates) == ("bf16", (0.7,) * 4)
     assert scenario.origins[f"{HERE}.weight_dtype"] == "weight_dtype"
     assert load(scenario.to_yaml()) == scenario
 
@@ -149,18 +149,18 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
     ],
 )
 def test_what_does_not_go_together_is_a_mistake(
-    said: Said, small: str, how: str, overrides: list[str], message: str
+    messages_of: MessagesOf, small: str, how: str, overrides: list[str], message: str
 ) -> None:
-    found = said(with_it(small, how), *overrides)
-    assert any(message in each for each in found), found
+    result = messages_of(with_it(small, how), *overrides)
+    assert any(message in each for each in result), result
 
 
-def test_requests_may_not_be_longer_than_the_draft_can_read(said: Said, load: Load, small: str) -> None:
+def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: MessagesOf, load: Load, small: str) -> None:
     how = "{kind: draft_model, model: qwen3-0.6b, tokens: 4, acceptance: 0.7}"
     qwen = small.replace("llama-3.1-8b", "qwen2.5-72b")
     fits = ["cluster.pools.0.parallel.tensor=8"]
-    found = said(with_it(qwen, how), *fits)
-    assert any("must have the 152064 words" in each for each in found)
+    result = messages_of(with_it(qwen, how), *fits)
+    assert any("must have the 152064 words" in each for each in result)
     own = load(with_it(small.replace("llama-3.1-8b", "qwen3-8b"), how))
     assert own.cluster.pools[0].max_model_len == 40960
 
@@ -176,6 +176,6 @@ def test_requests_may_not_be_longer_than_the_draft_can_read(said: Said, load: Lo
         ("draft_tensor_parallel_size", "a draft model is divided as its target is"),
     ],
 )
-def test_names_of_neighbours_are_told(said: Said, small: str, key: str, remedy: str) -> None:
+def test_names_of_neighbors_are_told(messages_of: MessagesOf, small: str, key: str, remedy: str) -> None:
     how = NGRAM.replace("}", f", {key}: 1}}")
-    assert any(remedy in each for each in said(with_it(small, how)))
+    assert any(remedy in each for each in messages_of(with_it(small, how)))

@@ -7,7 +7,7 @@ import pytest
 from simserve.scenario import Scenario
 
 Load = Callable[..., Scenario]
-Said = Callable[..., list[str]]
+MessagesOf = Callable[..., list[str]]
 
 TWO = "workload.classes={chat: {share: 0.75}, bulk: {share: 0.25, priority: 10}}"
 JOB = "workload.batch={n_requests: 5, lengths: {kind: fixed, prompt_tokens: 9, output_tokens: 9}}"
@@ -104,6 +104,8 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
         ),
     ],
 )
-def test_what_cannot_be_is_told_with_its_place(said: Said, small: str, overrides: list[str], message: str) -> None:
-    (found,) = said(small, *overrides)
-    assert message in found
+def test_what_cannot_be_is_told_with_its_place(
+    messages_of: MessagesOf, small: str, overrides: list[str], message: str
+) -> None:
+    (result,) = messages_of(small, *overrides)
+    assert message in result

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.scenario.conftest import Load, Said
+from tests.scenario.conftest import Load, MessagesOf
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 INT4 = {"quant_method": "awq", "bits": 4}
@@ -24,7 +24,7 @@ def with_model(text: str, model: str, more: str = "") -> str:
     return text.replace("model: llama-3.1-8b\n", f"model: {model}\n{more}")
 
 
-def test_a_quantised_checkpoint_says_what_its_weights_are_stored_in(load: Load, small: str, tmp_path: Path) -> None:
+def test_a_quantized_checkpoint_says_what_its_weights_are_stored_in(load: Load, small: str, tmp_path: Path) -> None:
     scenario = load(with_model(small, config(tmp_path / "small-fp8", quantization_config=BLOCKS)))
     assert scenario.weight_dtype == "fp8_block"
     assert scenario.origins["weight_dtype"] == "model small-fp8"
@@ -35,13 +35,13 @@ def test_a_quantised_checkpoint_says_what_its_weights_are_stored_in(load: Load, 
 def test_a_checkpoint_in_16_bits_leaves_the_default(load: Load, small: str, tmp_path: Path) -> None:
     scenario = load(with_model(small, config(tmp_path / "small")))
     assert (scenario.weight_dtype, scenario.origins["weight_dtype"]) == ("bf16", "default")
-    quantised_on_load = load(with_model(small, config(tmp_path / "small"), "weight_dtype: fp8\n"))
-    assert quantised_on_load.weight_dtype == "fp8"
+    quantized_on_load = load(with_model(small, config(tmp_path / "small"), "weight_dtype: fp8\n"))
+    assert quantized_on_load.weight_dtype == "fp8"
 
 
-def test_another_dtype_than_the_checkpoints_is_a_mistake(said: Said, small: str, tmp_path: Path) -> None:
+def test_another_dtype_than_the_checkpoints_is_a_mistake(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     path = config(tmp_path / "small-awq", quantization_config=INT4)
-    assert said(with_model(small, path, "weight_dtype: bf16\n")) == [
+    assert messages_of(with_model(small, path, "weight_dtype: bf16\n")) == [
         "a.yaml:4: weight_dtype: the weights of small-awq are in int4, by its quantization_config, got 'bf16'; "
         "leave it out, or give the config.json of a checkpoint in bf16"
     ]
@@ -52,12 +52,12 @@ def test_fp8_stands_for_fp8_in_blocks_too(load: Load, small: str, tmp_path: Path
     assert load(with_model(small, path, "weight_dtype: fp8\n")).weight_dtype == "fp8"
 
 
-def test_all_pools_have_weights_of_one_dtype(said: Said, small: str, tmp_path: Path) -> None:
+def test_all_pools_have_weights_of_one_dtype(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     fp8, int4 = (
-        config(tmp_path / name, quantization_config=quantised) for name, quantised in (("fp8", BLOCKS), ("awq", INT4))
+        config(tmp_path / name, quantization_config=quantized) for name, quantized in (("fp8", BLOCKS), ("awq", INT4))
     )
     pools = f"cluster:\n  pools:\n    - {{name: a, model: {fp8}}}\n    - {{name: b, model: {int4}}}\n"
-    assert said(small + pools) == [
+    assert messages_of(small + pools) == [
         "a.yaml:1: weight_dtype: pools with weights of several dtypes are not there yet: fp8/config.json in fp8_block "
         "and awq/config.json in int4; use one dtype"
     ]
@@ -78,27 +78,27 @@ def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load,
     assert (skewed.expert_routing, skewed.expert) == ("power_law_1.2", 4)
 
 
-def test_experts_that_cannot_be_shared_out_are_a_mistake(said: Said, small: str, tmp_path: Path) -> None:
+def test_experts_that_cannot_be_shared_out_are_a_mistake(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
     text = with_model(small, "qwen3-30b-a3b")
-    assert said(text, FOUR, f"{EXPERT}=3") == [
+    assert messages_of(text, FOUR, f"{EXPERT}=3") == [
         f"command line --set {EXPERT}=3: must divide parallel.tensor, 4: the GPUs of a replica share the experts, "
         "got 3; use 1 or 4"
     ]
     config(tmp_path / "odd", num_local_experts=6, num_experts_per_tok=2, moe_intermediate_size=512)
-    assert said(with_model(small, "odd/config.json"), FOUR, f"{EXPERT}=4") == [
+    assert messages_of(with_model(small, "odd/config.json"), FOUR, f"{EXPERT}=4") == [
         f"command line --set {EXPERT}=4: must divide the 6 experts of odd, got 4; use 1"
     ]
 
 
-def test_a_dense_model_has_no_experts_to_share_out_or_route_to(said: Said, small: str) -> None:
-    assert said(small, FOUR, f"{EXPERT}=4", f"{ROUTING}=balanced") == [
+def test_a_dense_model_has_no_experts_to_share_out_or_route_to(messages_of: MessagesOf, small: str) -> None:
+    assert messages_of(small, FOUR, f"{EXPERT}=4", f"{ROUTING}=balanced") == [
         f"command line --set {EXPERT}=4: llama-3.1-8b has no experts, got 4; leave it out",
         f"command line --set {ROUTING}=balanced: llama-3.1-8b has no experts, got 'balanced'; leave it out",
     ]
 
 
-def test_a_routing_that_nobody_knows_is_a_mistake(said: Said, small: str) -> None:
-    (message,) = said(with_model(small, "qwen3-30b-a3b"), f"{ROUTING}=zipf")
+def test_a_routing_that_nobody_knows_is_a_mistake(messages_of: MessagesOf, small: str) -> None:
+    (message,) = messages_of(with_model(small, "qwen3-30b-a3b"), f"{ROUTING}=zipf")
     assert "balanced|uniform|power_law" in message
 
 
@@ -117,31 +117,31 @@ DATA = "cluster.pools.0.parallel.data"
 PIPELINE = "cluster.pools.0.parallel.pipeline"
 
 
-def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(said: Said, small: str) -> None:
+def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(messages_of: MessagesOf, small: str) -> None:
     text = with_model(small, "qwen3-30b-a3b")
-    assert said(text, FOUR, f"{DATA}=4") == [
+    assert messages_of(text, FOUR, f"{DATA}=4") == [
         f"command line --set {DATA}=4: ranks that share experts must share a node, 8 GPUs, with parallel.tensor, "
         "got 4; use at most 2"
     ]
-    assert said(text, f"{DATA}=2", f"{PIPELINE}=2") == [
+    assert messages_of(text, f"{DATA}=2", f"{PIPELINE}=2") == [
         f"command line --set {DATA}=2: a pipeline whose data-parallel ranks share experts is not there yet, got 2; "
         "use 1, or parallel.pipeline 1"
     ]
-    assert said(text, f"{DATA}=4", f"{EXPERT}=3") == [
+    assert messages_of(text, f"{DATA}=4", f"{EXPERT}=3") == [
         f"command line --set {EXPERT}=3: must divide parallel.tensor times parallel.data, 4: the GPUs of a replica "
         "share the experts, got 3; use 1 or 4"
     ]
 
 
-def test_a_pipeline_has_a_layer_for_each_stage(said: Said, small: str) -> None:
-    assert said(small, f"{PIPELINE}=33") == [
+def test_a_pipeline_has_a_layer_for_each_stage(messages_of: MessagesOf, small: str) -> None:
+    assert messages_of(small, f"{PIPELINE}=33") == [
         f"command line --set {PIPELINE}=33: must be at most the 32 layers of llama-3.1-8b, got 33"
     ]
 
 
-def test_a_model_too_large_for_a_node_is_told_of_a_pipeline(said: Said, small: str) -> None:
-    (mistake,) = said(with_model(small, "deepseek-v3"), "weight_dtype=fp8_block")
-    assert mistake.endswith("are missing on each; try parallel.tensor 8 with parallel.pipeline 2")
+def test_a_model_too_large_for_a_node_is_told_of_a_pipeline(messages_of: MessagesOf, small: str) -> None:
+    (problem,) = messages_of(with_model(small, "deepseek-v3"), "weight_dtype=fp8_block")
+    assert problem.endswith("are missing on each; try parallel.tensor 8 with parallel.pipeline 2")
 
 
 def test_lanes_of_a_pipeline_share_out_the_blocks_of_its_stages(load: Load, small: str) -> None:

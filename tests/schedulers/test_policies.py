@@ -19,13 +19,13 @@ def blocked(rows: np.ndarray) -> list[int]:
 
 def test_chunked_decodes_first_and_gives_the_rest_of_the_budget_to_prompts() -> None:
     policy = Chunked(max_num_batched_tokens=10, max_num_seqs=4)
-    rows = serve(replica_setup(policy, TEN_MS), trace([0.0, 0.0], [10, 15], [5, 1])).recorder.stretches(0)
+    rows = serve(replica_setup(policy, TEN_MS), trace([0.0, 0.0], [10, 15], [5, 1])).recorder.step_runs(0)
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows][:3] == [(10, 0), (9, 1), (6, 1)]
 
 
 def test_chunked_never_gives_one_prompt_more_than_its_threshold() -> None:
     policy = Chunked(max_num_batched_tokens=10, max_num_seqs=4, long_prefill_token_threshold=3)
-    rows = serve(replica_setup(policy, TEN_MS), trace([0.0], [7], [1])).recorder.stretches(0)
+    rows = serve(replica_setup(policy, TEN_MS), trace([0.0], [7], [1])).recorder.step_runs(0)
     assert rows["prefill_tokens"].tolist() == [3, 3, 1]
 
 
@@ -34,7 +34,7 @@ def test_two_prompts_that_fit_singly_but_not_together_are_not_both_admitted() ->
         setup = replica_setup(policy, TEN_MS, n_blocks=6, block_size=10, max_model_len=60)
         cluster = serve(setup, trace([0.0, 0.0], [38, 38], [2, 2], max_tokens=[2, 2]))
         assert instants(cluster, "scheduled_ps") == [0, 20], type(policy).__name__
-        assert blocked(cluster.recorder.stretches(0))[0] == 2
+        assert blocked(cluster.recorder.step_runs(0))[0] == 2
 
 
 def test_two_requests_and_one_seat_are_served_one_after_the_other() -> None:
@@ -56,7 +56,7 @@ def test_prefill_first_stops_decoding_while_prompts_can_start() -> None:
     cluster = serve(replica_setup(PrefillFirst(), TEN_MS), trace([0.0, 0.015], [8, 8], [4, 1]))
     # Prefill of a, a's second token at 20, then b's prompt alone to 30, then a's last two.
     assert instants(cluster, "finish_ps") == [50, 30]
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(8, 0), (0, 1), (8, 0), (0, 1)]
 
 
@@ -65,7 +65,7 @@ def test_chunked_bounds_the_stall_that_prefill_first_causes() -> None:
     load = trace([0.0, 0.0155], [8, 1000], [20, 1])
     stalls = []
     for policy in (PrefillFirst(), Chunked(max_num_batched_tokens=64, max_num_seqs=8)):
-        rows = serve(replica_setup(policy, cost), load).recorder.stretches(0)
+        rows = serve(replica_setup(policy, cost), load).recorder.step_runs(0)
         stalls.append(int(rows["first_ps"].max()) // MS)
     assert stalls == [1000, 64]
 
@@ -75,13 +75,13 @@ def test_continuous_reserves_to_the_longest_answer_so_that_nothing_is_preempted(
     cluster = serve(setup, trace([0.0, 0.0], [10, 10], [2, 2], max_tokens=[41, 50]))
     # 51 tokens take 6 blocks, 60 take 6 more: they do not both fit 10, though 12 tokens each would.
     assert instants(cluster, "scheduled_ps") == [0, 20]
-    row = cluster.recorder.stretches(0)[0]
+    row = cluster.recorder.step_runs(0)[0]
     assert (row["kv_blocks_used"], row["kv_blocks_reserved"]) == (1, 5)
 
 
 def test_continuous_mixes_whole_prompts_with_decoding() -> None:
     cluster = serve(replica_setup(Continuous(), TEN_MS), trace([0.0, 0.015], [8, 500], [4, 1], max_tokens=[9, 9]))
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(8, 0), (0, 1), (500, 1), (0, 1)]
 
 
@@ -89,7 +89,7 @@ def test_static_pads_to_the_longest_prompt_and_all_wait_for_the_longest_answer()
     policy = Static(batch_size=2)
     cluster = serve(replica_setup(policy, TEN_MS), trace([0.0, 0.0], [10, 30], [2, 5], max_tokens=[9, 9]))
     assert instants(cluster, "finish_ps") == instants(cluster, "first_token_ps") == [50, 50]
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     assert rows["prefill_tokens"].tolist()[0] == 60
     assert sum(r["n_steps"] * r["decode_requests"] for r in rows) == 4 * 2
     # Both attend as if their prompts had 30 tokens.

@@ -18,13 +18,13 @@ def test_decode_waits_while_prompts_can_start() -> None:
     cluster = serve(setup(SgLang()), trace([0.0, 0.015], [8, 8], [4, 1], max_tokens=[9, 9]))
     # Prefill of a, a's second token at 20, then b's prompt alone to 30, then a's last two.
     assert instants(cluster, "finish_ps") == [50, 30]
-    rows = cluster.recorder.stretches(0)
+    rows = cluster.recorder.step_runs(0)
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(8, 0), (0, 1), (8, 0), (0, 1)]
 
 
 def test_mixed_chunks_let_running_requests_decode_beside_prompts() -> None:
     policy = SgLang(enable_mixed_chunk=True, chunked_prefill_size=5)
-    rows = serve(setup(policy), trace([0.0, 0.015], [5, 8], [4, 1], max_tokens=[9, 9])).recorder.stretches(0)
+    rows = serve(setup(policy), trace([0.0, 0.015], [5, 8], [4, 1], max_tokens=[9, 9])).recorder.step_runs(0)
     # The decoded token is one of the 5 of a step.
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(5, 0), (0, 1), (4, 1), (4, 1)]
 
@@ -32,14 +32,14 @@ def test_mixed_chunks_let_running_requests_decode_beside_prompts() -> None:
 def test_a_prompt_begun_is_finished_before_others_start() -> None:
     policy = SgLang(chunked_prefill_size=10)
     cluster = serve(setup(policy), trace([0.0, 0.001], [25, 3], [1, 1], max_tokens=[5, 5]))
-    assert cluster.recorder.stretches(0)["prefill_tokens"].tolist() == [10, 10, 8]
+    assert cluster.recorder.step_runs(0)["prefill_tokens"].tolist() == [10, 10, 8]
     assert instants(cluster, "scheduled_ps") == [0, 20]
 
 
 def test_where_prompts_are_not_cut_a_long_one_goes_alone() -> None:
     policy = SgLang(chunked_prefill_size=None, max_prefill_tokens=16)
     cluster = serve(setup(policy), trace([0.0] * 3, [20, 5, 5], [1] * 3, max_tokens=[5] * 3))
-    assert cluster.recorder.stretches(0)["prefill_tokens"].tolist() == [20, 10]
+    assert cluster.recorder.step_runs(0)["prefill_tokens"].tolist() == [20, 10]
 
 
 def test_a_new_request_is_charged_all_its_tokens_and_a_running_one_a_share() -> None:

@@ -10,7 +10,7 @@ TEN_MS = LineCost(step=10 * MS)
 
 def test_whole_prompts_join_the_decoding_requests() -> None:
     load = trace([0.0, 0.015], [8, 500], [4, 1], max_tokens=[9, 9])
-    rows = serve(replica_setup(TrtLlm(), TEN_MS), load).recorder.stretches(0)
+    rows = serve(replica_setup(TrtLlm(), TEN_MS), load).recorder.step_runs(0)
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(8, 0), (0, 1), (500, 1), (0, 1)]
 
 
@@ -23,7 +23,7 @@ def test_a_whole_prompt_must_fit_what_decoding_leaves_of_a_step(
     cluster = serve(replica_setup(policy, TEN_MS), load)
     # The first request decodes until 40 ms and leaves 9 of the 10 tokens.
     assert instants(cluster, "scheduled_ps") == [0, scheduled_ms]
-    assert cluster.recorder.stretches(0)["blocked_by"].tolist()[2] == blocked_by
+    assert cluster.recorder.step_runs(0)["blocked_by"].tolist()[2] == blocked_by
 
 
 def test_a_prompt_longer_than_a_step_is_refused_unless_it_may_be_cut() -> None:
@@ -36,7 +36,7 @@ def test_a_prompt_longer_than_a_step_is_refused_unless_it_may_be_cut() -> None:
 def test_chunks_are_whole_blocks_of_what_decoding_leaves() -> None:
     policy = TrtLlm(max_num_tokens=16, max_batch_size=4, enable_chunked_context=True)
     setup = replica_setup(policy, TEN_MS, n_blocks=100, block_size=4)
-    rows = serve(setup, trace([0.0, 0.015], [4, 30], [10, 1], max_tokens=[20, 20])).recorder.stretches(0)
+    rows = serve(setup, trace([0.0, 0.015], [4, 30], [10, 1], max_tokens=[20, 20])).recorder.step_runs(0)
     # 15 tokens are left of each step, and 12 of them are whole blocks; the last chunk is what is left.
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows][:5] == [(4, 0), (0, 1), (12, 1), (12, 1), (6, 1)]
 
@@ -47,7 +47,7 @@ def test_a_reservation_to_the_longest_answer_keeps_the_next_one_out_and_nobody_i
     # 25 tokens take 3 of the 4 blocks: the second waits for the first, whose 15 tokens are out at 150 ms.
     assert instants(cluster, "scheduled_ps") == [0, 150]
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 0]
-    row = cluster.recorder.stretches(0)[0]
+    row = cluster.recorder.step_runs(0)[0]
     assert (row["kv_blocks_used"], row["kv_blocks_reserved"], row["blocked_by"]) == (1, 2, 2)
 
 

@@ -12,12 +12,12 @@ from simserve.state.prefix_cache import PrefixCache
 
 def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int:
     """A request that comes, computes what is not there, and goes; returns how many ids it found."""
-    found = cache.match(chain, len(chain))
-    cache.pin(chain, found)
+    result = cache.match(chain, len(chain))
+    cache.pin(chain, result)
     mine: set[int] = set()
-    cache.insert(chain, found, len(chain), mine)
+    cache.insert(chain, result, len(chain), mine)
     cache.release(chain, len(chain), own_blocks, mine)
-    return found
+    return result
 
 
 def test_a_prompt_finds_the_beginning_that_an_earlier_one_left() -> None:
@@ -217,12 +217,12 @@ def test_it_does_what_a_list_of_blocks_does(
     for what, n in steps:
         if what == "start":
             chain, hold = chains[n % len(chains)], Hold()
-            found = cache.match(chain, len(chain))
-            assert found == naive.match(chain)
-            n_idle = cache.idle_blocks_among(chain, found)
-            assert n_idle == sum(blocks_per_id for block in chain[:found] if not naive.is_held(block))
-            assert cache.pin(chain, found) == n_idle
-            for block in chain[:found]:
+            result = cache.match(chain, len(chain))
+            assert result == naive.match(chain)
+            n_idle = cache.idle_blocks_among(chain, result)
+            assert n_idle == sum(blocks_per_id for block in chain[:result] if not naive.is_held(block))
+            assert cache.pin(chain, result) == n_idle
+            for block in chain[:result]:
                 naive.share(hold, block)
             running.append((chain, hold, set()))
         elif what == "compute" and running:

@@ -13,7 +13,7 @@ def summary(scale: float = 1.0, n_met: int = N, **changes: Any) -> dict[str, Any
     """A run at which 10 requests a second were offered, with 200 tokens of answers and 1,000 of both each second."""
     met = n_met / N
     latency = {"p50": 0.1, "p99": 0.2}
-    found = {
+    result = {
         "slo_attainment": {"n_met": n_met, "n_arrived": N, "frac": met, "low_frac": met, "high_frac": met}
         | {"by_slo": {"ttft_s": met, "tpot_s": 1.0}},
         "trust": {"saturated": False, "kv_limit_is_a_guess": False},
@@ -24,7 +24,7 @@ def summary(scale: float = 1.0, n_met: int = N, **changes: Any) -> dict[str, Any
         "busy_frac": 0.5,
         **dict.fromkeys(("ttft_s", "tpot_s", "e2e_s"), latency),
     }
-    return found | changes
+    return result | changes
 
 
 class World:
@@ -41,7 +41,7 @@ class World:
         return [summary(scale, N if is_enough else N - self.n_missed) for _ in seeds]
 
 
-class ApartWorld(World):
+class DisaggregatedWorld(World):
     """Prefill replicas serve one share of the demand, decode replicas another; who is short misses its own SLO."""
 
     def __init__(self, prefill_share: float, decode_share: float) -> None:

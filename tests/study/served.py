@@ -17,27 +17,27 @@ def runs_at(
     saturates_at: float = float("inf"),
     classes: Missed | None = None,
     n: int = N,
-    luck: int = 1,
+    control_variate: int = 1,
     window_s: float = 1000.0,
 ) -> Callable[[float, Sequence[int]], list[dict[str, Any]]]:
     """What a search runs; of the odd seeds so many requests miss beside, by bad luck."""
 
     def run(load: float, seed: int) -> dict[str, Any]:
         shares = {key: min(1.0, of(load)) for key, of in missed.items()}
-        found = {
+        result = {
             "seed": seed,
             "offered_per_s": 10.0 * load,
             "served_per_s": 8.0 * load,
             "requests_per_s": 9.0 * load,
             "output_tokens_per_s": 900.0 * load,
-            "slo_attainment": _attained(shares, n, luck * (seed % 2)),
+            "slo_attainment": _attained(shares, n, control_variate * (seed % 2)),
             "trust": {"saturated": load >= saturates_at},
             "window": {"duration_s": window_s},
             "classes": {
                 name: {"slo_attainment": _attained({"e2e_s": of(load)}, n, 0)} for name, of in (classes or {}).items()
             },
         }
-        return found | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}
+        return result | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}
 
     return lambda load, seeds: [run(load, seed) for seed in seeds]
 

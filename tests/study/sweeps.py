@@ -6,7 +6,7 @@ from typing import Any
 from simserve.scenario.loader import Template
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import ALL_MEASURES, Row, failed_row
-from simserve.study.sweep.sweep import Question, Sweep
+from simserve.study.sweep.sweep import Sweep, SweepQuestion
 from tests.cli.scenarios import write_scenario
 
 
@@ -24,6 +24,8 @@ def made_up(folder: Path, *points: list[Row], **changes: Any) -> Sweep:
     n = len(points)
     template = Template.of(write_scenario(folder, **changes))
     seeds = max(map(len, points))
-    asked = Question(resolved(template, grid([parse_axis(f"cluster.pools.0.replicas=1..{n}")], [], seeds)), seeds)
+    requested = SweepQuestion(
+        resolved(template, grid([parse_axis(f"cluster.pools.0.replicas=1..{n}")], [], seeds)), seeds
+    )
     rows = (tuple(rows) or tuple(failed_row(3 + at, "it does not fit") for at in range(seeds)) for rows in points)
-    return Sweep(asked, tuple(rows))
+    return Sweep(requested, tuple(rows))

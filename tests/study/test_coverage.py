@@ -1,4 +1,4 @@
-"""95 % intervals hold what is true in about 95 of 100 runs: M/M/1, whose answers are known.
+"""95% intervals hold what is true in about 95 of 100 runs: M/M/1, whose answers are known.
 
 The full experiment, 1,000 runs a row, is `python benchmarks/coverage.py`; its tables are in docs/statistics.md.
 """
@@ -12,7 +12,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from simserve.metrics.batches import hanging
+from simserve.metrics.batches import inefficiency
 from simserve.metrics.intervals import mean_interval, share_interval
 from simserve.schedulers.chunked import Chunked
 from simserve.study.intervals import mean_of
@@ -57,43 +57,43 @@ def test_the_engine_and_lindleys_recursion_give_the_same_times() -> None:
     assert engine_sojourns(load) == pytest.approx(by_hand, abs=1e-8)
 
 
-def held_share(found: list[dict[str, tuple[bool, bool]]]) -> dict[str, float]:
-    told = defaultdict(list)
-    for each in found:
+def held_share(result: list[dict[str, tuple[bool, bool]]]) -> dict[str, float]:
+    text = defaultdict(list)
+    for each in result:
         for name, (held, _) in each.items():
-            told[name].append(held)
-    return {name: float(np.mean(values)) for name, values in told.items()}
+            text[name].append(held)
+    return {name: float(np.mean(values)) for name, values in text.items()}
 
 
 def test_intervals_within_a_run_hold_the_truth_in_95_of_100_runs() -> None:
-    """Of 400 runs 95 % are 380; a right interval is below 92 or above 98 % in one of 200 such experiments."""
+    """Of 400 runs 95% are 380; a right interval is below 92 or above 98% in one of 200 such experiments."""
     for load, n in ((0.5, 10_000), (0.7, 10_000)):
         runs = [experiment.m_m_1(load, n, np.random.default_rng([4, i, n])) for i in range(400)]
-        found = held_share([experiment.within_a_run(load, run) for run in runs])
+        result = held_share([experiment.within_a_run(load, run) for run in runs])
         for name in ("mean", "p50", "p90", "SLO 90%", "SLO 99%"):
-            assert 0.92 <= found[name] <= 0.985, (load, name, found[name])
-        assert 0.91 <= found["p99"] <= 0.99, (load, found["p99"])
-        assert found["short"] < 0.02
+            assert 0.92 <= result[name] <= 0.985, (load, name, result[name])
+        assert 0.91 <= result["p99"] <= 0.99, (load, result["p99"])
+        assert result["short"] < 0.02
 
 
 def test_a_run_too_short_for_its_load_says_so_and_still_does_not_overclaim_its_slo() -> None:
-    """At 90 % load 2,000 requests tell as much as a dozen: naive intervals hold a 99 % SLO in one run of eight."""
+    """At 90% load 2,000 requests tell as much as a dozen: naive intervals hold a 99% SLO in one run of eight."""
     runs = [experiment.m_m_1(0.9, 2000, np.random.default_rng([5, i])) for i in range(300)]
-    found = [experiment.within_a_run(0.9, run) for run in runs]
-    share = held_share(found)
+    result = [experiment.within_a_run(0.9, run) for run in runs]
+    share = held_share(result)
     assert share["short"] > 0.9
     assert share["SLO 99%"] > 0.93
     assert share["p99"] > 0.93
-    assert all(not bounded for each in found for bounded in [each["p99"][1]])
+    assert all(not bounded for each in result for bounded in [each["p99"][1]])
 
 
 def test_intervals_over_replications_hold_the_truth_in_95_of_100_experiments() -> None:
     load, n = 0.7, 3000
-    found = []
+    result = []
     for i in range(200):
         runs = [experiment.m_m_1(load, n, np.random.default_rng([6, i, r])) for r in range(10)]
-        found.append(experiment.across_runs(load, runs))
-    for name, share in held_share(found).items():
+        result.append(experiment.across_runs(load, runs))
+    for name, share in held_share(result).items():
         assert share >= 0.9, (name, share)
         assert share <= 0.99 or name in ("p99", "p99.9", "SLO 99%"), (name, share)  # open, or at least Wilson's
 
@@ -106,7 +106,7 @@ def test_the_engines_own_runs_are_held_as_well() -> None:
         ends = mean_interval(sojourns)
         assert ends is not None and ends[1] is not None
         held_within.append(ends[0] <= 2.0 <= ends[1])  # 1 / (1 - load)
-        share = share_interval(sojourns <= experiment.quantile_s(0.5, 0.9), hanging(sojourns))
+        share = share_interval(sojourns <= experiment.quantile_s(0.5, 0.9), inefficiency(sojourns))
         assert share is not None
         held_share_.append(share.low_frac <= 0.9 <= share.high_frac)
         means.append(float(sojourns.mean()))

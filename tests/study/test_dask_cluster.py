@@ -54,8 +54,8 @@ def started() -> Iterator[tuple[str, "subprocess.Popen[str]"]]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with started() as (found, _):
-        yield found
+    with started() as (result, _):
+        yield result
 
 
 def test_every_task_is_answered_once_with_its_place(address: str) -> None:
@@ -75,9 +75,17 @@ def test_a_run_gives_the_row_that_it_gives_here(address: str, tmp_path: Path) ->
 
 
 def test_the_command_gives_the_same_answer_there_as_here(address: str, tmp_path: Path) -> None:
-    asked = ("sweep", write_scenario(tmp_path), "--vary", "cluster.pools.0.replicas=1,2", "--replications", 2, "--json")
-    there = invoke(*asked, "--dask", address, "--out", tmp_path / "there")
-    here = invoke(*asked, "--out", tmp_path / "here")
+    requested = (
+        "sweep",
+        write_scenario(tmp_path),
+        "--vary",
+        "cluster.pools.0.replicas=1,2",
+        "--replications",
+        2,
+        "--json",
+    )
+    there = invoke(*requested, "--dask", address, "--out", tmp_path / "there")
+    here = invoke(*requested, "--out", tmp_path / "here")
     assert (there.exit_code, here.exit_code) == (0, 0)
     assert there.out == here.out
 
@@ -86,45 +94,45 @@ def test_tasks_of_a_worker_that_dies_are_given_to_another(address: str, tmp_path
     runs = tmp_path / "runs"
     runs.touch()
     with dask_cluster(address) as cluster:
-        found = dict(cluster.run(die_once, [(n, str(runs)) for n in range(6)]))
-    assert found == {n: 10 * n for n in range(6)}
+        result = dict(cluster.run(die_once, [(n, str(runs)) for n in range(6)]))
+    assert result == {n: 10 * n for n in range(6)}
     assert runs.read_text().split().count("4") == 2
 
 
 def test_a_task_that_kills_every_worker_is_lost_and_no_other(address: str) -> None:
     with dask_cluster(address) as cluster:
-        found = dict(cluster.run(die, [(n,) for n in range(6)]))
-    lost = found.pop(4)
+        result = dict(cluster.run(die, [(n,) for n in range(6)]))
+    lost = result.pop(4)
     assert isinstance(lost, Lost)
     assert lost.reason.startswith("the cluster could not run it: KilledWorker")
-    assert found == {n: 10 * n for n in range(6) if n != 4}
+    assert result == {n: 10 * n for n in range(6) if n != 4}
 
 
 def test_a_scheduler_that_goes_away_midway_is_said() -> None:
-    with started() as (found, process), dask_cluster(found) as cluster:
-        answers = cluster.run(echo, [(n,) for n in range(200)])
-        next(answers)
+    with started() as (result, process), dask_cluster(result) as cluster:
+        reader = cluster.run(echo, [(n,) for n in range(200)])
+        next(reader)
         process.kill()
         with pytest.raises(
             SimserveError, match=r"the cluster (went away|has had no worker).*; see to it and start again"
         ):
-            list(answers)
+            list(reader)
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "sentence"),
     [
         ("tcp://127.0.0.1:1", "no scheduler answers there within 1 s"),
         ("127.0.0.1", "missing port number"),
         ("tcp://nowhere.invalid:8786", "no scheduler answers there within 1 s"),
     ],
 )
-def test_a_scheduler_that_is_not_there_is_bad_input(given: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduler_that_is_not_there_is_bad_input(given: str, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONNECT_S", 1)
     with pytest.raises(SimserveError) as caught, dask_cluster(given):
         pass
     assert str(caught.value).startswith(f"command line --dask {given}: ")
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert "start one with `dask scheduler`" in str(caught.value)
 
 
@@ -139,9 +147,9 @@ def test_a_worker_that_joins_late_with_another_simserve_gives_no_answers(
 ) -> None:
     with dask_cluster(address) as cluster:
         monkeypatch.setattr(module, "__version__", "9.9.9")  # as if all whom it checked had gone, and others had come
-        found = dict(cluster.run(echo, [(n,) for n in range(3)]))
-    said = Lost("its worker needs simserve 9.9.9, got 0.1.0; install it there")
-    assert found == dict.fromkeys(range(3), said)
+        result = dict(cluster.run(echo, [(n,) for n in range(3)]))
+    sentence = Lost("its worker needs simserve 9.9.9, got 0.1.0; install it there")
+    assert result == dict.fromkeys(range(3), sentence)
 
 
 def test_without_the_package_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,22 +10,22 @@ from simserve.tables.columns import Floats
 
 
 def test_three_values_have_the_interval_of_the_textbook() -> None:
-    found = mean_of([1.0, 2.0, 3.0])  # t(2) at 97.5 % is 4.3027; the standard error is 1 / sqrt(3)
-    assert found.value == 2.0
-    assert found.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
-    assert found.low == pytest.approx(4.0 - found.high)
+    result = mean_of([1.0, 2.0, 3.0])  # t(2) at 97.5% is 4.3027; the standard error is 1 / sqrt(3)
+    assert result.value == 2.0
+    assert result.high - 2.0 == pytest.approx(4.302653 / math.sqrt(3), rel=1e-6)
+    assert result.low == pytest.approx(4.0 - result.high)
 
 
 def test_one_value_has_no_interval() -> None:
-    found = mean_of([1.5])
-    assert found.value == 1.5
-    assert not found.has_interval
-    assert not found.is_sure
+    result = mean_of([1.5])
+    assert result.value == 1.5
+    assert not result.has_interval
+    assert not result.is_sure
 
 
 def test_intervals_of_means_hold_the_truth_in_95_of_100_cases() -> None:
     draws = np.random.default_rng(5).exponential(1.0, (2000, 40)).mean(axis=1).reshape(-1, 10)
-    held = [found.low <= 1.0 <= found.high for found in (mean_of(row.tolist()) for row in draws)]
+    held = [result.low <= 1.0 <= result.high for result in (mean_of(row.tolist()) for row in draws)]
     assert 0.90 <= np.mean(held) <= 0.99
 
 
@@ -44,7 +44,7 @@ def test_leaving_out_blocks_tells_the_error_of_a_mean_of_independent_values() ->
     assert error == pytest.approx(1 / math.sqrt(len(values)), rel=0.5)
 
 
-def test_it_is_wider_where_neighbours_hang_together() -> None:
+def test_it_is_wider_where_neighbors_hang_together() -> None:
     independent = np.random.default_rng(2).normal(0.0, 1.0, 400)
     alike = np.repeat(independent, 100)  # runs of a hundred equal outcomes tell no more than one each
     blocks = blocks_of(len(alike))
@@ -65,6 +65,6 @@ def test_blocks_hold_the_true_p99_nearly_as_often_as_they_say() -> None:
     for _ in range(200):
         values = generator.exponential(1.0, 20_000)
         error = standard_error(leave_one_out(lambda counts: p99(values[counts]), blocks))  # noqa: B023  # called at once
-        found = around(float(np.percentile(values, 99)), error, BLOCKS - 1)
-        held.append(found.low <= truth <= found.high)
+        result = around(float(np.percentile(values, 99)), error, BLOCKS - 1)
+        held.append(result.low <= truth <= result.high)
     assert 0.89 <= np.mean(held) <= 0.99

@@ -26,11 +26,11 @@ def test_one_task_needs_no_other_process(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_task_that_kills_its_process_is_lost_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "cpu_count", lambda: 2)
-    found = dict(in_processes(die, [(n,) for n in range(9)]))
-    lost = found.pop(4)
+    result = dict(in_processes(die, [(n,) for n in range(9)]))
+    lost = result.pop(4)
     assert isinstance(lost, Lost)
     assert "more memory than there is" in lost.reason
-    assert found == {n: 10 * n for n in range(9) if n != 4}
+    assert result == {n: 10 * n for n in range(9) if n != 4}
 
 
 def test_a_task_whose_process_died_once_is_given_a_second_chance(
@@ -39,8 +39,8 @@ def test_a_task_whose_process_died_once_is_given_a_second_chance(
     monkeypatch.setattr(processes, "cpu_count", lambda: 2)
     runs = tmp_path / "runs"
     runs.touch()
-    found = dict(in_processes(die_once, [(n, str(runs)) for n in range(9)]))
-    assert found == {n: 10 * n for n in range(9)}
+    result = dict(in_processes(die_once, [(n, str(runs)) for n in range(9)]))
+    assert result == {n: 10 * n for n in range(9)}
     assert runs.read_text().split().count("4") == 2
 
 
@@ -48,8 +48,8 @@ def test_who_stops_early_waits_for_no_long_run_and_the_next_ones_are_done(monkey
     monkeypatch.setattr(processes, "cpu_count", lambda: 2)
     started_s = time.monotonic()
     for _ in range(2):
-        with closing(in_processes(wait, [(0,), (60,), (60,), (60,), (60,), (60,)])) as answers:
-            assert next(answers) == (0, 0)
+        with closing(in_processes(wait, [(0,), (60,), (60,), (60,), (60,), (60,)])) as reader:
+            assert next(reader) == (0, 0)
     assert time.monotonic() - started_s < 30
     assert sorted(in_processes(echo, [(n,) for n in range(7)])) == [(n, 10 * n) for n in range(7)]
 

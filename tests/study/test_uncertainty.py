@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.report.verdict import prediction
+from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.study.uncertainty import MOST_REQUESTS, REPLAYS, _interval, _student, predict, replays_of, spread_of
 
@@ -27,25 +27,25 @@ def scenario(**changes: Any) -> Scenario:
 
 
 def predicted(**changes: Any) -> dict[str, Any]:
-    asked = scenario(**changes)
-    results = simulate(asked)
-    predict(asked, results)
-    found = results.summary["prediction"]
-    assert found is not None
-    return dict(found) | {"summary": results.summary}
+    requested = scenario(**changes)
+    results = simulate(requested)
+    predict(requested, results)
+    result = results.summary["prediction"]
+    assert result is not None
+    return dict(result) | {"summary": results.summary}
 
 
 def test_a_percentile_lies_between_its_ends_and_every_replay_counts() -> None:
-    found = predicted(measure={"replays": 5})
-    assert found["replays"] == 5
-    for key, levels in found["latencies"].items():
+    result = predicted(measure={"replays": 5})
+    assert result["replays"] == 5
+    for key, levels in result["latencies"].items():
         for level, (low, high) in levels.items():
-            assert 0 < low < found["summary"][key][level] < high
-    assert found["slo_probability"] == 6 / 7  # all five met it
-    said = prediction(found["summary"])
-    assert said is not None
-    assert said.startswith("As far as step costs are known (5 replays), 90 % prediction: p99 TTFT ")
-    assert "met with a probability of 86 %" in said
+            assert 0 < low < result["summary"][key][level] < high
+    assert result["slo_probability"] == 6 / 7  # all five met it
+    text = prediction(result["summary"])
+    assert text is not None
+    assert text.startswith("As far as step costs are known (5 replays), 90% prediction: p99 TTFT ")
+    assert "met with a probability of 86%" in text
 
 
 def test_the_same_scenario_has_the_same_prediction() -> None:
@@ -67,9 +67,9 @@ def test_long_runs_are_replayed_only_where_they_ask_for_it() -> None:
     assert replays_of(scenario(), MOST_REQUESTS) == REPLAYS
     assert replays_of(scenario(), MOST_REQUESTS + 1) == 0
     assert replays_of(scenario(measure={"replays": 3}), 10**6) == 3
-    asked = scenario(measure={"replays": 0})
-    results = simulate(asked)
-    predict(asked, results)
+    requested = scenario(measure={"replays": 0})
+    results = simulate(requested)
+    predict(requested, results)
     assert results.summary["prediction"] is None
     assert prediction(results.summary) is None
 
@@ -88,8 +88,8 @@ def test_a_distortion_makes_steps_longer_by_its_factors() -> None:
 def test_an_interval_is_students_in_logs() -> None:
     assert _student(0.95, 7) == pytest.approx(1.895, rel=0.005)  # tables
     assert _student(0.95, 15) == pytest.approx(1.753, rel=0.005)
-    found = _interval(1.0, [0.8, 1.25])
-    assert found is not None
-    assert found[0] == pytest.approx(1 / found[1])
+    result = _interval(1.0, [0.8, 1.25])
+    assert result is not None
+    assert result[0] == pytest.approx(1 / result[1])
     assert _interval(1.0, [1.1, 1.2, 1.3])[0] <= 1.0  # type: ignore[index]
     assert _interval(0.0, [1.0, 2.0]) is None

@@ -125,7 +125,7 @@ def test_every_file_of_the_contract_may_be_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_the_kind_of_a_folder_is_told_by_what_it_always_holds(tmp_path: Path, kind: Kind) -> None:
     with result_folder(tmp_path / "out", kind) as folder:
-        for name in kind.marks:
+        for name in kind.required_files:
             (folder / name).write_text("")
     assert kind_of(tmp_path / "out") == kind
 

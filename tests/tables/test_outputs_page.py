@@ -27,27 +27,27 @@ TYPES = {
 
 def section(title: str) -> str:
     """What stands under a heading."""
-    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    assert found, title
-    return found[1]
+    result = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert result, title
+    return result[1]
 
 
 def rows(name: str) -> dict[str, tuple[str, str, str]]:
     """Type, unit and meaning of each column of a table."""
-    found: dict[str, tuple[str, str, str]] = {}
+    result: dict[str, tuple[str, str, str]] = {}
     for line in section(f"{name}.parquet").splitlines():
         if line.startswith("| `"):
             names, kind, unit, meaning = (cell.strip() for cell in line.strip("|").split("|"))
             for column in re.findall(r"`(\w+)`", names):
-                assert column not in found, f"{name}: {column} is told twice"
-                found[column] = kind, unit, meaning
-    return found
+                assert column not in result, f"{name}: {column} is told twice"
+                result[column] = kind, unit, meaning
+    return result
 
 
 @pytest.mark.parametrize("name", list(TABLES))
 def test_every_column_is_told_with_its_type_and_unit(name: str) -> None:
-    told = {column: (kind, unit) for column, (kind, unit, _) in rows(name).items()}
-    assert told == {field.name: (TYPES[field.kind], field.unit.removesuffix(" 0..1")) for field in TABLES[name]}
+    sentence = {column: (kind, unit) for column, (kind, unit, _) in rows(name).items()}
+    assert sentence == {field.name: (TYPES[field.kind], field.unit.removesuffix(" 0..1")) for field in TABLES[name]}
 
 
 def test_the_version_is_told() -> None:

@@ -136,20 +136,20 @@ def test_any_numbers_and_text_make_a_file(tmp_path: Path) -> None:
 
 
 def test_a_frame_has_na_where_the_file_has_null() -> None:
-    found = frame(FIELDS, columns() | {"n": None, "name": None})
-    assert found["at_s"].isna().tolist() == [False, True, False]
-    assert found["replica"].isna().tolist() == [True, False, False]
-    assert found["n"].isna().all()
-    assert found["name"].isna().all()
-    assert found["word"].tolist()[0] == "seats"
-    assert found["word"].isna().tolist() == [False, True, True]
-    assert str(found["small"].dtype) == "int32"
+    result = frame(FIELDS, columns() | {"n": None, "name": None})
+    assert result["at_s"].isna().tolist() == [False, True, False]
+    assert result["replica"].isna().tolist() == [True, False, False]
+    assert result["n"].isna().all()
+    assert result["name"].isna().all()
+    assert result["word"].tolist()[0] == "seats"
+    assert result["word"].isna().tolist() == [False, True, True]
+    assert str(result["small"].dtype) == "int32"
 
 
 def test_a_category_that_nobody_has_is_read_as_nothing(tmp_path: Path) -> None:
     fields = (Field("status_reason", "category"), Field("arrival_s", "float"))
     nobody = Categorical(np.full(2, -1, np.int32), ())
     write_table(tmp_path / "t.parquet", fields, {"status_reason": nobody, "arrival_s": np.arange(2.0)})
-    found = read_columns(tmp_path / "t.parquet")
-    assert found["status_reason"].tolist() == [None, None]
-    assert found["arrival_s"].tolist() == [0.0, 1.0]
+    result = read_columns(tmp_path / "t.parquet")
+    assert result["status_reason"].tolist() == [None, None]
+    assert result["arrival_s"].tolist() == [0.0, 1.0]

@@ -36,9 +36,9 @@ def by_pyarrow(file: Path) -> Table:
 
 
 def by_duckdb(file: Path) -> Table:
-    found = duckdb.read_parquet(str(file))
-    rows = found.fetchall()
-    return {name: [row[place] for row in rows] for place, name in enumerate(found.columns)}
+    result = duckdb.read_parquet(str(file))
+    rows = result.fetchall()
+    return {name: [row[place] for row in rows] for place, name in enumerate(result.columns)}
 
 
 def by_polars(file: Path) -> Table:
@@ -73,28 +73,28 @@ def expected(run: Path, name: str) -> Table:
     """What the columns of a run in memory say, by the rules of `tables/schema.py`."""
     columns = load_results(run).columns[name]
     n_rows = next(len(column) for column in columns.values() if column is not None)
-    found: Table = {}
+    result: Table = {}
     for field in TABLES[name]:
         column = columns[field.name]
         if column is None:
-            found[field.name] = [None] * n_rows
+            result[field.name] = [None] * n_rows
         elif isinstance(column, Categorical):
-            found[field.name] = [column.categories[code] if code >= 0 else None for code in column.codes.tolist()]
+            result[field.name] = [column.categories[code] if code >= 0 else None for code in column.codes.tolist()]
         elif field.kind == "replica":
-            found[field.name] = [None if value < 0 else value for value in column.tolist()]
+            result[field.name] = [None if value < 0 else value for value in column.tolist()]
         elif field.kind == "float":
-            found[field.name] = [None if math.isnan(value) else value for value in column.tolist()]
+            result[field.name] = [None if math.isnan(value) else value for value in column.tolist()]
         else:
-            found[field.name] = column.tolist()
-    return found
+            result[field.name] = column.tolist()
+    return result
 
 
 @pytest.mark.parametrize("name", list(TABLES))
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
 def test_every_reader_finds_the_values_of_the_run(run: Path, name: str, read: Callable[[Path], Table]) -> None:
-    found = read(run / f"{name}.parquet")
-    assert list(found) == [field.name for field in TABLES[name]]
-    assert found == expected(run, name)
+    result = read(run / f"{name}.parquet")
+    assert list(result) == [field.name for field in TABLES[name]]
+    assert result == expected(run, name)
 
 
 def test_the_run_that_is_read_has_what_readers_disagree_about(run: Path) -> None:

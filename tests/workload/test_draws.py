@@ -38,7 +38,7 @@ class Tokens(Lengths):
 
 
 @pytest.mark.parametrize(
-    ("instants", "said"),
+    ("instants", "sentence"),
     [
         ([0.0, 1.0], "must give the 3 instants asked for, got 2"),
         ([0.0, -1.0, 2.0], "finite and not negative, got -1.0 in row 1"),
@@ -49,14 +49,14 @@ class Tokens(Lengths):
         (lambda: 1 / 0, "must not raise, got ZeroDivisionError"),
     ],
 )
-def test_instants_that_cannot_be_are_the_plug_ins_mistake(instants: Any, said: str) -> None:
+def test_instants_that_cannot_be_are_the_plug_ins_mistake(instants: Any, sentence: str) -> None:
     with pytest.raises(PolicyError, match=r"Instants\.first") as error:
         first_arrivals(Instants(instants), 3, streams(0))
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("prompts", "said"),
+    ("prompts", "sentence"),
     [
         ([1, 2], "must give the 3 prompt_tokens asked for, got 2"),
         ([1, 0, 2], "prompt_tokens must be whole and in [1, 10000000], got 0 in row 1"),
@@ -64,10 +64,10 @@ def test_instants_that_cannot_be_are_the_plug_ins_mistake(instants: Any, said: s
         ([1, 10**9, 2], "got 1000000000 in row 1"),
     ],
 )
-def test_lengths_that_cannot_be_are_the_plug_ins_mistake(prompts: Any, said: str) -> None:
+def test_lengths_that_cannot_be_are_the_plug_ins_mistake(prompts: Any, sentence: str) -> None:
     with pytest.raises(PolicyError, match=r"Tokens\.draw") as error:
         draw_lengths(Tokens(np.array(prompts), np.array([1, 1, 1])), 3, streams(0))
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 def test_a_process_that_does_not_get_on_ends() -> None:
@@ -97,7 +97,7 @@ def profile(**changes: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("{", "must be a profile as JSON"),
         ("[" * 100_000, "too many brackets"),
@@ -116,8 +116,8 @@ def profile(**changes: Any) -> str:
         (profile(output_tokens_by_bin=[[1, 10**9]]), "not in"),
     ],
 )
-def test_a_file_that_is_no_profile_is_refused(text: str, said: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_profile_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=sentence):
         Profile(name=str(path))

@@ -55,7 +55,7 @@ def refused(folder: Path, file: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "sentence"),
     [
         ({"arrivals": "theirs:Short"}, "theirs:Short.first: must give the 20 instants asked for, got 19"),
         ({"arrivals": "theirs:Unsorted"}, "theirs:Unsorted.first: instants must never decrease, got 18.0 in row 1"),
@@ -64,11 +64,11 @@ def refused(folder: Path, file: Path) -> str:
     ],
 )
 def test_a_plug_in_from_outside_that_draws_nonsense_is_named_with_the_rule(
-    part: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    part: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "theirs.py").write_text(PLUG_INS)
     monkeypatch.chdir(tmp_path)
-    assert said in refused(tmp_path, scenario(tmp_path, **{key: {"kind": kind} for key, kind in part.items()}))
+    assert sentence in refused(tmp_path, scenario(tmp_path, **{key: {"kind": kind} for key, kind in part.items()}))
 
 
 def test_a_damaged_trace_a_bad_profile_and_an_infinite_rate_for_a_time_are_bad_input(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_a_damaged_trace_a_bad_profile_and_an_infinite_rate_for_a_time_are_bad_i
     assert "cut.csv.gz: cannot be read" in invoke("trace", "info", tmp_path / "cut.csv.gz").err
 
     (tmp_path / "mine.json").write_text(profile(shares=["0", "1"]))
-    said = refused(tmp_path, scenario(tmp_path, lengths={"kind": "profile", "name": "mine.json"}))
-    assert "workload.lengths" in said
-    assert "shares is no table of finite numbers" in said
+    sentence = refused(tmp_path, scenario(tmp_path, lengths={"kind": "profile", "name": "mine.json"}))
+    assert "workload.lengths" in sentence
+    assert "shares is no table of finite numbers" in sentence
 
     at_once = {"kind": "vllm_bench", "rate_per_s": float("inf")}
     assert "say how many with n_requests" in refused(tmp_path, scenario(tmp_path, at_once, duration_s=10))

@@ -55,7 +55,7 @@ def test_lognormal_lengths_have_their_median_and_say_what_was_clipped() -> None:
     drawn = draw(SPECS["lognormal"], 100_000)
     assert np.median(drawn.prompt_tokens) == pytest.approx(500, rel=0.02)
     assert drawn.prompt_tokens.max() == 2000
-    # P(Z > ln(4) / 0.6) = 1.04 %
+    # P(Z > ln(4) / 0.6) = 1.04%
     assert any("1.0" in note and "clipped" in note for note in drawn.notes)
 
 
@@ -81,7 +81,7 @@ def test_a_profile_is_like_the_trace_it_was_fitted_to_and_equals_a_new_fit(name:
     from simserve.workload.fit import fit_profile
 
     trace, profile = read_trace(TRACES / FILES[name]), load_profile(name)
-    assert fit_profile(trace, profile["source"], profile["licence"]) == profile
+    assert fit_profile(trace, profile["source"], profile["license"]) == profile
     drawn = draw({"kind": "profile", "name": name}, 100_000)
     for mine, real in ((drawn.prompt_tokens, trace.prompt_tokens), (drawn.output_tokens, trace.output_tokens)):
         assert mine.mean() == pytest.approx(real.mean(), rel=0.03)

@@ -20,9 +20,9 @@ def prefixes(*rows: list[int], block_tokens: int = 16) -> Prefixes:
     return Prefixes.from_ids(block_tokens, np.array(ids, np.int64), ends)
 
 
-def rows_of(found: Prefixes | None) -> list[list[int]]:
-    assert found is not None
-    return [found.of(row) for row in range(len(found))]
+def rows_of(result: Prefixes | None) -> list[list[int]]:
+    assert result is not None
+    return [result.of(row) for row in range(len(result))]
 
 
 ROWS = [[0, 1, 2], [], [0, 1, 7, 8], [3], []]
@@ -67,10 +67,10 @@ def lines(folder: Path, *rows: tuple[int, Any], output_length: int = 10) -> Path
 
 def test_mooncakes_ids_are_of_512_tokens_and_the_last_block_counts_only_if_it_is_full(tmp_path: Path) -> None:
     path = lines(tmp_path, (1024, [0, 1]), (1025, [0, 1, 2]), (600, [0, 3]), (600, []), (100, [4]))
-    found = read_trace(path, "mooncake").prefixes
-    assert found is not None
-    assert found.block_tokens == 512
-    assert rows_of(found) == [[0, 1], [0, 1], [0], [], []]
+    result = read_trace(path, "mooncake").prefixes
+    assert result is not None
+    assert result.block_tokens == 512
+    assert rows_of(result) == [[0, 1], [0, 1], [0], [], []]
 
 
 def test_an_id_a_whole_block_is_enough(tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_a_block_that_repeats_inside_a_prompt_is_another_one_each_time(tmp_path:
 
 
 def test_blocks_of_512_tokens_are_told_in_a_file_whose_stamps_are_seconds(tmp_path: Path) -> None:
-    found = read_trace(lines(tmp_path, (1030, [0, 1, 2])), "vllm").prefixes
-    assert found is not None
-    assert found.block_tokens == 512
+    result = read_trace(lines(tmp_path, (1030, [0, 1, 2])), "vllm").prefixes
+    assert result is not None
+    assert result.block_tokens == 512
 
 
 WHOLE = f"hash_ids must be whole numbers in [0, {2**63 - 1}], got "
@@ -142,10 +142,10 @@ BAD: dict[str, tuple[list[tuple[int, Any]], str]] = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_ids_are_refused_by_row(name: str, tmp_path: Path) -> None:
-    rows, said = BAD[name]
+    rows, text = BAD[name]
     with pytest.raises(TraceError) as error:
         read_trace(lines(tmp_path, *rows), "mooncake")
-    assert said in str(error.value)
+    assert text in str(error.value)
 
 
 # -- our own format ----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_a_prefix_may_have_a_name_and_a_length_instead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "row", "said"),
+    ("header", "row", "text"),
     [
         ("hash_ids", "0", "column hash_block_tokens is missing beside hash_ids; say how many tokens a block has"),
         ("hash_ids,hash_block_tokens", "0 x,16", f"line 2: {WHOLE}'0 x'"),
@@ -196,7 +196,7 @@ def test_a_prefix_may_have_a_name_and_a_length_instead(tmp_path: Path) -> None:
         ("prefix_id,prefix_tokens,hash_block_tokens", "a,51,16", "line 2: prefix_tokens must be whole and in [0, pro"),
     ],
 )  # fmt: skip
-def test_what_our_own_files_must_say_of_prefixes(header: str, row: str, said: str, tmp_path: Path) -> None:
+def test_what_our_own_files_must_say_of_prefixes(header: str, row: str, text: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as error:
         read_trace(ours(tmp_path, header, f"0,50,10,{row}"))
-    assert said in str(error.value)
+    assert text in str(error.value)

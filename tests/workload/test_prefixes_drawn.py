@@ -39,11 +39,11 @@ def drawn(structure: PrefixStructure, start_s: list[float], new: int = 20, answe
 @pytest.mark.parametrize("kind", SPECS)
 def test_neither_arrivals_nor_lengths_change_with_prefixes(kind: str) -> None:
     plain = generate(POISSON, LENGTHS, n_requests=500)
-    found = generate(POISSON, LENGTHS, prefixes=SPECS[kind], n_requests=500)
-    assert len(found) == 500
-    assert found.output_tokens.tolist() == plain.output_tokens.tolist()
-    assert (found.prompt_tokens >= plain.prompt_tokens).all()
-    begin = found.arrival_s if found.turn is None else found.arrival_s[found.turn == 1]
+    result = generate(POISSON, LENGTHS, prefixes=SPECS[kind], n_requests=500)
+    assert len(result) == 500
+    assert result.output_tokens.tolist() == plain.output_tokens.tolist()
+    assert (result.prompt_tokens >= plain.prompt_tokens).all()
+    begin = result.arrival_s if result.turn is None else result.arrival_s[result.turn == 1]
     assert begin.tolist() == plain.arrival_s[: len(begin)].tolist()
 
 
@@ -144,8 +144,8 @@ def test_a_closed_loop_draws_on_where_it_stopped() -> None:
     lengths = {"kind": "uniform", "prompt_tokens": [1, 100], "output_tokens": [1, 100]}
     given = {"arrivals": None, "trace": None, "lengths": lengths, "prefixes": SPECS["documents"], "max_tokens": None}
     until = {"client": {"concurrency": 5}, "n_requests": None, "duration_s": 60.0, "drain_limit_s": None}
-    marks: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
-    load = offered_load(SimpleNamespace(**given, **until, **marks), 0, None)  # type: ignore[arg-type]
+    labels: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
+    load = offered_load(SimpleNamespace(**given, **until, **labels), 0, None)  # type: ignore[arg-type]
     assert load.draw_more is not None and load.trace.prefixes is not None
     n = len(load.trace)
     more = load.draw_more(n).prefixes
@@ -158,12 +158,12 @@ def test_a_closed_loop_draws_on_where_it_stopped() -> None:
 def test_a_million_requests_are_drawn_without_work_for_each_token(kind: str) -> None:
     n = 1_000_000
     spec = SPECS[kind] | ({"turns": 5} if kind == "conversations" else {})
-    found = generate(
+    result = generate(
         POISSON, {"kind": "fixed", "prompt_tokens": 5000, "output_tokens": 300}, prefixes=spec, n_requests=n
     )
-    assert len(found) == n
-    assert found.prefixes is not None
-    assert len(found.prefixes.first_ids) <= 2 * n  # runs, however many tokens they stand for
+    assert len(result) == n
+    assert result.prefixes is not None
+    assert len(result.prefixes.first_ids) <= 2 * n  # runs, however many tokens they stand for
 
 
 # -- anybody's own -----------------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class Theirs(PrefixStructure):
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "text"),
     [
         ({"prompt_tokens": np.array([1, 0, 1])}, "prompt_tokens must be whole and in [1, 10000000], got 0 in row 1"),
         ({"prompt_tokens": np.array([1, 2 * 10**7, 1])}, "got 20000000 in row 1"),
@@ -195,14 +195,14 @@ class Theirs(PrefixStructure):
         ({"prefixes": prefixes([0], [0, 1, 2], [])}, "more ids than its prompt and answer have whole blocks, got row"),
     ],
 )  # fmt: skip
-def test_prefixes_that_cannot_be_are_the_plug_ins_mistake(columns: dict[str, Any], said: str) -> None:
+def test_prefixes_that_cannot_be_are_the_plug_ins_mistake(columns: dict[str, Any], text: str) -> None:
     with pytest.raises(PolicyError, match=r"Theirs\.draw") as error:
         drawn(Theirs(**columns), [0.0, 1.0, 2.0])
-    assert said in str(error.value)
+    assert text in str(error.value)
 
 
 def test_what_is_right_is_taken_as_it_is() -> None:
-    found = sharing(drawn(Theirs(), [0.0, 1.0, 2.0]))
-    assert found is not None
-    assert found["hit_frac"] == pytest.approx(32 / 60)
+    result = sharing(drawn(Theirs(), [0.0, 1.0, 2.0]))
+    assert result is not None
+    assert result["hit_frac"] == pytest.approx(32 / 60)
     assert isinstance(drawn(Theirs(), [0.0, 1.0, 2.0]).prefixes, Prefixes)

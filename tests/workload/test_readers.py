@@ -123,10 +123,10 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_trace_is_refused_with_place_rule_and_value(name: str, tmp_path: Path) -> None:
-    file, text, said = BAD[name]
+    file, text, sentence = BAD[name]
     with pytest.raises(TraceError) as error:
         read_trace(written(tmp_path, file, text))
-    assert said in str(error.value)
+    assert sentence in str(error.value)
     assert str(tmp_path / file) in str(error.value)
 
 
@@ -183,12 +183,14 @@ def test_stamps_with_and_without_a_zone_are_the_same_instants(tmp_path: Path) ->
         read_trace(written(tmp_path, "east.csv", AZURE.replace("6805900", "6805900+02:00")))
 
 
-@pytest.mark.parametrize(("n_blocks", "told"), [(2, "mooncake"), (64, "vllm")])
-def test_the_size_of_hashed_blocks_tells_milliseconds_from_seconds(n_blocks: int, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("n_blocks", "progress"), [(2, "mooncake"), (64, "vllm")])
+def test_the_size_of_hashed_blocks_tells_milliseconds_from_seconds(
+    n_blocks: int, progress: str, tmp_path: Path
+) -> None:
     row = {"timestamp": 1000, "input_length": 1024, "output_length": 1, "hash_ids": list(range(n_blocks))}
     path = written(tmp_path, "t.jsonl", "\n".join(json.dumps(row | {"timestamp": at}) for at in (0, 1000)))
-    assert detect(path) == told
-    assert read_trace(path).arrival_s.tolist() == [0.0, 1.0 if told == "mooncake" else 1000.0]
+    assert detect(path) == progress
+    assert read_trace(path).arrival_s.tolist() == [0.0, 1.0 if progress == "mooncake" else 1000.0]
 
 
 def test_the_real_mooncake_files_are_told_as_such() -> None:
@@ -234,8 +236,8 @@ def test_coarse_stamps_are_noticed_and_can_be_spread(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not TRACES.exists(), reason="the real traces are not beside the checkout")
 def test_real_traces_are_told_apart_and_read_whole() -> None:
-    found = {path.name: (detect(path), len(read_trace(path))) for path in sorted(TRACES.iterdir())}
-    assert found == {
+    result = {path.name: (detect(path), len(read_trace(path))) for path in sorted(TRACES.iterdir())}
+    assert result == {
         "azure_llm_2023_code.csv": ("azure", 8819),
         "azure_llm_2023_conv.csv": ("azure", 19366),
         "mooncake_conversation.jsonl": ("mooncake", 12031),

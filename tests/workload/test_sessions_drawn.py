@@ -53,9 +53,9 @@ def drawn(structure: PrefixStructure, start_s: list[float], **end: Any) -> Trace
 
 def parents(trace: Trace) -> list[list[int]]:
     """The rows that each row waits for."""
-    found = trace.dependencies
-    assert found is not None
-    return [found.parents[a:b].tolist() for a, b in zip(found.starts[:-1], found.starts[1:], strict=True)]
+    result = trace.dependencies
+    assert result is not None
+    return [result.parents[a:b].tolist() for a, b in zip(result.starts[:-1], result.starts[1:], strict=True)]
 
 
 def test_turns_follow_one_another_conversation_by_conversation() -> None:
@@ -126,9 +126,9 @@ def test_ids_are_chained_and_within_prompt_and_answer(kind: str) -> None:
 @pytest.mark.parametrize("kind", SPECS)
 def test_neither_arrivals_nor_lengths_change_with_sessions(kind: str) -> None:
     plain = generate(POISSON, LENGTHS, n_requests=500)
-    found = generate(POISSON, LENGTHS, prefixes=SPECS[kind], n_requests=500)
-    assert found.output_tokens.tolist() == plain.output_tokens.tolist()
-    begin = found.arrival_s[found.turn == 1]
+    result = generate(POISSON, LENGTHS, prefixes=SPECS[kind], n_requests=500)
+    assert result.output_tokens.tolist() == plain.output_tokens.tolist()
+    begin = result.arrival_s[result.turn == 1]
     assert begin.tolist() == plain.arrival_s[: len(begin)].tolist()
 
 
@@ -149,7 +149,7 @@ def test_the_answers_of_calls_that_nobody_awaits_are_nobodys() -> None:
 # -- users -------------------------------------------------------------------------------------------------------------
 
 
-NO_MARKS: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
+NO_LABELS: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
 
 
 def users(n_requests: int | None, duration_s: float | None = None, **more: Any) -> Load:
@@ -157,24 +157,24 @@ def users(n_requests: int | None, duration_s: float | None = None, **more: Any) 
     given = {"arrivals": None, "trace": None, "lengths": LENGTHS, "prefixes": None, "max_tokens": None}
     client = {"concurrency": 5, **({"think_s": more.pop("think_s")} if "think_s" in more else {})}
     until = {"client": client, "n_requests": n_requests, "duration_s": duration_s, "drain_limit_s": None}
-    return offered_load(SimpleNamespace(**(given | until | NO_MARKS | more)), 0, Path())
+    return offered_load(SimpleNamespace(**(given | until | NO_LABELS | more)), 0, Path())
 
 
 def test_users_of_single_requests_think_between_them() -> None:
     load = users(100, think_s={"mean": 4})
-    found = load.trace.dependencies
-    assert found is not None and not len(found.parents)
-    assert found.think_s.mean() == pytest.approx(4, rel=0.3)
+    result = load.trace.dependencies
+    assert result is not None and not len(result.parents)
+    assert result.think_s.mean() == pytest.approx(4, rel=0.3)
     assert users(100).trace.dependencies is None  # nobody thinks: as public benchmarks run it
 
 
 def test_users_think_between_sessions_and_within_them() -> None:
     spec = SPECS["conversations"] | {"think_s": 1.0}
     for client, between_s in (({"think_s": 7.0}, 7.0), ({}, 0.0)):
-        found = users(200, prefixes=spec, **client).trace.dependencies
-        assert found is not None
-        assert set(found.think_s[found.n_parents == 0]) == {between_s}
-        assert set(found.think_s[found.n_parents > 0]) == {1.0}
+        result = users(200, prefixes=spec, **client).trace.dependencies
+        assert result is not None
+        assert set(result.think_s[result.n_parents == 0]) == {between_s}
+        assert set(result.think_s[result.n_parents > 0]) == {1.0}
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -211,7 +211,7 @@ def replayed(path: Path, text: str, **given: Any) -> Trace:
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
     spec = SimpleNamespace(**(file | given))
-    return offered_load(SimpleNamespace(trace=spec, **workload, **NO_MARKS), 0, path.parent).trace
+    return offered_load(SimpleNamespace(trace=spec, **workload, **NO_LABELS), 0, path.parent).trace
 
 
 def test_recorded_turns_follow_their_answers_as_long_after_as_they_did(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_burstgpt_tells_sessions_and_how_long_answers_took(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         (OURS.replace("session_id", "who"), "needs to know which requests are of one session"),
         (OURS.replace("e2e_s", "took"), "needs to know how long answers took ('Elapsed time' of BurstGPT, e2e_s"),
@@ -252,17 +252,17 @@ def test_burstgpt_tells_sessions_and_how_long_answers_took(tmp_path: Path) -> No
         ),
     ],
 )
-def test_files_that_do_not_tell_are_refused(tmp_path: Path, text: str, said: str) -> None:
+def test_files_that_do_not_tell_are_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(TraceError, match=r"a\.csv: workload\.trace\.next_turn: after_answer needs") as error:
         replayed(tmp_path / "a.csv", text)
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 # -- anybody's own -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
         ({"parents": np.array([1])}, "a request must wait for earlier ones alone, got 1 in row 0"),
         ({"parents": np.array([-1])}, "a request must wait for earlier ones alone, got -1 in row 0"),
@@ -277,7 +277,7 @@ def test_files_that_do_not_tell_are_refused(tmp_path: Path, text: str, said: str
         (None, "dependencies must be Dependencies, got none"),
     ],
 )
-def test_dependencies_that_cannot_be_are_the_plug_ins_mistake(changes: dict[str, Any] | None, said: str) -> None:
+def test_dependencies_that_cannot_be_are_the_plug_ins_mistake(changes: dict[str, Any] | None, sentence: str) -> None:
     class Theirs(Conversations):
         def draw(self, *args: Any) -> Trace:
             trace = super().draw(*args)
@@ -287,7 +287,7 @@ def test_dependencies_that_cannot_be_are_the_plug_ins_mistake(changes: dict[str,
 
     with pytest.raises(PolicyError, match=r"Theirs\.draw") as error:
         drawn(Theirs(turns=2, think_s=1.0, next_turn="after_answer"), [0.0, 1.0, 2.0])
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 def test_a_row_cannot_be_taken_without_those_it_waits_for() -> None:

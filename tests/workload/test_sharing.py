@@ -43,14 +43,14 @@ def test_a_trace_without_prefixes_hits_nothing_and_has_no_figures() -> None:
 
 
 def test_the_figures_of_a_small_trace() -> None:
-    found = sharing(trace([40, 40, 80], [0, 1], [0, 1], [0, 5]))
-    assert found is not None
+    result = sharing(trace([40, 40, 80], [0, 1], [0, 1], [0, 5]))
+    assert result is not None
     # Hits 0, 32 and 16 of 160 tokens. Blocks 0, 1, 5, and of the third prompt 3 whole ones without an id.
-    assert (found["hit_frac"], found["requests_with_hit_frac"]) == (0.3, pytest.approx(2 / 3))
-    assert (found["distinct_blocks"], found["working_set_tokens"]) == (6, 96)
-    assert found["request_hit_frac"]["mean"] == pytest.approx((0 + 0.8 + 0.2) / 3)
+    assert (result["hit_frac"], result["requests_with_hit_frac"]) == (0.3, pytest.approx(2 / 3))
+    assert (result["distinct_blocks"], result["working_set_tokens"]) == (6, 96)
+    assert result["request_hit_frac"]["mean"] == pytest.approx((0 + 0.8 + 0.2) / 3)
     # The second uses 0 and 1 again after both blocks and 24 tokens without an id, the third uses 0 after as many.
-    assert found["reuse_distance_tokens"] == {"p50": 56.0, "p90": 56.0, "p99": 56.0, "max": 56.0}
+    assert result["reuse_distance_tokens"] == {"p50": 56.0, "p90": 56.0, "p99": 56.0, "max": 56.0}
 
 
 CHAINS = st.lists(st.lists(st.integers(0, 1), max_size=6), min_size=1, max_size=12)
@@ -74,13 +74,13 @@ def test_hits_and_distances_are_those_of_a_loop(texts: list[list[int]]) -> None:
             used.append(block)
         used.append(None)
     assert hit_tokens(load).tolist() == hits
-    found = sharing(load)
-    assert found is not None
-    said = found["reuse_distance_tokens"]
-    assert (said is None) == (not distances)
-    if said is not None:
-        assert said["max"] == max(distances)
-        assert said["p50"] == np.percentile(distances, 50)
+    result = sharing(load)
+    assert result is not None
+    sentence = result["reuse_distance_tokens"]
+    assert (sentence is None) == (not distances)
+    if sentence is not None:
+        assert sentence["max"] == max(distances)
+        assert sentence["p50"] == np.percentile(distances, 50)
 
 
 def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
@@ -101,11 +101,11 @@ def test_an_unbounded_cache_hits_what_the_mooncake_trace_implies() -> None:
     implied = sum(hits) / sum(row["input_length"] for row in rows)
 
     load = read_trace(path)
-    found = sharing(load)
-    assert found is not None
+    result = sharing(load)
+    assert result is not None
     assert hit_tokens(load).tolist() == hits
-    assert found["hit_frac"] == implied
-    assert (found["distinct_blocks"], found["working_set_tokens"]) == (len(seen), 512 * len(seen))
+    assert result["hit_frac"] == implied
+    assert (result["distinct_blocks"], result["working_set_tokens"]) == (len(seen), 512 * len(seen))
 
     assert load.prefixes is not None
     cache = PrefixCache()

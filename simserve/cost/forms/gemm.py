@@ -51,7 +51,7 @@ class Gemm(Form):
     sharpness: float
     wave_share: float
     input_bytes: float
-    """Moved for each of m * k activations beside the product, at the full bandwidth. Quantising to fp8 takes 3 at least
+    """Moved for each of m * k activations beside the product, at the full bandwidth. Quantizing to fp8 takes 3 at least
     (2 read, 1 written), and more because its kernel does not reach that bandwidth."""
     store_passes: float
     """Share of the output's traffic that the product does not hide."""

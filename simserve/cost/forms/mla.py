@@ -79,7 +79,7 @@ class MlaPrefillModule(MlaPrefill):
     matmul_flop_share: float
     matmul_byte_share: float
     moved_values: float
-    """Values a token moves between kernels, whatever the heads: norms, quantisation, hidden states."""
+    """Values a token moves between kernels, whatever the heads: norms, quantization, hidden states."""
 
     def module_s(
         self, gpu: GpuSpec, dtype: str, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any

@@ -23,7 +23,7 @@ TOUCHED_WITH_ROWS = 0.6
 
 
 @dataclass(frozen=True)
-class Load:
+class ExpertLoad:
     """What the busiest of the GPUs that share the experts has to do; `(n,)` each."""
 
     rows: Any
@@ -91,7 +91,7 @@ class MoeLayer(Form):
         load = load_of(routing, tokens, top_k, n_experts, expert)
         return (np.asarray(tokens) > 0) * self.loaded_s(gpu, dtype, load, hidden, inter / tensor)
 
-    def loaded_s(self, gpu: GpuSpec, dtype: str, load: Load, hidden: Any, inter: Any) -> Any:
+    def loaded_s(self, gpu: GpuSpec, dtype: str, load: ExpertLoad, hidden: Any, inter: Any) -> Any:
         """For a load that is known; inter is what one GPU has of it."""
         weights = MATRICES * hidden * inter
         rows = load.rows + self.tile_rows * load.touched
@@ -105,7 +105,7 @@ class MoeLayer(Form):
         return self.launch_s + self.expert_s * load.touched + products + traffic
 
 
-def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) -> Load:
+def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) -> ExpertLoad:
     """What `(n,)` tokens make of the experts of the busiest of n_gpus.
 
     routing: balanced (as many to each expert, as few tokens as can be on one), uniform (each token draws its experts
@@ -124,7 +124,7 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
         rows = pairs / n_gpus * (1 + _most(n_gpus) * spread / sqrt(n_experts / n_gpus))
         touched = _busiest(np.minimum(counts, 1).sum(axis=1), n_experts, n_gpus)
     rows = np.minimum(rows, tokens * min(top_k, n_experts / n_gpus))
-    return Load(rows, np.minimum(touched, n_experts / n_gpus), pairs - rows)
+    return ExpertLoad(rows, np.minimum(touched, n_experts / n_gpus), pairs - rows)
 
 
 def _most(n_gpus: int) -> float:

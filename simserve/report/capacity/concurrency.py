@@ -19,19 +19,19 @@ from simserve.report.capacity.rate import (
 from simserve.report.formats import count, plural, rate
 
 
-def sentence(found: Mapping[str, Any]) -> str:
+def sentence(result: Mapping[str, Any]) -> str:
     """The answer; from what `simserve capacity --concurrency --json` prints."""
-    answer, name = found["answer"], found["scenario"]["name"]
+    answer, name = result["answer"], result["scenario"]["name"]
     if answer is None:
-        return none(found, f"concurrency of {name}", count(found["stopped_at"]["scale"]))
+        return none(result, f"concurrency of {name}", count(result["stopped_at"]["scale"]))
     n = answer["concurrency"]
     ends = between(n, count)
     return (
         f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} "
-        f"({certainty(answer, ends)}), the highest concurrency at which {wanted(found)}; "
+        f"({certainty(answer, ends)}), the highest concurrency at which {wanted(result)}; "
         f"{answer['clients_per_gpu']:.4g} a GPU. They get {rate(answer['requests_per_s'])} requests/s and "
         f"{rate(answer['output_tokens_per_s'])} output tokens/s: {per_each(answer)}. {fails_first(answer)}"
-        f"{imprecise(found)}{_few_turns(answer)}"
+        f"{imprecise(result)}{_few_turns(answer)}"
     )
 
 
@@ -41,11 +41,11 @@ def _few_turns(answer: Mapping[str, Any]) -> str:
     return " Each client asks fewer than ten times, so the rush at the start weighs much: raise workload.n_requests."
 
 
-def table_rows(found: Mapping[str, Any]) -> list[Sequence[str]]:
+def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a concurrency, the lowest first, below the heads of the columns."""
-    keys, heads = latency_heads(found)
+    keys, heads = latency_heads(result)
     rows: list[Sequence[str]] = [("clients", "runs", "attained", "requests/s", *heads)]
-    for point in found["points"]:
+    for point in result["points"]:
         cells = (count(point["concurrency"]), str(point["n_runs"]), attained(point), rate(point["requests_per_s"]))
         rows.append((*cells, *latency_cells(point, keys)))
     return rows

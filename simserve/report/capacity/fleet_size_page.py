@@ -5,47 +5,47 @@ from typing import Any
 
 from simserve.report.capacity.fleet_size import is_sure, sentence, table_rows
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart
-from simserve.report.capacity.surroundings import REPLICAS
+from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.cards import card
 from simserve.report.formats import interval, listed, plural, rate, share
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.study_trust import made_from, trust
+from simserve.report.study_warnings import made_from, warning_section
 
 Facts = Mapping[str, Any]
 
 
-def render(found: Facts) -> str:
+def render(result: Facts) -> str:
     """The page as HTML, from what `simserve capacity --replicas --json` prints."""
-    answer = found["answer"]
+    answer = result["answer"]
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
-    figures = {"attainment": attainment_chart(found["points"], found["goal_frac"], loads)}
-    note = "Share of requests that met every SLO, with its 95 % interval."
+    figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
+    note = "Share of requests that met every SLO, with its 95% interval."
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "Attainment against replicas", note, keys, "")
-    head, *rows = table_rows(found)
+    head, *rows = table_rows(result)
     body = table(["Replicas", *head[1:]], [(text(row[0]), row[1:]) for row in rows])
     parts = (
         section("curve", "What fewer and more would do", "", chart),
         section("tried", "What was tried", "Means over the runs of each, all with the same seeds.", body),
-        trust(found),
+        warning_section(result),
     )
-    return study_page(_headline(found), parts, figures, made_from(found))
+    return study_page(_headline(result), parts, figures, made_from(result))
 
 
-def _headline(found: Facts) -> Headline:
-    answer, name = found["answer"], found["scenario"]["name"]
-    setup = f"{listed([pool_words(pool) for pool in found['pools']])}, as the scenario has it."
+def _headline(result: Facts) -> Headline:
+    answer, name = result["answer"], result["scenario"]["name"]
+    setup = f"{listed([pool_words(pool) for pool in result['pools']])}, as the scenario has it."
     if answer is None:
-        title = f"More than {plural(found['points'][-1]['replicas'], 'replica')}"
-        return Headline("capacity", name, "missed", title, sentence(found), setup)
+        title = f"More than {plural(result['points'][-1]['replicas'], 'replica')}"
+        return Headline("capacity", name, "missed", title, sentence(result), setup)
     fleet = answer["fleet"]
-    title = f"{plural(answer['replicas'], 'replica')} of {found['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
-    state = "met" if is_sure(found) else "edge"
-    point = next(each for each in found["points"] if each["replicas"] == answer["replicas"])
-    sure = f"95 % CI {interval(answer['low_frac'], answer['high_frac'])}"
+    title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
+    state = "met" if is_sure(result) else "edge"
+    point = next(each for each in result["points"] if each["replicas"] == answer["replicas"])
+    sure = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
     tiles = [
         tile("SLO attainment", share(point["attained_frac"]), [prose(sure)]),
         tile(
@@ -57,4 +57,4 @@ def _headline(found: Facts) -> Headline:
     if fleet["usd_per_hour"]:
         tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("an hour, at the catalog's prices")]))
     tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("by the data sheets")]))
-    return Headline("capacity", name, state, title, sentence(found), setup, (*tiles, *tail_tiles(point)))
+    return Headline("capacity", name, state, title, sentence(result), setup, (*tiles, *tail_tiles(point)))

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.capacity.surroundings import LoadUnit
+from simserve.report.capacity.load_curve import LoadUnit
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.formats import SHORT, goal, number, seconds, share
 from simserve.report.sections import text
@@ -69,8 +69,8 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
     """Open marks where the queue only grew: there latency tells how long the runs were."""
     x = loads.of(points)
     values = [point[key][level] for point in points]
-    said = [
-        text(f"{loads.unit.told(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
+    sentence = [
+        text(f"{loads.unit.format(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
         for at, value, point in zip(x, values, points, strict=True)
     ]
     symbols = ["circle-open" if point["saturated"] else "circle" for point in points]
@@ -81,7 +81,7 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
         "mode": "lines+markers",
         "x": numbers(x),
         "y": numbers(values),
-        "text": said,
+        "text": sentence,
         "hovertemplate": "%{text}<extra></extra>",
         "line": line,
         "marker": {"color": "$c1", "size": 7 if is_tail else 4, "symbol": symbols},
@@ -91,17 +91,19 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
 def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
     """A diamond on the p99 where it has risen to twice what it was."""
     light_s = float(points[0][key]["p99"])
-    said = text(f"knee at {loads.unit.told(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
+    sentence = text(
+        f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}"
+    )
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
-    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [said]}
+    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [sentence]}
     return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
 
 
 def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, loads: LoadAxis) -> Figure:
     """The share that met every SLO, with its interval; where the goal is crossed lies the answer."""
     x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
-    said = [
-        text(f"{loads.unit.told(at)}: {share(value)}{_grows(point)}")
+    sentence = [
+        text(f"{loads.unit.format(at)}: {share(value)}{_grows(point)}")
         for at, value, point in zip(x, y, points, strict=True)
     ]
     ends = [_ends(point) for point in points]
@@ -120,7 +122,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
         "x": numbers(x),
         "y": numbers(y, 7),
         "error_y": error,
-        "text": said,
+        "text": sentence,
         "hovertemplate": "%{text}<extra></extra>",
         "line": {"color": "$c1", "width": 2.5},
         "marker": {
@@ -135,7 +137,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
     shapes, labels = _answer_mark(loads)
     shapes.append(_level(goal_frac, "$c2"))
-    said_goal = f"<b>goal {goal_frac * 100:.4g} %</b>"
+    said_goal = f"<b>goal {goal_frac * 100:.4g}%</b>"
     labels.append(
         _label(0.01, goal_frac, said_goal, "$c2", y_axis) | {"xref": "paper", "xanchor": "left", "yanchor": "top"}
     )
@@ -166,18 +168,18 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     if low is not None and high is not None:
         band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": low, "x1": high}
         shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
-    said = loads.unit.bare(at)
-    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{said}</b>"}
+    sentence = loads.unit.bare(at)
+    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{sentence}</b>"}
     return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
 
 
-def _level(at: float, colour: str) -> dict[str, Any]:
+def _level(at: float, color: str) -> dict[str, Any]:
     """A dashed line across."""
     line: dict[str, Any] = {"type": "line", "y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
-    return line | {"line": {"color": colour, "width": 1.75, "dash": "5px,4px"}}
+    return line | {"line": {"color": color, "width": 1.75, "dash": "5px,4px"}}
 
 
-def _label(x: float, y: float, said: str, colour: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
+def _label(x: float, y: float, sentence: str, color: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
     at = math.log10(y) if y_axis.get("type") == "log" else y
-    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": said}
-    return label | {"font": {"color": colour, "size": 13}}
+    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": sentence}
+    return label | {"font": {"color": color, "size": 13}}

@@ -16,6 +16,6 @@ PAGES: dict[str, Callable[[Facts], str]] = {
 """By what was asked."""
 
 
-def render(found: Facts) -> str:
+def render(result: Facts) -> str:
     """As HTML, from what `simserve capacity --json` prints."""
-    return PAGES[found["asked"]](found)
+    return PAGES[result["asked"]](result)

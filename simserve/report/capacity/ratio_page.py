@@ -4,61 +4,61 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.ratio import against, replicas, sentence, table_rows
-from simserve.report.capacity.surroundings import REQUESTS_PER_S
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.formats import listed, number, plural, rate
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.study_trust import made_from, trust
+from simserve.report.study_warnings import made_from, warning_section
 
 Facts = Mapping[str, Any]
 
 
-def render(found: Facts) -> str:
+def render(result: Facts) -> str:
     """The page as HTML, from what `simserve capacity --ratio --json` prints."""
-    figures = {"splits": _chart(found)}
-    note = "The highest rate that holds, by replicas of prefill : decode, with its 95 % interval; the best is filled."
-    keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs, each doing both")] if found["together"] else [])]
-    head, *rows = table_rows(found)
+    figures = {"splits": _chart(result)}
+    note = "The highest rate that holds, by replicas of prefill : decode, with its 95% interval; the best is filled."
+    keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs, each doing both")] if result["together"] else [])]
+    head, *rows = table_rows(result)
     body = table([head[0].capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows])
     parts = (
         section("rates", "What each split serves", "", card("splits", figures, "", note, keys, "")),
         section("tried", "Every split", "All with the same seeds.", body),
-        trust(found),
+        warning_section(result),
     )
-    return study_page(_headline(found), parts, figures, made_from(found))
+    return study_page(_headline(result), parts, figures, made_from(result))
 
 
-def _headline(found: Facts) -> Headline:
-    answer, name = found["answer"], found["scenario"]["name"]
-    setup = f"{listed([pool_words(pool) for pool in found['pools']])}, as the scenario has it."
+def _headline(result: Facts) -> Headline:
+    answer, name = result["answer"], result["scenario"]["name"]
+    setup = f"{listed([pool_words(pool) for pool in result['pools']])}, as the scenario has it."
     if answer is None:
-        return Headline("capacity", name, "missed", "No split holds", sentence(found), setup)
+        return Headline("capacity", name, "missed", "No split holds", sentence(result), setup)
     at = answer["offered_per_s"]
-    title = f"{answer['split']}, {REQUESTS_PER_S.told(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
+    title = f"{answer['split']}, {REQUESTS_PER_S.format(at['value'])} on {plural(answer['fleet']['n_gpus'], 'GPU')}"
     tiles = [
         tile("Best split", answer["split"], [prose(replicas(answer))]),
-        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95 % CI {REQUESTS_PER_S.interval(at)}")]),
+        tile("Rate", f"{rate(at['value'])}/s", [prose(f"95% CI {REQUESTS_PER_S.interval(at)}")]),
         tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", []),
     ]
     for key, label in (("per_usd", "Per dollar"), ("per_kwh", "Per kWh")):
         if answer[key] is not None:
             tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
-    both = found["together"]
+    both = result["together"]
     if both is None:
-        tiles.append(tile("Splits tried", str(len(found["splits"])), []))
+        tiles.append(tile("Splits tried", str(len(result["splits"])), []))
     else:
         tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
     state = "met" if answer["is_clear"] else "edge"
-    return Headline("capacity", name, state, title, sentence(found), setup, tuple(tiles))
+    return Headline("capacity", name, state, title, sentence(result), setup, tuple(tiles))
 
 
-def _chart(found: Facts) -> Figure:
-    """A mark a split; the best is filled and larger, so that colour alone does not tell it."""
-    splits: Sequence[Facts] = found["splits"]
-    answer, both = found["answer"], found["together"]
+def _chart(result: Facts) -> Figure:
+    """A mark a split; the best is filled and larger, so that color alone does not tell it."""
+    splits: Sequence[Facts] = result["splits"]
+    answer, both = result["answer"], result["together"]
     best = [answer is not None and each["split"] == answer["split"] for each in splits]
     rates = [each["offered_per_s"] for each in splits]
     names = [each["split"] for each in splits]
@@ -77,7 +77,7 @@ def _chart(found: Facts) -> Figure:
             "width": 4,
         },
         "text": [
-            text(f"{name}: {REQUESTS_PER_S.told(each['value'])}") for name, each in zip(names, rates, strict=True)
+            text(f"{name}: {REQUESTS_PER_S.format(each['value'])}") for name, each in zip(names, rates, strict=True)
         ],
         "hovertemplate": "%{text}<extra></extra>",
         "line": {"color": "$c1", "width": 1.5, "dash": "2px,3px"},
@@ -103,5 +103,5 @@ def _chart(found: Facts) -> Figure:
 
 def _or_nan(end: Any) -> float:
     """Of an interval that may not be known."""
-    found = number(end)
-    return math.nan if found is None else found
+    result = number(end)
+    return math.nan if result is None else result

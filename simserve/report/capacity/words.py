@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.report.capacity import concurrency, fleet_size, rate, ratio
-from simserve.report.capacity.surroundings import CLIENTS, REQUESTS_PER_S, sentences
+from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, sentences
 
 Facts = Mapping[str, Any]
 
@@ -20,21 +20,21 @@ class Words:
 
 
 WORDS = {
-    "rate": Words(rate.sentence, rate.table_rows, lambda found: sentences(found, REQUESTS_PER_S)),
-    "concurrency": Words(concurrency.sentence, concurrency.table_rows, lambda found: sentences(found, CLIENTS)),
-    "ratio": Words(ratio.sentence, ratio.table_rows, lambda found: []),
-    "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda found: []),
+    "rate": Words(rate.sentence, rate.table_rows, lambda result: sentences(result, REQUESTS_PER_S)),
+    "concurrency": Words(concurrency.sentence, concurrency.table_rows, lambda result: sentences(result, CLIENTS)),
+    "ratio": Words(ratio.sentence, ratio.table_rows, lambda result: []),
+    "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda result: []),
 }
 """By what was asked."""
 
 
-def paragraphs(found: Facts) -> list[str]:
+def paragraphs(result: Facts) -> list[str]:
     """The answer, and what lies around it."""
-    words = WORDS[found["asked"]]
-    around = words.around(found)
-    return [words.sentence(found), *([" ".join(around)] if around else [])]
+    words = WORDS[result["asked"]]
+    around = words.around(result)
+    return [words.sentence(result), *([" ".join(around)] if around else [])]
 
 
-def table_rows(found: Facts) -> list[Sequence[str]]:
+def table_rows(result: Facts) -> list[Sequence[str]]:
     """What was tried."""
-    return WORDS[found["asked"]].rows(found)
+    return WORDS[result["asked"]].rows(result)

@@ -5,9 +5,9 @@ from typing import Any
 
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
-from simserve.report.comparison.words import TOLD_FIRST, amount, change, sentence, table_rows
+from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
 from simserve.report.formats import number
-from simserve.report.sections import prose, section, table, text, tile, trust_list
+from simserve.report.sections import prose, section, table, text, tile, warning_list
 from simserve.report.study_page import Headline, study_page
 
 Facts = Mapping[str, Any]
@@ -26,55 +26,57 @@ VERDICTS = {
     "unclear": ("$soft", "circle-open"),
     "same": ("$soft", "line-ns-open"),
 }
-"""Colour and mark of each verdict: colour alone never tells it."""
+"""Color and mark of each verdict: color alone never tells it."""
 
 ONE_RUN = (
     "One run each has no interval: chance may have made any of these differences. Compare scenarios for intervals."
 )
 
 
-def render(found: Facts) -> str:
+def render(result: Facts) -> str:
     """The page as HTML, from what `simserve compare --json` prints."""
-    drawn = [each for each in found["measures"] if number(each["change_frac"]) is not None]
+    drawn = [each for each in result["measures"] if number(each["change_frac"]) is not None]
     figures = {"change": _chart(drawn)} if drawn else {}
-    head, *rows = table_rows(found)
+    head, *rows = table_rows(result)
     body = table(head, [(text(row[0]), row[1:]) for row in rows])
     parts = (
         section("changes", "B against A", "", card("change", figures, "", _note(), (), "Nothing to compare.")),
-        section("measures", "Every measure", f"A: {found['a']} · B: {found['b']}. {found['how'].capitalize()}.", body),
-        _trust(found),
+        section(
+            "measures", "Every measure", f"A: {result['a']} · B: {result['b']}. {result['how'].capitalize()}.", body
+        ),
+        _warning_section(result),
     )
-    return study_page(_headline(found), parts, figures, {"simserve": found.get("version")})
+    return study_page(_headline(result), parts, figures, {"simserve": result.get("version")})
 
 
 def _note() -> str:
     return (
         "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
-        "Bars: 95 % interval, as a share of A."
+        "Bars: 95% interval, as a share of A."
     )
 
 
-def _headline(found: Facts) -> Headline:
-    measures = found["measures"]
-    state, title = _verdict(found)
+def _headline(result: Facts) -> Headline:
+    measures = result["measures"]
+    state, title = _decision(result)
     by_key = {each["key"]: each for each in measures}
-    first = [by_key[key] for key in (*TOLD_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
+    first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
     tiles = tuple(_tile(each) for each in first[:6])
-    return Headline("compare", f"{found['a']} and {found['b']}", state, title, sentence(found), "", tiles)
+    return Headline("compare", f"{result['a']} and {result['b']}", state, title, sentence(result), "", tiles)
 
 
-def _verdict(found: Facts) -> tuple[str, str]:
+def _decision(result: Facts) -> tuple[str, str]:
     """By goodput, which counts what users were promised; where that does not differ, by how many measures do."""
-    a, b, measures = found["a"], found["b"], found["measures"]
-    n = {verdict: sum(each["verdict"] == verdict for each in measures) for verdict in VERDICTS}
+    a, b, measures = result["a"], result["b"], result["measures"]
+    n = {decision: sum(each["verdict"] == decision for each in measures) for decision in VERDICTS}
     if all(each["verdict"] == "same" for each in measures):
         return "none", f"{b} is just like {a}"
-    if not _has_intervals(found):
+    if not _has_intervals(result):
         return "few", f"{b} against {a}: one run each"
     goodput = next((each for each in measures if each["key"] == GOODPUT), None)
     if goodput is not None and goodput["verdict"] in ("better", "worse"):
         is_better = goodput["verdict"] == "better"
-        size = f"{abs(goodput['change_frac']) * 100:.3g} % " if number(goodput["change_frac"]) is not None else ""
+        size = f"{abs(goodput['change_frac']) * 100:.3g}% " if number(goodput["change_frac"]) is not None else ""
         return ("met" if is_better else "missed"), f"{b} has {size}{'more' if is_better else 'less'} goodput"
     if n["better"] and n["worse"]:
         return "edge", f"{b} is better at {n['better']} and worse at {n['worse']} of {len(measures)} measures"
@@ -87,12 +89,12 @@ def _verdict(found: Facts) -> tuple[str, str]:
 def _tile(each: Facts) -> str:
     values = f"{amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])}"
     mark, name = {"better": ("▶", "ok"), "worse": ("◀", "over")}.get(each["verdict"], ("", "soft"))
-    verdict = f'<span class="{name}">{mark} {text(each["verdict"])}</span>'
-    return tile(each["label"], change(each), [prose(values), verdict])
+    decision = f'<span class="{name}">{mark} {text(each["verdict"])}</span>'
+    return tile(each["label"], change(each), [prose(values), decision])
 
 
-def _has_intervals(found: Facts) -> bool:
-    return any(number(each["low"]) is not None for each in found["measures"])
+def _has_intervals(result: Facts) -> bool:
+    return any(number(each["low"]) is not None for each in result["measures"])
 
 
 def _chart(measures: Sequence[Facts]) -> Figure:
@@ -101,8 +103,8 @@ def _chart(measures: Sequence[Facts]) -> Figure:
     ends = [_ends(each) for each in measures]
     widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
     shown = [max(-widest, min(widest, gain)) for gain in gains]
-    colours, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
-    said = [
+    colors, symbols = zip(*(VERDICTS[each["verdict"]] for each in measures), strict=True)
+    line = [
         text(f"{each['label']}: {amount(each['a'], each['unit'])} → {amount(each['b'], each['unit'])} ({change(each)})")
         for each in measures
     ]
@@ -122,13 +124,13 @@ def _chart(measures: Sequence[Facts]) -> Figure:
         "x": numbers(shown),
         "y": rows,
         "error_x": bars,
-        "text": said,
+        "text": line,
         "hovertemplate": "%{text}<extra></extra>",
         "marker": {
-            "color": list(colours),
+            "color": list(colors),
             "symbol": list(symbols),
             "size": 11,
-            "line": {"color": list(colours), "width": 2},
+            "line": {"color": list(colors), "width": 2},
         },
         "cliponaxis": False,
     }
@@ -158,9 +160,9 @@ def _ends(each: Facts) -> tuple[float, float]:
     return min(ends), max(ends)
 
 
-def _trust(found: Facts) -> str:
-    said = [f"{warning[:1].upper()}{warning[1:]}." for warning in found["warnings"]]
-    if not _has_intervals(found):
-        said.append(ONE_RUN)
+def _warning_section(result: Facts) -> str:
+    line = [f"{warning[:1].upper()}{warning[1:]}." for warning in result["warnings"]]
+    if not _has_intervals(result):
+        line.append(ONE_RUN)
     fine = "Both sides had the same load and the same SLO, and the intervals tell chance from difference."
-    return trust_list(said, fine)
+    return warning_list(line, fine)

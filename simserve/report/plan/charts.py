@@ -15,9 +15,9 @@ ROOM = 1.16
 """Of the axis beyond the longest bar, for its label."""
 
 
-def costs(found: Mapping[str, Any]) -> Figure | None:
+def costs(result: Mapping[str, Any]) -> Figure | None:
     """A bar an option that holds, the cheapest on top, with what chance leaves open; None where nothing holds."""
-    held = [row for row in found["options"] if row["state"] == "holds"]
+    held = [row for row in result["options"] if row["state"] == "holds"]
     if not held:
         return None
     names = [option_name(row) for row in held]
@@ -56,14 +56,14 @@ def _open(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _label(place: int, row: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The option's name above its bar, so that a phone has room for both."""
-    said = f"<b>{name}</b>  {usd(row['usd_per_month'])}, {plural(row['gpus'], 'GPU')}"
+    text = f"<b>{name}</b>  {usd(row['usd_per_month'])}, {plural(row['gpus'], 'GPU')}"
     at = {"x": 0, "y": place - 0.3, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
-    return at | {"text": said, "font": {"color": "$ink", "size": 13}}
+    return at | {"text": text, "font": {"color": "$ink", "size": 13}}
 
 
-def months(found: Mapping[str, Any]) -> Figure | None:
+def months(result: Mapping[str, Any]) -> Figure | None:
     """The GPUs that each month needs, as a stair; None without growth."""
-    growth = found["growth"]
+    growth = result["growth"]
     if growth is None:
         return None
     hover = [
@@ -72,9 +72,9 @@ def months(found: Mapping[str, Any]) -> Figure | None:
     return _stair([row["month"] for row in growth["rows"]], growth["rows"], hover, "Months from now")
 
 
-def hours(found: Mapping[str, Any]) -> Figure | None:
+def hours(result: Mapping[str, Any]) -> Figure | None:
     """The GPUs that each hour needs; None unless the load is diurnal."""
-    by_hour = found["autoscaling"]
+    by_hour = result["autoscaling"]
     if by_hour is None:
         return None
     hover = [

@@ -22,30 +22,36 @@ from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The page as HTML, from what `simserve plan --json` prints."""
-    charts = {"costs": costs(found), "months": months(found), "hours": hours(found)}
+    charts = {"costs": costs(result), "months": months(result), "hours": hours(result)}
     figures = {name: drawn for name, drawn in charts.items() if drawn is not None}
-    parts = [_options(found, figures), _reasons(found), _later(found, figures), _assumed(found), _trust(found)]
+    parts = [
+        _options(result, figures),
+        _reasons(result),
+        _later(result, figures),
+        _assumed(result),
+        _warning_section(result),
+    ]
     made = {
-        "simserve": found["version"],
-        "scenario": found["scenario"]["digest"],
-        "seeds": f"{found['scenario']['seed']} and on, {found['assumed']['n_seeds']} each",
+        "simserve": result["version"],
+        "scenario": result["scenario"]["digest"],
+        "seeds": f"{result['scenario']['seed']} and on, {result['assumed']['n_seeds']} each",
     }
-    return study_page(_headline(found), parts, figures, made)
+    return study_page(_headline(result), parts, figures, made)
 
 
-def _headline(found: Mapping[str, Any]) -> Headline:
-    best = best_of(found)
-    assumed, name = found["assumed"], found["scenario"]["name"]
-    setup = f"{plural(len(found['options']), 'option')} compared with the same requests."
+def _headline(result: Mapping[str, Any]) -> Headline:
+    best = best_of(result)
+    assumed, name = result["assumed"], result["scenario"]["name"]
+    setup = f"{plural(len(result['options']), 'option')} compared with the same requests."
     if best is None:
-        return Headline("plan", name, "missed", "No option holds", found["sentence"], setup)
-    state = "edge" if any(row["close_call"] for row in found["options"]) else "met"
+        return Headline("plan", name, "missed", "No option holds", result["sentence"], setup)
+    state = "edge" if any(row["close_call"] for row in result["options"]) else "met"
     title = f"Take {best['gpus']} × {best['gpu']}: {usd(best['usd_per_month'])} a month"
     spare = plural(assumed["spare_replicas"], "spare replica")
     setup += f" A month is {rate(assumed['hours_per_month'])} hours; {spare} of each kind are in it."
-    return Headline("plan", name, state, title, supported(found, best), setup, _tiles(best))
+    return Headline("plan", name, state, title, supported(result, best), setup, _tiles(best))
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
@@ -61,56 +67,56 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
         tile(
             "SLO attainment",
             share(best["attained_frac"]),
-            [prose(f"95 % CI {ends}"), prose(f"{best['n_seeds']} seeds")],
+            [prose(f"95% CI {ends}"), prose(f"{best['n_seeds']} seeds")],
         ),
         tile("kWh a month", rate(best["kwh_per_month"]), [prose(f"at most {rate(best['kwh_per_month_at_tdp'])}")]),
         tile("Busy", share(best["busy_frac"]), ["of the time, with a step in progress"]),
     )
 
 
-def _options(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def _options(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     note = "Of each option that holds. Whiskers: one replica fewer or more, where chance leaves that open"
     chart = card("costs", figures, "Cost a month", note, (), "No option holds, whatever it costs.")
-    rows = [(text(option_name(row)), option_cells(row, best_of(found))[1:]) for row in found["options"]]
-    marked = any(row["calibrated"] is False for row in found["options"])
-    said = "The best first." + (" *: step costs are uncalibrated." if marked else "")
-    return section("options", "Options", said, chart + table(table_heads(), rows))
+    rows = [(text(option_name(row)), option_cells(row, best_of(result))[1:]) for row in result["options"]]
+    marked = any(row["calibrated"] is False for row in result["options"])
+    sentence = "The best first." + (" *: step costs are uncalibrated." if marked else "")
+    return section("options", "Options", sentence, chart + table(table_heads(), rows))
 
 
-def _reasons(found: Mapping[str, Any]) -> str:
+def _reasons(result: Mapping[str, Any]) -> str:
     """A paragraph an option."""
-    pairs = [(option_name(row), row["reason"]) for row in found["options"]]
+    pairs = [(option_name(row), row["reason"]) for row in result["options"]]
     return section("reasons", "Why this one, and why not the others", "", _pairs(pairs))
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
     """Names and sentences, which may take several lines."""
-    said = "".join(
+    sentence = "".join(
         f"<div><dt>{text(name)}</dt><dd>{prose(value[:1].upper() + value[1:])}</dd></div>" for name, value in pairs
     )
-    return f'<dl class="said">{said}</dl>'
+    return f'<dl class="said">{sentence}</dl>'
 
 
-def _later(found: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
+def _later(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """What months and hours make of the fleet to take."""
     cards = ""
-    if found["growth"] is not None:
-        cards += card("months", figures, "GPUs by month", grown(found), (), "")
-    if found["autoscaling"] is not None:
-        cards += card("hours", figures, "GPUs by hour, at best", scaled(found), (), "")
+    if result["growth"] is not None:
+        cards += card("months", figures, "GPUs by month", grown(result), (), "")
+    if result["autoscaling"] is not None:
+        cards += card("hours", figures, "GPUs by hour, at best", scaled(result), (), "")
     return section("later", "As demand moves", "", cards) if cards else ""
 
 
-def _assumed(found: Mapping[str, Any]) -> str:
+def _assumed(result: Mapping[str, Any]) -> str:
     """What the numbers rest on."""
-    assumed, demand = found["assumed"], found["demand"]
+    assumed, demand = result["assumed"], result["demand"]
     prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed["usd_per_gpu_hour"].items())
     given = f"; given: {', '.join(assumed['given_prices'])}" if assumed["given_prices"] else ", the catalog's"
     spare = plural(assumed["spare_replicas"], "replica")
     facts = [
         ("Demand", f"{rate(demand['sized_for_per_s'])} requests/s sized for, {rate(demand['mean_per_s'])} on average"),
-        ("Goal", f"{share(found['goal_frac'])} of requests meet every SLO"),
-        ("SLO", terms(found)),
+        ("Goal", f"{share(result['goal_frac'])} of requests meet every SLO"),
+        ("SLO", terms(result)),
         ("Failures", f"the goal holds with {spare} of each kind down, all along; not while they fail over"),
         ("Prices", f"dollars an hour and GPU: {prices}{given}"),
         ("Energy", assumed["energy"]),
@@ -119,12 +125,12 @@ def _assumed(found: Mapping[str, Any]) -> str:
     return section("assumed", "Assumed", "", _pairs(facts))
 
 
-def _trust(found: Mapping[str, Any]) -> str:
+def _warning_section(result: Mapping[str, Any]) -> str:
     """What stands between this and an order."""
     fixed = [
         "Only the cluster is priced: no hosts, network, storage, people, nor what a provider bills beside GPU-hours.",
         "Prices and demand are yours to check: --price, and the scenario's own load.",
     ]
-    said = [each[:1].upper() + each[1:] + ("" if each.endswith(".") else ".") for each in found["warnings"]]
-    items = "".join(f"<li>{prose(each)}</li>" for each in said + fixed)
+    sentence = [each[:1].upper() + each[1:] + ("" if each.endswith(".") else ".") for each in result["warnings"]]
+    items = "".join(f"<li>{prose(each)}</li>" for each in sentence + fixed)
     return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items}</ul></section>'

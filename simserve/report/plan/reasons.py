@@ -9,14 +9,14 @@ LITTLE = 0.01
 """A million good tokens that costs so much more, as a share, costs the same: they differ by chance."""
 
 
-def reason(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def reason(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Of any option."""
     if row["state"] != "holds":
-        return shortfall(row, found)
-    best = found["options"][0]
+        return shortfall(row, result)
+    best = result["options"][0]
     if row["rank"] == 1:
-        return f"the cheapest that holds; {why_so_many(row, found)}"
-    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, found)}{_chance(row, best)}"
+        return f"the cheapest that holds; {why_so_many(row, result)}"
+    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, result)}{_chance(row, best)}"
 
 
 def _chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
@@ -28,14 +28,14 @@ def _chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     return "; too close to call: the first one may need a replica more"
 
 
-def wanted(found: Mapping[str, Any]) -> str:
+def wanted(result: Mapping[str, Any]) -> str:
     """The goal."""
-    terms = "what the SLO of their class asks" if found["slo_classes"] else slo_terms(found["slo"])
-    return f"{found['goal_frac'] * 100:.4g} % of requests must have {terms}"
+    terms = "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
+    return f"{result['goal_frac'] * 100:.4g}% of requests must have {terms}"
 
 
 def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """`Next, l40s TP 2 is 20 % dearer with 18 GPUs.`"""
+    """`Next, l40s TP 2 is 20% dearer with 18 GPUs.`"""
     return f"Next, {row['option']} is {dearer(row, best)} with {plural(row['gpus'], 'GPU')}."
 
 
@@ -43,9 +43,9 @@ def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     """By how much: a month, else for a million good tokens."""
     more = row["usd_per_month"] / best["usd_per_month"] - 1
     if more > 1e-9:
-        return f"{more * 100:.3g} % dearer" if more < 1 else f"{more + 1:.3g} times as dear"
+        return f"{more * 100:.3g}% dearer" if more < 1 else f"{more + 1:.3g} times as dear"
     per = row["usd_per_m_good_tokens"] / best["usd_per_m_good_tokens"] - 1
-    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g} % dearer for a million good tokens"
+    return "as dear" if per < LITTLE else f"as dear a month, {per * 100:.2g}% dearer for a million good tokens"
 
 
 def is_by_chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
@@ -61,7 +61,7 @@ def gpus_text(row: Mapping[str, Any]) -> str:
     return f"{plural(row['gpus'], 'GPU')} ({plural(row['replicas'], 'replica')}{spared})"
 
 
-def why_so_many(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def why_so_many(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """What fails with one replica fewer."""
     if row["fewer_attained_frac"] is None:
         return "fewer replicas there cannot be"
@@ -69,8 +69,8 @@ def why_so_many(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     less = f"{plural(row['needed_replicas'] - 1, 'replica')}{up}"
     if row["fewer_saturated"]:
         return f"with {less} the queue only grows"
-    met = below(row["fewer_attained_frac"], found["goal_frac"])
-    return f"with {less} only {met} meet the SLO ({_fails(row, found)})"
+    met = below(row["fewer_attained_frac"], result["goal_frac"])
+    return f"with {less} only {met} meet the SLO ({_fails(row, result)})"
 
 
 def below(frac: float, goal_frac: float) -> str:
@@ -78,16 +78,16 @@ def below(frac: float, goal_frac: float) -> str:
     if share(frac) != share(goal_frac):
         return share(frac)
     decimals = next((n for n in range(2, 6) if f"{frac:.{n}%}" != f"{goal_frac:.{n}%}"), 6)
-    return f"{frac * 100:.{decimals}f} %"
+    return f"{frac * 100:.{decimals}f}%"
 
 
-def _fails(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """`TPOT ≤ 50 ms fails first: 96.4 %`; which SLO, where there is one alone."""
-    name = slo_name(row["fails_first"], found)
-    return f"{name} fails" if len(found["slo"]) == 1 else f"{name} fails first: {share(row['fails_first_frac'])}"
+def _fails(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+    """`TPOT ≤ 50 ms fails first: 96.4%`; which SLO, where there is one alone."""
+    name = slo_name(row["fails_first"], result)
+    return f"{name} fails" if len(result["slo"]) == 1 else f"{name} fails first: {share(row['fails_first_frac'])}"
 
 
-def shortfall(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def shortfall(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Why an option does not hold."""
     if row["state"] == "refused":
         why = row["refused_because"]
@@ -95,33 +95,33 @@ def shortfall(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
         remedy = f" ({why['remedy']})" if why["remedy"] else ""
         return f"cannot be: {why['rule']}{got}{remedy}"
     if row["state"] == "too slow":
-        return _too_slow(row, found)
-    most = f"{count(found['assumed']['max_gpus'])} GPUs"
+        return _too_slow(row, result)
+    most = f"{count(result['assumed']['max_gpus'])} GPUs"
     if row["attained_frac"] is None:
         return f"needs more than {most} for the least fleet there is"
     if row["saturated"]:
         return f"needs more than {most}: with them the queue only grows"
-    short = rate((found["goal_frac"] - row["attained_frac"]) * 100)
-    met = below(row["attained_frac"], found["goal_frac"])
-    return f"needs more than {most}: with them only {met} meet the SLO, {short} points short ({_fails(row, found)})"
+    short = rate((result["goal_frac"] - row["attained_frac"]) * 100)
+    met = below(row["attained_frac"], result["goal_frac"])
+    return f"needs more than {most}: with them only {met} meet the SLO, {short} points short ({_fails(row, result)})"
 
 
-def _too_slow(row: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+def _too_slow(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Even for a request that has the replica for itself."""
-    if row["alone_refused_frac"] > 1 - found["goal_frac"]:
+    if row["alone_refused_frac"] > 1 - result["goal_frac"]:
         refused = share(row["alone_refused_frac"])
         return f"refuses {refused} of requests at any number of replicas: one cannot hold so long a prompt"
-    name = slo_name(row["alone_slo"], found)
-    met, short = share(row["alone_slo_frac"]), rate((found["goal_frac"] - row["alone_slo_frac"]) * 100)
+    name = slo_name(row["alone_slo"], result)
+    met, short = share(row["alone_slo_frac"]), rate((result["goal_frac"] - row["alone_slo_frac"]) * 100)
     worst = f"a prompt of {count(row['alone_prompt_tokens'])} tokens takes {seconds(row['alone_took_s'])}"
     idle = f"alone on an idle one {met} of requests do, {short} points short"
     return f"cannot meet {name} at any number of replicas: {idle}; {worst}"
 
 
-def slo_name(key: str, found: Mapping[str, Any]) -> str:
+def slo_name(key: str, result: Mapping[str, Any]) -> str:
     """`TTFT ≤ 500 ms`."""
-    limit = found["slo"].get(key)
-    return SHORT[key] if limit is None or found["slo_classes"] else f"{SHORT[key]} ≤ {goal(limit)}"
+    limit = result["slo"].get(key)
+    return SHORT[key] if limit is None or result["slo_classes"] else f"{SHORT[key]} ≤ {goal(limit)}"
 
 
 def usd(value: Any) -> str:

@@ -10,7 +10,7 @@ ALMOST = "0.000000001"
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostAtLoad:
     """A basis at a load; None where an input is not known, or is 0 where something is divided by it."""
 
     basis: Basis
@@ -53,10 +53,10 @@ class Cost:
         return self.usd_per_month / bought * 1e6 if self.usd_per_month and bought else None
 
 
-def grown(basis: Basis, months: float) -> Cost:
+def grown(basis: Basis, months: float) -> CostAtLoad:
     """After so many months."""
     demand, growth = basis.demand_per_s.value, basis.growth_frac.value or 0.0
-    return Cost(basis, None if demand is None else demand * (1 + growth) ** months)
+    return CostAtLoad(basis, None if demand is None else demand * (1 + growth) ** months)
 
 
 @dataclass(frozen=True)

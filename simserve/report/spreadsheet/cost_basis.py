@@ -42,7 +42,7 @@ class Basis:
     output_tokens: Known = UNKNOWN
     mean_frac: Known = Known(1.0, "The demand as it is, day and night; of a day with a peak, its mean by its peak.")
     target_frac: Known = Known(
-        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100 % uses all that was found."
+        TARGET_FRAC, "A habit: a fifth is kept for what the scenario does not hold; 100% uses all that was found."
     )
     spare_units: Known = Known(0.0, "How many may fail before the SLO is missed.")
     growth_frac: Known = Known(GROWTH_FRAC, "An example: type your own forecast.")
@@ -59,8 +59,8 @@ class Basis:
     @property
     def usd_per_unit_hour(self) -> float | None:
         """At these prices; None where one is not known."""
-        found = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
-        return None if any(price is None for _, price in found) else sum(n * (price or 0.0) for n, price in found)
+        result = [(n, self.prices[gpu].value if gpu in self.prices else None) for gpu, n in self.gpus.items()]
+        return None if any(price is None for _, price in result) else sum(n * (price or 0.0) for n, price in result)
 
     @property
     def good_tokens(self) -> float | None:

@@ -5,136 +5,136 @@ from dataclasses import replace
 from typing import Any
 
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.written import Written
-from simserve.report.answers import Answers
+from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
 from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
+from simserve.report.summary_reader import SummaryReader
 
 MEAN_GPU = "mean of its GPUs"
 """What stands for the card of a fleet that mixes several, or does not tell which it has."""
 
 
-def cost_basis(sources: Sequence[Written]) -> Basis | None:
+def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
     """From a plan, else a capacity, a sweep or a run; what that does not tell, from the others. None without any."""
-    readers: tuple[tuple[str, Callable[[Written], Basis | None]], ...] = (
+    readers: tuple[tuple[str, Callable[[ResultFolder], Basis | None]], ...] = (
         ("plan", _of_plan),
         ("capacity", _of_capacity),
         ("sweep", _of_sweep),
         ("run", _of_run),
     )
-    found = [read(source) for command, read in readers for source in sources if source.command == command]
-    told = [basis for basis in found if basis is not None]
-    for other in told[1:]:
+    result = [read(source) for command, read in readers for source in sources if source.command == command]
+    sentence = [basis for basis in result if basis is not None]
+    for other in sentence[1:]:
         missing = {
             name: getattr(other, name)
             for name in ("prompt_tokens", "output_tokens", "good_frac", "demand_per_s")
-            if getattr(told[0], name).value is None
+            if getattr(sentence[0], name).value is None
         }
-        told[0] = replace(told[0], **missing, prices={**other.prices, **told[0].prices})
-    return told[0] if told else None
+        sentence[0] = replace(sentence[0], **missing, prices={**other.prices, **sentence[0].prices})
+    return sentence[0] if sentence else None
 
 
-def _all_used(said: str) -> dict[str, Any]:
+def _all_used(text: str) -> dict[str, Any]:
     """Of a fleet that was seen to hold the load: no room beyond what the simulation had."""
-    return {"target_frac": Known(1.0, f"{said}: its fleet holds the load as it is; lower it for more room.")}
+    return {"target_frac": Known(1.0, f"{text}: its fleet holds the load as it is; lower it for more room.")}
 
 
-def _of_plan(source: Written) -> Basis | None:
+def _of_plan(source: ResultFolder) -> Basis | None:
     """The option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
-    found, said = source.answer, f"Plan {source.label}"
-    best = next((option for option in found["options"] if option.get("rank") == 1), None)
-    needed, sized = at(best, "needed_replicas"), at(found, "demand", "sized_for_per_s")
+    result, text = source.answer, f"Plan {source.label}"
+    best = next((option for option in result["options"] if option.get("rank") == 1), None)
+    needed, sized = at(best, "needed_replicas"), at(result, "demand", "sized_for_per_s")
     if best is None or not needed or not sized:
         return None
-    is_apart = best.get("how") == "apart"
-    n_in_unit = at(best, "gpus" if is_apart else "gpus_per_replica") or 0
-    mean, hours = at(found, "demand", "mean_per_s") or 0.0, at(found, "assumed", "hours_per_month") or 0.0
+    is_disaggregated = best.get("how") == "apart"
+    n_in_unit = at(best, "gpus" if is_disaggregated else "gpus_per_replica") or 0
+    mean, hours = at(result, "demand", "mean_per_s") or 0.0, at(result, "assumed", "hours_per_month") or 0.0
     a_month = mean * hours * 3600
     output, both, good = (
         total / a_month if a_month and (total := at(best, key)) is not None else None
         for key in ("output_tokens_per_month", "tokens_per_month", "good_tokens_per_month")
     )
-    most, by = (sized, needed) if is_apart else _best_used(found, sized, needed)
-    held = f"{said}: {best['option']} holds {rate(most)} requests/s with {by:.0f} replicas."
+    most, by = (sized, needed) if is_disaggregated else _best_used(result, sized, needed)
+    held = f"{text}: {best['option']} holds {rate(most)} requests/s with {by:.0f} replicas."
     assumed = {"spare_units": "spare_replicas", "growth_frac": "growth_frac", "hours_per_month": "hours_per_month"}
-    given = {name: at(found, "assumed", key) for name, key in assumed.items()}
-    priced = found["assumed"].get("given_prices") or []
+    given = {name: at(result, "assumed", key) for name, key in assumed.items()}
+    priced = result["assumed"].get("given_prices") or []
     return Basis(
-        unit="fleet" if is_apart else "replica",
+        unit="fleet" if is_disaggregated else "replica",
         gpus={str(best["gpu"]): round(n_in_unit)},
         prices={
-            str(option["gpu"]): Known(price, f"{said}: {'given' if option['gpu'] in priced else 'the catalog'}.")
-            for option in found["options"]
+            str(option["gpu"]): Known(price, f"{text}: {'given' if option['gpu'] in priced else 'the catalog'}.")
+            for option in result["options"]
             if (price := at(option, "usd_per_gpu_hour")) is not None
         },
-        holds_per_s=Known(sized if is_apart else most / by, held),
-        demand_per_s=Known(sized, f"{said}: the rate that its fleets are sized for."),
-        good_frac=Known(good / output if good is not None and output else None, f"{said}: {best['option']}."),
-        prompt_tokens=Known(None if both is None or output is None else both - output, f"{said}: mean of its load."),
-        output_tokens=Known(output, f"{said}: mean of its load."),
-        mean_frac=Known(at(found, "demand", "mean_load_frac"), f"{said}: mean of its load by what it is sized for."),
-        **_all_used(said),
+        holds_per_s=Known(sized if is_disaggregated else most / by, held),
+        demand_per_s=Known(sized, f"{text}: the rate that its fleets are sized for."),
+        good_frac=Known(good / output if good is not None and output else None, f"{text}: {best['option']}."),
+        prompt_tokens=Known(None if both is None or output is None else both - output, f"{text}: mean of its load."),
+        output_tokens=Known(output, f"{text}: mean of its load."),
+        mean_frac=Known(at(result, "demand", "mean_load_frac"), f"{text}: mean of its load by what it is sized for."),
+        **_all_used(text),
         **{
-            name: Known(0.0 if is_apart and name == "spare_units" else value, f"{said}.")
+            name: Known(0.0 if is_disaggregated and name == "spare_units" else value, f"{text}.")
             for name, value in given.items()
             if value is not None
         },
-        simulated_gpus={row["month"]: row["gpus"] for row in (found.get("growth") or {}).get("rows") or []},
+        simulated_gpus={row["month"]: row["gpus"] for row in (result.get("growth") or {}).get("rows") or []},
     )
 
 
-def _best_used(found: Mapping[str, Any], sized: float, needed: float) -> tuple[float, float]:
+def _best_used(result: Mapping[str, Any], sized: float, needed: float) -> tuple[float, float]:
     """Requests a second and the replicas that hold them, at the month in which each holds the most."""
-    spare = at(found, "assumed", "spare_replicas") or 0.0
-    rows = (found.get("growth") or {}).get("rows") or []
+    spare = at(result, "assumed", "spare_replicas") or 0.0
+    rows = (result.get("growth") or {}).get("rows") or []
     grown = [(row["offered_per_s"], row["replicas"] - spare) for row in rows if row.get("replicas")]
     return max([(sized, needed), *grown], key=lambda held: held[0] / held[1])
 
 
-def _of_capacity(source: Written) -> Basis | None:
+def _of_capacity(source: ResultFolder) -> Basis | None:
     """What was found to hold, by the replicas that held it."""
-    found, said = source.answer, f"Capacity of {source.label}"
-    answer, points = found["answer"], found.get("points") or []
+    result, text = source.answer, f"Capacity of {source.label}"
+    answer, points = result["answer"], result.get("points") or []
     n_gpus, hourly = at(answer, "fleet", "n_gpus"), at(answer, "fleet", "usd_per_hour")
     if not n_gpus:
         return None
     light = next((point for point in points if not point.get("saturated")), None)
     output, offered = at(light, "output_tokens_per_s"), at(light, "offered_per_s")
-    is_replicas = "pool" in found
+    is_replicas = "pool" in result
     holds = at(answer, "offered_per_s", "value") or at(answer, "requests_per_s") or (offered if is_replicas else None)
     scale = at(answer, "scale", "value")  # of the scenario's own load
     own = holds / scale if holds and scale else holds
-    pools = [dict(pool) for pool in found.get("pools") or []]
+    pools = [dict(pool) for pool in result.get("pools") or []]
     for pool in pools:
-        if is_replicas and pool["name"] == found["pool"]:
+        if is_replicas and pool["name"] == result["pool"]:
             pool["n_replicas"] = answer["replicas"]
     n_units, gpus = _units(pools, round(n_gpus))
-    price = Known(hourly and hourly / n_gpus, f"{said}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
+    price = Known(hourly and hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
         unit="replica" if len(pools) == 1 else "fleet",
         gpus=gpus,
         prices=dict.fromkeys(gpus, price),
         holds_per_s=Known(
-            None if holds is None else holds / n_units, f"{said}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
+            None if holds is None else holds / n_units, f"{text}: {rate(holds)} requests/s on {count(n_gpus)} GPUs."
         ),
-        demand_per_s=Known(own, f"{said}: the load of its scenario."),
-        good_frac=Known(at(found, "goal_frac"), f"{said}: the goal, which just holds there."),
-        output_tokens=Known(output / offered, f"{said}: at its lightest load.") if output and offered else UNKNOWN,
-        **(_all_used(said) if is_replicas else {}),
+        demand_per_s=Known(own, f"{text}: the load of its scenario."),
+        good_frac=Known(at(result, "goal_frac"), f"{text}: the goal, which just holds there."),
+        output_tokens=Known(output / offered, f"{text}: at its lightest load.") if output and offered else UNKNOWN,
+        **(_all_used(text) if is_replicas else {}),
     )
 
 
-def _of_sweep(source: Written) -> Basis | None:
+def _of_sweep(source: ResultFolder) -> Basis | None:
     """The cheapest point that meets the goal, else the one with the most goodput for its price."""
-    found, said = source.answer, f"Sweep {source.label}"
-    best = (found.get("best") or {}).get("cheapest") or (found.get("best") or {}).get("per_usd")
+    result, text = source.answer, f"Sweep {source.label}"
+    best = (result.get("best") or {}).get("cheapest") or (result.get("best") or {}).get("per_usd")
     if best is None:
         return None
-    point = next(each for each in found["points"] if each["point"] == best["point"])
-    weighed = [each for each in found["points"] if each["fleet"] is not None and sweep_gpu(each) != MEAN_GPU]
+    point = next(each for each in result["points"] if each["point"] == best["point"])
+    weighed = [each for each in result["points"] if each["fleet"] is not None and sweep_gpu(each) != MEAN_GPU]
     prices = {sweep_gpu(each): sweep_price(each) for each in (*weighed, point)}  # its own, whatever others pay
-    measures, name = point["measures"], f"{said}, point {point['point']}"
+    measures, name = point["measures"], f"{text}, point {point['point']}"
     good, attained, served, output = (
         at(measures, key, "value")
         for key in ("goodput.per_s", "slo_attainment.frac", "served_per_s", "output_tokens_per_s")
@@ -143,14 +143,14 @@ def _of_sweep(source: Written) -> Basis | None:
         unit="fleet",
         gpus={sweep_gpu(point): round(point["fleet"]["n_gpus"])},
         prices={
-            gpu: Known(price, f"{name}: its fleet by its GPUs." if gpu == MEAN_GPU else f"{said}: the catalog.")
+            gpu: Known(price, f"{name}: its fleet by its GPUs." if gpu == MEAN_GPU else f"{text}: the catalog.")
             for gpu, price in prices.items()
         },
         holds_per_s=Known(good, f"{name}: {rate(good)} good requests/s; it may hold more."),
         demand_per_s=Known(good, f"{name}: its good requests."),
         good_frac=Known(attained, f"{name}: its attainment."),
         output_tokens=Known(output / served, f"{name}.") if output and served else UNKNOWN,
-        **_all_used(said),
+        **_all_used(text),
     )
 
 
@@ -165,42 +165,42 @@ def sweep_price(point: Mapping[str, Any]) -> float:
     return float(point["fleet"]["usd_per_hour"] / point["fleet"]["n_gpus"])
 
 
-def _of_run(source: Written) -> Basis | None:
+def _of_run(source: ResultFolder) -> Basis | None:
     """What one run offered, if that held."""
-    answers, said = Answers(source.answer), f"Run {source.label}"
-    if not answers.pools or not answers.n_gpus:
+    reader, text = SummaryReader(source.answer), f"Run {source.label}"
+    if not reader.pools or not reader.n_gpus:
         return None
-    n_units, gpus = _units(answers.pools, answers.n_gpus)
-    holds, finished = _held(answers, said), answers.number("requests_per_s")
+    n_units, gpus = _units(reader.pools, reader.n_gpus)
+    holds, finished = _held(reader, text), reader.number("requests_per_s")
     tokens: dict[str, Any] = {
-        name: Known(total / finished, f"{said}: mean of what was answered.")
+        name: Known(total / finished, f"{text}: mean of what was answered.")
         for name, key in (("prompt_tokens", "input_tokens_per_s"), ("output_tokens", "output_tokens_per_s"))
-        if finished and (total := answers.number(key)) is not None
+        if finished and (total := reader.number(key)) is not None
     }
     return Basis(
-        unit="replica" if len(answers.pools) == 1 else "fleet",
+        unit="replica" if len(reader.pools) == 1 else "fleet",
         gpus=gpus,
         prices={
-            str(pool["gpu"]): Known(at(pool, "price_per_gpu_hour_usd"), f"{said}: the catalog.")
-            for pool in answers.pools
+            str(pool["gpu"]): Known(at(pool, "price_per_gpu_hour_usd"), f"{text}: the catalog.")
+            for pool in reader.pools
         },
         holds_per_s=replace(holds, value=None if holds.value is None else holds.value / n_units),
-        demand_per_s=Known(answers.number("offered_per_s"), f"{said}: what was offered."),
-        good_frac=UNKNOWN if answers.attainment is None else Known(answers.attainment, f"{said}: its attainment."),
+        demand_per_s=Known(reader.number("offered_per_s"), f"{text}: what was offered."),
+        good_frac=UNKNOWN if reader.attainment is None else Known(reader.attainment, f"{text}: its attainment."),
         **tokens,
-        **(_all_used(said) if answers.has_slo and holds.value is not None else {}),
+        **(_all_used(text) if reader.has_slo and holds.value is not None else {}),
     )
 
 
-def _held(answers: Answers, said: str) -> Known:
+def _held(reader: SummaryReader, text: str) -> Known:
     """Requests a second of the whole fleet."""
-    offered, met = answers.number("offered_per_s"), answers.attainment
-    if not answers.has_slo:
-        return Known(answers.number("served_per_s"), f"{said} served it; without an SLO nothing says that it was good.")
-    if answers.is_saturated or met is None or met < GOAL_FRAC:
-        told = f"{said} misses its SLO ({share(met)} met it), so what it holds is not known"
-        return Known(None, f"{told}: export a capacity with it.")
-    return Known(offered, f"{said} held {rate(offered)} requests/s; it may hold more: export a capacity with it.")
+    offered, met = reader.number("offered_per_s"), reader.attainment
+    if not reader.has_slo:
+        return Known(reader.number("served_per_s"), f"{text} served it; without an SLO nothing says that it was good.")
+    if reader.is_saturated or met is None or met < GOAL_FRAC:
+        sentence = f"{text} misses its SLO ({share(met)} met it), so what it holds is not known"
+        return Known(None, f"{sentence}: export a capacity with it.")
+    return Known(offered, f"{text} held {rate(offered)} requests/s; it may hold more: export a capacity with it.")
 
 
 def _units(pools: Sequence[Mapping[str, Any]], n_gpus: int) -> tuple[int, dict[str, int]]:

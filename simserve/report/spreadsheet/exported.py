@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from simserve.report.spreadsheet.sheets import Sheet
 from simserve.report.spreadsheet.sheets_capacity import capacity_curve
@@ -26,7 +26,7 @@ SHEETS = (
 """All that there may be."""
 
 
-def sheets_of(sources: Sequence[Written]) -> list[Sheet]:
+def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
     """The sheets that these folders fill, the summary first."""
     runs, capacities, comparisons = (
         [source for source in sources if source.command == command] for command in ("run", "capacity", "compare")

@@ -31,7 +31,7 @@ Row = Sequence[Value | Cell]
 
 
 @dataclass(frozen=True)
-class Column:
+class SheetColumn:
     """What stands below a head."""
 
     head: str
@@ -45,18 +45,18 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Group:
+class SheetGroup:
     """Rows that belong together; their title stands in the first column of each."""
 
     title: str
     rows: Sequence[Row]
 
 
-Table = tuple[tuple[Column, ...], tuple[Group, ...]]
+Table = tuple[tuple[SheetColumn, ...], tuple[SheetGroup, ...]]
 
 
 @dataclass(frozen=True)
-class Series:
+class ChartSeries:
     """One line, or one set of bars."""
 
     column: str
@@ -74,7 +74,7 @@ class Chart:
     group: int
     across: str
     """The head of the column along the bottom."""
-    series: tuple[Series, ...]
+    series: tuple[ChartSeries, ...]
     y_title: str
     is_log: bool = False
     most: float | None = None
@@ -94,8 +94,8 @@ class Sheet:
     note: str
     group_head: str
     """What the titles of groups are."""
-    columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
+    columns: tuple[SheetColumn, ...]
+    groups: tuple[SheetGroup, ...]
     charts: tuple[Chart, ...] = ()
 
     @property
@@ -127,18 +127,20 @@ def ms(value_s: object) -> float | None:
     return value_s * 1e3 if isinstance(value_s, float | int) else None
 
 
-def at(found: Mapping[str, object] | None, *path: str) -> float | None:
+def at(result: Mapping[str, object] | None, *path: str) -> float | None:
     """The number at a path of keys; None where there is none."""
-    value: object = found
+    value: object = result
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, float | int) and not isinstance(value, bool) else None
 
 
-def tabulated(columns: Sequence[Column], groups: Sequence[tuple[str, Sequence[Mapping[str, Value | Cell]]]]) -> Table:
+def tabulated(
+    columns: Sequence[SheetColumn], groups: Sequence[tuple[str, Sequence[Mapping[str, Value | Cell]]]]
+) -> Table:
     """Groups by their titles, whose rows say their values by head; columns that none of them fills are left out."""
     rows = [row for _, group in groups for row in group]
     kept = tuple(column for column in columns if any(cell_of(row.get(column.head)).value is not None for row in rows))
     return kept, tuple(
-        Group(title, [tuple(row.get(column.head) for column in kept) for row in group]) for title, group in groups
+        SheetGroup(title, [tuple(row.get(column.head) for column in kept) for row in group]) for title, group in groups
     )

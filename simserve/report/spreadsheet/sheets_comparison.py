@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.written import Written
-from simserve.report.spreadsheet.sheets import Cell, Column, Form, Group, Row, Sheet, at
+from simserve.metrics.result_folder import ResultFolder
+from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup, at
 
 UNITS: dict[str, tuple[str, Form, float]] = {
     "s": ("ms", "ms", 1e3),
@@ -15,7 +15,7 @@ UNITS: dict[str, tuple[str, Form, float]] = {
 """How a measure is shown: its unit, how it reads, and times what."""
 
 
-def comparison(studies: Sequence[Written]) -> Sheet:
+def comparison(studies: Sequence[ResultFolder]) -> Sheet:
     """A row a measure of each pair."""
     return Sheet(
         "Comparison",
@@ -24,17 +24,17 @@ def comparison(studies: Sequence[Written]) -> Sheet:
         "the difference, unclear where it could.",
         "Pair",
         (
-            Column("Measure", "text"),
-            Column("Unit", "text"),
-            Column("A", "rate"),
-            Column("B", "rate"),
-            Column("B − A", "rate"),
-            Column("B − A, low", "rate"),
-            Column("B − A, high", "rate"),
-            Column("Change", "share", "share of A"),
-            Column("B is", "text"),
+            SheetColumn("Measure", "text"),
+            SheetColumn("Unit", "text"),
+            SheetColumn("A", "rate"),
+            SheetColumn("B", "rate"),
+            SheetColumn("B − A", "rate"),
+            SheetColumn("B − A, low", "rate"),
+            SheetColumn("B − A, high", "rate"),
+            SheetColumn("Change", "share", "share of A"),
+            SheetColumn("B is", "text"),
         ),
-        tuple(Group(study.label, [_row(each) for each in study.answer["measures"]]) for study in studies),
+        tuple(SheetGroup(study.label, [_row(each) for each in study.answer["measures"]]) for study in studies),
     )
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from simserve.report.spreadsheet.cost import Cost, Formulas, grown
+from simserve.report.spreadsheet.cost import CostAtLoad, Formulas, grown
 from simserve.report.spreadsheet.cost_basis import Basis, Known, gpus_name, price_name
-from simserve.report.spreadsheet.sheets import Cell, Column, Form, Group, Row, Sheet
+from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup
 
 NOTE = (
     "Type into the yellow cells; all else are formulas that follow. The demand by what a unit holds, at the share of it"
@@ -20,13 +20,17 @@ SIMULATED = "The fleet that was simulated."
 def cost(basis: Basis) -> Sheet:
     """Inputs and outputs."""
     columns = (
-        Column("Item", "text"),
-        Column("Value", "rate"),
-        Column("After growth", "rate"),
-        Column("Unit", "text"),
-        Column("Where it comes from", "tall"),
+        SheetColumn("Item", "text"),
+        SheetColumn("Value", "rate"),
+        SheetColumn("After growth", "rate"),
+        SheetColumn("Unit", "text"),
+        SheetColumn("Where it comes from", "tall"),
     )
-    groups = (Group("Inputs", _inputs(basis)), Group("Prices", _prices(basis)), Group("Outputs", _outputs(basis)))
+    groups = (
+        SheetGroup("Inputs", _inputs(basis)),
+        SheetGroup("Prices", _prices(basis)),
+        SheetGroup("Outputs", _outputs(basis)),
+    )
     return Sheet("Cost", "What it costs", NOTE, "Part", columns, groups)
 
 
@@ -75,8 +79,8 @@ class _Output:
     reads: str
     """Form and unit."""
     formula: Callable[[Formulas], str]
-    of: Callable[[Cost], float | None]
-    said: str = ""
+    of: Callable[[CostAtLoad], float | None]
+    text: str = ""
 
 
 def _outputs(basis: Basis) -> list[Row]:
@@ -85,13 +89,13 @@ def _outputs(basis: Basis) -> list[Row]:
     for each in _rows(basis):
         form, unit = _read(each.reads)
         cells = (_cell(each, form, "today", now), _cell(each, form, "then", then))
-        rows.append((each.label, *cells, unit, each.said))
+        rows.append((each.label, *cells, unit, each.text))
     return rows
 
 
-def _cell(each: _Output, form: Form, when: str, found: Cost) -> Cell:
-    names = Formulas(found.basis, f"demand_{when}", f"units_{when}", f"usd_per_month_{when}")
-    return Cell(each.of(found), form, formula=each.formula(names), name=f"{each.name}_{when}")
+def _cell(each: _Output, form: Form, when: str, result: CostAtLoad) -> Cell:
+    names = Formulas(result.basis, f"demand_{when}", f"units_{when}", f"usd_per_month_{when}")
+    return Cell(each.of(result), form, formula=each.formula(names), name=f"{each.name}_{when}")
 
 
 def _rows(basis: Basis) -> list[_Output]:
@@ -131,7 +135,7 @@ def _rows(basis: Basis) -> list[_Output]:
     ]
 
 
-def _per_million(what: str, each: str, value: float | None, said: str = "") -> _Output:
+def _per_million(what: str, each: str, value: float | None, text: str = "") -> _Output:
     """Of what a request has so many: as a formula, and as a number."""
     return _Output(
         f"Per million {what}",
@@ -139,5 +143,5 @@ def _per_million(what: str, each: str, value: float | None, said: str = "") -> _
         "usd USD",
         lambda names: names.usd_per_million(each),
         lambda cost: cost.usd_per_million(value),
-        said or ("Of requests that met every SLO." if what.startswith("good") else ""),
+        text or ("Of requests that met every SLO." if what.startswith("good") else ""),
     )

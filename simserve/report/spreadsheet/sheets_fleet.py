@@ -3,47 +3,47 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.cost_basis import Basis, price_name
 from simserve.report.spreadsheet.cost_sources import sweep_gpu, sweep_price
-from simserve.report.spreadsheet.sheets import Cell, Chart, Column, Series, Sheet, Value, at, ms, tabulated
+from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, SheetColumn, Value, at, ms, tabulated
 
 COLUMNS = (
-    Column("Option", "text"),
-    Column("Rank", "count"),
-    Column("State", "text"),
-    Column("Close call", "text"),
-    Column("GPU", "text"),
-    Column("TP", "count"),
-    Column("How", "text"),
-    Column("Needed", "count", "replicas"),
-    Column("Replicas", "count"),
-    Column("Prefill", "count", "replicas"),
-    Column("Decode", "count", "replicas"),
-    Column("GPUs", "count"),
-    Column("Price", "usd", "USD a GPU-hour"),
-    Column("Cost a month", "dollars", "USD"),
-    Column("Per million good requests", "usd", "USD"),
-    Column("Per million output tokens", "usd", "USD"),
-    Column("Per million tokens", "usd", "USD"),
-    Column("Per million good tokens", "usd", "USD"),
-    Column("Energy a month", "dollars", "kWh"),
-    Column("Offered", "rate", "requests/s"),
-    Column("Goodput", "rate", "requests/s"),
-    Column("Attained", "share", "share"),
-    Column("Attained, low", "share", "share"),
-    Column("Attained, high", "share", "share"),
-    Column("Spare ones up", "share", "share attained"),
-    Column("One fewer", "share", "share attained"),
-    Column("Queue only grows", "text"),
-    Column("Meets the goal", "text"),
-    Column("On the front", "text"),
-    Column("TTFT p99", "ms", "ms"),
-    Column("TPOT p99", "ms", "ms"),
-    Column("E2E p99", "ms", "ms"),
-    Column("Busy", "share", "share"),
-    Column("Outgrown in month", "count"),
-    Column("Reason", "tall"),
+    SheetColumn("Option", "text"),
+    SheetColumn("Rank", "count"),
+    SheetColumn("State", "text"),
+    SheetColumn("Close call", "text"),
+    SheetColumn("GPU", "text"),
+    SheetColumn("TP", "count"),
+    SheetColumn("How", "text"),
+    SheetColumn("Needed", "count", "replicas"),
+    SheetColumn("Replicas", "count"),
+    SheetColumn("Prefill", "count", "replicas"),
+    SheetColumn("Decode", "count", "replicas"),
+    SheetColumn("GPUs", "count"),
+    SheetColumn("Price", "usd", "USD a GPU-hour"),
+    SheetColumn("Cost a month", "dollars", "USD"),
+    SheetColumn("Per million good requests", "usd", "USD"),
+    SheetColumn("Per million output tokens", "usd", "USD"),
+    SheetColumn("Per million tokens", "usd", "USD"),
+    SheetColumn("Per million good tokens", "usd", "USD"),
+    SheetColumn("Energy a month", "dollars", "kWh"),
+    SheetColumn("Offered", "rate", "requests/s"),
+    SheetColumn("Goodput", "rate", "requests/s"),
+    SheetColumn("Attained", "share", "share"),
+    SheetColumn("Attained, low", "share", "share"),
+    SheetColumn("Attained, high", "share", "share"),
+    SheetColumn("Spare ones up", "share", "share attained"),
+    SheetColumn("One fewer", "share", "share attained"),
+    SheetColumn("Queue only grows", "text"),
+    SheetColumn("Meets the goal", "text"),
+    SheetColumn("On the front", "text"),
+    SheetColumn("TTFT p99", "ms", "ms"),
+    SheetColumn("TPOT p99", "ms", "ms"),
+    SheetColumn("E2E p99", "ms", "ms"),
+    SheetColumn("Busy", "share", "share"),
+    SheetColumn("Outgrown in month", "count"),
+    SheetColumn("Reason", "tall"),
 )
 
 PLAN = {
@@ -82,7 +82,7 @@ NOTE = (
 Cells = dict[str, Value | Cell]
 
 
-def fleet_options(studies: Sequence[Written], basis: Basis | None) -> Sheet:
+def fleet_options(studies: Sequence[ResultFolder], basis: Basis | None) -> Sheet:
     """A row an option of a plan, a point of a sweep, or a number of replicas that was tried."""
     rows = {"plan": _plan, "sweep": _sweep, "capacity": _replicas}
     tables = [(study.title, rows[study.command](study.answer, basis)) for study in studies]
@@ -95,22 +95,26 @@ def fleet_options(studies: Sequence[Written], basis: Basis | None) -> Sheet:
     return Sheet("Fleet options", "Fleets that were weighed", NOTE, "Study", columns, groups, tuple(charts))
 
 
-def _chart(study: Written, number: int) -> Chart:
+def _chart(study: ResultFolder, number: int) -> Chart:
     """Cost against what it buys, where that differs; else the cost of each."""
     if study.command == "sweep":
         return Chart(
-            f"Goodput by cost: {study.label}", "points", number, "Cost a month", (Series("Goodput"),), "requests/s"
+            f"Goodput by cost: {study.label}", "points", number, "Cost a month", (ChartSeries("Goodput"),), "requests/s"
         )
-    return Chart(f"Cost a month: {study.label}", "bars", number, "Option", (Series("Cost a month"),), "USD")
+    return Chart(f"Cost a month: {study.label}", "bars", number, "Option", (ChartSeries("Cost a month"),), "USD")
 
 
-def _plan(found: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
+def _plan(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
     rows = []
-    for option in found["options"]:
+    for option in result["options"]:
         cells: Cells = {"Option": str(option["option"]), **{head: option.get(key) for head, key in PLAN.items()}}
         cells |= {f"{name} p99": ms(at(option, f"{name.lower()}_p99_s")) for name in LATENCIES}
-        cells["Close call"] = _said(option.get("close_call"))
-        gpus, price, hours = at(option, "gpus"), at(option, "usd_per_gpu_hour"), at(found, "assumed", "hours_per_month")
+        cells["Close call"] = _text(option.get("close_call"))
+        gpus, price, hours = (
+            at(option, "gpus"),
+            at(option, "usd_per_gpu_hour"),
+            at(result, "assumed", "hours_per_month"),
+        )
         if gpus and price and hours and basis is not None:
             cells |= _costs(str(option["gpu"]), gpus, price, basis) | _per_million(option, gpus * price, hours)
         rows.append(cells)
@@ -132,12 +136,12 @@ def _of_hourly(usd_per_hour: float, bought: float) -> Cell:
     return Cell(usd_per_hour / bought * 1e6, formula=f"=[GPUs]*[Price]/{bought!r}*10^6")
 
 
-def _sweep(found: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
-    front = set(found["fronts"]["cost_goodput"])
-    return [_point(found, point, point["point"] in front, basis) for point in found["points"]]
+def _sweep(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
+    front = set(result["fronts"]["cost_goodput"])
+    return [_point(result, point, point["point"] in front, basis) for point in result["points"]]
 
 
-def _point(found: Mapping[str, Any], point: Mapping[str, Any], is_on_front: bool, basis: Basis | None) -> Cells:
+def _point(result: Mapping[str, Any], point: Mapping[str, Any], is_on_front: bool, basis: Basis | None) -> Cells:
     measures, fleet = point["measures"], point["fleet"]
     good = at(measures, "goodput.per_s", "value")
     cells: Cells = {
@@ -147,9 +151,9 @@ def _point(found: Mapping[str, Any], point: Mapping[str, Any], is_on_front: bool
         "Attained": at(measures, "slo_attainment.frac", "value"),
         "Attained, low": at(measures, "slo_attainment.frac", "low"),
         "Attained, high": at(measures, "slo_attainment.frac", "high"),
-        "Queue only grows": _said(point["saturated"]),
-        "Meets the goal": _said(point["meets_goal"]),
-        "On the front": _said(is_on_front),
+        "Queue only grows": _text(point["saturated"]),
+        "Meets the goal": _text(point["meets_goal"]),
+        "On the front": _text(is_on_front),
         "Reason": point["reason"],
         **{f"{name} p99": ms(at(measures, f"{name.lower()}_s.p99", "value")) for name in LATENCIES},
     }
@@ -168,23 +172,23 @@ def _name(point: Mapping[str, Any]) -> str:
     return f"{point['point']}: {', '.join(values)}"
 
 
-def _replicas(found: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
+def _replicas(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
     """Numbers of replicas of one pool that were tried, the others as they are."""
-    pools = found.get("pools") or []
+    pools = result.get("pools") or []
     rows = []
-    for point in found["points"]:
+    for point in result["points"]:
         replicas = int(point["replicas"])
         cells: Cells = {
-            "Option": f"{replicas} × {found['pool']}",
+            "Option": f"{replicas} × {result['pool']}",
             "Replicas": replicas,
             "Offered": at(point, "offered_per_s"),
             "Attained": at(point, "attained_frac"),
             "Attained, low": at(point, "low_frac"),
             "Attained, high": at(point, "high_frac"),
-            "Queue only grows": _said(point.get("saturated")),
+            "Queue only grows": _text(point.get("saturated")),
             **{f"{name} p99": ms(at(point, f"{name.lower()}_s", "p99")) for name in LATENCIES},
         }
-        n_gpus, hourly = at(found, "answer", "fleet", "n_gpus"), at(found, "answer", "fleet", "usd_per_hour")
+        n_gpus, hourly = at(result, "answer", "fleet", "n_gpus"), at(result, "answer", "fleet", "usd_per_hour")
         if len(pools) == 1 and n_gpus and hourly is not None:
             gpu, gpus = str(pools[0]["gpu"]), replicas * int(pools[0]["gpus_per_replica"])
             cells |= {"GPU": gpu, "GPUs": gpus, **_costs(gpu, gpus, hourly / n_gpus, basis)}
@@ -203,5 +207,5 @@ def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:
     return {"Price": own, "Cost a month": Cell(gpus * price * hours, formula="=[GPUs]*[Price]*hours_per_month")}
 
 
-def _said(claim: Any) -> str | None:
+def _text(claim: Any) -> str | None:
     return None if claim is None else "yes" if claim else "no"

@@ -1,12 +1,12 @@
 """The sheet of growth: month by month, what a load that grows needs and costs."""
 
-from simserve.report.spreadsheet.cost import Cost, Formulas, grown
+from simserve.report.spreadsheet.cost import CostAtLoad, Formulas, grown
 from simserve.report.spreadsheet.cost_basis import Basis
-from simserve.report.spreadsheet.sheets import Cell, Chart, Column, Group, Row, Series, Sheet
+from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Row, Sheet, SheetColumn, SheetGroup
 
 MONTHS = 12
 
-SIMULATED = Column("GPUs by simulation", "count", "at the plan's growth")
+SIMULATED = SheetColumn("GPUs by simulation", "count", "at the plan's growth")
 
 SIMULATED_NOTE = " The last column is what the plan found by simulation, at its own growth: it follows no input."
 
@@ -19,21 +19,21 @@ NOTE = (
 def growth(basis: Basis) -> Sheet:
     """A row a month."""
     columns = (
-        Column("Month", "count"),
-        Column("Demand", "rate", "requests/s"),
-        Column("Units", "count", f"{basis.unit}s"),
-        Column("GPUs", "count"),
-        Column("Cost a month", "dollars", "USD"),
-        Column("Cost so far", "dollars", "USD"),
-        Column("Per million requests", "usd", "USD"),
-        Column("Per million good output tokens", "usd", "USD"),
+        SheetColumn("Month", "count"),
+        SheetColumn("Demand", "rate", "requests/s"),
+        SheetColumn("Units", "count", f"{basis.unit}s"),
+        SheetColumn("GPUs", "count"),
+        SheetColumn("Cost a month", "dollars", "USD"),
+        SheetColumn("Cost so far", "dollars", "USD"),
+        SheetColumn("Per million requests", "usd", "USD"),
+        SheetColumn("Per million good output tokens", "usd", "USD"),
         *([SIMULATED] if basis.simulated_gpus else []),
     )
     charts = (
-        Chart("GPUs needed", "bars", 0, "Month", (Series("GPUs"),), "GPUs"),
-        Chart("Cost a month", "bars", 0, "Month", (Series("Cost a month"),), "USD"),
+        Chart("GPUs needed", "bars", 0, "Month", (ChartSeries("GPUs"),), "GPUs"),
+        Chart("Cost a month", "bars", 0, "Month", (ChartSeries("Cost a month"),), "USD"),
     )
-    group = Group(" and ".join(basis.gpus), _rows(basis))
+    group = SheetGroup(" and ".join(basis.gpus), _rows(basis))
     note = NOTE + (SIMULATED_NOTE if basis.simulated_gpus else "")
     return Sheet("Growth", "Twelve months of growth", note, "Fleet", columns, (group,), charts)
 
@@ -47,7 +47,7 @@ def _rows(basis: Basis) -> list[Row]:
     return rows
 
 
-def _row(basis: Basis, month: int, cost: Cost, paid: float) -> Row:
+def _row(basis: Basis, month: int, cost: CostAtLoad, paid: float) -> Row:
     here = Formulas(basis, "[Demand]", "[Units]", "[Cost a month]")
     return (
         month,

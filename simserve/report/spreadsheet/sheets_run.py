@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from simserve.metrics.pool_series import pool_series
-from simserve.metrics.written import Written
-from simserve.report.answers import Answers
+from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import LATENCIES, SHORT
-from simserve.report.spreadsheet.sheets import Chart, Column, Group, Row, Series, Sheet, ms
+from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Row, Sheet, SheetColumn, SheetGroup, ms
+from simserve.report.summary_reader import SummaryReader
 
 LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 DRAWN = ("p50", "p90", "p99", "p99.9")
@@ -17,7 +17,7 @@ MOST_ROWS = 600
 PERCENTILES_NOTE = (
     "Of the requests that arrived in the measured window and were answered. TPOT leaves out the first token; ITL pools "
     "every gap between two tokens; its goal binds the largest gap of a request. The last columns say between which "
-    "values the p99 lies: by chance, of a run of this length (95 %), and as far as step costs are known (90 %)."
+    "values the p99 lies: by chance, of a run of this length (95%), and as far as step costs are known (90%)."
 )
 
 SERIES_NOTE = (
@@ -26,32 +26,32 @@ SERIES_NOTE = (
 )
 
 SERIES = {
-    "start_s": Column("From", "number", "s"),
-    "end_s": Column("To", "number", "s"),
-    "queue_len": Column("Queue", "rate", "requests"),
-    "longest_queue": Column("Longest queue", "rate", "requests"),
-    "running": Column("Running", "rate", "requests"),
-    "prefill_tokens_per_s": Column("Prompt tokens", "rate", "tokens/s"),
-    "output_tokens_per_s": Column("Output tokens", "rate", "tokens/s"),
-    "kv_frac": Column("KV memory", "share", "share"),
-    "fullest_kv_frac": Column("Fullest KV", "share", "share"),
-    "busy_frac": Column("Busy", "share", "share"),
-    "mfu": Column("MFU", "share", "share"),
-    "mbu": Column("MBU", "share", "share"),
+    "start_s": SheetColumn("From", "number", "s"),
+    "end_s": SheetColumn("To", "number", "s"),
+    "queue_len": SheetColumn("Queue", "rate", "requests"),
+    "longest_queue": SheetColumn("Longest queue", "rate", "requests"),
+    "running": SheetColumn("Running", "rate", "requests"),
+    "prefill_tokens_per_s": SheetColumn("Prompt tokens", "rate", "tokens/s"),
+    "output_tokens_per_s": SheetColumn("Output tokens", "rate", "tokens/s"),
+    "kv_frac": SheetColumn("KV memory", "share", "share"),
+    "fullest_kv_frac": SheetColumn("Fullest KV", "share", "share"),
+    "busy_frac": SheetColumn("Busy", "share", "share"),
+    "mfu": SheetColumn("MFU", "share", "share"),
+    "mbu": SheetColumn("MBU", "share", "share"),
 }
 """Columns of `pool_series` in their order."""
 
 
-def percentiles(runs: Sequence[Written]) -> Sheet:
+def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
     """A row a latency of each run, and of each of its classes."""
-    groups = [Group(name, _latencies(answers)) for run in runs for name, answers in _parts(run)]
+    groups = [SheetGroup(name, _latencies(reader)) for run in runs for name, reader in _parts(run)]
     charts = tuple(
         Chart(
             f"Latency of {group.title}",
             "bars",
             number,
             "Latency",
-            tuple(Series(level) for level in DRAWN),
+            tuple(ChartSeries(level) for level in DRAWN),
             "ms, logarithmic",
             is_log=True,
         )
@@ -64,66 +64,69 @@ def percentiles(runs: Sequence[Written]) -> Sheet:
         PERCENTILES_NOTE,
         "Run",
         (
-            Column("Latency", "text"),
-            Column("n", "count"),
-            Column("mean", "ms", "ms"),
-            *(Column(level, "ms", "ms") for level in LEVELS),
-            Column("max", "ms", "ms"),
-            Column("SLO", "ms", "ms"),
-            Column("within SLO", "share", "share"),
-            Column("p99 low, by chance", "ms", "ms"),
-            Column("p99 high, by chance", "ms", "ms"),
-            Column("p99 low, by costs", "ms", "ms"),
-            Column("p99 high, by costs", "ms", "ms"),
+            SheetColumn("Latency", "text"),
+            SheetColumn("n", "count"),
+            SheetColumn("mean", "ms", "ms"),
+            *(SheetColumn(level, "ms", "ms") for level in LEVELS),
+            SheetColumn("max", "ms", "ms"),
+            SheetColumn("SLO", "ms", "ms"),
+            SheetColumn("within SLO", "share", "share"),
+            SheetColumn("p99 low, by chance", "ms", "ms"),
+            SheetColumn("p99 high, by chance", "ms", "ms"),
+            SheetColumn("p99 low, by costs", "ms", "ms"),
+            SheetColumn("p99 high, by costs", "ms", "ms"),
         ),
         tuple(groups),
         charts,
     )
 
 
-def _parts(run: Written) -> list[tuple[str, Answers]]:
+def _parts(run: ResultFolder) -> list[tuple[str, SummaryReader]]:
     """The run as a whole, and as each class had it."""
-    answers = Answers(run.answer)
-    return [(run.label, answers), *((f"{run.label}: {name}", own) for name, own in answers.classes.items())]
+    reader = SummaryReader(run.answer)
+    return [(run.label, reader), *((f"{run.label}: {name}", own) for name, own in reader.classes.items())]
 
 
-def _latencies(answers: Answers) -> list[Row]:
-    return [_latency(answers, key) for key in LATENCIES]
+def _latencies(reader: SummaryReader) -> list[Row]:
+    return [_latency(reader, key) for key in LATENCIES]
 
 
-def _latency(answers: Answers, key: str) -> Row:
-    figures = [ms(answers.number(key, name)) for name in ("mean", *LEVELS, "max")]
-    within = answers.number("slo_attainment", "by_slo", key) if key in answers.slo else None
-    intervals = (answers.summary.get(key) or {}).get("intervals") or {}
-    ends = (*(intervals.get("p99") or (None, None)), *(answers.predicted(key, "p99") or (None, None)))
-    return (SHORT[key], answers.number(key, "n"), *figures, ms(answers.slo.get(key)), within, *map(ms, ends))
+def _latency(reader: SummaryReader, key: str) -> Row:
+    figures = [ms(reader.number(key, name)) for name in ("mean", *LEVELS, "max")]
+    within = reader.number("slo_attainment", "by_slo", key) if key in reader.slo else None
+    intervals = (reader.summary.get(key) or {}).get("intervals") or {}
+    ends = (*(intervals.get("p99") or (None, None)), *(reader.predicted(key, "p99") or (None, None)))
+    return (SHORT[key], reader.number(key, "n"), *figures, ms(reader.slo.get(key)), within, *map(ms, ends))
 
 
-def time_series(runs: Sequence[Written]) -> Sheet:
+def time_series(runs: Sequence[ResultFolder]) -> Sheet:
     """A row a pool and interval, its replicas put together."""
     groups, charts, n_merged = [], [], 1
     for run in runs:
         for pool in _pools(run):
             series, n = pool_series(run.rows or {}, pool, MOST_ROWS)
             rows = [(pool, *values) for values in zip(*(series[name].tolist() for name in SERIES), strict=True)]
-            groups.append(Group(run.label, rows))
+            groups.append(SheetGroup(run.label, rows))
             charts += _charts(len(groups) - 1, f"{run.label}, {pool}") if rows else []
             n_merged = max(n_merged, n)
-    reduced = f" Evenly reduced: a row is {n_merged} neighbouring intervals; timeseries.parquet has all."
+    reduced = f" Evenly reduced: a row is {n_merged} neighboring intervals; timeseries.parquet has all."
     return Sheet(
         "Time series",
         "What happened when",
         SERIES_NOTE + (reduced if n_merged > 1 else ""),
         "Run",
-        (Column("Pool", "text"), *SERIES.values()),
+        (SheetColumn("Pool", "text"), *SERIES.values()),
         tuple(groups),
         tuple(charts),
     )
 
 
 def _charts(group: int, what: str) -> list[Chart]:
-    requests, tokens = (Series("Queue"), Series("Running")), (Series("Prompt tokens"), Series("Output tokens"))
-    use = (Series("Busy"), Series("KV memory"), Series("MBU"))
+    requests, tokens = (
+        (ChartSeries("Queue"), ChartSeries("Running")),
+        (ChartSeries("Prompt tokens"), ChartSeries("Output tokens")),
+    )
+    use = (ChartSeries("Busy"), ChartSeries("KV memory"), ChartSeries("MBU"))
     return [
         Chart(f"Requests: {what}", "line", group, "From", requests, "requests"),
         Chart(f"Tokens: {what}", "line", group, "From", tokens, "tokens/s"),
@@ -131,5 +134,5 @@ def _charts(group: int, what: str) -> list[Chart]:
     ]
 
 
-def _pools(run: Written) -> list[str]:
+def _pools(run: ResultFolder) -> list[str]:
     return [str(pool["name"]) for pool in run.answer["pools"]]

@@ -120,8 +120,8 @@ class _Page:
     def _formula(self, text: str, row: int) -> str:
         """With addresses in place of heads."""
 
-        def address(found: re.Match[str]) -> str:
-            return str(xl_rowcol_to_cell(row - len(found[1]), self._sheet.place(found[2])))
+        def address(result: re.Match[str]) -> str:
+            return str(xl_rowcol_to_cell(row - len(result[1]), self._sheet.place(result[2])))
 
         return re.sub(r"\[(\^?)([^\]]+)\]", address, text)
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from simserve.report.spreadsheet.sheets import Chart, Series, Sheet
+from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Sheet
 
-COLOURS = ("#2F6DB5", "#C8571B", "#3A8A5F", "#7A5AA6", "#8A6D3B", "#4A4A46")
-"""Told apart by people who see colours differently, and in grey."""
+COLORS = ("#2F6DB5", "#C8571B", "#3A8A5F", "#7A5AA6", "#8A6D3B", "#4A4A46")
+"""Told apart by people who see colors differently, and in grey."""
 
 LIMIT = "#B3261E"
 
@@ -42,21 +42,21 @@ def _drawn(book: Any, sheet: Sheet, chart: Chart, first_row: int) -> Any:
                 "name": [sheet.name, first_row - 1, sheet.place(series.column)],
                 "categories": _range(sheet, chart, chart.across, first_row),
                 "values": _range(sheet, chart, series.column, first_row),
-                **_strokes(chart, series, COLOURS[number % len(COLOURS)]),
+                **_strokes(chart, series, COLORS[number % len(COLORS)]),
             }
         )
     _axes(drawn, sheet, chart)
     return drawn
 
 
-def _strokes(chart: Chart, series: Series, colour: str) -> dict[str, Any]:
+def _strokes(chart: Chart, series: ChartSeries, color: str) -> dict[str, Any]:
     """How a series is drawn."""
     if chart.kind == "bars":
-        return {"fill": {"color": colour}, "gap": 60}
+        return {"fill": {"color": color}, "gap": 60}
     if chart.kind == "points":
-        fill = {"fill": {"color": colour}, "border": {"none": True}}
+        fill = {"fill": {"color": color}, "border": {"none": True}}
         return {"marker": {"type": "circle", "size": 7, **fill}}
-    line = {"color": LIMIT, "width": 1.75, "dash_type": "dash"} if series.is_limit else {"color": colour, "width": 1.75}
+    line = {"color": LIMIT, "width": 1.75, "dash_type": "dash"} if series.is_limit else {"color": color, "width": 1.75}
     return {"line": line, "marker": {"type": "none"}}
 
 

@@ -78,36 +78,36 @@ class Look:
 
 def widths(sheet: Sheet) -> list[float]:
     """Of each column in characters: its longest value, and room for the words of its head."""
-    found = [
+    result = [
         _fits(max(map(len, (*(group.title for group in sheet.groups), sheet.group_head)), default=0), WIDTH["text"])
     ]
     for place, column in enumerate(sheet.columns):
         words = max(map(len, column.title.split()))
         values = [_length(cell_of(row[place]).value) for group in sheet.groups for row in group.rows]
         most = WIDTH.get(column.form, NUMBER_WIDTH)
-        found.append(_fits(max([words, *values]), most))
-    return found
+        result.append(_fits(max([words, *values]), most))
+    return result
 
 
-def n_pages_wide(found: Sequence[float]) -> int:
+def n_pages_wide(result: Sequence[float]) -> int:
     """Of paper, so that columns of those widths can be read on it."""
-    return max(1, math.ceil(sum(found) / PAGE_WIDTH))
+    return max(1, math.ceil(sum(result) / PAGE_WIDTH))
 
 
-def header_height(sheet: Sheet, found: Sequence[float]) -> float:
+def header_height(sheet: Sheet, result: Sequence[float]) -> float:
     """In points: heads wrap."""
-    return LINE_HEIGHT * max(_n_lines(head, width) for head, width in zip(sheet.heads, found, strict=True)) + 3
+    return LINE_HEIGHT * max(_n_lines(head, width) for head, width in zip(sheet.heads, result, strict=True)) + 3
 
 
-def row_height(row: Row, found: Sequence[float]) -> float:
+def row_height(row: Row, result: Sequence[float]) -> float:
     """In points, with columns of those widths: text wraps, and LibreOffice leaves rows as high as the file says."""
-    texts = [(str(cell_of(value).value), width) for value, width in zip(row, found[1:], strict=True)]
+    texts = [(str(cell_of(value).value), width) for value, width in zip(row, result[1:], strict=True)]
     return LINE_HEIGHT * max((_n_lines(text, width) for text, width in texts), default=1) + 1.5
 
 
-def note_height(sheet: Sheet, found: Sequence[float]) -> float:
+def note_height(sheet: Sheet, result: Sequence[float]) -> float:
     """In points: the note wraps over the width of the table."""
-    return LINE_HEIGHT * _n_lines(sheet.note, sum(found)) + 6
+    return LINE_HEIGHT * _n_lines(sheet.note, sum(result)) + 6
 
 
 def _rule(is_first: bool) -> dict[str, Any]:

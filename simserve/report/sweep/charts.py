@@ -28,21 +28,21 @@ class Dot:
     point: Mapping[str, Any]
 
 
-def cost_chart(found: Mapping[str, Any]) -> Figure | None:
+def cost_chart(result: Mapping[str, Any]) -> Figure | None:
     """Goodput against what it costs; None where no point has both."""
-    dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(found, GOODPUT)]
+    dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(result, GOODPUT)]
     if not dots:
         return None
     axes = {
         "xaxis": axis("Dollars an hour", rangemode="tozero"),
         "yaxis": axis("Goodput, requests/s", rangemode="tozero"),
     }
-    return _drawn(found, dots, ("cost_goodput", "top left"), axes)
+    return _drawn(result, dots, ("cost_goodput", "top left"), axes)
 
 
-def latency_chart(found: Mapping[str, Any]) -> Figure | None:
+def latency_chart(result: Mapping[str, Any]) -> Figure | None:
     """p99 TPOT against p99 TTFT; None where no point has both."""
-    known = [point for point in _ran(found, TTFT) if value(point, TPOT) is not None]
+    known = [point for point in _ran(result, TTFT) if value(point, TPOT) is not None]
     dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
@@ -50,11 +50,11 @@ def latency_chart(found: Mapping[str, Any]) -> Figure | None:
         "xaxis": _latency([dot.x for dot in dots], "p99 TTFT"),
         "yaxis": _latency([dot.y for dot in dots], "p99 TPOT"),
     }
-    return _drawn(found, dots, ("ttft_tpot", "top right"), axes)
+    return _drawn(result, dots, ("ttft_tpot", "top right"), axes)
 
 
-def _ran(found: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    return [point for point in found["points"] if point["status"] == "finished" and value(point, key) is not None]
+def _ran(result: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    return [point for point in result["points"] if point["status"] == "finished" and value(point, key) is not None]
 
 
 def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
@@ -64,14 +64,14 @@ def _dot(point: Mapping[str, Any], x: float, key: str) -> Dot:
 
 
 def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
-    found = latency_axis(min(values) / ROOM, max(values) * ROOM)
-    return found | {"title": axis(title)["title"]}
+    result = latency_axis(min(values) / ROOM, max(values) * ROOM)
+    return result | {"title": axis(title)["title"]}
 
 
-def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
+def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
     """The front as steps, its points with their numbers, on the side where no other dot can be; all others behind."""
     front, side = named
-    on_front = {number: at for at, number in enumerate(found["fronts"][front])}
+    on_front = {number: at for at, number in enumerate(result["fronts"][front])}
     best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
     beaten = [dot for dot in dots if dot.point["point"] not in on_front and not dot.point["saturated"]]
     saturated = [dot for dot in dots if dot.point["saturated"]]
@@ -85,24 +85,24 @@ def _drawn(found: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str]
     }
     traces = [
         line,
-        _trace(found, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
-        _trace(found, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
+        _trace(result, saturated, {"color": "$shade", "symbol": "x-thin-open", "size": 8, "line": {"width": 1.5}}),
+        _trace(result, beaten, {"color": "$shade", "symbol": "circle", "size": 8, "opacity": 0.75}),
         _trace(
-            found, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
+            result, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
         ),
     ]
     return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 70, "r": 22, "t": 22, "b": 56}, **axes)
 
 
 def _trace(
-    found: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
+    result: Mapping[str, Any], dots: Sequence[Dot], marker: Mapping[str, Any], named: str | None = None
 ) -> Figure:
     trace: Figure = {
         "type": "scatter",
         "mode": "markers" if named is None else "markers+text",
         "x": numbers([dot.x for dot in dots]),
         "y": numbers([dot.y for dot in dots]),
-        "hovertext": [_hover(found, dot.point) for dot in dots],
+        "hovertext": [_hover(result, dot.point) for dot in dots],
         "hovertemplate": "%{hovertext}<extra></extra>",
         "marker": dict(marker),
     }
@@ -121,9 +121,9 @@ def _trace(
     return trace
 
 
-def _hover(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+def _hover(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     """What the point is, and what came of it."""
-    lines = [f"<b>{point['point']}: {text(values_of(found, point))}</b>", f"{dollars(point)} an hour"]
+    lines = [f"<b>{point['point']}: {text(values_of(result, point))}</b>", f"{dollars(point)} an hour"]
     if value(point, GOODPUT) is not None:
         lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(value(point, ATTAINED))} meet the SLO")
     lines.append(f"p99 TTFT {seconds(value(point, TTFT))}, p99 TPOT {seconds(value(point, TPOT))}")

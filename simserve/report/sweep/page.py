@@ -33,45 +33,45 @@ MOST_NAMED = 20
 KEYS = [("dot k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
 
 COST_NOTE = (
-    "Up and to the left is better. Numbers are those of the points in the table; bars are 95 % intervals over seeds"
+    "Up and to the left is better. Numbers are those of the points in the table; bars are 95% intervals over seeds"
 )
 LATENCY_NOTE = "Down and to the left is better"
 
 
-def render(found: Mapping[str, Any]) -> str:
+def render(result: Mapping[str, Any]) -> str:
     """The page as HTML, from what `sweep.json` holds."""
-    drawn = {"cost": cost_chart(found), "latency": latency_chart(found)}
+    drawn = {"cost": cost_chart(result), "latency": latency_chart(result)}
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
-    seeds = found["seeds"]
-    made = {"simserve": found["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return study_page(_headline(found), [_fronts(figures), _table(found), _failed(found)], figures, made)
+    seeds = result["seeds"]
+    made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
+    return study_page(_headline(result), [_fronts(figures), _table(result), _failed(result)], figures, made)
 
 
-def _headline(found: Mapping[str, Any]) -> Headline:
-    best = found["best"]
+def _headline(result: Mapping[str, Any]) -> Headline:
+    best = result["best"]
     first = best["cheapest"] or best["per_usd"]
     state = "none" if best["per_usd"] is None else "met" if best["cheapest"] else "missed"
     if first is None:
-        title = f"{plural(len(found['points']), 'point')}, none ranked by goodput"
+        title = f"{plural(len(result['points']), 'point')}, none ranked by goodput"
     elif best["cheapest"] is None:
         title = "No point meets the SLO"
     else:
-        title = f"Cheapest that meets the SLO: {values_of(found, found['points'][first['point']])}"
-    asked = f"Varied: {', '.join(found['keys'])}."
-    if any(map(has_goodput, found["points"])):
-        asked += f" Asked: that {within(found)}."
-    return Headline("sweep", found["scenario"]["name"], state, title, sentence(found), asked, _tiles(found))
+        title = f"Cheapest that meets the SLO: {values_of(result, result['points'][first['point']])}"
+    requested = f"Varied: {', '.join(result['keys'])}."
+    if any(map(has_goodput, result["points"])):
+        requested += f" Asked: that {within(result)}."
+    return Headline("sweep", result["scenario"]["name"], state, title, sentence(result), requested, _tiles(result))
 
 
-def _tiles(found: Mapping[str, Any]) -> tuple[str, ...]:
+def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:
     """The answers to the three questions."""
-    asked = {"cheapest": "Cheapest within the SLO", "per_usd": "Most for its price", "goodput": "Most goodput"}
+    requested = {"cheapest": "Cheapest within the SLO", "per_usd": "Most for its price", "goodput": "Most goodput"}
     tiles = []
-    for key, label in asked.items():
-        best = found["best"][key]
+    for key, label in requested.items():
+        best = result["best"][key]
         if best is not None:
-            point = found["points"][best["point"]]
-            lines = [prose(f"point {point['point']}: {values_of(found, point)}"), prose(_terms(point, key))]
+            point = result["points"][best["point"]]
+            lines = [prose(f"point {point['point']}: {values_of(result, point)}"), prose(_terms(point, key))]
             tiles.append(tile(label, _figure(point, key), lines))
     return tuple(tiles)
 
@@ -97,35 +97,35 @@ def _fronts(figures: Mapping[str, Figure]) -> str:
     return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
 
 
-def _table(found: Mapping[str, Any]) -> str:
-    rows = [(_row_name(found, point), cells(found, point)) for point in ranked(found)]
-    order = "The most goodput for its price" if any(map(has_goodput, found["points"])) else "The shortest p99 TTFT"
-    note = f"{order} first. Means of {plural(len(found['seeds']), 'seed')}."
-    return section("points", "Points", note, table(("Point", *columns(found)), rows, is_tall=len(rows) > MANY_POINTS))
+def _table(result: Mapping[str, Any]) -> str:
+    rows = [(_row_name(result, point), cells(result, point)) for point in ranked(result)]
+    order = "The most goodput for its price" if any(map(has_goodput, result["points"])) else "The shortest p99 TTFT"
+    note = f"{order} first. Means of {plural(len(result['seeds']), 'seed')}."
+    return section("points", "Points", note, table(("Point", *columns(result)), rows, is_tall=len(rows) > MANY_POINTS))
 
 
-def _row_name(found: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+def _row_name(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     fronts = {"cost_goodput": "goodput for cost", "ttft_tpot": "latency"}
-    on = [name for front, name in fronts.items() if point["point"] in found["fronts"][front]]
+    on = [name for front, name in fronts.items() if point["point"] in result["fronts"][front]]
     return f"{point['point']}" + (f"<small>front: {text(', '.join(on))}</small>" if on else "")
 
 
-def _failed(found: Mapping[str, Any]) -> str:
+def _failed(result: Mapping[str, Any]) -> str:
     """Why points have no figures; points with the same reason together."""
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
-    for point in found["points"]:
+    for point in result["points"]:
         if point["reason"]:
             by_reason.setdefault(point["reason"], []).append(point)
     if not by_reason:
         return ""
-    items = "".join(f"<li>{_who(found, points)}: {prose(reason)}</li>" for reason, points in by_reason.items())
+    items = "".join(f"<li>{_who(result, points)}: {prose(reason)}</li>" for reason, points in by_reason.items())
     return section("failed", "Failed", "", f'<div class="trust"><ul>{items}</ul></div>')
 
 
-def _who(found: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
+def _who(result: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
     """`Point 3 (tensor 3)`, or the numbers of several."""
     if len(points) == 1:
-        return f"<strong>Point {points[0]['point']}</strong> ({text(values_of(found, points[0]))})"
+        return f"<strong>Point {points[0]['point']}</strong> ({text(values_of(result, points[0]))})"
     numbers = [str(point["point"]) for point in points[:MOST_NAMED]]
     more = [f"{len(points) - MOST_NAMED} more"] if len(points) > MOST_NAMED else []
     return f"<strong>Points {text(listed([*numbers, *more]))}</strong>"

@@ -21,7 +21,7 @@ _RANK = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
 
 
 @dataclass(frozen=True)
-class Track:
+class TraceTrack:
     """A thread of a process: where slices are drawn."""
 
     process: int
@@ -41,13 +41,13 @@ class Events:
         self.events.append(base | {"name": "process_name", "args": {"name": name}})
         self.events.append(base | {"name": "process_sort_index", "args": {"sort_index": process}})
 
-    def name_thread(self, track: Track, name: str) -> None:
+    def name_thread(self, track: TraceTrack, name: str) -> None:
         """What a thread is called; threads are drawn in the order of their numbers."""
         base = {"ph": "M", "ts": 0, "pid": track.process, "tid": track.thread}
         self.events.append(base | {"name": "thread_name", "args": {"name": name}})
         self.events.append(base | {"name": "thread_sort_index", "args": {"sort_index": track.thread}})
 
-    def slice(self, track: Track, name: str, ends_s: tuple[float, float], args: Mapping[str, Any]) -> None:
+    def slice(self, track: TraceTrack, name: str, ends_s: tuple[float, float], args: Mapping[str, Any]) -> None:
         """Something that lasted from one instant to another; less than half a microsecond is not drawn."""
         start_us, end_us = (to_us(end_s) for end_s in ends_s)
         if end_us > start_us:
@@ -59,17 +59,17 @@ class Events:
         where = {"ph": "C", "ts": to_us(at_s), "pid": process, "tid": 0}
         self.events.append(where | {"name": name, "args": dict(values)})
 
-    def arrow(self, name: str, at_s: float, tail: Track, head: Track) -> None:
+    def arrow(self, name: str, at_s: float, tail: TraceTrack, head: TraceTrack) -> None:
         """From the slice that one thread is in at an instant to the one that another is in."""
         self._n_arrows += 1
         base = {"ts": to_us(at_s), "name": name, "cat": "simserve", "id": self._n_arrows}
         self.events.append(base | {"ph": "s", "pid": tail.process, "tid": tail.thread})
         self.events.append(base | {"ph": "f", "bp": "e", "pid": head.process, "tid": head.thread})
 
-    def as_json(self, said: Mapping[str, Any]) -> str:
+    def as_json(self, text: Mapping[str, Any]) -> str:
         """The whole trace, sorted by time, slices before those inside them; `said` is told beside the events."""
         events = ",\n".join(_compact(event) for event in sorted(self.events, key=_order))
-        return f'{{"displayTimeUnit":"ms","otherData":{_compact(said)},"traceEvents":[\n{events}\n]}}\n'
+        return f'{{"displayTimeUnit":"ms","otherData":{_compact(text)},"traceEvents":[\n{events}\n]}}\n'
 
 
 def to_us(seconds: float) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.report.trace.events import Events, Track
+from simserve.report.trace.events import Events, TraceTrack
 
 Table = dict[str, Any]
 """Columns of a table of a run, by name."""
@@ -26,12 +26,12 @@ def add_replica(events: Events, steps: Table, rows: Ints, name: str) -> None:
     track = track_of(replica)
     events.name_process(track.process, name)
     events.name_thread(track, "Steps")
-    told = ("n_steps", "prefill_tokens", "decode_requests", "kv_tokens", "kv_blocks_used", "queue_len")
-    columns = {each: steps[each][rows].tolist() for each in (*told, "start_s", "end_s", "kv_blocks_reserved")}
+    text = ("n_steps", "prefill_tokens", "decode_requests", "kv_tokens", "kv_blocks_used", "queue_len")
+    columns = {each: steps[each][rows].tolist() for each in (*text, "start_s", "end_s", "kv_blocks_reserved")}
     reasons = words(steps["blocked_by"], rows)
     before: dict[str, Any] = {}
     for place, reason in enumerate(reasons):
-        args = {each: columns[each][place] for each in told} | {"blocked_by": reason or None}
+        args = {each: columns[each][place] for each in text} | {"blocked_by": reason or None}
         start_s = columns["start_s"][place]
         events.slice(track, _kind(args), (start_s, columns["end_s"][place]), args)
         blocks = {"used": args["kv_blocks_used"], "reserved": columns["kv_blocks_reserved"][place]}
@@ -51,9 +51,9 @@ def _kind(args: Mapping[str, Any]) -> str:
     return "Decode" if args["n_steps"] == 1 else f"Decode, {args['n_steps']} steps"
 
 
-def track_of(replica: int) -> Track:
+def track_of(replica: int) -> TraceTrack:
     """Where the steps of a replica are drawn."""
-    return Track(REQUESTS + 1 + replica, STEPS)
+    return TraceTrack(REQUESTS + 1 + replica, STEPS)
 
 
 def overlapping(steps: Table, replica: int, ends_s: tuple[float, float]) -> Ints:

@@ -59,30 +59,30 @@ class Life:
 def pieces(life: Life) -> list[Piece]:
     """Slices that touch, in order; of a request that did not finish as far as it came."""
     row = life.row
-    found = _before_prefill(life)
+    result = _before_prefill(life)
     at_s = row["scheduled_s"]
     for number, span in enumerate(life.spans):
-        found += _evicted(row, at_s, span.join_s) if number else _prefill(row, span.join_s)
+        result += _evicted(row, at_s, span.join_s) if number else _prefill(row, span.join_s)
         start_s = span.join_s
         if not number and row["transfer_s"] > 0:
             room_s = span.join_s + (0.0 if life.is_pushed else row["transfer_wait_s"])
             start_s = span.join_s + row["transfer_s"]
-            found += [_piece("transfer_wait_s", span.join_s, room_s), _piece("link_s", room_s, start_s)]
+            result += [_piece("transfer_wait_s", span.join_s, room_s), _piece("link_s", room_s, start_s)]
         args = {"decode_steps": span.n_steps, "replica": span.replica}
-        found.append(_piece("decode_s", start_s, span.end_s, **args, **_parts(row, "decode_s", "interference_s")))
+        result.append(_piece("decode_s", start_s, span.end_s, **args, **_parts(row, "decode_s", "interference_s")))
         at_s = span.end_s
     if not isnan(row["finish_s"]) and life.spans:
         sent_s = row["finish_s"] - life.respond_s
-        found += [_piece("batch_wait_s", at_s, sent_s), _piece("front_end_s", sent_s, row["finish_s"])]
-    return _touching([piece for piece in found if piece.end_s - piece.start_s > LEAST_S])
+        result += [_piece("batch_wait_s", at_s, sent_s), _piece("front_end_s", sent_s, row["finish_s"])]
+    return _touching([piece for piece in result if piece.end_s - piece.start_s > LEAST_S])
 
 
-def _touching(found: list[Piece]) -> list[Piece]:
+def _touching(result: list[Piece]) -> list[Piece]:
     """What lies closer than rounding touches to the last bit, so that no two overlap."""
-    for place, (before, piece) in enumerate(pairwise(found), start=1):
+    for place, (before, piece) in enumerate(pairwise(result), start=1):
         if abs(piece.start_s - before.end_s) <= LEAST_S:
-            found[place] = replace(piece, start_s=before.end_s)
-    return found
+            result[place] = replace(piece, start_s=before.end_s)
+    return result
 
 
 def _before_prefill(life: Life) -> list[Piece]:
@@ -94,12 +94,12 @@ def _before_prefill(life: Life) -> list[Piece]:
     if isnan(row["front_end_s"]):
         return [Piece("Queue", at_s, until_s, {})]
     through_s = at_s + row["front_end_s"] - life.respond_s
-    found = [_piece("front_end_s", at_s, through_s)]
+    result = [_piece("front_end_s", at_s, through_s)]
     if life.is_pushed and row["transfer_wait_s"] > 0:
         room_s = through_s + row["transfer_wait_s"]
-        found.append(_piece("transfer_wait_s", through_s, room_s))
+        result.append(_piece("transfer_wait_s", through_s, room_s))
         through_s = room_s
-    return found + [_piece(f"queue_{reason}_s", *ends) for reason, *ends in life.queue(through_s, until_s)]
+    return result + [_piece(f"queue_{reason}_s", *ends) for reason, *ends in life.queue(through_s, until_s)]
 
 
 def _prefill(row: Mapping[str, Any], join_s: float) -> list[Piece]:

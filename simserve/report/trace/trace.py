@@ -10,7 +10,7 @@ from simserve.errors import OutputError
 from simserve.metrics.decode_rows import decode_rows
 from simserve.metrics.itl import span_ends
 from simserve.report.formats import plural
-from simserve.report.trace.events import Events, Track
+from simserve.report.trace.events import Events, TraceTrack
 from simserve.report.trace.replica_track import REQUESTS, Ints, Table, add_replica, overlapping, track_of, words
 from simserve.report.trace.request_track import Life, Span, pieces
 
@@ -57,14 +57,14 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnTrace:
     """A trace as text, and what was cut to keep it small, if anything."""
 
     text: str
     cut: str | None
 
 
-def trace(results: "Results", chosen: Chosen) -> Drawn:
+def trace(results: "Results", chosen: Chosen) -> DrawnTrace:
     """The chosen requests and their replicas. Raises OutputError where steps are missing or a request is not there.
 
     One track a request with what it was at; one track a replica with its steps, in the time in which it had any of
@@ -84,13 +84,13 @@ def trace(results: "Results", chosen: Chosen) -> Drawn:
     starts = set(zip(steps["replica"][kept].tolist(), steps["start_s"][kept].tolist(), strict=True))
     events.name_process(REQUESTS, "Requests")
     for number, life in enumerate(lives, start=1):
-        _add_request(events, Track(REQUESTS, number), life, starts)
+        _add_request(events, TraceTrack(REQUESTS, number), life, starts)
     cut = None
     if n_left_out:
         who = plural(n_left_out, "request")
         cut = f"the trace lacks steps around {who}, to keep {MOST_ROWS:,} rows; choose fewer by --timeline-requests"
     facts = {"scenario": results.facts.name, "seed": results.facts.seed, "requests": len(lives), "cut": cut}
-    return Drawn(events.as_json(facts), cut)
+    return DrawnTrace(events.as_json(facts), cut)
 
 
 def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
@@ -103,11 +103,11 @@ def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
             raise OutputError(f"--timeline-requests: must name requests of the run ({known}), got {unknown[0]}")
         return list(dict.fromkeys(place[each] for each in chosen.ids))
     counted = np.flatnonzero(requests["in_window"] & requests["status"].is_("finished"))
-    found: list[int] = []
+    result: list[int] = []
     for name in ("ttft_s", "e2e_s"):
         order = counted[np.argsort(-requests[name][counted], kind="stable")]
-        found += order[: chosen.slowest].tolist()
-    return list(dict.fromkeys(found))
+        result += order[: chosen.slowest].tolist()
+    return list(dict.fromkeys(result))
 
 
 def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list[Span]]:
@@ -115,13 +115,13 @@ def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list
     decoding = decode_rows(steps, spans)
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
     places = places[np.argsort(spans["join_s"][places], kind="stable")]
-    found: dict[int, list[Span]] = {row: [] for row in rows}
+    result: dict[int, list[Span]] = {row: [] for row in rows}
     for place, end_s in zip(places.tolist(), span_ends(decoding, spans, places).tolist(), strict=True):
         n_steps = int(spans["last_step"][place] - spans["first_step"][place]) + 1
         first_s = float(decoding.start_s[decoding.span_first[place]]) if n_steps else None
         span = Span(int(spans["replica"][place]), float(spans["join_s"][place]), end_s, n_steps, first_s)
-        found[int(spans["request_id"][place])].append(span)
-    return found
+        result[int(spans["request_id"][place])].append(span)
+    return result
 
 
 def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[Span]]) -> list[Life]:
@@ -151,41 +151,41 @@ def _kept_out(
 ) -> list[tuple[str, float, float]]:
     """What kept the head of a queue out, piece by piece: as its steps say, and its turn in between."""
     from_s, until_s = ends_s
-    found: list[tuple[str, float, float]] = []
+    result: list[tuple[str, float, float]] = []
     for row in overlapping(steps, replica, ends_s).tolist():
         start_s, end_s = max(float(steps["start_s"][row]), from_s), min(float(steps["end_s"][row]), until_s)
         reason = reasons[row] or "turn"
-        last_s = found[-1][2] if found else from_s
+        last_s = result[-1][2] if result else from_s
         if start_s > last_s:
-            found.append(("turn", last_s, start_s))
-        if found and found[-1][0] == reason:
-            found[-1] = (reason, found[-1][1], end_s)
+            result.append(("turn", last_s, start_s))
+        if result and result[-1][0] == reason:
+            result[-1] = (reason, result[-1][1], end_s)
         else:
-            found.append((reason, start_s, end_s))
-    last_s = found[-1][2] if found else from_s
-    return [*found, ("turn", last_s, until_s)]
+            result.append((reason, start_s, end_s))
+    last_s = result[-1][2] if result else from_s
+    return [*result, ("turn", last_s, until_s)]
 
 
 def _steps_of(steps: Table, lives: Sequence[Life]) -> tuple[Ints, int]:
     """Rows in which replicas had any of these requests, and how many requests had to do without."""
     kept, n_left_out = np.zeros(len(steps["replica"]), np.bool_), 0
     for life in lives:
-        asked = kept.copy()
+        requested = kept.copy()
         for replica in {life.row["computed_at"], *(span.replica for span in life.spans)} - {-1}:
-            asked[overlapping(steps, replica, life.ends_s)] = True
-        if np.count_nonzero(asked) > MOST_ROWS:
+            requested[overlapping(steps, replica, life.ends_s)] = True
+        if np.count_nonzero(requested) > MOST_ROWS:
             n_left_out += 1
         else:
-            kept = asked
+            kept = requested
     return np.flatnonzero(kept), n_left_out
 
 
-def _add_request(events: Events, track: Track, life: Life, starts: set[tuple[int, float]]) -> None:
+def _add_request(events: Events, track: TraceTrack, life: Life, starts: set[tuple[int, float]]) -> None:
     row = life.row
     name = f"Request {row['request_id']}"
     events.name_thread(track, name)
-    told = ("status", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s", "n_preemptions")
-    args = {each: row[each] if row[each] == row[each] else None for each in told}
+    sentence = ("status", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s", "n_preemptions")
+    args = {each: row[each] if row[each] == row[each] else None for each in sentence}
     events.slice(track, name, life.ends_s, args)
     for piece in pieces(life):
         events.slice(track, piece.name, (piece.start_s, piece.end_s), piece.args)

@@ -9,7 +9,7 @@ much less."""
 
 
 @dataclass(frozen=True)
-class Axis:
+class SearchAxis:
     """From the least to the most; whole numbers alone, or any."""
 
     start: float
@@ -30,9 +30,9 @@ class Axis:
         return math.log(above / below) <= width or (self.is_whole and above - below <= 1)
 
     def between(self, below: float, above: float, share: float) -> float:
-        """A load that lies so far from the one towards the other, by their logarithms, and is neither."""
-        found = below * (above / below) ** share
-        return min(max(self.nearest(found), below + 1), above - 1) if self.is_whole else found
+        """A load that lies so far from the one toward the other, by their logarithms, and is neither."""
+        result = below * (above / below) ** share
+        return min(max(self.nearest(result), below + 1), above - 1) if self.is_whole else result
 
     def nearest(self, load: float) -> float:
         """The load itself, or the whole number next to it."""

@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.errors import NobodyArrives
-from simserve.study.capacity.axis import CLOSE, Axis
+from simserve.errors import NoArrivals
+from simserve.study.capacity.axis import CLOSE, SearchAxis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
-from simserve.study.capacity.point import Point
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.probed_loads import MOST_SEEDS, ProbedLoads
 from simserve.study.capacity.saturation import saturation_ends
-from simserve.study.capacity.tried import MOST_SEEDS, Tried
 from simserve.study.intervals import Estimate, around, standard_error
 
 FIRST_SEEDS = 8
-MOST_TRIES = 40
+MOST_PROBES = 40
 
 WING, NEAR_WING, WIDE_WING = 1.1, 1.05, 1.25
 """How far from the answer, as a factor, the loads may lie that tell how steeply attainment falls there."""
@@ -35,8 +35,8 @@ class Boundary:
     """Where attainment passes the goal."""
 
     load: Estimate
-    below: Point
-    above: Point
+    below: LoadPoint
+    above: LoadPoint
     """The loads on both sides."""
 
     @property
@@ -61,7 +61,7 @@ class Goal:
     precision_frac: float = math.inf
     criterion: Criterion = EVERYTHING
 
-    def is_met(self, point: Point) -> bool:
+    def is_met(self, point: LoadPoint) -> bool:
         """Enough requests met it, and the queue did not only grow."""
         return point.share_of(self.criterion) >= self.frac and not point.is_saturated
 
@@ -69,28 +69,28 @@ class Goal:
 class Search:
     """For the highest load that holds."""
 
-    def __init__(self, tried: Tried, axis: Axis, goal: Goal) -> None:
-        self._tried = tried
+    def __init__(self, probed: ProbedLoads, axis: SearchAxis, goal: Goal) -> None:
+        self._probed = probed
         self._axis = axis
         self._goal = goal
         self._n_seeds = FIRST_SEEDS
 
-    def highest(self) -> Boundary | Point:
+    def highest(self) -> Boundary | LoadPoint:
         """Bracket, close in, and add seeds until the interval is narrow enough; a point where it ends without."""
-        found = self.bracket(self._axis.start, 2.0)
-        while not isinstance(found, Point):
-            boundary = self.close_in(*found)
+        result = self.bracket(self._axis.start, 2.0)
+        while not isinstance(result, LoadPoint):
+            boundary = self.close_in(*result)
             wanted = self._seeds_wanted(boundary)
             if wanted <= self._n_seeds:
                 return boundary
             self._n_seeds = wanted
             try:
-                found = self._again(boundary)
-            except NobodyArrives:  # with one of the further seeds
+                result = self._again(boundary)
+            except NoArrivals:  # with one of the further seeds
                 return boundary
-        return found
+        return result
 
-    def bracket(self, start: float, factor: float) -> tuple[Point, Point] | Point:
+    def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
         """A load that holds and the next that does not, at most a factor apart; or the last one looked at.
 
         Loads so light that nobody arrives end the axis, and steps shorten as they come near.
@@ -99,7 +99,7 @@ class Search:
         is_up = self._goal.is_met(point)
         step = self._axis.up if is_up else self._axis.down
         while (load := step(point.scale, factor)) != point.scale:
-            other = self._tried.if_any(load, self._n_seeds)
+            other = self._probed.if_any(load, self._n_seeds)
             if other is None and factor <= 1 + CLOSE:
                 break
             if other is None:
@@ -110,9 +110,9 @@ class Search:
             point = other
         return point
 
-    def close_in(self, below: Point, above: Point, width: float = CLOSE) -> Boundary:
+    def close_in(self, below: LoadPoint, above: LoadPoint, width: float = CLOSE) -> Boundary:
         """Try loads where a line between the two says the answer is, kept off both ends, until they are near."""
-        for _ in range(MOST_TRIES):
+        for _ in range(MOST_PROBES):
             if self._axis.is_close(below.scale, above.scale, width):
                 break
             share = self._share_of_way(below, above)
@@ -123,25 +123,25 @@ class Search:
             below, above = (middle, above) if self._goal.is_met(middle) else (below, middle)
         return Boundary(self._root(below, above), below, above)
 
-    def _at(self, load: float) -> Point:
-        return self._tried.at(load, self._n_seeds)
+    def _at(self, load: float) -> LoadPoint:
+        return self._probed.at(load, self._n_seeds)
 
-    def _seeds_wanted(self, found: Boundary) -> int:
+    def _seeds_wanted(self, result: Boundary) -> int:
         """The interval narrows with the square root of the seeds; at most four times as many at once."""
-        factor = (found.half_frac / self._goal.precision_frac) ** 2
+        factor = (result.half_frac / self._goal.precision_frac) ** 2
         if math.isnan(factor) and math.isfinite(self._goal.precision_frac):
             factor = math.inf
-        if self._axis.is_whole and found.load.high - found.load.low <= 1:
+        if self._axis.is_whole and result.load.high - result.load.low <= 1:
             factor = 0.0  # it is known to the one
         wanted = math.ceil(self._n_seeds * min(4.0, 1.1 * factor)) if factor > 1 else self._n_seeds
         if math.isfinite(self._goal.precision_frac):
-            n_arrived = found.below.counts_of(self._goal.criterion)[:, 1].mean()
+            n_arrived = result.below.counts_of(self._goal.criterion)[:, 1].mean()
             wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
         return min(MOST_SEEDS, wanted)
 
-    def _again(self, found: Boundary) -> tuple[Point, Point] | Point:
+    def _again(self, result: Boundary) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
         """With more seeds the answer may lie a little beyond."""
-        below, above = self._at(found.below.scale), self._at(found.above.scale)
+        below, above = self._at(result.below.scale), self._at(result.above.scale)
         while not self._goal.is_met(below):
             lower = self._axis.down(below.scale, 1 + CLOSE)
             if lower == below.scale:
@@ -154,24 +154,24 @@ class Search:
             below, above = above, self._at(higher)
         return below, above
 
-    def _root(self, below: Point, above: Point) -> Estimate:
+    def _root(self, below: LoadPoint, above: LoadPoint) -> Estimate:
         """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
         share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
         value = math.log(below.scale) + width * share
         if len(below.runs) == 1:  # no other seed differs
             return Estimate(math.exp(value), math.nan, math.nan)
         if above.is_saturated:  # its attainment says nothing
-            ends = saturation_ends(below, above, self._axis, lambda load: self._tried.if_any(load, self._n_seeds))
+            ends = saturation_ends(below, above, self._axis, lambda load: self._probed.if_any(load, self._n_seeds))
             return Estimate(math.exp(value), *ends)
         n = len(below.runs)
         without = [
             (1 - share) * self._missed(below, left_out) + share * self._missed(above, left_out) for left_out in range(n)
         ]
         error = standard_error(np.array(without)) / self._steepness(math.exp(value), below, above)
-        found = around(value, error, n - 1)
-        return Estimate(*(math.exp(end) for end in (found.value, found.low, found.high)))
+        result = around(value, error, n - 1)
+        return Estimate(*(math.exp(end) for end in (result.value, result.low, result.high)))
 
-    def _steepness(self, root: float, below: Point, above: Point) -> float:
+    def _steepness(self, root: float, below: LoadPoint, above: LoadPoint) -> float:
         """How fast the logit of the share that misses rises with the log of the load, around the answer.
 
         From loads a tenth away: between two that are near, attainment falls in steps, and a search ends where it falls
@@ -185,15 +185,15 @@ class Search:
         rise = self._missed(high, None) - self._missed(low, None)
         return max(rise / math.log(high.scale / low.scale), LEAST_STEEPNESS)
 
-    def _wing(self, wanted: float, least: float, most: float, root: float) -> Point | None:
+    def _wing(self, wanted: float, least: float, most: float, root: float) -> LoadPoint | None:
         """One of the loads that were tried, if it is about as far away; else this one. None: none, or nobody comes."""
-        for point in self._tried.points:
+        for point in self._probed.points:
             if least <= point.scale / root <= most:
                 return point.first(FIRST_SEEDS)
         wanted = self._axis.nearest(wanted)
-        return self._tried.if_any(wanted, FIRST_SEEDS) if wanted != root else None
+        return self._probed.if_any(wanted, FIRST_SEEDS) if wanted != root else None
 
-    def _share_of_way(self, below: Point, above: Point) -> float:
+    def _share_of_way(self, below: LoadPoint, above: LoadPoint) -> float:
         """How far from below to above the goal lies, on a line through the logits of the shares that miss."""
         if above.is_saturated:
             return 0.5
@@ -201,7 +201,7 @@ class Search:
         near, far = (self._missed(point, None) - goal for point in (below, above))
         return near / (near - far) if near != far else 0.5
 
-    def _missed(self, point: Point, left_out: int | None) -> float:
+    def _missed(self, point: LoadPoint, left_out: int | None) -> float:
         """The logit of the share that missed, over all runs but one; half a request more on both sides: finite."""
         counts = point.counts_of(self._goal.criterion)
         n_met, n_arrived = (counts if left_out is None else np.delete(counts, left_out, axis=0)).sum(axis=0)

@@ -4,20 +4,20 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from simserve.errors import Mistake, ScenarioError
+from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
+from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import per_facts, point_facts, question_facts, state_facts, sure_facts
-from simserve.study.capacity.found import Found
-from simserve.study.capacity.point import Point
-from simserve.study.capacity.question import Question, check_slo
-from simserve.study.capacity.ramp import ramp_warnings
+from simserve.study.capacity.load_curve import look_around
+from simserve.study.capacity.load_curve_facts import CLIENTS, load_curve_facts
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.question import CapacityQuestion, check_slo
 from simserve.study.capacity.rate import Capacity, Unbounded, search_in
-from simserve.study.capacity.surroundings import look_around
-from simserve.study.capacity.surroundings_facts import CLIENTS, surroundings_facts
-from simserve.study.capacity.tried import RunsAt, Told, Tried
+from simserve.study.capacity.short_run import short_run_warnings
 from simserve.study.intervals import Estimate
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 MOST = 65_536
 """More clients are not tried."""
@@ -26,7 +26,7 @@ ENOUGH_TURNS = 10
 """Requests of each client, as benchmarks have it: fewer are mostly the rush at the start."""
 
 
-def study_concurrency(question: Question, told: Told | None = None) -> Found:
+def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = None) -> CapacityResult:
     """Search and look around. Raises SimserveError where there is no SLO, or no closed loop."""
     check_slo(question.scenario)
     own = clients_of(question.scenario)
@@ -35,20 +35,22 @@ def study_concurrency(question: Question, told: Told | None = None) -> Found:
         return replicate([with_clients(question.scenario, round(n))], seeds)[0]
 
     most = min(MOST, question.scenario.workload.n_requests or MOST)
-    return study(question, runs_with, Axis(own, 1, max(most, own), is_whole=True), told)
+    return study(question, runs_with, SearchAxis(own, 1, max(most, own), is_whole=True), progress)
 
 
-def study(question: Question, runs_with: RunsAt, axis: Axis, told: Told | None = None) -> Found:
+def study(
+    question: CapacityQuestion, runs_with: RunsAt, axis: SearchAxis, progress: OnProbe | None = None
+) -> CapacityResult:
     """Likewise, whatever it is that runs."""
-    tried = Tried(runs_with, question.scenario.seed, told, question.most_seeds)
-    found = search_in(question, tried, axis)
+    probed = ProbedLoads(runs_with, question.scenario.seed, progress, question.most_seeds)
+    result = search_in(question, probed, axis)
     more: dict[str, Any] = {"answer": None}
-    if isinstance(found, Capacity):
-        n = whole(found.scale)
-        at = tried.at(n.value, len(found.below.runs))
-        more = {"answer": _answer(found, n, at)}
-        more |= surroundings_facts(look_around(found, tried, axis), found.scale, CLIENTS)
-    return Found(_facts(found, tried.points) | more, tuple((None, point) for point in tried.points))
+    if isinstance(result, Capacity):
+        n = whole(result.scale)
+        at = probed.at(n.value, len(result.below.runs))
+        more = {"answer": _answer(result, n, at)}
+        more |= load_curve_facts(look_around(result, probed, axis), result.scale, CLIENTS)
+    return CapacityResult(_facts(result, probed.points) | more, tuple((None, point) for point in probed.points))
 
 
 def clients_of(scenario: Scenario) -> int:
@@ -56,7 +58,7 @@ def clients_of(scenario: Scenario) -> int:
     client = scenario.workload.client
     if client is None:
         rule = "needs a closed loop to search over: workload.client with its concurrency"
-        raise ScenarioError([Mistake(f"{scenario.name}: workload", rule, None, "leave out --concurrency for its rate")])
+        raise ScenarioError([Problem(f"{scenario.name}: workload", rule, None, "leave out --concurrency for its rate")])
     return int(client["concurrency"])
 
 
@@ -71,22 +73,22 @@ def whole(load: Estimate) -> Estimate:
     return Estimate(*(end if math.isnan(end) else float(math.floor(end + 1e-9)) for end in vars(load).values()))
 
 
-def _facts(found: Capacity | Unbounded, points: Sequence[Point]) -> dict[str, Any]:
+def _facts(result: Capacity | Unbounded, points: Sequence[LoadPoint]) -> dict[str, Any]:
     return {
-        **question_facts(found.question, ramp_warnings(found)),
+        **question_facts(result.question, short_run_warnings(result)),
         "asked": "concurrency",
-        **state_facts(found),
+        **state_facts(result),
         "points": [{"concurrency": round(point.scale), **point_facts(point)} for point in points],
     }
 
 
-def _answer(found: Capacity, n: Estimate, at: Point) -> dict[str, Any]:
+def _answer(result: Capacity, n: Estimate, at: LoadPoint) -> dict[str, Any]:
     """With the throughput at that concurrency."""
-    scenario = found.question.scenario
+    scenario = result.question.scenario
     answered = Estimate(at.mean("requests_per_s"), math.nan, math.nan)
     n_requests = scenario.workload.n_requests
     return {
-        **sure_facts(found.question, found.boundary, is_precise=found.is_precise or n.high - n.low <= 1),
+        **sure_facts(result.question, result.boundary, is_precise=result.is_precise or n.high - n.low <= 1),
         "concurrency": {key: value if math.isnan(value) else round(value) for key, value in vars(n).items()},
         "attained_frac": at.attained_frac,
         "requests_per_s": answered.value,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from simserve.scenario import Scenario
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Criterion:
     def counts(self, run: Summary) -> tuple[int, int]:
         """Requests of a run that met it, and all that were asked about."""
         whole = run if self.slo_class is None else run["classes"].get(self.slo_class, {})
-        found = whole.get("slo_attainment")
-        if not found or not found["n_arrived"]:
+        result = whole.get("slo_attainment")
+        if not result or not result["n_arrived"]:
             return 0, 0
-        n_arrived = int(found["n_arrived"])
-        return (int(found["n_met"]) if self.slo is None else round(found["by_slo"][self.slo] * n_arrived)), n_arrived
+        n_arrived = int(result["n_arrived"])
+        return (int(result["n_met"]) if self.slo is None else round(result["by_slo"][self.slo] * n_arrived)), n_arrived
 
 
 EVERYTHING = Criterion()
@@ -34,5 +34,5 @@ def parts_of(scenario: Scenario) -> tuple[Criterion, ...]:
     slo = scenario.slo
     targets = (slo.default, *slo.classes.values())
     keys = [key for key in type(slo.default).model_fields if any(getattr(each, key) is not None for each in targets)]
-    found = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
-    return found if len(found) > 1 else ()
+    result = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
+    return result if len(result) > 1 else ()

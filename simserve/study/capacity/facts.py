@@ -5,54 +5,54 @@ from typing import Any
 
 from simserve import __version__
 from simserve.scenario import PoolSetup, Scenario
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
-from simserve.study.capacity.point import Point
-from simserve.study.capacity.question import Question
-from simserve.study.capacity.ramp import ramp_warnings
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded
+from simserve.study.capacity.short_run import short_run_warnings
+from simserve.study.deterministic_load import NOTE
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE, Estimate
-from simserve.study.repeated import NOTE
 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99", "p99.9")
 
 
-def capacity_facts(found: Capacity | Unbounded, points: Sequence[Point] | None = None) -> dict[str, Any]:
+def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | None = None) -> dict[str, Any]:
     """What `simserve capacity --json` prints; `answer` is null where no load is the highest that holds.
 
     `points` are all that were tried, where that is more than the search itself.
     """
-    tried = points or found.points
+    probed = points or result.points
     return {
-        **question_facts(found.question, ramp_warnings(found)),
+        **question_facts(result.question, short_run_warnings(result)),
         "asked": "rate",
-        **state_facts(found),
-        "answer": _answer(found) if isinstance(found, Capacity) else None,
-        "points": [{**point_facts(point), "offered_per_s": _offered_per_s(point, found)} for point in tried],
+        **state_facts(result),
+        "answer": _answer(result) if isinstance(result, Capacity) else None,
+        "points": [{**point_facts(point), "offered_per_s": _offered_per_s(point, result)} for point in probed],
     }
 
 
-def _offered_per_s(point: Point, found: Capacity | Unbounded) -> float:
+def _offered_per_s(point: LoadPoint, result: Capacity | Unbounded) -> float:
     """As the answer's seeds have it, where the load was run with fewer: rates of one table are then in its order."""
-    if not isinstance(found, Capacity):
+    if not isinstance(result, Capacity):
         return point.offered_per_s
-    few = found.below.first(len(point.runs))
-    return point.offered_per_s * found.below.offered_per_s / few.offered_per_s
+    few = result.below.first(len(point.runs))
+    return point.offered_per_s * result.below.offered_per_s / few.offered_per_s
 
 
-def state_facts(found: Capacity | Unbounded) -> dict[str, Any]:
+def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
     """Whether there is an answer, and where the search stopped if not."""
-    if isinstance(found, Capacity):
+    if isinstance(result, Capacity):
         return {"state": "found", "stopped_at": None}
-    return {"state": "every load" if found.is_met else "no load", "stopped_at": point_facts(found.last)}
+    return {"state": "every load" if result.is_met else "no load", "stopped_at": point_facts(result.last)}
 
 
-def question_facts(question: Question, doubts: Sequence[str] = ()) -> dict[str, Any]:
+def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()) -> dict[str, Any]:
     """What was asked, as every answer repeats it, and what it stands on; `doubts` are warned of, too."""
     scenario = question.scenario
-    repeated = [NOTE] if question.is_repeated else []
+    deterministic = [NOTE] if question.is_deterministic else []
     return {
         "version": __version__,
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
@@ -63,8 +63,8 @@ def question_facts(question: Question, doubts: Sequence[str] = ()) -> dict[str, 
             _pool(setup, str((pool.scheduler or {}).get("kind")))
             for setup, pool in zip(scenario.setups, scenario.cluster.pools, strict=True)
         ],
-        "is_repeated": question.is_repeated,
-        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *repeated, *doubts],
+        "is_repeated": question.is_deterministic,
+        "warnings": [*warnings(scenario.setups), *notes(scenario.setups), *deterministic, *gate_warnings],
     }
 
 
@@ -89,32 +89,32 @@ def _targets(targets: Any) -> dict[str, float]:
     return {key: limit for key, limit in targets if limit is not None}
 
 
-def _answer(found: Capacity) -> Mapping[str, Any]:
-    rate = found.offered_per_s
+def _answer(result: Capacity) -> Mapping[str, Any]:
+    rate = result.offered_per_s
     return {
-        **sure_facts(found.question, found.boundary, found.is_precise),
-        "scale": vars(found.scale),
+        **sure_facts(result.question, result.boundary, result.is_precise),
+        "scale": vars(result.scale),
         "offered_per_s": vars(rate),
-        **per_facts(found.question.scenario, rate),
+        **per_facts(result.question.scenario, rate),
     }
 
 
-def sure_facts(question: Question, found: Boundary, is_precise: bool) -> dict[str, Any]:
+def sure_facts(question: CapacityQuestion, result: Boundary, is_precise: bool) -> dict[str, Any]:
     """How well the answer is known, and what fails beyond it."""
-    n_requests = int(found.below.counts[:, 1].sum())
+    n_requests = int(result.below.counts[:, 1].sum())
     return {
         "confidence": CONFIDENCE,
-        "n_seeds": len(found.below.runs),
+        "n_seeds": len(result.below.runs),
         "n_requests": n_requests,
         "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
         "is_precise": is_precise,
         "precision_frac": question.precision_frac,
-        "fails_first": fails_first(found.above),
-        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in found.below.runs),
+        "fails_first": fails_first(result.above),
+        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in result.below.runs),
     }
 
 
-def fails_first(above: Point) -> str:
+def fails_first(above: LoadPoint) -> str:
     """What is wrong at a load that does not hold: `queue`, or the SLO that the most requests miss."""
     return "queue" if above.is_saturated else min(above.by_slo().items(), key=_share)[0]
 
@@ -138,7 +138,7 @@ def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
     return {key: value / amount for key, value in vars(rate).items()} if amount else None
 
 
-def point_facts(point: Point) -> dict[str, Any]:
+def point_facts(point: LoadPoint) -> dict[str, Any]:
     """What was tried, and what came of it."""
     sure = point.attained
     return {

@@ -6,13 +6,13 @@ from typing import Any
 
 from simserve.scenario import Scenario
 from simserve.study.capacity.boundary import FIRST_SEEDS, Goal
+from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import point_facts, question_facts
-from simserve.study.capacity.found import Found
-from simserve.study.capacity.point import Point
-from simserve.study.capacity.question import Question, check_slo, place_of_pool
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.fleet import fleet_of
 from simserve.study.intervals import CONFIDENCE
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 MOST = 1024
 """More replicas are not tried."""
@@ -20,7 +20,7 @@ MOST = 1024
 RunsWith = Callable[[int, Sequence[int]], list[Summary]]
 """What comes of so many replicas, with each of some seeds."""
 
-Told = Callable[[int], None]
+OnProgress = Callable[[int], None]
 """Called with each number of replicas that is tried."""
 
 
@@ -28,48 +28,48 @@ Told = Callable[[int], None]
 class FleetSize:
     """The answer. The `scale` of a point is its number of replicas."""
 
-    question: Question
+    question: CapacityQuestion
     place: int
     """Of the pool, among those of the scenario."""
-    found: Point | None
+    result: LoadPoint | None
     """The fewest that hold; None: not even MOST do."""
-    points: tuple[Point, ...]
+    points: tuple[LoadPoint, ...]
     """All that were tried, the fewest first."""
 
 
-def find_fleet_size(question: Question, pool: str, told: Told | None = None) -> FleetSize:
+def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> FleetSize:
     """Search. Raises SimserveError where there is no SLO to hold a load to, or no such pool."""
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
     def runs_with(n: int, seeds: Sequence[int]) -> list[Summary]:
-        if told:
-            told(n)
+        if progress:
+            progress(n)
         return replicate([with_replicas(question.scenario, place, n)], seeds)[0]
 
     return search(question, place, runs_with)
 
 
-def study_fleet_size(question: Question, pool: str, told: Told | None = None) -> Found:
+def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
     """Likewise, as data."""
-    answer = find_fleet_size(question, pool, told)
-    return Found(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
+    answer = find_fleet_size(question, pool, progress)
+    return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
 
 
-def search(question: Question, place: int, runs_with: RunsWith) -> FleetSize:
+def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> FleetSize:
     """Likewise, whatever it is that runs: from the scenario's own number on."""
     first = question.scenario.seed
     own = question.scenario.cluster.pools[place].replicas
     goal = Goal(question.goal_frac)
-    tried: dict[int, Point] = {}
+    probed: dict[int, LoadPoint] = {}
 
     def holds(n: int) -> bool:
-        if n not in tried:
-            tried[n] = Point(n, tuple(runs_with(n, range(first, first + min(FIRST_SEEDS, question.most_seeds)))))
-        return goal.is_met(tried[n])
+        if n not in probed:
+            probed[n] = LoadPoint(n, tuple(runs_with(n, range(first, first + min(FIRST_SEEDS, question.most_seeds)))))
+        return goal.is_met(probed[n])
 
     n = fewest(holds, own)
-    return FleetSize(question, place, None if n is None else tried[n], _in_order(tried))
+    return FleetSize(question, place, None if n is None else probed[n], _in_order(probed))
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
@@ -98,26 +98,26 @@ def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
 
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     """What `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
-    scenario, found = answer.question.scenario, answer.found
+    scenario, result = answer.question.scenario, answer.result
     return {
         **question_facts(answer.question),
         "asked": "replicas",
         "pool": scenario.cluster.pools[answer.place].name,
         "confidence": CONFIDENCE,
-        "answer": None if found is None else _fleet(scenario, answer.place, found),
+        "answer": None if result is None else _fleet(scenario, answer.place, result),
         "points": [_point(point) for point in answer.points],
     }
 
 
-def _fleet(scenario: Scenario, place: int, found: Point) -> dict[str, Any]:
-    n, sure = int(found.scale), found.attained
+def _fleet(scenario: Scenario, place: int, result: LoadPoint) -> dict[str, Any]:
+    n, sure = int(result.scale), result.attained
     fleet = fleet_of(with_replicas(scenario, place, n))
-    return {"replicas": n, "low_frac": sure.low, "high_frac": sure.high, "n_seeds": len(found.runs), "fleet": fleet}
+    return {"replicas": n, "low_frac": sure.low, "high_frac": sure.high, "n_seeds": len(result.runs), "fleet": fleet}
 
 
-def _point(point: Point) -> dict[str, Any]:
+def _point(point: LoadPoint) -> dict[str, Any]:
     return {"replicas": int(point.scale), **point_facts(point)}
 
 
-def _in_order(tried: dict[int, Point]) -> tuple[Point, ...]:
-    return tuple(point for _, point in sorted(tried.items()))
+def _in_order(probed: dict[int, LoadPoint]) -> tuple[LoadPoint, ...]:
+    return tuple(point for _, point in sorted(probed.items()))

@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.intervals import Estimate, mean_of
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)
-class Point:
+class LoadPoint:
     """One load, tried with some seeds."""
 
     scale: float
@@ -54,8 +54,8 @@ class Point:
             within = self.runs[0]["slo_attainment"]
             low, high = (math.nan if within[key] is None else within[key] for key in ("low_frac", "high_frac"))
             return Estimate(self.attained_frac, low, high)
-        found = mean_of([float(n_met / n_arrived) if n_arrived else math.nan for n_met, n_arrived in self.counts])
-        low, high = (max(0.0, found.low), min(1.0, found.high)) if found.has_interval else (math.nan, math.nan)
+        result = mean_of([float(n_met / n_arrived) if n_arrived else math.nan for n_met, n_arrived in self.counts])
+        low, high = (max(0.0, result.low), min(1.0, result.high)) if result.has_interval else (math.nan, math.nan)
         return Estimate(self.attained_frac, low, high)
 
     @property
@@ -70,8 +70,8 @@ class Point:
 
     def by_slo(self) -> dict[str, float]:
         """The share that met each SLO."""
-        found = [run["slo_attainment"]["by_slo"] for run in self.runs]
-        return {key: float(np.mean([each[key] for each in found])) for key in found[0]}
+        result = [run["slo_attainment"]["by_slo"] for run in self.runs]
+        return {key: float(np.mean([each[key] for each in result])) for key in result[0]}
 
     def latency_s(self, key: str, level: str) -> float:
         """The mean of the runs' percentiles; NaN where a run has none."""
@@ -79,8 +79,8 @@ class Point:
 
     def mean(self, key: str) -> float:
         """The mean of a number of the runs; NaN where a run has none."""
-        return float(np.mean([math.nan if (found := run.get(key)) is None else found for run in self.runs]))
+        return float(np.mean([math.nan if (result := run.get(key)) is None else result for run in self.runs]))
 
-    def first(self, n_runs: int) -> "Point":
+    def first(self, n_runs: int) -> "LoadPoint":
         """The same load as its first seeds had it."""
-        return Point(self.scale, self.runs[:n_runs])
+        return LoadPoint(self.scale, self.runs[:n_runs])

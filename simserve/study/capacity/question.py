@@ -5,12 +5,12 @@ from functools import cached_property
 
 from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
-from simserve.study.capacity.tried import MOST_SEEDS
-from simserve.study.repeated import is_repeated
+from simserve.study.capacity.probed_loads import MOST_SEEDS
+from simserve.study.deterministic_load import is_deterministic
 
 
 @dataclass(frozen=True)
-class Question:
+class CapacityQuestion:
     """What is asked."""
 
     scenario: Scenario
@@ -20,14 +20,14 @@ class Question:
     """How wide half the interval may be, as a share of the answer."""
 
     @cached_property
-    def is_repeated(self) -> bool:
+    def is_deterministic(self) -> bool:
         """Every seed gives the same run: each load is tried with one, and no interval is over seeds."""
-        return is_repeated(self.scenario)
+        return is_deterministic(self.scenario)
 
     @property
     def most_seeds(self) -> int:
         """More of them tell nothing more, or are not tried."""
-        return 1 if self.is_repeated else MOST_SEEDS
+        return 1 if self.is_deterministic else MOST_SEEDS
 
 
 def check_slo(scenario: Scenario) -> None:

@@ -1,25 +1,25 @@
 """Rate study: the highest rate, how far each SLO and class alone would hold, and the curve of latency against rate."""
 
+from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import capacity_facts
-from simserve.study.capacity.found import Found
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.load_curve import look_around
+from simserve.study.capacity.load_curve_facts import load_curve_facts, requests_per_s
+from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import SCALES, Capacity, runs_at_scale, search_in
-from simserve.study.capacity.surroundings import look_around
-from simserve.study.capacity.surroundings_facts import requests_per_s, surroundings_facts
-from simserve.study.capacity.tried import RunsAt, Told, Tried
 
 
-def study_rate(question: Question, told: Told | None = None) -> Found:
+def study_rate(question: CapacityQuestion, progress: OnProbe | None = None) -> CapacityResult:
     """Search and look around. Raises SimserveError as `find_capacity` does."""
-    return study(question, runs_at_scale(question), told)
+    return study(question, runs_at_scale(question), progress)
 
 
-def study(question: Question, runs_at: RunsAt, told: Told | None = None) -> Found:
+def study(question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None = None) -> CapacityResult:
     """Likewise, whatever it is that runs."""
-    tried = Tried(runs_at, question.scenario.seed, told, question.most_seeds)
-    found = search_in(question, tried)
+    probed = ProbedLoads(runs_at, question.scenario.seed, progress, question.most_seeds)
+    result = search_in(question, probed)
     more = {}
-    if isinstance(found, Capacity):
-        around = look_around(found, tried, SCALES)
-        more = surroundings_facts(around, found.offered_per_s, requests_per_s(found))
-    return Found(capacity_facts(found, tried.points) | more, tuple((None, point) for point in tried.points))
+    if isinstance(result, Capacity):
+        around = look_around(result, probed, SCALES)
+        more = load_curve_facts(around, result.offered_per_s, requests_per_s(result))
+    return CapacityResult(capacity_facts(result, probed.points) | more, tuple((None, point) for point in probed.points))

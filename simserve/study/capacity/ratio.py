@@ -6,17 +6,17 @@ from typing import Any
 
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
-from simserve.scenario.disaggregation import APART_ONLY
+from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
+from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import fails_first, per_facts, question_facts
-from simserve.study.capacity.found import Found
-from simserve.study.capacity.point import Point
-from simserve.study.capacity.question import Question, check_slo, place_of_pool
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
+from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.capacity.rate import SCALES
-from simserve.study.capacity.tried import RunsAt, Told, Tried
 from simserve.study.intervals import CONFIDENCE, Estimate
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import replicate
+from simserve.study.run_seeds import replicate
 
 FEW = 8
 """So many splits are all tried; of more, those that a search for the top passes, as too few of either side bind."""
@@ -51,21 +51,23 @@ class Served:
     """The highest rate of one split, or the last load that was looked at where there is none."""
 
     name: str
-    found: Boundary | Point
+    result: Boundary | LoadPoint
     is_met: bool
     """Of a point: it holds."""
-    tried: tuple[Point, ...]
+    probed: tuple[LoadPoint, ...]
 
     @property
     def rate(self) -> Estimate:
         """Requests a second; the last that was looked at where every load holds, 0 where none does."""
-        if isinstance(self.found, Boundary):
-            return self.found.offered_per_s
-        at = self.found.offered_per_s if self.is_met else 0.0
+        if isinstance(self.result, Boundary):
+            return self.result.offered_per_s
+        at = self.result.offered_per_s if self.is_met else 0.0
         return Estimate(at, at, at)
 
 
-def study_ratio(question: Question, pools: str, n_gpus: int | None = None, told: Told | None = None) -> Found:
+def study_ratio(
+    question: CapacityQuestion, pools: str, n_gpus: int | None = None, progress: OnProbe | None = None
+) -> CapacityResult:
     """Search. Raises SimserveError where there is no SLO, no rate, no such pools, or too few GPUs for one of each."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
@@ -81,18 +83,20 @@ def study_ratio(question: Question, pools: str, n_gpus: int | None = None, told:
     def runs_of(name: str) -> RunsAt:
         return lambda scale, seeds: replicate([at_scale(scenarios[name], scale)], seeds)[0]
 
-    served = search(question, splits, runs_of, told)
-    reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER), told)
-    return _found(question, scenarios, served, reference)
+    served = search(question, splits, runs_of, progress)
+    reference = None if one_pool is None else _served(question, TOGETHER, runs_of(TOGETHER), progress)
+    return _result(question, scenarios, served, reference)
 
 
-def search(question: Question, splits: Sequence[Split], runs_of: RunsOf, told: Told | None = None) -> list[Served]:
+def search(
+    question: CapacityQuestion, splits: Sequence[Split], runs_of: RunsOf, progress: OnProbe | None = None
+) -> list[Served]:
     """What each split serves, whatever it is that runs; of many splits those on the way to the best."""
     known: dict[int, Served] = {}
 
     def rate(i: int) -> float:
         if i not in known:
-            known[i] = _served(question, splits[i].name, runs_of(splits[i].name), told)
+            known[i] = _served(question, splits[i].name, runs_of(splits[i].name), progress)
         return known[i].rate.value
 
     low, high = 0, len(splits) - 1
@@ -147,21 +151,21 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
     cluster = data["cluster"]
     n = n_gpus // scenario.setups[places[0]].gpus_per_replica
     cluster["pools"] = [{**cluster["pools"][places[0]], "name": TOGETHER, "role": "both", "replicas": n}]
-    for key in APART_ONLY:
+    for key in DISAGGREGATED_ONLY:
         cluster.pop(key, None)
     return Scenario.from_dict(data)
 
 
-def _served(question: Question, name: str, runs_at: RunsAt, told: Told | None) -> Served:
-    tried = Tried(runs_at, question.scenario.seed, told, question.most_seeds)
+def _served(question: CapacityQuestion, name: str, runs_at: RunsAt, progress: OnProbe | None) -> Served:
+    probed = ProbedLoads(runs_at, question.scenario.seed, progress, question.most_seeds)
     goal = Goal(question.goal_frac)
-    found = Search(tried, SCALES, goal).highest()
-    return Served(name, found, isinstance(found, Point) and goal.is_met(found), tried.points)
+    result = Search(probed, SCALES, goal).highest()
+    return Served(name, result, isinstance(result, LoadPoint) and goal.is_met(result), probed.points)
 
 
-def _found(
-    question: Question, scenarios: dict[str, Scenario], served: Sequence[Served], reference: Served | None
-) -> Found:
+def _result(
+    question: CapacityQuestion, scenarios: dict[str, Scenario], served: Sequence[Served], reference: Served | None
+) -> CapacityResult:
     best = max(served, key=lambda each: each.rate.value)
     holds = best.rate.value > 0
     others = [each for each in served if each is not best]
@@ -181,16 +185,16 @@ def _found(
         "splits": [_split(each, scenarios) for each in served],
     }
     everything = [*served, *([reference] if reference else [])]
-    return Found(facts, tuple((each.name, point) for each in everything for point in each.tried))
+    return CapacityResult(facts, tuple((each.name, point) for each in everything for point in each.probed))
 
 
 def _split(served: Served, scenarios: dict[str, Scenario]) -> dict[str, Any]:
-    found, scenario = served.found, scenarios[served.name]
-    above = found.above if isinstance(found, Boundary) else found
+    result, scenario = served.result, scenarios[served.name]
+    above = result.above if isinstance(result, Boundary) else result
     return {
         "split": served.name,
         "replicas": {pool.name: pool.replicas for pool in scenario.cluster.pools},
-        "state": "found" if isinstance(found, Boundary) else "every load" if served.is_met else "no load",
+        "state": "found" if isinstance(result, Boundary) else "every load" if served.is_met else "no load",
         "offered_per_s": vars(served.rate),
         "fails_first": fails_first(above),
         **per_facts(scenario, served.rate),

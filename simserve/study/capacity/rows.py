@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simserve.study.capacity.point import Point
+from simserve.study.capacity.point import LoadPoint
 from simserve.tables.columns import Columns
 from simserve.tables.schema import Field
 from simserve.tables.typed import typed_columns
@@ -28,26 +28,26 @@ ROWS = (
 """`load` is in the unit of what was asked: times the scenario's rates (rate, ratio), clients, or replicas."""
 
 
-def capacity_rows(asked: str, tried: Sequence[tuple[str | None, Point]]) -> Columns:
+def capacity_rows(requested: str, probed: Sequence[tuple[str | None, LoadPoint]]) -> Columns:
     """The columns of ROWS; each point with the split that it was tried with, if one was asked about."""
-    return typed_columns(ROWS, [_row(asked, split, point, run) for split, point in tried for run in point.runs])
+    return typed_columns(ROWS, [_row(requested, split, point, run) for split, point in probed for run in point.runs])
 
 
-def _row(asked: str, split: str | None, point: Point, run: dict[str, Any]) -> dict[str, Any]:
-    found = run["slo_attainment"]
+def _row(requested: str, split: str | None, point: LoadPoint, run: dict[str, Any]) -> dict[str, Any]:
+    result = run["slo_attainment"]
     row = {
-        "asked": asked,
+        "asked": requested,
         "load": point.scale,
         "split": split,
         "seed": run["seed"],
         **{name: run[name] for name, _ in COUNTS},
-        "n_arrived": found["n_arrived"],
-        "n_met": found["n_met"],
-        "attained_frac": found["frac"],
+        "n_arrived": result["n_arrived"],
+        "n_met": result["n_met"],
+        "attained_frac": result["frac"],
         "saturated": run["trust"]["saturated"],
     }
     for key in LATENCIES:
         name = key.removesuffix("_s")
-        row[f"{name}_met_frac"] = found["by_slo"].get(key)
+        row[f"{name}_met_frac"] = result["by_slo"].get(key)
         row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
     return row

@@ -8,18 +8,18 @@ Nonparametric Statistics, section 3.2); loads further out are run until so many 
 import math
 from collections.abc import Callable
 
-from simserve.study.capacity.axis import CLOSE, Axis
-from simserve.study.capacity.point import Point
+from simserve.study.capacity.axis import CLOSE, SearchAxis
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import median_rank
 
 MOST_STEPS = 6
 """Outwards, each the square of the one before: to four times the load."""
 
-At = Callable[[float], Point | None]
+At = Callable[[float], LoadPoint | None]
 """A load with all the seeds; None where nobody arrives."""
 
 
-def saturation_ends(below: Point, above: Point, axis: Axis, at: At) -> tuple[float, float]:
+def saturation_ends(below: LoadPoint, above: LoadPoint, axis: SearchAxis, at: At) -> tuple[float, float]:
     """Loads between which the median of all seeds lies with CONFIDENCE; NaN where the loads tried do not tell."""
     n = len(below.runs)
     rank = median_rank(n)
@@ -31,7 +31,11 @@ def saturation_ends(below: Point, above: Point, axis: Axis, at: At) -> tuple[flo
 
 
 def _first(
-    start: Point, axis: Axis, at: At, is_beyond: Callable[[Point], bool], step: Callable[[float, float], float]
+    start: LoadPoint,
+    axis: SearchAxis,
+    at: At,
+    is_beyond: Callable[[LoadPoint], bool],
+    step: Callable[[float, float], float],
 ) -> float | None:
     """The nearest load that is beyond, or a little further; ever larger steps, then halves."""
     near = far = start
@@ -39,10 +43,10 @@ def _first(
     for _ in range(MOST_STEPS):
         if is_beyond(far):
             break
-        found = at(step(far.scale, factor))
-        if found is None:
+        result = at(step(far.scale, factor))
+        if result is None:
             return None
-        near, far, factor = far, found, factor**2
+        near, far, factor = far, result, factor**2
     if not is_beyond(far):
         return None
     width = max(CLOSE, abs(math.log(far.scale / start.scale)) / 4)

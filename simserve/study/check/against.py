@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simserve.errors import Mistake, ScenarioError
+from simserve.errors import Problem, ScenarioError
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.check.at_ref import load_at_ref
 from simserve.study.check.baseline import Baseline, read_baseline
 from simserve.study.check.gate import LOOKS
 from simserve.study.check.measured import check_can_be_gated, find_grid, measured
-from simserve.study.check.same_question import Difference, differences, portable
-from simserve.study.check.side import Side, Told
+from simserve.study.check.same_question import ScenarioDifference, differences, portable
+from simserve.study.check.side import GateSide, OnProgress
 
-MOST_TOLD = 12
+MOST_LISTED = 12
 """Differences that an error lists."""
 
 
@@ -42,7 +42,7 @@ def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Ag
 
 
 def against_ref(
-    where: tuple[Path, str], candidate: Scenario, goal_frac: float | None, told: Told | None = None
+    where: tuple[Path, str], candidate: Scenario, goal_frac: float | None, progress: OnProgress | None = None
 ) -> Against:
     """The file as it was at a git ref, run now with the candidate's seeds. Raises SimserveError likewise."""
     check_can_be_gated(candidate)
@@ -50,33 +50,33 @@ def against_ref(
     name, goal_frac = f"{path} at {ref}", goal_frac or GOAL_FRAC
     scenario = load_at_ref(path, ref, seed=candidate.seed)
     _check_same_question(name, (portable(scenario), goal_frac), candidate, goal_frac)
-    side = Side(scenario, goal_frac, told)
+    side = GateSide(scenario, goal_frac, progress)
     grid = find_grid(side)
     return Against(name, goal_frac, LOOKS, lambda n_seeds: measured(side, grid, n_seeds))
 
 
 def _check_same_question(
-    name: str, asked: tuple[Mapping[str, Any], float], candidate: Scenario, goal_frac: float | None
+    name: str, requested: tuple[Mapping[str, Any], float], candidate: Scenario, goal_frac: float | None
 ) -> None:
     """Raises ScenarioError, which says all that differs."""
-    scenario, its_goal_frac = asked
-    found = differences(scenario, portable(candidate))[0]
+    scenario, its_goal_frac = requested
+    result = differences(scenario, portable(candidate))[0]
     if goal_frac is not None and goal_frac != its_goal_frac:
-        found.append(Difference("goal (--goal)", its_goal_frac, goal_frac))
-    if not found:
+        result.append(ScenarioDifference("goal (--goal)", its_goal_frac, goal_frac))
+    if not result:
         return
-    mistakes = [
-        Mistake(
+    problems = [
+        Problem(
             f"{name}: {each.key}", f"must be that of {candidate.name}, {_value(each.candidate)}", _value(each.baseline)
         )
-        for each in found[:MOST_TOLD]
+        for each in result[:MOST_LISTED]
     ]
-    more = f", in {len(found) - MOST_TOLD} more keys too" if len(found) > MOST_TOLD else ""
+    more = f", in {len(result) - MOST_LISTED} more keys too" if len(result) > MOST_LISTED else ""
     remedy = (
         "name the baseline of this scenario, or make it again (--baseline FILE --update) if that was changed on purpose"
     )
-    mistakes.append(Mistake(name, f"answers another question than {candidate.name} asks{more}", None, remedy))
-    raise ScenarioError(mistakes)
+    problems.append(Problem(name, f"answers another question than {candidate.name} asks{more}", None, remedy))
+    raise ScenarioError(problems)
 
 
 def _value(value: Any) -> str:

@@ -18,10 +18,10 @@ def load_at_ref(path: Path, ref: str, seed: int | None = None) -> Scenario:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise SimserveError(f"{folder}: there is no such folder; name a scenario file in a git repository")
-    said = _git(folder, "rev-parse", "--show-toplevel")
-    if said.returncode:
+    text = _git(folder, "rev-parse", "--show-toplevel")
+    if text.returncode:
         rule = f"{path} must lie in a git repository"
-        raise SimserveError(f"--against {ref}: {rule}, got {_complaint(said)}; use --baseline FILE")
+        raise SimserveError(f"--against {ref}: {rule}, got {_complaint(text)}; use --baseline FILE")
     commit = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     if commit.returncode:
         remedy = "fetch it first (in CI with fetch-depth: 0), or name another"
@@ -42,7 +42,7 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         raise SimserveError("--against: needs the program git, got none on the PATH; use --baseline FILE") from None
 
 
-def _complaint(said: subprocess.CompletedProcess[bytes]) -> str:
+def _complaint(text: subprocess.CompletedProcess[bytes]) -> str:
     """The first line of what it says is wrong."""
-    lines = said.stderr.decode("utf-8", "replace").strip().splitlines()
-    return lines[0] if lines else f"exit code {said.returncode}"
+    lines = text.stderr.decode("utf-8", "replace").strip().splitlines()
+    return lines[0] if lines else f"exit code {text.returncode}"

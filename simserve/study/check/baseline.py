@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simserve.errors import OutputError
-from simserve.study.check.gate import LOOKS, Curve
+from simserve.study.check.gate import LOOKS, AttainmentCurve
 from simserve.study.check.side import Grid
 from simserve.tables.columns import Floats
 from simserve.tables.files import json_text, replace_text
@@ -25,28 +25,28 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0)]
 
 
-class Part(BaseModel):
+class BaselineSection(BaseModel):
     """What all parts of the file have in common: nothing is guessed, nothing is left out."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
 
 
-class Rate(Part):
-    """Requests a second, with a 95 % interval."""
+class Rate(BaselineSection):
+    """Requests a second, with a 95% interval."""
 
     value: Positive
     low: Positive
     high: Positive
 
 
-class Crowd(Part):
+class Crowd(BaselineSection):
     """How hard each seed's load is, whatever the server (crowding.py)."""
 
     above: float
     frac: tuple[float, ...]
 
 
-class Load(Part):
+class BaselineLoad(BaselineSection):
     """One load and what came of it, a number a seed."""
 
     scale: Positive
@@ -56,7 +56,7 @@ class Load(Part):
     """Means over the first LOOKS[0] seeds (load_facts.py)."""
 
 
-class Baseline(Part):
+class Baseline(BaselineSection):
     """The file."""
 
     schema_: Literal["simserve-check/1"] = Field(alias="schema")
@@ -69,7 +69,7 @@ class Baseline(Part):
     """Resolved and portable (same_question.py)."""
     first_seed: Count
     crowd: Crowd
-    loads: tuple[Load, Load]
+    loads: tuple[BaselineLoad, BaselineLoad]
     """Between which it stops meeting the goal."""
 
     @model_validator(mode="after")
@@ -103,15 +103,15 @@ class Baseline(Part):
         """Of the lower load, where it still meets the goal."""
         return self.loads[0].facts
 
-    def curve(self, n_seeds: int) -> Curve:
+    def curve(self, n_seeds: int) -> AttainmentCurve:
         """Of the first so many seeds."""
         n_met, n_arrived = (
             np.array([getattr(load, name)[:n_seeds] for load in self.loads]) for name in ("n_met", "n_arrived")
         )
         scales = self.grid.below, self.grid.above
-        return Curve(scales, n_met, n_arrived, tuple(range(self.first_seed, self.first_seed + n_seeds)))
+        return AttainmentCurve(scales, n_met, n_arrived, tuple(range(self.first_seed, self.first_seed + n_seeds)))
 
-    def crowding(self, n_seeds: int) -> Floats:
+    def covariate(self, n_seeds: int) -> Floats:
         """Of the first so many seeds."""
         return np.array(self.crowd.frac[:n_seeds])
 
@@ -152,9 +152,9 @@ def read_baseline(path: Path) -> Baseline:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "file"
-        told = first["msg"].removeprefix("Value error, ")
+        sentence = first["msg"].removeprefix("Value error, ")
         raise OutputError(
-            f"{path}: {place}: must be as `simserve check --update` writes it, got: {told}; {REMEDY}"
+            f"{path}: {place}: must be as `simserve check --update` writes it, got: {sentence}; {REMEDY}"
         ) from None
 
 
@@ -175,8 +175,8 @@ def _read(path: Path) -> dict[str, Any]:
 def _packed(text: str) -> str:
     """JSON with lists of numbers in few lines."""
 
-    def rows(found: re.Match[str]) -> str:
-        indent, key, numbers = found[1], found[2], re.findall(r"[^\s,]+", found[3])
+    def rows(result: re.Match[str]) -> str:
+        indent, key, numbers = result[1], result[2], re.findall(r"[^\s,]+", result[3])
         lines = [", ".join(numbers[i : i + NUMBERS_PER_LINE]) for i in range(0, len(numbers), NUMBERS_PER_LINE)]
         inner = lines[0] if len(lines) == 1 else "".join(f"\n{indent}  {line}," for line in lines)[:-1] + f"\n{indent}"
         return f"{indent}{key}[{inner}]"

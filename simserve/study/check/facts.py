@@ -6,29 +6,29 @@ from typing import Any
 
 from simserve import __version__
 from simserve.study.check.check import Check
-from simserve.study.check.gate import FALSE_ALARMS, LOOKS, Curve, doubt_of
+from simserve.study.check.gate import FALSE_ALARMS, LOOKS, AttainmentCurve, significance
 from simserve.study.check.load_facts import PARTS, binding, load_facts
 from simserve.study.intervals import CONFIDENCE
 
 
-def check_facts(found: Check) -> dict[str, Any]:
+def check_facts(result: Check) -> dict[str, Any]:
     """What `simserve check --json` prints."""
-    scenario, baseline = found.candidate.scenario, found.baseline
-    curve = found.curve if isinstance(found.curve, Curve) else None
-    now = _facts_now(found)
+    scenario, baseline = result.candidate.scenario, result.baseline
+    curve = result.curve if isinstance(result.curve, AttainmentCurve) else None
+    now = _facts_now(result)
     return {
-        "passes": found.passes,
-        "state": _state(found),
+        "passes": result.passes,
+        "state": _state(result),
         "scenario": {"name": scenario.name, "digest": scenario.digest, "seed": scenario.seed},
-        "goal_frac": found.candidate.goal_frac,
+        "goal_frac": result.candidate.goal_frac,
         "slo": {key: limit for key, limit in scenario.slo.default if limit is not None},
         "slo_classes": list(scenario.slo.classes),
-        "tolerance_frac": found.tolerance_frac,
+        "tolerance_frac": result.tolerance_frac,
         "false_alarms_frac": FALSE_ALARMS,
-        "n_seeds": found.n_seeds,
-        "loss": _loss(found),
+        "n_seeds": result.n_seeds,
+        "loss": _loss(result),
         "baseline": {
-            "name": found.against,
+            "name": result.against,
             "simserve": baseline.simserve,
             "goodput_per_s": baseline.goodput_per_s.value,
             "goodput_low_per_s": baseline.goodput_per_s.low,
@@ -39,56 +39,56 @@ def check_facts(found: Check) -> dict[str, Any]:
         },
         "candidate": {
             "simserve": __version__,
-            "goodput_per_s": found.loss and baseline.goodput_per_s.value * (1 - found.loss.frac),
-            "fails_first": binding(_facts_at(found, curve.scales[1])) if curve else binding(now),
-            "holds_every_load": None if isinstance(found.curve, Curve) else found.curve.is_met,
+            "goodput_per_s": result.loss and baseline.goodput_per_s.value * (1 - result.loss.frac),
+            "fails_first": binding(_facts_at(result, curve.scales[1])) if curve else binding(now),
+            "holds_every_load": None if isinstance(result.curve, AttainmentCurve) else result.curve.is_met,
         },
         "at": {"baseline": baseline.facts, "candidate": now},
         "parts": [_part(part.key, part.label, part.unit, baseline.facts, now) for part in PARTS],
-        "changes": [vars(each) for each in found.changes],
+        "changes": [vars(each) for each in result.changes],
     }
 
 
-def _state(found: Check) -> str:
+def _state(result: Check) -> str:
     """In a word: unchanged | better | same | within tolerance | unclear | lost."""
-    if found.loss is None:
-        return "lost" if found.answer == "fail" else "better"
-    if found.answer == "fail":
+    if result.loss is None:
+        return "lost" if result.answer == "fail" else "better"
+    if result.answer == "fail":
         return "lost"
-    if found.answer == "open":
+    if result.answer == "open":
         return "unclear"
-    if found.loss.log == found.loss.error == 0:
+    if result.loss.log == result.loss.error == 0:
         return "unchanged"
-    low, high = found.loss.interval()
+    low, high = result.loss.interval()
     return "better" if high < 0 else "within tolerance" if low > 0 else "same"
 
 
-def _loss(found: Check) -> dict[str, Any] | None:
-    if found.loss is None:
+def _loss(result: Check) -> dict[str, Any] | None:
+    if result.loss is None:
         return None
-    low, high = found.loss.interval()
-    doubt = doubt_of(len(LOOKS))
+    low, high = result.loss.interval()
+    doubt = significance(len(LOOKS))
     return {
-        "frac": found.loss.frac,
+        "frac": result.loss.frac,
         "low_frac": low,
         "high_frac": high,
         "confidence": CONFIDENCE,
-        "surely_at_least_frac": found.loss.at_least(doubt),
-        "surely_at_most_frac": found.loss.at_most(doubt),
+        "surely_at_least_frac": result.loss.at_least(doubt),
+        "surely_at_most_frac": result.loss.at_most(doubt),
         "surely": 1 - doubt,
-        "is_paired": found.loss.is_paired,
-        "smallest_found_frac": found.loss.smallest_found(found.tolerance_frac, doubt),
+        "is_paired": result.loss.is_paired,
+        "smallest_found_frac": result.loss.smallest_found(result.tolerance_frac, doubt),
     }
 
 
-def _facts_now(found: Check) -> dict[str, Any]:
+def _facts_now(result: Check) -> dict[str, Any]:
     """Of the candidate, at the load and with the seeds of the baseline's facts."""
-    return _facts_at(found, found.baseline.grid.below)
+    return _facts_at(result, result.baseline.grid.below)
 
 
-def _facts_at(found: Check, scale: float) -> dict[str, Any]:
-    n_seeds = min(found.n_seeds, LOOKS[0])
-    return load_facts(scale, found.candidate.runs(scale, n_seeds))
+def _facts_at(result: Check, scale: float) -> dict[str, Any]:
+    n_seeds = min(result.n_seeds, LOOKS[0])
+    return load_facts(scale, result.candidate.runs(scale, n_seeds))
 
 
 def _part(key: str, label: str, unit: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,12 +28,12 @@ FOUND = 0.95
 
 Answer = Literal["fail", "pass", "open"]
 
-Luck = Sequence[Floats]
+ControlVariate = Sequence[Floats]
 """Of the baseline's seeds and of the candidate's."""
 
 
 @dataclass(frozen=True)
-class Curve:
+class AttainmentCurve:
     """What one side attained at two loads, between which it stops meeting the goal; each with the same seeds."""
 
     scales: tuple[float, float]
@@ -58,7 +58,7 @@ class Curve:
         near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
         return bool(far > near and -0.5 <= -near / (far - near) <= 1.5)
 
-    def is_like(self, other: "Curve") -> bool:
+    def is_like(self, other: "AttainmentCurve") -> bool:
         """The same came of the same loads."""
         pairs = ((self.n_met, other.n_met), (self.n_arrived, other.n_arrived))
         return self.scales == other.scales and all(np.array_equal(*pair) for pair in pairs)
@@ -129,7 +129,12 @@ class Loss:
         return float(student.ppf(1 - doubt, self.n_free)) * self.error if self.error else 0.0
 
 
-def loss_between(baseline: Curve, candidate: Curve, goal_frac: float, luck: Luck | None = None) -> Loss:
+def loss_between(
+    baseline: AttainmentCurve,
+    candidate: AttainmentCurve,
+    goal_frac: float,
+    control_variate: ControlVariate | None = None,
+) -> Loss:
     """Seed by seed where both sides had the same seeds, else as of two that know nothing of each other.
 
     `luck` says how hard each seed of either side happened to be, whatever the server; without it, it counts as noise.
@@ -137,9 +142,11 @@ def loss_between(baseline: Curve, candidate: Curve, goal_frac: float, luck: Luck
     value = baseline.log_root(goal_frac) - candidate.log_root(goal_frac)
     without = [side.log_roots_without(goal_frac) for side in (baseline, candidate)]
     if baseline.seeds == candidate.seeds:
-        apart = without[0] - without[1]
-        return Loss(value, standard_error(apart), _n_free(apart - apart.mean(), 1), is_paired=True)
-    return _unpaired(value, without, luck or tuple(np.zeros(len(each)) for each in without))
+        disaggregated = without[0] - without[1]
+        return Loss(
+            value, standard_error(disaggregated), _n_free(disaggregated - disaggregated.mean(), 1), is_paired=True
+        )
+    return _unpaired(value, without, control_variate or tuple(np.zeros(len(each)) for each in without))
 
 
 def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:
@@ -149,12 +156,12 @@ def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:
     return "pass" if loss.at_most(doubt) <= tolerance_frac else "open"
 
 
-def doubt_of(n_looks: int) -> float:
+def significance(n_looks: int) -> float:
     """The share of false alarms that each of so many looks may have."""
     return FALSE_ALARMS / n_looks
 
 
-def _unpaired(value: float, without: Sequence[Floats], luck: Sequence[Floats]) -> Loss:
+def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence[Floats]) -> Loss:
     """A loss with the part taken out that is due to one side's seeds being harder than the other's.
 
     A line, of one slope on both sides, through what each seed did to the root (jackknife pseudo-values) over how hard
@@ -162,11 +169,11 @@ def _unpaired(value: float, without: Sequence[Floats], luck: Sequence[Floats]) -
     """
     n_seeds = [len(each) for each in without]
     done = [-(n - 1) * (each - each.mean()) for n, each in zip(n_seeds, without, strict=True)]
-    centred = [each - each.mean() for each in luck]
-    spread = sum(float(x @ x) for x in centred)
-    slope = sum(float(x @ y) for x, y in zip(centred, done, strict=True)) / spread if spread else 0.0
-    left = np.concatenate([y - slope * x for x, y in zip(centred, done, strict=True)])
-    gap = float(luck[0].mean() - luck[1].mean())
+    centered = [each - each.mean() for each in control_variate]
+    spread = sum(float(x @ x) for x in centered)
+    slope = sum(float(x @ y) for x, y in zip(centered, done, strict=True)) / spread if spread else 0.0
+    left = np.concatenate([y - slope * x for x, y in zip(centered, done, strict=True)])
+    gap = float(control_variate[0].mean() - control_variate[1].mean())
     variance = (
         float(left @ left)
         / max(1, len(left) - 3)

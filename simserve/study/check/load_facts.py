@@ -8,11 +8,11 @@ from typing import Any, Literal
 import numpy as np
 
 from simserve.study.measures import Measure
-from simserve.study.replications import Summary
+from simserve.study.run_seeds import Summary
 
 
 @dataclass(frozen=True)
-class Part:
+class TimeOrMemory:
     """One thing that a request's time, or the memory, went into."""
 
     key: str
@@ -47,32 +47,32 @@ def _split(*names: str) -> Callable[[Summary], float]:
 
 
 PARTS = (
-    Part("queue_s", "queueing", "s", _at("queue_s.mean")),
-    Part("queue_seats_s", "waiting for a seat", "s", _split("queue_seats_s")),
-    Part("queue_blocks_s", "waiting for KV blocks", "s", _split("queue_blocks_s")),
-    Part("queue_budget_s", "waiting for the token budget", "s", _split("queue_budget_s")),
-    Part("prefill_s", "prefill", "s", _prefill_s),
-    Part("transfer_s", "handing keys and values over", "s", _at("transfer.mean")),
-    Part("tpot_s", "decoding a token", "s", _at("tpot_s.mean")),
-    Part("interference_s", "decoding held up by prompts of others", "s", _split("interference_s")),
-    Part("evicted_s", "time lost to evictions", "s", _split("preempted_s", "recompute_s", "copy_s")),
-    Part("unanswered_frac", "requests without a full answer", "frac", _unanswered_frac),
-    Part("preempted_frac", "requests that lost their KV blocks", "frac", _at("preemptions.requests_frac")),
-    Part("kv_peak_frac", "peak of KV blocks", "frac", _at("kv.peak_frac")),
+    TimeOrMemory("queue_s", "queueing", "s", _at("queue_s.mean")),
+    TimeOrMemory("queue_seats_s", "waiting for a seat", "s", _split("queue_seats_s")),
+    TimeOrMemory("queue_blocks_s", "waiting for KV blocks", "s", _split("queue_blocks_s")),
+    TimeOrMemory("queue_budget_s", "waiting for the token budget", "s", _split("queue_budget_s")),
+    TimeOrMemory("prefill_s", "prefill", "s", _prefill_s),
+    TimeOrMemory("transfer_s", "handing keys and values over", "s", _at("transfer.mean")),
+    TimeOrMemory("tpot_s", "decoding a token", "s", _at("tpot_s.mean")),
+    TimeOrMemory("interference_s", "decoding held up by prompts of others", "s", _split("interference_s")),
+    TimeOrMemory("evicted_s", "time lost to evictions", "s", _split("preempted_s", "recompute_s", "copy_s")),
+    TimeOrMemory("unanswered_frac", "requests without a full answer", "frac", _unanswered_frac),
+    TimeOrMemory("preempted_frac", "requests that lost their KV blocks", "frac", _at("preemptions.requests_frac")),
+    TimeOrMemory("kv_peak_frac", "peak of KV blocks", "frac", _at("kv.peak_frac")),
 )
 """In the order of a request's life."""
 
 
 def load_facts(scale: float, runs: Sequence[Summary]) -> dict[str, Any]:
     """As plain data with five figures, as a baseline's file keeps it; null for what there is not."""
-    found = [run["slo_attainment"] for run in runs]
-    n_met, n_arrived = (sum(each[key] for each in found) for key in ("n_met", "n_arrived"))
+    result = [run["slo_attainment"] for run in runs]
+    n_met, n_arrived = (sum(each[key] for each in result) for key in ("n_met", "n_arrived"))
     return {
         "scale": scale,
         "n_runs": len(runs),
         "offered_per_s": short(_mean([run["offered_per_s"] for run in runs])),
         "attained_frac": short(n_met / n_arrived) if n_arrived else None,
-        "by_slo": {key: short(_mean([each["by_slo"][key] for each in found])) for key in found[0]["by_slo"]},
+        "by_slo": {key: short(_mean([each["by_slo"][key] for each in result])) for key in result[0]["by_slo"]},
         "saturated_frac": short(_mean([float(run["trust"]["saturated"]) for run in runs])),
         "parts": {part.key: short(_mean([part.of(run) for run in runs])) for part in PARTS},
     }

@@ -7,12 +7,12 @@ from simserve import __version__
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.check.baseline import Baseline, Crowd, Load, Rate
-from simserve.study.check.crowding import crowd, crowding
-from simserve.study.check.gate import LOOKS, Curve, Loss, doubt_of, loss_between
+from simserve.study.check.baseline import Baseline, BaselineLoad, Crowd, Rate
+from simserve.study.check.covariate import covariate, crowd
+from simserve.study.check.gate import LOOKS, AttainmentCurve, Loss, loss_between, significance
 from simserve.study.check.load_facts import binding, load_facts, short
 from simserve.study.check.same_question import portable
-from simserve.study.check.side import FEW_SEEDS, Boundless, Grid, Side
+from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid
 from simserve.study.intervals import around, standard_error
 from simserve.study.load_scale import at_scale
 
@@ -31,29 +31,29 @@ def check_can_be_gated(scenario: Scenario) -> None:
         raise SimserveError(f"{scenario.name}: workload: {rule}; {remedy}") from None
 
 
-def find_grid(side: Side) -> Grid:
+def find_grid(side: GateSide) -> Grid:
     """Loads about where it stops meeting the goal. Raises SimserveError where it always does, or never."""
     check_can_be_gated(side.scenario)
-    found = side.find_grid()
-    return found if isinstance(found, Grid) else _no_grid(side, found)
+    result = side.find_grid()
+    return result if isinstance(result, Grid) else _no_grid(side, result)
 
 
-def _no_grid(side: Side, found: Boundless) -> NoReturn:
+def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
     """Raises SimserveError, which says why there is none."""
-    facts = load_facts(found.scale, side.runs(found.scale, FEW_SEEDS))
+    facts = load_facts(result.scale, side.runs(result.scale, FEW_SEEDS))
     name, at = side.scenario.name, f"{facts['offered_per_s']:.4g} requests/s"
-    goal = f"{side.goal_frac * 100:.4g} % of requests"
-    if found.is_met:
+    goal = f"{side.goal_frac * 100:.4g}% of requests"
+    if result.is_met:
         raise SimserveError(
             f"{name}: slo: must be missed at some rate to be gated on, got {goal} meeting it up to {at}"
         )
     key = binding(facts)
-    told = f"{facts['by_slo'][key] * 100:.3g} % meet {key} there" if key else "too few arrive there"
+    sentence = f"{facts['by_slo'][key] * 100:.3g}% meet {key} there" if key else "too few arrive there"
     remedy = "give a looser slo or a smaller --goal"
-    raise SimserveError(f"{name}: slo: {goal} must meet it at some rate, got none down to {at} ({told}); {remedy}")
+    raise SimserveError(f"{name}: slo: {goal} must meet it at some rate, got none down to {at} ({sentence}); {remedy}")
 
 
-def measured(side: Side, grid: Grid, n_seeds: int) -> Baseline:
+def measured(side: GateSide, grid: Grid, n_seeds: int) -> Baseline:
     """With so many seeds, at the two loads of the grid that the goal then lies between. Raises SimserveError."""
     curve = side.curve(grid, n_seeds)
     if isinstance(curve, Boundless):
@@ -69,63 +69,65 @@ def measured(side: Side, grid: Grid, n_seeds: int) -> Baseline:
         scenario=portable(side.scenario),
         first_seed=side.scenario.seed,
         crowd=Crowd(
-            above=above, frac=tuple(short(each) or 0.0 for each in crowding(side.scenario, scale, curve.seeds, above))
+            above=above, frac=tuple(short(each) or 0.0 for each in covariate(side.scenario, scale, curve.seeds, above))
         ),
         loads=(_load(side, curve, 0), _load(side, curve, 1)),
     )
 
 
-def well_measured(side: Side, tolerance_frac: float) -> Baseline:
+def well_measured(side: GateSide, tolerance_frac: float) -> Baseline:
     """With seeds enough for the gate to find a loss of LARGE tolerances, or as many as are ever run."""
     grid = find_grid(side)
     for n_seeds in LOOKS:
-        found = measured(side, grid, n_seeds)
-        if least_found_frac(found, side.goal_frac, tolerance_frac) <= LARGE * tolerance_frac:
+        result = measured(side, grid, n_seeds)
+        if least_found_frac(result, side.goal_frac, tolerance_frac) <= LARGE * tolerance_frac:
             break
-        grid = found.grid
-    return found
+        grid = result.grid
+    return result
 
 
-def doubts(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> list[str]:
+def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> list[str]:
     """What speaks against gating on it, to be said."""
-    found = []
+    result = []
     least = least_found_frac(baseline, goal_frac, tolerance_frac)
     if least > LARGE * tolerance_frac:
-        said = f"only a loss of {least * 100:.2g} % would be found by a side that has other seeds"
-        found.append(f"{said}, for the seeds differ much: make the runs longer, or raise --tolerance")
+        text = f"only a loss of {least * 100:.2g}% would be found by a side that has other seeds"
+        result.append(f"{text}, for the seeds differ much: make the runs longer, or raise --tolerance")
     if (baseline.loads[0].facts["saturated_frac"] or 0.0) > 0.5:
-        said = "where the goal is just met the queue only grows in most runs"
-        found.append(f"{said}, so the rate is one for runs of this length: make them longer, or the slo stricter")
-    return found
+        text = "where the goal is just met the queue only grows in most runs"
+        result.append(f"{text}, so the rate is one for runs of this length: make them longer, or the slo stricter")
+    return result
 
 
 def least_found_frac(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> float:
     """The smallest loss that would be found for sure."""
-    return unlike_seeds(baseline, goal_frac).smallest_found(tolerance_frac, doubt_of(len(LOOKS)))
+    return unlike_seeds(baseline, goal_frac).smallest_found(tolerance_frac, significance(len(LOOKS)))
 
 
 def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
     """How well a side just like it could be told apart that had as many other seeds."""
-    curve, luck = baseline.curve(baseline.n_seeds), baseline.crowding(baseline.n_seeds)
-    other = Curve(curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds))
-    return loss_between(curve, other, goal_frac, (luck, luck))
+    curve, control_variate = baseline.curve(baseline.n_seeds), baseline.covariate(baseline.n_seeds)
+    other = AttainmentCurve(
+        curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds)
+    )
+    return loss_between(curve, other, goal_frac, (control_variate, control_variate))
 
 
-def goodput(side: Side, curve: Curve) -> Rate:
+def goodput(side: GateSide, curve: AttainmentCurve) -> Rate:
     """The p99 goodput with its interval."""
     n_seeds = len(curve.seeds)
     error = standard_error(curve.log_roots_without(side.goal_frac))
-    found = around(curve.log_root(side.goal_frac), error, n_seeds - 1)
+    result = around(curve.log_root(side.goal_frac), error, n_seeds - 1)
     per_scale = sum(
         float(run["offered_per_s"]) / scale for scale in curve.scales for run in side.runs(scale, n_seeds)
     ) / (2 * n_seeds)
-    value, low, high = (short(per_scale * math.exp(end)) or 0.0 for end in (found.value, found.low, found.high))
+    value, low, high = (short(per_scale * math.exp(end)) or 0.0 for end in (result.value, result.low, result.high))
     return Rate(value=value, low=low, high=high)
 
 
-def _load(side: Side, curve: Curve, place: int) -> Load:
+def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:
     scale = curve.scales[place]
-    return Load(
+    return BaselineLoad(
         scale=scale,
         n_met=tuple(curve.n_met[place].tolist()),
         n_arrived=tuple(curve.n_arrived[place].tolist()),

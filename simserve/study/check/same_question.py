@@ -15,7 +15,7 @@ NO_PART = ("schema", "seed")
 
 
 @dataclass(frozen=True)
-class Difference:
+class ScenarioDifference:
     """A key that does not have the same value on both sides; None: it is not there."""
 
     key: str
@@ -30,15 +30,17 @@ def portable(scenario: Scenario) -> dict[str, Any]:
     return data
 
 
-def differences(baseline: Mapping[str, Any], candidate: Mapping[str, Any]) -> tuple[list[Difference], list[Difference]]:
+def differences(
+    baseline: Mapping[str, Any], candidate: Mapping[str, Any]
+) -> tuple[list[ScenarioDifference], list[ScenarioDifference]]:
     """Of two portable scenarios: in the question, and in what a change may change."""
     a, b = _flat(baseline), _flat(candidate)
     sides = [_long(a, b), _long(b, a)]
     keys = dict.fromkeys([*sides[0], *sides[1]])
-    found = [Difference(key, *(side.get(key) for side in sides)) for key in keys]
-    differing = [each for each in found if each.baseline != each.candidate and _top(each.key) not in NO_PART]
-    asked = [each for each in differing if _top(each.key) in ASKED]
-    return asked, [each for each in differing if each not in asked]
+    result = [ScenarioDifference(key, *(side.get(key) for side in sides)) for key in keys]
+    differing = [each for each in result if each.baseline != each.candidate and _top(each.key) not in NO_PART]
+    requested = [each for each in differing if _top(each.key) in ASKED]
+    return requested, [each for each in differing if each not in requested]
 
 
 def _long(side: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.errors import NobodyArrives
+from simserve.errors import NoArrivals
 from simserve.scenario import Scenario
-from simserve.study.check.gate import Curve
+from simserve.study.check.gate import AttainmentCurve
 from simserve.study.load_scale import at_scale
-from simserve.study.replications import Summary, replicate
+from simserve.study.run_seeds import Summary, replicate
 
 RATIO = 1.08
-"""Between neighbouring loads."""
+"""Between neighboring loads."""
 
 STEEP = 3.0
 """Over so many logits of the share that misses, a line would err: loads are then nearer each other."""
@@ -28,7 +28,7 @@ FEW_SEEDS = 8
 
 COUNTS = ("n_met", "n_arrived")
 
-Told = Callable[[float, int], None]
+OnProgress = Callable[[float, int], None]
 """Called with a load, as a scale, and the number of its runs."""
 
 
@@ -64,13 +64,13 @@ class Boundless:
     """The last load."""
 
 
-class Side:
+class GateSide:
     """A scenario, and what has been run of it. Runs are kept, so that more seeds or loads only add to them."""
 
-    def __init__(self, scenario: Scenario, goal_frac: float, told: Told | None = None) -> None:
+    def __init__(self, scenario: Scenario, goal_frac: float, progress: OnProgress | None = None) -> None:
         self.scenario = scenario
         self.goal_frac = goal_frac
-        self._told = told
+        self._progress = progress
         self._runs: dict[float, list[Summary]] = {}
 
     def runs(self, scale: float, n_seeds: int) -> list[Summary]:
@@ -79,12 +79,12 @@ class Side:
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
             done += replicate([at_scale(self.scenario, scale)], seeds)[0]
-            if self._told:
-                self._told(scale, n_seeds)
+            if self._progress:
+                self._progress(scale, n_seeds)
         return done[:n_seeds]
 
-    def curve(self, grid: Grid, n_seeds: int, like: Curve | None = None) -> Curve | Boundless:
-        """At two neighbouring loads of the grid that tell where the goal lies.
+    def curve(self, grid: Grid, n_seeds: int, like: AttainmentCurve | None = None) -> AttainmentCurve | Boundless:
+        """At two neighboring loads of the grid that tell where the goal lies.
 
         What is `like` another curve at its first two is read off those, wherever the goal lies with so few seeds.
         """
@@ -100,7 +100,7 @@ class Side:
             while not self._holds(grid.scale(place), n_seeds):
                 place -= 1
             return self._curve(grid.at(place), n_seeds)
-        except NobodyArrives:  # with one of the further seeds: too light a load to tell more of
+        except NoArrivals:  # with one of the further seeds: too light a load to tell more of
             return Boundless(is_met=False, scale=grid.scale(place + 1))
 
     def find_grid(self) -> Grid | Boundless:
@@ -149,19 +149,19 @@ class Side:
         """None where nobody arrives with one of the seeds."""
         try:
             return self._holds(scale, n_seeds)
-        except NobodyArrives:
+        except NoArrivals:
             return None
 
     def _holds(self, scale: float, n_seeds: int) -> bool:
         n_met, n_arrived = (sum(run["slo_attainment"][key] for run in self.runs(scale, n_seeds)) for key in COUNTS)
         return bool(n_arrived and n_met >= self.goal_frac * n_arrived)
 
-    def _curve(self, grid: Grid, n_seeds: int) -> Curve:
+    def _curve(self, grid: Grid, n_seeds: int) -> AttainmentCurve:
         scales = grid.below, grid.above
         runs = [self.runs(scale, n_seeds) for scale in scales]
         n_met, n_arrived = (np.array([[run["slo_attainment"][key] for run in each] for each in runs]) for key in COUNTS)
         first = self.scenario.seed
-        return Curve(scales, n_met, n_arrived, tuple(range(first, first + n_seeds)))
+        return AttainmentCurve(scales, n_met, n_arrived, tuple(range(first, first + n_seeds)))
 
 
 def _short(scale: float) -> float:

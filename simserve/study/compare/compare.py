@@ -11,8 +11,8 @@ from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
 from simserve.simulate import simulate
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
-from simserve.study.repeated import NOTE, is_repeated
-from simserve.study.replications import replicate
+from simserve.study.deterministic_load import NOTE, is_deterministic
+from simserve.study.run_seeds import replicate
 from simserve.study.validate.logs.bench import is_result
 from simserve.tables.files import read_json
 from simserve.tables.kinds import KINDS, RUN
@@ -20,11 +20,11 @@ from simserve.tables.kinds import KINDS, RUN
 REPLICATIONS = 10
 """Enough for an interval half as wide again as that of many."""
 
-Told = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparedSide:
     """One of the two."""
 
     name: str
@@ -32,47 +32,49 @@ class Side:
     """To be run, or a run, or what a benchmark measured."""
 
 
-def read_side(path: Path) -> Side:
+def read_side(path: Path) -> ComparedSide:
     """A scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
     if path.is_dir():
         _check_run(path)
-        return Side(path.name, load_results(path))
+        return ComparedSide(path.name, load_results(path))
     if path.suffix != ".json":
         scenario = load_scenario(path)
-        return Side(scenario.name, scenario)
-    found = read_json(path)
-    if not is_result(found):
+        return ComparedSide(scenario.name, scenario)
+    result = read_json(path)
+    if not is_result(result):
         rule = "must be a scenario, a folder of results, or the JSON of `vllm bench serve --save-result`"
         raise SimserveError(f"{path}: {rule}, got JSON with other keys; name one of these")
-    return Side(path.name, found)
+    return ComparedSide(path.name, result)
 
 
 def _check_run(folder: Path) -> None:
     """Raises SimserveError where the folder holds the answer of another command."""
     names = {entry.name for entry in folder.iterdir()}
     for kind in KINDS:
-        if kind is not RUN and names >= kind.marks:
+        if kind is not RUN and names >= kind.required_files:
             rule = "must be the folder of a run"
             raise SimserveError(f"{folder}: {rule}, got that of `simserve {kind.name}`; name what `simserve run` wrote")
 
 
-def compare(a: Side, b: Side, n_replications: int = REPLICATIONS, told: Told | None = None) -> Comparison:
+def compare(
+    a: ComparedSide, b: ComparedSide, n_replications: int = REPLICATIONS, progress: OnProgress | None = None
+) -> Comparison:
     """By how much B differs from A. Scenarios are run, both with the same seeds; `told` hears of each run done.
 
     Raises SimserveError.
     """
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
-        has_luck = not (is_repeated(a.what) and is_repeated(b.what))
-        seeds = range(a.what.seed, a.what.seed + (n_replications if has_luck else 1))
-        found = compare_replications(names, *replicate((a.what, b.what), seeds, told))
+        has_sampling_noise = not (is_deterministic(a.what) and is_deterministic(b.what))
+        seeds = range(a.what.seed, a.what.seed + (n_replications if has_sampling_noise else 1))
+        result = compare_replications(names, *replicate((a.what, b.what), seeds, progress))
         differing = (*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what))
-        return replace(found, warnings=differing if has_luck else (*differing, NOTE))
+        return replace(result, warnings=differing if has_sampling_noise else (*differing, NOTE))
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
-        found = compare_results(names, runs[0], runs[1])
+        result = compare_results(names, runs[0], runs[1])
         first, second = ((run.facts.slo, run.facts.slo_classes) for run in (runs[0], runs[1]))
-        return replace(found, warnings=_differing("slo", first, second))
+        return replace(result, warnings=_differing("slo", first, second))
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 

@@ -24,7 +24,7 @@ PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
 
 @dataclass(frozen=True)
-class Difference:
+class MeasureDifference:
     """One measure of both sides."""
 
     measure: Measure
@@ -55,7 +55,7 @@ class Comparison:
     names: tuple[str, str]
     how: str
     """Where the intervals come from, as a sentence says it."""
-    differences: tuple[Difference, ...]
+    differences: tuple[MeasureDifference, ...]
     warnings: tuple[str, ...] = ()
     """What else differs, so that the measures are not about the same thing."""
 
@@ -90,31 +90,33 @@ def compare_replications(
     names: tuple[str, str], a: Sequence[dict[str, Any]], b: Sequence[dict[str, Any]]
 ) -> Comparison:
     """Summaries of both sides, `(n_seeds,)` each, the same seeds in the same order."""
-    found = []
+    result = []
     for measure in MEASURES:
         of_a, of_b = (np.array([measure.of(summary) for summary in side]) for side in (a, b))
         if not np.isnan(of_a + of_b).any():
-            found.append(Difference(measure, float(of_a.mean()), float(of_b.mean()), mean_of((of_b - of_a).tolist())))
+            result.append(
+                MeasureDifference(measure, float(of_a.mean()), float(of_b.mean()), mean_of((of_b - of_a).tolist()))
+            )
     how = f"{len(a)} pairs of runs, both of a pair with the same seed" if len(a) > 1 else "one run each"
-    return Comparison(names, how, tuple(found))
+    return Comparison(names, how, tuple(result))
 
 
 def compare_results(names: tuple[str, str], a: Results, b: Results) -> Comparison:
     """One run of each side. Where both served the same requests, each is held against itself."""
     sides = [_Side.of(results) for results in (a, b)]
     is_paired = sides[0].is_like(sides[1])
-    found = []
+    result = []
     for measure in MEASURES:
         of_a, of_b = (measure.of(results.summary) for results in (a, b))
         if not math.isnan(of_a + of_b):
-            found.append(Difference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
+            result.append(MeasureDifference(measure, of_a, of_b, _gap(of_b - of_a, sides, measure, is_paired)))
     how = "the same requests on both sides" if is_paired else "requests of their own on each side"
-    return Comparison(names, f"one run each, {how}; blocks of neighbours left out in turn", tuple(found))
+    return Comparison(names, f"one run each, {how}; blocks of neighbors left out in turn", tuple(result))
 
 
 def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[str, Any]) -> Comparison:
     """Results of `vllm bench serve`, measured or predicted: the keys that both have. One run each has no interval."""
-    found = []
+    result = []
     for key in a:
         if key.startswith("median_") and key.replace("median_", "p50_") in a:
             continue  # which is the same
@@ -122,8 +124,8 @@ def compare_benchmarks(names: tuple[str, str], a: Mapping[str, Any], b: Mapping[
         if measure is not None and all(type(side.get(key)) in (int, float) for side in (a, b)):
             scale = 1e-3 if measure.unit == "s" else 1.0
             of_a, of_b = a[key] * scale, b[key] * scale
-            found.append(Difference(measure, of_a, of_b, Estimate(of_b - of_a, math.nan, math.nan)))
-    return Comparison(names, "one run each, as their results tell", tuple(found))
+            result.append(MeasureDifference(measure, of_a, of_b, Estimate(of_b - of_a, math.nan, math.nan)))
+    return Comparison(names, "one run each, as their results tell", tuple(result))
 
 
 def _bench_measure(key: str) -> Measure | None:

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.study.capacity.point import Point
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import Estimate, mean_of
+from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.outcome import Bounds, Sized
-from simserve.study.plan.tries import Trial
 from simserve.units import HOURS_A_MONTH
 
 MONTH_S = HOURS_A_MONTH * 3600
 
 
 @dataclass(frozen=True)
-class Cost:
+class FleetCost:
     """Of one fleet, spare replicas included."""
 
     n_gpus: int
@@ -58,7 +58,7 @@ class Cost:
         return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
 
 
-def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> Cost:
+def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> FleetCost:
     """What the fleet comes to."""
     setup = sized.fleets.least.setups[0]
     per_replica = sized.fleets.gpus_per_replica
@@ -66,7 +66,7 @@ def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> Cost:
     one_replica = per_replica * usd_per_gpu_hour * HOURS_A_MONTH
     usd = n_gpus * usd_per_gpu_hour * HOURS_A_MONTH
     usage = sized.usage.point
-    return Cost(
+    return FleetCost(
         n_gpus=n_gpus,
         usd_per_gpu_hour=usd_per_gpu_hour,
         usd_low=usd - one_replica if sized.fewer is not None and _may_hold(sized.fewer, bounds) else usd,
@@ -84,6 +84,6 @@ def _may_hold(trial: Trial, bounds: Bounds) -> bool:
     return not trial.is_cut and not trial.point.is_saturated and trial.point.attained.high >= bounds.goal_frac
 
 
-def _a_month(point: Point, per_s: Callable[[Any], float]) -> Estimate:
-    found = mean_of([per_s(run) for run in point.runs])
-    return Estimate(*(end * MONTH_S for end in (found.value, found.low, found.high)))
+def _a_month(point: LoadPoint, per_s: Callable[[Any], float]) -> Estimate:
+    result = mean_of([per_s(run) for run in point.runs])
+    return Estimate(*(end * MONTH_S for end in (result.value, result.low, result.high)))

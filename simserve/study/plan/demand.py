@@ -8,8 +8,8 @@ import numpy as np
 
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
+from simserve.study.deterministic_load import is_deterministic
 from simserve.study.load_scale import at_scale
-from simserve.study.repeated import is_repeated
 
 HOUR_S = 3600.0
 
@@ -35,9 +35,9 @@ class Demand:
     """The highest rate of each hour as a share of the peak; empty unless the load is diurnal."""
 
     @cached_property
-    def is_repeated(self) -> bool:
+    def is_deterministic(self) -> bool:
         """Every seed gives the same run."""
-        return is_repeated(self.sized)
+        return is_deterministic(self.sized)
 
 
 def demand_of(scenario: Scenario) -> Demand:
@@ -64,12 +64,12 @@ def _hours(shares: Any, period_s: float) -> tuple[float, ...]:
     at_s = np.linspace(0.0, period_s, n + 1)
     around = np.append(shares, shares[0])
     starts = np.arange(0.0, period_s - 1e-6, HOUR_S)
-    found = []
+    result = []
     for start_s in starts:
         end_s = min(start_s + HOUR_S, period_s)
         inside = around[(at_s >= start_s) & (at_s <= end_s)]
-        found.append(float(max(*np.interp([start_s, end_s], at_s, around), *inside)))
-    return tuple(found)
+        result.append(float(max(*np.interp([start_s, end_s], at_s, around), *inside)))
+    return tuple(result)
 
 
 def _at_peak(scenario: Scenario, peak_per_s: float) -> Scenario:

@@ -4,13 +4,13 @@ from typing import Any
 
 from simserve import __version__
 from simserve.study.capacity.facts import question_facts
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
+from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.growth import Need
 from simserve.study.plan.outcome import Outcome, seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
-from simserve.study.plan.tries import Trial
 from simserve.study.plan.warnings import plan_warnings
 from simserve.tables.files import plain
 from simserve.tables.schema import SCHEMA
@@ -27,13 +27,13 @@ NOTHING = {field.name: None for field in COLUMNS}
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
     """What `simserve plan --json` prints, but for its sentences; None where there is no number."""
-    asked = plan.asked
+    requested = plan.requested
     rows = [_choice(plan, choice, rank) for rank, choice in enumerate(plan.choices, 1)]
-    found: dict[str, Any] = plain(
+    result: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "version": __version__,
-            **question_facts(Question(asked.scenario, asked.bounds.goal_frac, 0.0)),
+            **question_facts(CapacityQuestion(requested.scenario, requested.bounds.goal_frac, 0.0)),
             "state": "found" if plan.best else "none",
             "demand": _demand(plan),
             "assumed": _assumed(plan),
@@ -43,7 +43,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
             "warnings": plan_warnings(plan),
         }
     )
-    return found
+    return result
 
 
 def _demand(plan: Plan) -> dict[str, Any]:
@@ -63,17 +63,17 @@ def _nearest_rate(plan: Plan) -> float | None:
 
 
 def _assumed(plan: Plan) -> dict[str, Any]:
-    asked = plan.asked
+    requested = plan.requested
     return {
-        "spare_replicas": asked.bounds.spare,
-        "growth_frac": asked.growth_frac,
-        "months": asked.months,
+        "spare_replicas": requested.bounds.spare,
+        "growth_frac": requested.growth_frac,
+        "months": requested.months,
         "hours_per_month": HOURS_A_MONTH,
-        "max_gpus": asked.bounds.max_gpus,
+        "max_gpus": requested.bounds.max_gpus,
         "confidence": CONFIDENCE,
         "n_seeds": len(seeds_of(plan.demand)),
         "usd_per_gpu_hour": dict(plan.usd_per_gpu_hour),
-        "given_prices": list(asked.given_usd),
+        "given_prices": list(requested.given_usd),
         "energy": ENERGY,
     }
 
@@ -85,7 +85,7 @@ def _option(plan: Plan, outcome: Outcome) -> dict[str, Any]:
         "option": option.name,
         "gpu": option.gpu,
         "tensor": option.tensor,
-        "how": "apart" if option.is_apart else "together",
+        "how": "apart" if option.is_disaggregated else "together",
         "state": outcome.state,
         "calibrated": None if fleets is None else all(setup.calibrated for setup in fleets.least.setups),
         "gpus_per_replica": None if fleets is None else fleets.gpus_per_replica,
@@ -95,14 +95,14 @@ def _option(plan: Plan, outcome: Outcome) -> dict[str, Any]:
 
 
 def _alone(outcome: Outcome) -> dict[str, Any]:
-    found = outcome.alone
+    result = outcome.unloaded
     return {
-        "alone_attained_frac": found and found.attained_frac,
-        "alone_slo": found and found.slo,
-        "alone_slo_frac": found and found.slo_frac,
-        "alone_prompt_tokens": found and found.prompt_tokens,
-        "alone_took_s": found and found.took_s,
-        "alone_refused_frac": found and found.refused_frac,
+        "alone_attained_frac": result and result.attained_frac,
+        "alone_slo": result and result.slo,
+        "alone_slo_frac": result and result.slo_frac,
+        "alone_prompt_tokens": result and result.prompt_tokens,
+        "alone_took_s": result and result.took_s,
+        "alone_refused_frac": result and result.refused_frac,
     }
 
 
@@ -110,7 +110,7 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
     """An option that holds."""
     sized, cost, best = choice.sized, choice.cost, plan.choices[0]
     setup = sized.fleets.least.setups[0]
-    bought, is_apart = sized.all_up.replicas, choice.outcome.option.is_apart
+    bought, is_disaggregated = sized.all_up.replicas, choice.outcome.option.is_disaggregated
     is_close = choice is not best and cost.usd_low <= best.cost.usd_high
     return {
         "rank": rank,
@@ -118,8 +118,8 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
         "close_call": is_close,
         "needed_replicas": sum(sized.needed.replicas),
         "replicas": sum(bought),
-        "prefill_replicas": bought[0] if is_apart else None,
-        "decode_replicas": bought[1] if is_apart else None,
+        "prefill_replicas": bought[0] if is_disaggregated else None,
+        "decode_replicas": bought[1] if is_disaggregated else None,
         "gpus": cost.n_gpus,
         "tdp_w": setup.gpu.tdp_w,
         **_money(choice),
@@ -193,16 +193,16 @@ def _at_end(choice: Choice) -> dict[str, Any]:
 
 def _other(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     """An option that does not hold: with what the largest fleet came to, where one was tried."""
-    nearest, mistake = outcome.nearest, outcome.mistake
-    tried = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
+    nearest, problem = outcome.nearest, outcome.problem
+    probed = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
     return {
         "rank": None,
         **_option(plan, outcome),
         "close_call": False,
-        **tried,
+        **probed,
         **_fails_first(nearest),
         "saturated": None if nearest is None else nearest.point.is_saturated,
-        "refused_because": mistake and {"rule": mistake.rule, "value": mistake.value, "remedy": mistake.remedy},
+        "refused_because": problem and {"rule": problem.rule, "value": problem.value, "remedy": problem.remedy},
     }
 
 

@@ -13,15 +13,15 @@ from simserve.tables.kinds import PLAN
 from simserve.tables.typed import typed_columns
 
 
-def write_plan(directory: Path, plan: Plan, found: Mapping[str, Any], drawn: Mapping[str, bytes]) -> None:
+def write_plan(directory: Path, plan: Plan, result: Mapping[str, Any], drawn: Mapping[str, bytes]) -> None:
     """Write all files into a folder, whole or not at all; `drawn`: page and spreadsheet by name. Raises OutputError."""
     from simserve.tables.parquet import write_table  # late: pyarrow
 
     with result_folder(directory, PLAN) as folder:
-        (folder / "plan.json").write_text(json_text(found), encoding="utf-8")
+        (folder / "plan.json").write_text(json_text(result), encoding="utf-8")
         for name, content in drawn.items():
             (folder / name).write_bytes(content)
-        write_table(folder / "plan.parquet", COLUMNS, typed_columns(COLUMNS, found["options"]))
+        write_table(folder / "plan.parquet", COLUMNS, typed_columns(COLUMNS, result["options"]))
         if plan.best is not None:
             (folder / "scenario.yaml").write_text(winner_yaml(plan), encoding="utf-8")
 
@@ -29,5 +29,5 @@ def write_plan(directory: Path, plan: Plan, found: Mapping[str, Any], drawn: Map
 def winner_yaml(plan: Plan) -> str:
     """The scenario that was asked about, with the fleet to take, spare replicas included."""
     assert plan.best is not None, "something holds"
-    fleets = Fleets(plan.asked.scenario, plan.best.outcome.option)
+    fleets = Fleets(plan.requested.scenario, plan.best.outcome.option)
     return fleets.of(plan.best.sized.all_up.replicas).to_yaml()

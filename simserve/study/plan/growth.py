@@ -28,12 +28,12 @@ def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Ne
 
 def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
     """The first month whose demand the fleet of today is too small for; None: none of them."""
-    if sized.tries.holds(sized.size, scales[-1]):
+    if sized.search.holds(sized.size, scales[-1]):
         return None
     enough, too_small = 0, len(scales) - 1
     while too_small - enough > 1:
         month = (enough + too_small) // 2
-        if sized.tries.holds(sized.size, scales[month]):
+        if sized.search.holds(sized.size, scales[month]):
             enough = month
         else:
             too_small = month
@@ -61,12 +61,12 @@ def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
     start = sized.size
 
     def need(scale: float) -> int | None:
-        return sized.tries.fewest(max(1, math.floor(start * scale)), limit, scale)
+        return sized.search.fewest(max(1, math.floor(start * scale)), limit, scale)
 
-    found = _filled(need, scales)
+    result = _filled(need, scales)
     n_pools = sized.fleets.option.n_pools
     more = n_pools - 1 + bounds.spare * n_pools
-    return [Need(scale, None if size is None else size + more) for scale, size in zip(scales, found, strict=True)]
+    return [Need(scale, None if size is None else size + more) for scale, size in zip(scales, result, strict=True)]
 
 
 def _filled(need: Callable[[float], int | None], scales: Sequence[float]) -> list[int | None]:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve import catalog
-from simserve.errors import CatalogError, Mistake, ScenarioError, SimserveError, did_you_mean
+from simserve.errors import CatalogError, Problem, ScenarioError, SimserveError, did_you_mean
 from simserve.scenario import Scenario
-from simserve.scenario.disaggregation import APART_ONLY
+from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
 """Keys of a pool that hold for one card and one number of ranks: other fleets are planned without."""
@@ -22,18 +22,18 @@ class Option:
 
     gpu: str
     tensor: int
-    is_apart: bool
+    is_disaggregated: bool
     """Prefill and decode on replicas of their own."""
 
     @property
     def name(self) -> str:
         """`h100-sxm TP 2, apart`."""
-        return f"{self.gpu} TP {self.tensor}{', apart' if self.is_apart else ''}"
+        return f"{self.gpu} TP {self.tensor}{', apart' if self.is_disaggregated else ''}"
 
     @property
     def n_pools(self) -> int:
         """Prefill and decode, or one for both."""
-        return 2 if self.is_apart else 1
+        return 2 if self.is_disaggregated else 1
 
 
 Replicas = tuple[int, ...]
@@ -48,16 +48,16 @@ def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, 
             raise SimserveError(f"--gpu: must be a GPU of the catalog, got {gpu}; {known}")
     hows = (False, True) if is_split else (False,)
     cards, degrees = dict.fromkeys(gpus or _own_gpus(scenario)), dict.fromkeys(tensors)
-    return [Option(gpu, tensor, is_apart) for is_apart in hows for gpu in cards for tensor in degrees]
+    return [Option(gpu, tensor, is_disaggregated) for is_disaggregated in hows for gpu in cards for tensor in degrees]
 
 
 def _own_gpus(scenario: Scenario) -> list[str]:
     return [pool.gpu or scenario.gpu for pool in scenario.cluster.pools]
 
 
-def usd_per_gpu_hour(found: Sequence[Option], given: Mapping[str, float]) -> dict[str, float]:
+def usd_per_gpu_hour(result: Sequence[Option], given: Mapping[str, float]) -> dict[str, float]:
     """The price of each card: the one given, else the catalog's. Raises SimserveError for a card that is no option."""
-    cards = list(dict.fromkeys(option.gpu for option in found))
+    cards = list(dict.fromkeys(option.gpu for option in result))
     for gpu, usd in given.items():
         if gpu not in cards:
             raise SimserveError(f"--price: must name a GPU that is compared, got {gpu}; {did_you_mean(gpu, cards)}")
@@ -83,19 +83,19 @@ class Fleets:
         return Scenario.from_dict(self._data | {"cluster": cluster | {"pools": pools}})
 
 
-def refusal(error: SimserveError) -> Mistake:
+def refusal(error: SimserveError) -> Problem:
     """The first thing that is wrong with an option."""
-    return error.mistakes[0] if isinstance(error, ScenarioError) else Mistake("", str(error))
+    return error.problems[0] if isinstance(error, ScenarioError) else Problem("", str(error))
 
 
 def _data(scenario: Scenario, option: Option) -> dict[str, Any]:
     """The scenario as data: what was given for all fleets, without what was filled in for its own."""
     data = scenario.to_dict()
-    cluster = {key: value for key, value in data["cluster"].items() if key not in ("pools", *APART_ONLY)}
-    if option.is_apart:
+    cluster = {key: value for key, value in data["cluster"].items() if key not in ("pools", *DISAGGREGATED_ONLY)}
+    if option.is_disaggregated:
         given = _given(data["cluster"], scenario.origins, "cluster")
-        cluster |= {key: given[key] for key in APART_ONLY if key in given}
-    roles = ("prefill", "decode") if option.is_apart else ("both",)
+        cluster |= {key: given[key] for key in DISAGGREGATED_ONLY if key in given}
+    roles = ("prefill", "decode") if option.is_disaggregated else ("both",)
     pools = [_pool(scenario, option, role) for role in roles]
     return data | {"gpu": option.gpu, "cluster": cluster | {"pools": pools}}
 
@@ -122,10 +122,10 @@ _NAMES = {"both": "serve", "prefill": "prefill", "decode": "decode"}
 
 def _bound(own_gpu: str, option: Option, given: Mapping[str, Any]) -> set[str]:
     """What was given for another kind of replica."""
-    found = set(OF_ONE_SIZE)
+    result = set(OF_ONE_SIZE)
     if own_gpu == option.gpu or given.get("calibration") == {"file": "none"}:
-        found.discard("calibration")
-    return found
+        result.discard("calibration")
+    return result
 
 
 def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict[str, Any]:
@@ -142,10 +142,10 @@ def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict
     return kept
 
 
-def checked(scenario: Scenario, found: Sequence[Option]) -> dict[Option, Fleets | Mistake]:
+def checked(scenario: Scenario, result: Sequence[Option]) -> dict[Option, Fleets | Problem]:
     """The fleets of each option, or why there are none."""
-    fleets: dict[Option, Fleets | Mistake] = {}
-    for option in found:
+    fleets: dict[Option, Fleets | Problem] = {}
+    for option in result:
         try:
             fleets[option] = Fleets(scenario, option)
         except (ScenarioError, CatalogError) as error:

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from simserve.errors import Mistake, SimserveError
+from simserve.errors import Problem, SimserveError
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.load_scale import at_scale
-from simserve.study.plan.alone import Alone, alone
 from simserve.study.plan.demand import Demand
+from simserve.study.plan.fleet_search import FleetSearch, RunsOf, Trial
 from simserve.study.plan.options import Fleets, Option, Replicas
-from simserve.study.plan.tries import RunsOf, Trial, Tries
-from simserve.study.replications import Summary, replicate
+from simserve.study.plan.unloaded import Unloaded, unloaded
+from simserve.study.run_seeds import Summary, replicate
 
 GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
 """Shares of the demand that the least fleet is tried with, so that the search begins near its end."""
@@ -48,7 +48,7 @@ class Sized:
     """The fewest replicas of an option that hold, and what they do."""
 
     fleets: Fleets
-    tries: Tries
+    search: FleetSearch
     size: int
     """As `Tries` counts it."""
     needed: Trial
@@ -69,9 +69,9 @@ class Outcome:
     state: State
     sized: Sized | None = None
     """Where it holds."""
-    mistake: Mistake | None = None
+    problem: Problem | None = None
     """Where it is refused."""
-    alone: Alone | None = None
+    unloaded: Unloaded | None = None
     """What a request gets that has the least fleet for itself; None where that is not known."""
     nearest: Trial | None = None
     """The largest fleet that is allowed, where that does not hold either."""
@@ -79,48 +79,48 @@ class Outcome:
     """None where there are none."""
 
 
-def outcome_of(option: Option, found: Fleets | Mistake, demand: Demand, bounds: Bounds) -> Outcome:
+def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds: Bounds) -> Outcome:
     """Search for the fewest replicas."""
-    if isinstance(found, Mistake):
-        return Outcome(option, "refused", mistake=found)
+    if isinstance(result, Problem):
+        return Outcome(option, "refused", problem=result)
     try:
-        by_itself = alone(found.least)
+        by_itself = unloaded(result.least)
     except SimserveError as error:
-        return Outcome(option, "refused", mistake=Mistake(option.name, str(error)))
-    known = Outcome(option, "too slow", alone=by_itself, fleets=found)
+        return Outcome(option, "refused", problem=Problem(option.name, str(error)))
+    known = Outcome(option, "too slow", unloaded=by_itself, fleets=result)
     if by_itself is not None and by_itself.high_frac < bounds.goal_frac:
         return known
-    tries = Tries(runs_of(found), bounds.goal_frac, seeds_of(demand), is_apart=option.is_apart)
-    return sized(known, tries, demand, bounds)
+    search = FleetSearch(runs_of(result), bounds.goal_frac, seeds_of(demand), is_disaggregated=option.is_disaggregated)
+    return sized(known, search, demand, bounds)
 
 
-def sized(known: Outcome, tries: Tries, demand: Demand, bounds: Bounds) -> Outcome:
+def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> Outcome:
     """Likewise, whatever it is that runs; `known`: what was learnt so far."""
     assert known.fleets is not None, "an option that is tried has fleets"
     option, fleets = known.option, known.fleets
     limit = bounds.limit(option, fleets.gpus_per_replica)
-    size = tries.fewest(_guess(option, tries), limit) if limit > 0 else None
+    size = search.fewest(_guess(option, search), limit) if limit > 0 else None
     if size is None:
-        nearest = tries.best(limit) if limit > 0 else None
-        return Outcome(option, "too many", alone=known.alone, nearest=nearest, fleets=fleets)
-    needed = tries.best(size)
+        nearest = search.best(limit) if limit > 0 else None
+        return Outcome(option, "too many", unloaded=known.unloaded, nearest=nearest, fleets=fleets)
+    needed = search.best(size)
     bought = bounds.with_spare(needed.replicas)
-    found = Sized(
+    result = Sized(
         fleets,
-        tries,
+        search,
         size,
         needed,
-        fewer=tries.best(size - 1) if size > 1 else None,
-        all_up=tries.trial(bought),
-        usage=tries.trial(bought, demand.mean_load_frac),
+        fewer=search.best(size - 1) if size > 1 else None,
+        all_up=search.trial(bought),
+        usage=search.trial(bought, demand.mean_load_frac),
     )
-    return Outcome(option, "holds", found, alone=known.alone, fleets=fleets)
+    return Outcome(option, "holds", result, unloaded=known.unloaded, fleets=fleets)
 
 
-def _guess(option: Option, tries: Tries) -> int:
+def _guess(option: Option, search: FleetSearch) -> int:
     """A size that may be the answer, from the largest share of the demand that the least fleet holds."""
     least = (1,) * option.n_pools
-    held = next((share for share in GUESSES if tries.may_hold(least, share)), GUESSES[-1] / 2)
+    held = next((share for share in GUESSES if search.may_hold(least, share)), GUESSES[-1] / 2)
     return max(1, math.ceil(1 / (held * NEAR)) * option.n_pools - (option.n_pools - 1))
 
 
@@ -137,4 +137,4 @@ def runs_of(fleets: Fleets) -> RunsOf:
 def seeds_of(demand: Demand) -> range:
     """The same for every fleet; one where all would be alike."""
     first = demand.sized.seed
-    return range(first, first + (1 if demand.is_repeated else FIRST_SEEDS))
+    return range(first, first + (1 if demand.is_deterministic else FIRST_SEEDS))

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from simserve.scenario import Scenario
 from simserve.study.capacity.question import check_slo
-from simserve.study.plan.cost import Cost, cost_of
+from simserve.study.plan.cost import FleetCost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import Need, hours_of, months_of, need_of, outgrown_month
 from simserve.study.plan.options import checked, options, usd_per_gpu_hour
@@ -14,12 +14,12 @@ from simserve.study.plan.outcome import Bounds, Outcome, Sized, outcome_of
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
 
-Told = Callable[[str], None]
+OnProgress = Callable[[str], None]
 """Called with what is looked at next."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanQuestion:
     """What is asked."""
 
     scenario: Scenario
@@ -49,7 +49,7 @@ class Choice:
 
     outcome: Outcome
     sized: Sized
-    cost: Cost
+    cost: FleetCost
     outgrown_month: int | None = None
     """None: none of them, or the demand does not grow."""
     at_end: Need | None = None
@@ -65,7 +65,7 @@ class Choice:
 class Plan:
     """The answer."""
 
-    asked: Asked
+    requested: PlanQuestion
     demand: Demand
     usd_per_gpu_hour: Mapping[str, float]
     choices: tuple[Choice, ...]
@@ -83,51 +83,60 @@ class Plan:
         return self.choices[0] if self.choices else None
 
 
-def find_plan(asked: Asked, told: Told | None = None) -> Plan:
+def find_plan(requested: PlanQuestion, progress: OnProgress | None = None) -> Plan:
     """Search. Raises SimserveError where there is no demand, no SLO or no such card; TraceError for an empty load."""
-    check_slo(asked.scenario)
-    demand = demand_of(asked.scenario)
+    check_slo(requested.scenario)
+    demand = demand_of(requested.scenario)
     offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses a load of nobody
-    compared = options(asked.scenario, asked.gpus, asked.tensors, is_split=asked.is_split)
-    usd = usd_per_gpu_hour(compared, asked.given_usd)
+    compared = options(requested.scenario, requested.gpus, requested.tensors, is_split=requested.is_split)
+    usd = usd_per_gpu_hour(compared, requested.given_usd)
     outcomes = []
     for place, (option, fleets) in enumerate(checked(demand.sized, compared).items(), 1):
-        if told:
-            told(f"option {place} of {len(compared)}: {option.name}")
-        outcomes.append(outcome_of(option, fleets, demand, asked.bounds))
-    return planned(asked, demand, usd, outcomes, told=told)
+        if progress:
+            progress(f"option {place} of {len(compared)}: {option.name}")
+        outcomes.append(outcome_of(option, fleets, demand, requested.bounds))
+    return planned(requested, demand, usd, outcomes, progress=progress)
 
 
 def planned(
-    asked: Asked, demand: Demand, usd: Mapping[str, float], outcomes: Sequence[Outcome], *, told: Told | None = None
+    requested: PlanQuestion,
+    demand: Demand,
+    usd: Mapping[str, float],
+    outcomes: Sequence[Outcome],
+    *,
+    progress: OnProgress | None = None,
 ) -> Plan:
     """Rank what came of the options, and follow those that hold as the demand grows and over the hours."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
-    choices = [Choice(each, sized, cost_of(sized, asked.bounds, usd[each.option.gpu])) for each, sized in held]
+    choices = [Choice(each, sized, cost_of(sized, requested.bounds, usd[each.option.gpu])) for each, sized in held]
     ranked = sorted(choices, key=lambda choice: choice.order)
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:
-        return Plan(asked, demand, usd, (), others)
-    if told:
-        told(f"months and hours of {ranked[0].outcome.option.name}")
-    hours = hours_of(ranked[0].sized, demand, asked.bounds)
-    if not asked.growth_frac:
-        return Plan(asked, demand, usd, tuple(ranked), others, (), hours)
-    months = tuple(months_of(ranked[0].sized, asked.scales, asked.bounds))
-    return Plan(asked, demand, usd, tuple(_followed(asked, ranked, months[-1], told)), others, months, hours)
+        return Plan(requested, demand, usd, (), others)
+    if progress:
+        progress(f"months and hours of {ranked[0].outcome.option.name}")
+    hours = hours_of(ranked[0].sized, demand, requested.bounds)
+    if not requested.growth_frac:
+        return Plan(requested, demand, usd, tuple(ranked), others, (), hours)
+    months = tuple(months_of(ranked[0].sized, requested.scales, requested.bounds))
+    return Plan(
+        requested, demand, usd, tuple(_followed(requested, ranked, months[-1], progress)), others, months, hours
+    )
 
 
-def _followed(asked: Asked, ranked: Sequence[Choice], end: Need, told: Told | None) -> Iterator[Choice]:
+def _followed(
+    requested: PlanQuestion, ranked: Sequence[Choice], end: Need, progress: OnProgress | None
+) -> Iterator[Choice]:
     """With what growth makes of those that may cost less than the first in the end: none gets cheaper."""
     most = usd_of(ranked[0], end)
     for choice in ranked:
         if most is not None and choice.cost.usd_per_month > most:
             yield choice
             continue
-        if told:
-            told(f"growth of {choice.outcome.option.name}")
-        at_end = need_of(choice.sized, asked.scales[-1], asked.bounds)
-        yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, asked.scales))
+        if progress:
+            progress(f"growth of {choice.outcome.option.name}")
+        at_end = need_of(choice.sized, requested.scales[-1], requested.bounds)
+        yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, requested.scales))
 
 
 def gpus_of(choice: Choice, need: Need) -> int | None:

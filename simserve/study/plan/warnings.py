@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from simserve.scenario.caveats import notes, warnings
+from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.plan.options import OF_ONE_SIZE
 from simserve.study.plan.plan import Plan
 
@@ -15,7 +15,7 @@ def plan_warnings(plan: Plan) -> list[str]:
 def _of_load(plan: Plan) -> Iterator[str]:
     if plan.demand.kind == "diurnal":
         yield "the load is diurnal: fleets are sized for its highest rate held steady, which no peak of it is"
-    if plan.demand.is_repeated:
+    if plan.demand.is_deterministic:
         yield "nothing is drawn, so every seed gives the same run: intervals are those within it, and other days differ"
     best = plan.best
     if best is not None and any(run["trust"]["kv_limit_is_a_guess"] for run in best.sized.needed.point.runs):
@@ -24,11 +24,11 @@ def _of_load(plan: Plan) -> Iterator[str]:
 
 def _of_classes(plan: Plan) -> Iterator[str]:
     """The goal is of all requests together, in which a small class may drown."""
-    goal_frac = plan.asked.bounds.goal_frac
+    goal_frac = plan.requested.bounds.goal_frac
     runs = plan.best.sized.needed.point.runs if plan.best else ()
-    for name in plan.asked.scenario.slo.classes:
-        found = [run["classes"][name]["slo_attainment"] for run in runs if name in (run["classes"] or {})]
-        n_met, n_arrived = (sum(each[key] for each in found) for key in ("n_met", "n_arrived"))
+    for name in plan.requested.scenario.slo.classes:
+        result = [run["classes"][name]["slo_attainment"] for run in runs if name in (run["classes"] or {})]
+        n_met, n_arrived = (sum(each[key] for each in result) for key in ("n_met", "n_arrived"))
         if n_arrived and n_met / n_arrived < goal_frac:
             yield (
                 f"class {name} meets its SLO for {n_met / n_arrived:.1%} of its requests only: the goal is of all "
@@ -38,7 +38,7 @@ def _of_classes(plan: Plan) -> Iterator[str]:
 
 def _of_fleets(plan: Plan) -> Iterator[str]:
     """What the scenario says of its own fleet, and others do not take over."""
-    scenario = plan.asked.scenario
+    scenario = plan.requested.scenario
     if sum(pool.role == "both" for pool in scenario.cluster.pools) > 1:
         yield "a plan has one kind of replica: pools of role both but the first were left out"
     written = [key for key, origin in scenario.origins.items() if origin == "explicit"]

@@ -9,7 +9,7 @@ from simserve import __version__
 from simserve.study.intervals import CONFIDENCE, Estimate, mean_of
 from simserve.study.measures import ATTAINMENT, GOODPUT, Measure
 from simserve.study.sweep.pareto import pareto_front
-from simserve.study.sweep.points import Point
+from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import ALL_MEASURES, FLEET, PER_USD, Row
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.schema import SCHEMA
@@ -19,10 +19,10 @@ COST = "usd_per_hour"
 
 
 @dataclass(frozen=True)
-class _Tried:
+class _PointRuns:
     """A point and its runs."""
 
-    point: Point
+    point: SweepPoint
     rows: Sequence[Row]
     measures: Mapping[str, Estimate]
     """Means over the seeds that finished."""
@@ -59,7 +59,7 @@ class _Tried:
 def sweep_facts(sweep: Sweep) -> dict[str, Any]:
     """What `sweep.json` holds and `simserve sweep --json` prints; NaN where a number could not be measured."""
     question = sweep.question
-    tried = [_tried(point, rows) for point, rows in zip(question.points, sweep.rows, strict=True)]
+    probed = [_probed(point, rows) for point, rows in zip(question.points, sweep.rows, strict=True)]
     slos = [point.scenario.slo for point in question.points if point.scenario is not None]
     return {
         "schema": SCHEMA,
@@ -72,27 +72,27 @@ def sweep_facts(sweep: Sweep) -> dict[str, Any]:
         "slo": {k: v for k, v in slos[0].default if v is not None} if all(slo == slos[0] for slo in slos) else None,
         "slo_classes": sorted({name for slo in slos for name in slo.classes}),
         "fronts": {
-            "cost_goodput": _front([each for each in tried if each.gives], (COST, 1), (GOODPUT.key, -1)),
-            "ttft_tpot": _front(tried, (TTFT, 1), (TPOT, 1)),
+            "cost_goodput": _front([each for each in probed if each.gives], (COST, 1), (GOODPUT.key, -1)),
+            "ttft_tpot": _front(probed, (TTFT, 1), (TPOT, 1)),
         },
-        "best": _best(tried, question.goal_frac),
-        "points": [_facts(each, question.goal_frac) for each in tried],
+        "best": _best(probed, question.goal_frac),
+        "points": [_facts(each, question.goal_frac) for each in probed],
     }
 
 
-def _tried(point: Point, rows: Sequence[Row]) -> _Tried:
+def _probed(point: SweepPoint, rows: Sequence[Row]) -> _PointRuns:
     finished = [row for row in rows if row["status"] == "finished"]
-    return _Tried(point, rows, {m.key: _mean(finished, m) for m in ALL_MEASURES} if finished else {})
+    return _PointRuns(point, rows, {m.key: _mean(finished, m) for m in ALL_MEASURES} if finished else {})
 
 
 def _mean(rows: Sequence[Row], measure: Measure) -> Estimate:
     """No measure can be below 0, and no share above 1, however wide an interval Student gives few runs."""
-    found = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
+    result = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
     most = 1.0 if measure.unit == "frac" else math.inf
-    return Estimate(found.value, max(found.low, 0.0), min(found.high, most))
+    return Estimate(result.value, max(result.low, 0.0), min(result.high, most))
 
 
-def _facts(each: _Tried, goal_frac: float) -> dict[str, Any]:
+def _facts(each: _PointRuns, goal_frac: float) -> dict[str, Any]:
     has_runs = each.status != "failed"
     finished = next((row for row in each.rows if row["status"] == "finished"), None)
     reasons = dict.fromkeys(row["reason"] for row in each.rows if row["reason"])
@@ -106,26 +106,26 @@ def _facts(each: _Tried, goal_frac: float) -> dict[str, Any]:
         "fleet": None if finished is None else {key: finished[key] for key in FLEET} | {"gpus": _gpus(each.point)},
         "saturated": each.is_saturated if has_runs else None,
         "meets_goal": each.meets(goal_frac) if has_slo else None,
-        "measures": {key: vars(found) for key, found in each.measures.items()} if has_runs else None,
+        "measures": {key: vars(result) for key, result in each.measures.items()} if has_runs else None,
     }
 
 
-def _gpus(point: Point) -> list[str]:
+def _gpus(point: SweepPoint) -> list[str]:
     """The cards of its pools, each once."""
     assert point.scenario is not None, "it ran"
     return sorted({pool.gpu or point.scenario.gpu for pool in point.scenario.cluster.pools})
 
 
-def _front(tried: Sequence[_Tried], x: tuple[str, int], y: tuple[str, int]) -> list[int]:
+def _front(probed: Sequence[_PointRuns], x: tuple[str, int], y: tuple[str, int]) -> list[int]:
     """The points that no other beats in both, by number, along x; a sign of 1: less is better."""
-    known = [each for each in tried if each.counts and not math.isnan(each.value(x[0]) + each.value(y[0]))]
+    known = [each for each in probed if each.counts and not math.isnan(each.value(x[0]) + each.value(y[0]))]
     front = pareto_front([x[1] * each.value(x[0]) for each in known], [-y[1] * each.value(y[0]) for each in known])
     return [known[place].point.number for place in front]
 
 
-def _best(tried: Sequence[_Tried], goal_frac: float) -> dict[str, Any]:
+def _best(probed: Sequence[_PointRuns], goal_frac: float) -> dict[str, Any]:
     """The points that answer the three questions, null where none does."""
-    known = [each for each in tried if each.counts]
+    known = [each for each in probed if each.counts]
     return {
         "per_usd": _most(known, PER_USD.key),
         "goodput": _most(known, GOODPUT.key),
@@ -133,7 +133,7 @@ def _best(tried: Sequence[_Tried], goal_frac: float) -> dict[str, Any]:
     }
 
 
-def _most(known: Sequence[_Tried], key: str) -> dict[str, Any] | None:
+def _most(known: Sequence[_PointRuns], key: str) -> dict[str, Any] | None:
     """The point with the most of it, of equals the cheapest; and those that chance alone may have put behind it."""
     ranked = [each for each in known if not math.isnan(each.value(key))]
     first = max(ranked, key=lambda each: (each.value(key), -each.value(COST)), default=None)
@@ -146,12 +146,12 @@ def _most(known: Sequence[_Tried], key: str) -> dict[str, Any] | None:
     return {"point": first.point.number, "not_told_apart": like if sure else None}
 
 
-def _gap(a: _Tried, b: _Tried, key: str) -> Estimate:
+def _gap(a: _PointRuns, b: _PointRuns, key: str) -> Estimate:
     """a - b, seed by seed: what both owe to the same luck falls out."""
     return mean_of([mine[key] - others[key] for mine, others in zip(a.rows, b.rows, strict=True)])
 
 
-def _cheapest(known: Sequence[_Tried]) -> dict[str, Any] | None:
+def _cheapest(known: Sequence[_PointRuns]) -> dict[str, Any] | None:
     """Of equally cheap points, the one with the most goodput."""
     first = min(known, key=lambda each: (each.value(COST), -each.value(GOODPUT.key)), default=None)
     return None if first is None else {"point": first.point.number}

@@ -37,30 +37,30 @@ def _halves(directory: Path) -> list[Path]:
 
 def withdraw(directory: Path) -> None:
     """Take an earlier answer away before its folder becomes another sweep's: the journal keeps its runs."""
-    for name in (*sorted(SWEEP.marks), PAGE):
+    for name in (*sorted(SWEEP.required_files), PAGE):
         (directory / name).unlink(missing_ok=True)
 
 
-def write_sweep(directory: Path, sweep: Sweep, found: Mapping[str, Any], page: str) -> None:
+def write_sweep(directory: Path, sweep: Sweep, result: Mapping[str, Any], page: str) -> None:
     """The page, the answer and the table, each whole or not at all; both marks are there only at the end.
 
     Raises OutputError; the journal keeps what is finished.
     """
     withdraw(directory)
     replace_text(directory / PAGE, page)
-    replace_text(directory / "sweep.json", json_text(found))
+    replace_text(directory / "sweep.json", json_text(result))
     _write_table(directory / "sweep.parquet", sweep)
 
 
 def _write_table(path: Path, sweep: Sweep) -> None:
     from simserve.tables.parquet import write_table  # late: pyarrow
 
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    extra = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        write_table(beside, *sweep_table(sweep))
-        os.replace(beside, path)
+        write_table(extra, *sweep_table(sweep))
+        os.replace(extra, path)
     except OSError as error:
-        said = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(f"{path}: must be writable, got {said}; free space or permit it") from error
+        text = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(f"{path}: must be writable, got {text}; free space or permit it") from error
     finally:
-        beside.unlink(missing_ok=True)
+        extra.unlink(missing_ok=True)

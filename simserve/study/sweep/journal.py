@@ -68,8 +68,8 @@ class Journal:
 
     def _take(self, line: bytes) -> None:
         try:
-            found = json.loads(line)
-            self.rows[found["key"]] = dict(found["row"])
+            result = json.loads(line)
+            self.rows[result["key"]] = dict(result["row"])
         except (ValueError, TypeError, KeyError):
             return  # not a line of ours, or one that a failing disk has spoilt: that run is done again
 
@@ -94,6 +94,6 @@ def open_journal(directory: Path) -> Iterator[Journal]:
 
 
 def _cannot(path: Path, error: OSError) -> OutputError:
-    said = os.strerror(error.errno) if error.errno else str(error)
+    text = os.strerror(error.errno) if error.errno else str(error)
     remedy = "free space there, or choose another --out"
-    return OutputError(f"{path}: must be writable, got {said}; {remedy}")
+    return OutputError(f"{path}: must be writable, got {text}; {remedy}")

@@ -8,12 +8,12 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from simserve.errors import Mistake, ScenarioError
+from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
+from simserve.scenario.dump import flow
 from simserve.scenario.loader import Template
-from simserve.scenario.marks import NotYaml, scalar
 from simserve.scenario.overrides import Override
-from simserve.scenario.written import flow
+from simserve.scenario.yaml_lines import NotYaml, scalar
 
 MOST_RUNS = 100_000
 """More are a slip of the keyboard."""
@@ -23,7 +23,7 @@ RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?::(\d+(?:\.\d+)?))?
 
 
 @dataclass(frozen=True)
-class Axis:
+class SweepAxis:
     """A key and the values that it takes."""
 
     key: str
@@ -31,7 +31,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """One combination of values."""
 
     number: int
@@ -40,7 +40,7 @@ class Point:
     """None: the values do not go together, or it is not resolved yet."""
     reason: str | None = None
     """Why they do not."""
-    mistakes: tuple[Mistake, ...] = field(default=(), repr=False)
+    problems: tuple[Problem, ...] = field(default=(), repr=False)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -48,27 +48,27 @@ class Point:
         return {".".join(override.keys): override.value for override in self.overrides}
 
 
-def parse_axis(text: str) -> Axis:
+def parse_axis(text: str) -> SweepAxis:
     """`key.path=value,value,...`, values read as YAML, or ranges, both ends included. Raises ScenarioError."""
     key, equals, given = text.partition("=")
     place = f"command line --vary {text}"
     keys = [part.strip() for part in key.split(".")]
     if not equals or not all(keys):
-        raise _mistake(place, "must be key.path=value,value,...", None, "for example cluster.pools.0.replicas=1,2,4")
+        raise _problem(place, "must be key.path=value,value,...", None, "for example cluster.pools.0.replicas=1,2,4")
     try:
         values = scalar(f"[{given}]")
     except NotYaml:
         remedy = "separate them by commas, quote text that holds some, and write lists as [8,40]"
-        raise _mistake(place, "its values cannot be read as YAML", given, remedy) from None
+        raise _problem(place, "its values cannot be read as YAML", given, remedy) from None
     spread = [each for value in values for each in _spread(value, place)]
     if not spread:
-        raise _mistake(place, "needs a value at least", None, "for example 1,2,4 or 1..8")
+        raise _problem(place, "needs a value at least", None, "for example 1,2,4 or 1..8")
     known: set[str] = set()
     for value in spread:
         if _told_apart(value) in known:
-            raise _mistake(place, "each value must be there once", flow(value), "leave one out")
+            raise _problem(place, "each value must be there once", flow(value), "leave one out")
         known.add(_told_apart(value))
-    return Axis(".".join(keys), tuple(spread))
+    return SweepAxis(".".join(keys), tuple(spread))
 
 
 def _told_apart(value: Any) -> str:
@@ -78,22 +78,22 @@ def _told_apart(value: Any) -> str:
 
 def _spread(value: Any, place: str) -> list[Any]:
     """A range as its numbers; anything else is itself."""
-    found = RANGE.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
+    result = RANGE.fullmatch(value) if isinstance(value, str) else None
+    if result is None:
         return [value]
-    first, last, step = (Decimal(part) for part in (found[1], found[2], found[3] or "1"))
+    first, last, step = (Decimal(part) for part in (result[1], result[2], result[3] or "1"))
     if step == 0 or last < first:
-        raise _mistake(place, "a range goes upwards: first..last or first..last:step", value, "for example 4..32:4")
+        raise _problem(place, "a range goes upwards: first..last or first..last:step", value, "for example 4..32:4")
     n = int((last - first) / step) + 1
     if n > MOST_RUNS:
-        raise _mistake(place, f"a sweep has at most {MOST_RUNS:,} runs", value, "use a larger step")
+        raise _problem(place, f"a sweep has at most {MOST_RUNS:,} runs", value, "use a larger step")
     kind = float if "." in value.replace("..", " ") else int
     return [kind(first + step * place) for place in range(n)]
 
 
 def grid(
-    axes: Sequence[Axis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "--vary"
-) -> tuple[Point, ...]:
+    axes: Sequence[SweepAxis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "--vary"
+) -> tuple[SweepPoint, ...]:
     """All combinations: each of the listed points (none given: one, with nothing changed) with each of the grid's.
 
     Raises ScenarioError where a key is varied twice, or is the seed, or there is nothing to vary, or too much.
@@ -101,15 +101,15 @@ def grid(
     _check_keys([axis.key for axis in axes], {".".join(each.keys) for point in listed for each in point})
     n_points = prod(len(axis.values) for axis in axes) * max(1, len(listed))
     if not axes and not listed:
-        raise _mistake(
+        raise _problem(
             "command line", "a sweep needs keys to vary", None, "for example --vary cluster.pools.0.replicas=1,2,4"
         )
     if n_points * n_seeds > MOST_RUNS:
         rule = f"a sweep has at most {MOST_RUNS:,} runs"
-        raise _mistake("command line", rule, f"{n_points * n_seeds:,}", "vary fewer keys or values, or use fewer seeds")
+        raise _problem("command line", rule, f"{n_points * n_seeds:,}", "vary fewer keys or values, or use fewer seeds")
     choices = [[_override(axis.key, value, option) for value in axis.values] for axis in axes]
     combined = ((*own, *chosen) for own in listed or [()] for chosen in product(*choices))
-    return tuple(Point(number, overrides) for number, overrides in enumerate(combined))
+    return tuple(SweepPoint(number, overrides) for number, overrides in enumerate(combined))
 
 
 def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
@@ -117,50 +117,50 @@ def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
     keys = [*varied, *listed]
     if "seed" in keys:
         remedy = "use --replications R for R seeds a point, and --seed for the first"
-        raise _mistake(
+        raise _problem(
             "command line", "all points have the same seeds, so that luck does not tell them apart", "seed", remedy
         )
     doubled = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
     if doubled is not None:
-        raise _mistake("command line", "each key is varied once", doubled, "put all its values into one --vary")
+        raise _problem("command line", "each key is varied once", doubled, "put all its values into one --vary")
 
 
 def _override(key: str, value: Any, option: str) -> Override:
     return Override(f"{option} {key}={flow(value)}", tuple(key.split(".")), value)
 
 
-def resolved(template: Template, points: Iterable[Point]) -> tuple[Point, ...]:
+def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoint, ...]:
     """The points with their scenarios, or the reason why their values do not go together.
 
     Raises ScenarioError where a value is no good at any point, and where no point is.
     """
-    found = tuple(_resolved(template, point) for point in points)
-    hopeless = _hopeless(found)
-    if hopeless or not any(point.scenario for point in found):
-        told = hopeless or {str(each): each for point in found for each in point.mistakes}
-        raise ScenarioError(told.values())
-    return found
+    result = tuple(_resolved(template, point) for point in points)
+    hopeless = _hopeless(result)
+    if hopeless or not any(point.scenario for point in result):
+        line = hopeless or {str(each): each for point in result for each in point.problems}
+        raise ScenarioError(line.values())
+    return result
 
 
-def _resolved(template: Template, point: Point) -> Point:
+def _resolved(template: Template, point: SweepPoint) -> SweepPoint:
     try:
-        return Point(point.number, point.overrides, template.resolved(point.overrides))
+        return SweepPoint(point.number, point.overrides, template.resolved(point.overrides))
     except ScenarioError as error:
-        reason = "; ".join(str(mistake) for mistake in error.mistakes)
-        return Point(point.number, point.overrides, None, reason, error.mistakes)
+        reason = "; ".join(str(problem) for problem in error.problems)
+        return SweepPoint(point.number, point.overrides, None, reason, error.problems)
 
 
-def _hopeless(points: Sequence[Point]) -> Mapping[str, Mistake]:
+def _hopeless(points: Sequence[SweepPoint]) -> Mapping[str, Problem]:
     """Malformed values and unknown names that spoil every point which has them: mistakes, not combinations."""
-    malformed = [{str(each): each for each in point.mistakes if not each.is_conflict} for point in points]
+    malformed = [{str(each): each for each in point.problems if not each.is_conflict} for point in points]
     shared: dict[str, set[str]] = {}
-    for point, mistakes in zip(points, malformed, strict=True):
+    for point, problems in zip(points, malformed, strict=True):
         for override in point.overrides:
-            said = shared.setdefault(f"{'.'.join(override.keys)}={flow(override.value)}", set(mistakes))
-            said.intersection_update(mistakes)
+            sentence = shared.setdefault(f"{'.'.join(override.keys)}={flow(override.value)}", set(problems))
+            sentence.intersection_update(problems)
     always = set().union(*shared.values())
-    return {said: each for mistakes in malformed for said, each in mistakes.items() if said in always}
+    return {sentence: each for problems in malformed for sentence, each in problems.items() if sentence in always}
 
 
-def _mistake(place: str, rule: str, value: str | None, remedy: str) -> ScenarioError:
-    return ScenarioError([Mistake(place, rule, value, remedy)])
+def _problem(place: str, rule: str, value: str | None, remedy: str) -> ScenarioError:
+    return ScenarioError([Problem(place, rule, value, remedy)])

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simserve.errors import Mistake, ScenarioError, SimserveError
-from simserve.scenario.marks import NotYaml, read_yaml, scalar
+from simserve.errors import Problem, ScenarioError, SimserveError
+from simserve.scenario.dump import flow
 from simserve.scenario.overrides import Override
-from simserve.scenario.written import flow
+from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 
 Row = tuple[str, Mapping[str, Any]]
 """Where it stands in the file, and its values by key."""
@@ -18,17 +18,17 @@ def read_points(path: Path) -> list[tuple[Override, ...]]:
     """What each point of the file changes. Raises SimserveError."""
     readers = {".csv": _csv, ".parquet": _parquet, ".yaml": _yaml, ".yml": _yaml}
     if path.suffix not in readers:
-        raise _mistake(path, "must end in .csv, .parquet or .yaml", None, "save it as one of these")
+        raise _problem(path, "must end in .csv, .parquet or .yaml", None, "save it as one of these")
     try:
         rows = list(readers[path.suffix](path))
     except FileNotFoundError:
-        raise _mistake(path, "there is no such file", None, "name one whose columns are keys") from None
+        raise _problem(path, "there is no such file", None, "name one whose columns are keys") from None
     except OSError as error:
-        raise _mistake(path, f"cannot be read: {error.strerror or error}", None, None) from None
+        raise _problem(path, f"cannot be read: {error.strerror or error}", None, None) from None
     except UnicodeDecodeError as error:
-        raise _mistake(path, f"is not UTF-8 text (byte {error.start})", None, None) from None
+        raise _problem(path, f"is not UTF-8 text (byte {error.start})", None, None) from None
     if not rows:
-        raise _mistake(path, "needs a point at least", None, "a row each, columns such as cluster.pools.0.replicas")
+        raise _problem(path, "needs a point at least", None, "a row each, columns such as cluster.pools.0.replicas")
     return [_overrides(where, values) for where, values in rows]
 
 
@@ -40,7 +40,7 @@ def _keys(key: str, where: str) -> tuple[str, ...]:
     parts = tuple(part.strip() for part in str(key).split("."))
     if not all(parts):
         rule = "columns must be keys of the scenario"
-        raise ScenarioError([Mistake(where, rule, f"'{key}'", "for example cluster.pools.0.replicas")])
+        raise ScenarioError([Problem(where, rule, f"'{key}'", "for example cluster.pools.0.replicas")])
     return parts
 
 
@@ -51,7 +51,7 @@ def _csv(path: Path) -> Iterable[Row]:
             where = f"{path} line {rows.line_num}"
             if None in row or None in row.values():
                 rule = f"must have {len(rows.fieldnames or ())} cells, as the first line"
-                raise ScenarioError([Mistake(where, rule, None, "quote cells that hold commas")])
+                raise ScenarioError([Problem(where, rule, None, "quote cells that hold commas")])
             yield where, {key: _cell(text, where) for key, text in row.items() if text.strip()}
 
 
@@ -59,7 +59,7 @@ def _cell(text: str, where: str) -> Any:
     try:
         return scalar(text)
     except NotYaml as error:
-        raise ScenarioError([Mistake(where, f"a cell {error.rule}", text, "quote it")]) from None
+        raise ScenarioError([Problem(where, f"a cell {error.rule}", text, "quote it")]) from None
 
 
 def _parquet(path: Path) -> Iterable[Row]:
@@ -79,15 +79,15 @@ def _yaml(path: Path) -> Iterable[Row]:
         document = read_yaml(path.read_text(encoding="utf-8-sig"))
     except NotYaml as error:
         raise SimserveError(f"{path}{'' if error.line is None else f':{error.line}'}: {error.rule}") from None
-    if document.flaws:
-        flaw, line = document.flaws[0]
-        raise SimserveError(f"{path}:{line}: {flaw}")
+    if document.problems:
+        problem, line = document.problems[0]
+        raise SimserveError(f"{path}:{line}: {problem}")
     data = document.data
     if not isinstance(data, list) or not all(isinstance(point, Mapping) for point in data):
-        raise _mistake(path, "must be a list of points, each a mapping of keys to values", None, "- gpu: h100-sxm")
+        raise _problem(path, "must be a list of points, each a mapping of keys to values", None, "- gpu: h100-sxm")
     for row, point in enumerate(data):
         yield f"{path}:{document.lines.get((row,))}", point
 
 
-def _mistake(path: Path, rule: str, value: str | None, remedy: str | None) -> ScenarioError:
-    return ScenarioError([Mistake(f"command line --points {path}", rule, value, remedy)])
+def _problem(path: Path, rule: str, value: str | None, remedy: str | None) -> ScenarioError:
+    return ScenarioError([Problem(f"command line --points {path}", rule, value, remedy)])

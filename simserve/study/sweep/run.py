@@ -53,10 +53,10 @@ def run_row(task: Task) -> Row:
         return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
     except Exception as error:  # one run's bug is no reason to lose the others
         where = traceback.extract_tb(error.__traceback__)[-1]
-        said = (
+        text = (
             f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
         )
-        return failed_row(seed, said, is_final=False)
+        return failed_row(seed, text, is_final=False)
 
 
 def _follows_from_the_scenario(error: SimserveError) -> bool:
@@ -74,5 +74,5 @@ def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:
     row = {"seed": scenario.seed, "status": "finished", "reason": None, "is_final": True}
     row |= {measure.key: measure.of(summary) for measure in ALL_MEASURES}
     row |= {"saturated": summary["trust"]["saturated"], **fleet_of(scenario), "wall_s": wall_s}
-    found: Row = plain(row)
-    return found
+    result: Row = plain(row)
+    return result

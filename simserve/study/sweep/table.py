@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simserve.scenario.written import flow
+from simserve.scenario.dump import flow
 from simserve.study.sweep.run import ALL_MEASURES, PER_USD
 from simserve.study.sweep.sweep import Sweep
 from simserve.tables.columns import Columns

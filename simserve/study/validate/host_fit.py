@@ -48,7 +48,7 @@ class HostFit:
     ttft_mape_frac: float
 
 
-def fit_host(rows: Sequence[ServingRow], campaign: Campaign, told: Callable[[str], None] | None = None) -> HostFit:
+def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[[str], None] | None = None) -> HostFit:
     """The constants under which `rows`, all of one engine, come out nearest. Deterministic.
 
     Runs that the KV cache limits are for the memory model to answer, not for these constants, and are left out.
@@ -62,8 +62,8 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, told: Callable[[str
         constants |= _fit_step(fitted, campaign, constants)
         if fitted[0].engine in TTFT_IS_USABLE:
             constants |= _fit_door(fitted, campaign, constants)
-        if told:
-            told(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
+        if progress:
+            progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
     constants = {name: float(f"{value:.{DIGITS}g}") for name, value in constants.items()}
     points = replay(fitted, campaign, constants)
     return HostFit(
@@ -91,10 +91,10 @@ def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
         return np.log([point.tpot_ratio for point in points])
 
     start = np.clip(np.array([now[name] for name in names]) / scale, low * 1.01, high * 0.99)
-    found = least_squares(
+    result = least_squares(
         residuals, start, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER, diff_step=0.05, xtol=1e-3, ftol=1e-3
     )
-    return dict(zip(names, (float(value) for value in found.x * scale), strict=True))
+    return dict(zip(names, (float(value) for value in result.x * scale), strict=True))
 
 
 def _fit_door(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
@@ -108,8 +108,8 @@ def _fit_door(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
 
     start = np.log(np.array([now[name] for name in names]) / scale)
     simplex = np.vstack([start, *(start + 0.5 * step for step in np.eye(len(names)))])
-    found = minimize(misfit, start, method="Nelder-Mead", options={"maxfev": 45, "initial_simplex": simplex})
-    return _within(names, np.exp(found.x) * scale)
+    result = minimize(misfit, start, method="Nelder-Mead", options={"maxfev": 45, "initial_simplex": simplex})
+    return _within(names, np.exp(result.x) * scale)
 
 
 def _within(names: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Campaign:
     """A step may take isl + concurrency + so many tokens; None: the engine's own budget."""
     spare_for: frozenset[str] = frozenset()
     """Engines whose budget was set so; others kept their own."""
-    seats_by_concurrency: bool = False
+    slots_by_concurrency: bool = False
     """Servers run at most `concurrency` requests at once."""
     kv_dtype: str | None = None
     kv_as_weights: frozenset[str] = frozenset()
@@ -97,7 +97,7 @@ CAMPAIGNS = {
         source="SemiAnalysis InferenceMAX: 10 requests a client, lengths uniform in 0.8 to 1 of the nominal ones, "
         "8192 tokens a step, max_num_seqs = concurrency, fp8 cache",
         shortest_frac=0.8,
-        seats_by_concurrency=True,
+        slots_by_concurrency=True,
         kv_dtype="fp8",
     ),
     "plain": Campaign(name="plain", source="10 requests a client, fixed lengths, the engine's own knobs"),
@@ -105,7 +105,7 @@ CAMPAIGNS = {
 
 
 @dataclass(frozen=True)
-class Point:
+class ServingPoint:
     """A run as measured and as predicted; ratios are predicted / measured."""
 
     row: ServingRow
@@ -247,27 +247,29 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     names = SCHEDULER_KNOBS[kind]
     given = {
         names["budget"]: row.knobs.get("max_num_batched_tokens", spare),
-        names["seats"]: row.knobs.get("max_num_seqs", row.concurrency if campaign.seats_by_concurrency else None),
+        names["seats"]: row.knobs.get("max_num_seqs", row.concurrency if campaign.slots_by_concurrency else None),
     }
     kept = {name: value for name, value in given.items() if value is not None}
     return {"kind": kind, **kept} if kept else {}
 
 
-def replay(rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None) -> list[Point]:
+def replay(
+    rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None
+) -> list[ServingPoint]:
     """What the simulator says of each run, in their order. Raises CalibrationError for one that cannot be run."""
     return [_replay_one(row, campaign, constants) for row in rows]
 
 
-def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None) -> Point:
+def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None) -> ServingPoint:
     try:
         scenario = scenario_of(row, campaign, constants)
     except ScenarioError as error:
-        reasons = "; ".join(str(mistake) for mistake in error.mistakes)
+        reasons = "; ".join(str(problem) for problem in error.problems)
         raise CalibrationError(f"{row.label}: {reasons}; correct the row or remove it") from None
     results = simulate(scenario)
     requests = results.columns["requests"]
     pool = results.summary["pools"][0]
-    return Point(
+    return ServingPoint(
         row=row,
         ttft_s=float(np.nanmean(requests["ttft_s"])),
         tpot_s=float(np.nanmean(requests["tpot_s"])),

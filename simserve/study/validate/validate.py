@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from simserve.cost.calibration import Calibration, calibration_path, read_calibration
 from simserve.study.validate.host_fit import fit_host
-from simserve.study.validate.serving import Campaign, Point, ServingRow, replay
+from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow, replay
 
 RESAMPLES = 2000
 """Of whole groups, for an interval of a mean error."""
 
-METRICS: Mapping[str, Callable[[Point], float]] = {
+METRICS: Mapping[str, Callable[[ServingPoint], float]] = {
     "ttft": lambda point: point.ttft_ratio,
     "tpot": lambda point: point.tpot_ratio,
 }
@@ -31,15 +31,15 @@ class Errors:
     bias_frac: float
     """Mean of the signed errors."""
     interval: tuple[float, float] | None
-    """90 % of the mean error, when whole groups are drawn again; None of a single group."""
+    """90% of the mean error, when whole groups are drawn again; None of a single group."""
 
 
 @dataclass(frozen=True)
 class Validation:
     """Points as predicted by constants that were fitted without them, and those by the shipped constants."""
 
-    points: tuple[Point, ...]
-    left_out: tuple[Point, ...]
+    points: tuple[ServingPoint, ...]
+    left_out: tuple[ServingPoint, ...]
     """Each group predicted by constants fitted to the other groups; empty if that was not asked for."""
     campaign: Campaign
 
@@ -55,25 +55,25 @@ def validate(
     campaign: Campaign,
     *,
     leave_out: bool = False,
-    told: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> Validation:
     """Replay all rows; with leave_out, also fit an engine's constants without each of its groups and predict that."""
     points = replay(rows, campaign)
-    left_out: list[Point] = []
+    left_out: list[ServingPoint] = []
     for engine in sorted({row.engine for row in rows}) if leave_out else ():
         mine = [row for row in rows if row.engine == engine]
         for group in sorted({row.group for row in mine}):
             rest = [row for row in mine if row.group != group]
             if not rest:
                 continue
-            if told:
-                told(f"fitting {engine} without {group[1]} on {group[3]} GPUs")
+            if progress:
+                progress(f"fitting {engine} without {group[1]} on {group[3]} GPUs")
             constants = fit_host(rest, campaign).constants
             left_out += replay([row for row in mine if row.group == group], campaign, constants)
     return Validation(tuple(points), tuple(left_out), campaign)
 
 
-def errors(points: Sequence[Point], metric: str) -> Errors:
+def errors(points: Sequence[ServingPoint], metric: str) -> Errors:
     """The errors of some points. Raises ValueError for none."""
     ratio = METRICS[metric]
     signed = np.array([ratio(point) - 1 for point in points])
@@ -107,15 +107,15 @@ def _interval(groups: Sequence[object], size: NDArray[np.float64]) -> tuple[floa
     return float(low), float(high)
 
 
-def by(points: Sequence[Point], key: Callable[[ServingRow], str]) -> dict[str, list[Point]]:
+def by(points: Sequence[ServingPoint], key: Callable[[ServingRow], str]) -> dict[str, list[ServingPoint]]:
     """Points by a property of their runs, in the order of the keys."""
-    groups: dict[str, list[Point]] = {}
+    groups: dict[str, list[ServingPoint]] = {}
     for point in points:
         groups.setdefault(key(point.row), []).append(point)
     return dict(sorted(groups.items()))
 
 
-def worst(points: Sequence[Point], metric: str, n: int) -> list[Point]:
+def worst(points: Sequence[ServingPoint], metric: str, n: int) -> list[ServingPoint]:
     """The points that are furthest off, worst first."""
     ratio = METRICS[metric]
     return sorted(points, key=lambda point: -abs(np.log(ratio(point))))[:n]

@@ -10,7 +10,7 @@ from simserve.workload.streams import Stream
 
 
 @dataclass(config=STRICT)
-class Side:
+class LognormalSide:
     """One of the two: exp of a normal variable, rounded down, clipped to [1, max]."""
 
     median: Tokens
@@ -29,8 +29,8 @@ class Side:
 class Lognormal(Lengths):
     """Prompt and answer drawn independently."""
 
-    prompt_tokens: Side
-    output_tokens: Side
+    prompt_tokens: LognormalSide
+    output_tokens: LognormalSide
 
     def draw(self, n: int, stream: Stream) -> Drawn:
         """Two independent draws a request; says which share was clipped."""

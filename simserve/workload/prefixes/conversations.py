@@ -78,7 +78,7 @@ class Conversations(PrefixStructure):
         if self.next_turn == "after_answer":
             return self._after_answers(arrival_s, duration_s, lengths, stream)
         turns = self._first(arrival_s, stream) if duration_s is None else self._until(arrival_s, duration_s, stream)
-        return self._said(turns, lengths(len(turns.arrival_s)))
+        return self._text(turns, lengths(len(turns.arrival_s)))
 
     def _after_answers(
         self, start_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
@@ -89,10 +89,10 @@ class Conversations(PrefixStructure):
         conversation = np.repeat(np.arange(len(n_turns)), n_turns)[:n]
         turn = np.arange(n) - np.searchsorted(conversation, conversation) + 1
         think_s = seconds(self.think_s, n, stream("prefixes/think"))
-        trace = self._said(Turns(start_s[conversation], conversation, turn), lengths(n))
+        trace = self._text(Turns(start_s[conversation], conversation, turn), lengths(n))
         return replace(trace, dependencies=Dependencies.chains(conversation, think_s))
 
-    def _said(self, turns: Turns, drawn: Drawn) -> Trace:
+    def _text(self, turns: Turns, drawn: Drawn) -> Trace:
         """Requests of these turns, with all that was said before."""
         before, prefixes = self._history(turns, drawn)
         trace = prepended(turns.arrival_s, drawn, before, prefixes)

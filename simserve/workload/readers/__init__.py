@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
-from simserve.plugins.flaws import did_you_mean
+from simserve.plugins.validation import did_you_mean
 from simserve.workload.readers.base import read_text
 from simserve.workload.readers.json_lines import parsed
-from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, told_block_tokens
+from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
 from simserve.workload.trace import Trace
 
 FORMATS = ("azure", "mooncake", "burstgpt", "vllm", "simserve")
@@ -25,7 +25,7 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
-    name, note = _told(path) if format == "auto" else (format, None)
+    name, note = _text(path) if format == "auto" else (format, None)
     read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
     trace = read(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
@@ -33,10 +33,10 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
 
 def detect(path: Path) -> str:
     """The format of a trace file, from its name and how it begins. Raises TraceError."""
-    return _told(path)[0]
+    return _text(path)[0]
 
 
-def _told(path: Path) -> tuple[str, str | None]:
+def _text(path: Path) -> tuple[str, str | None]:
     """The format, and a note where another was possible."""
     if path.suffix == ".parquet":
         return "simserve", None
@@ -46,7 +46,7 @@ def _told(path: Path) -> tuple[str, str | None]:
     if not first:
         raise TraceError(f"{path}: must hold a trace, got an empty file")
     if first.startswith("{"):
-        return _told_of_json(text)
+        return _json_hint(text)
     for name, column in (("azure", "TIMESTAMP"), ("burstgpt", "Timestamp"), ("simserve", "arrival_s")):
         if column in first:
             return name, None
@@ -55,7 +55,7 @@ def _told(path: Path) -> tuple[str, str | None]:
     raise TraceError(f"{path}:{line}: no known format begins with '{first[:60]}'; name the format, or use {known}")
 
 
-def _told_of_json(text: str) -> tuple[str, str | None]:
+def _json_hint(text: str) -> tuple[str, str | None]:
     """Mooncake's stamps are milliseconds and vLLM's are seconds, which only the size of their blocks tells."""
     from simserve.workload.readers.vllm import is_result
 
@@ -65,9 +65,9 @@ def _told_of_json(text: str) -> tuple[str, str | None]:
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
     for row in hashed:
         n_tokens = row.get("input_length")
-        told = told_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
-        if told is not None:
-            return ("vllm" if told == VLLM_BLOCK_TOKENS else "mooncake"), None
+        sentence = given_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
+        if sentence is not None:
+            return ("vllm" if sentence == VLLM_BLOCK_TOKENS else "mooncake"), None
     if hashed:
         return "mooncake", "read as mooncake, timestamps in milliseconds; if they are seconds, say format: vllm"
     return "vllm", "read as vllm, timestamps in seconds; if they are milliseconds, say format: mooncake"

@@ -136,6 +136,6 @@ def _in_order(trace: Trace) -> Trace:
     n_back = int((np.diff(trace.arrival_s) < 0).sum())
     if not n_back:
         return trace
-    said = "1 row comes before its predecessor" if n_back == 1 else f"{n_back} rows come before their predecessors"
-    note = f"{said}; the trace was sorted by arrival"
+    sentence = "1 row comes before its predecessor" if n_back == 1 else f"{n_back} rows come before their predecessors"
+    note = f"{sentence}; the trace was sorted by arrival"
     return replace(trace.take(np.argsort(trace.arrival_s, kind="stable")), notes=(*trace.notes, note))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
-from simserve.plugins.flaws import closest
+from simserve.plugins.validation import closest
 from simserve.workload.readers.base import Place, read_text
 
 Texts = tuple[str, ...]

@@ -26,7 +26,7 @@ tokens do not tell."""
 Ints = NDArray[np.int64]
 
 
-def told_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
+def given_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
     """Whether a row's ids are of 16 or of 512 tokens each; None where it does not tell."""
     if not isinstance(hash_ids, list) or not hash_ids or n_tokens <= LONGEST_VLLM_BLOCK_TOKENS:
         return None
@@ -84,9 +84,9 @@ class HashIds:
         is_bad = np.zeros(len(place.numbers), np.bool_)
         is_bad[row] = True
         before, elsewhere = (f"after {ids[i - 1]}" if i not in offsets else "first" for i in (at[0], first[0]))
-        said = f"{ids[at[0]]} {before}, and {elsewhere} elsewhere"
+        text = f"{ids[at[0]]} {before}, and {elsewhere} elsewhere"
         rule = "hash_ids must be chained, an id always after the same one, as it stands for all that is before it"
-        refuse_rows(place, is_bad, rule, [said] * len(is_bad))
+        refuse_rows(place, is_bad, rule, [text] * len(is_bad))
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError
 from simserve.workload.readers.base import checked, items, numbers, read_text
 from simserve.workload.readers.json_lines import parsed, read_lines
-from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, told_block_tokens
+from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
 from simserve.workload.trace import Trace
 
 ARRAYS = ("start_times", "input_lens", "output_lens")
@@ -43,8 +43,8 @@ def is_result(text: str) -> bool:
 
 
 def _hash_ids(rows: list[Any], prompt_tokens: NDArray[Any]) -> HashIds:
-    told = (told_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
-    block_tokens = next((n for n in told if n is not None), VLLM_BLOCK_TOKENS)
+    sentence = (given_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
+    block_tokens = next((n for n in sentence if n is not None), VLLM_BLOCK_TOKENS)
     return HashIds(rows, block_tokens, may_be_unchained=True)
 
 

@@ -81,8 +81,8 @@ def test_prefill_is_the_same_for_scalars_and_arrays(
 def test_prefill_of_a_long_prompt_is_its_flop_at_the_share_of_the_peak() -> None:
     n = 100_000
     flop = 4 * 32 * 128 * n * (n + 1) / 2
-    found = BARE.at(H100, 32, 8, 128, "bf16").seconds(*prompt(n))
-    assert found == pytest.approx(flop / (0.8 * H100.flop_per_s["bf16"]), rel=1e-3)  # its bytes add next to nothing
+    result = BARE.at(H100, 32, 8, 128, "bf16").seconds(*prompt(n))
+    assert result == pytest.approx(flop / (0.8 * H100.flop_per_s["bf16"]), rel=1e-3)  # its bytes add next to nothing
 
 
 def test_prefill_in_8_bits_has_the_peak_of_8_bits() -> None:

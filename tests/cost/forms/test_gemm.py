@@ -57,7 +57,7 @@ def test_one_token_reads_the_weights_and_many_are_bound_by_compute() -> None:
     assert BARE.seconds(H100, "bf16", m, n, k) == pytest.approx(2 * m * n * k / H100.flop_per_s["bf16"], rel=1e-3)
 
 
-def test_fp8_pays_for_quantising_its_activations() -> None:
+def test_fp8_pays_for_quantizing_its_activations() -> None:
     passes = replace(BARE, input_bytes=8.0)
     extra_s = passes.seconds(H100, "fp8", 4096, 4096, 4096) - BARE.seconds(H100, "fp8", 4096, 4096, 4096)
     assert extra_s == pytest.approx(8 * 4096 * 4096 / H100.hbm_bytes_per_s)

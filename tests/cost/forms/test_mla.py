@@ -102,8 +102,8 @@ def test_no_decode_beats_the_data_sheet(n_heads: int) -> None:
     ideal = MlaDecodeModule(**DECODE, **MATMUL)
     for kv_dtype in ("bf16", "fp8"):
         least = ideal.module_line(H100, "bf16", n_heads, kv_dtype, N)
-        found = REAL.module_line(H100, "bf16", n_heads, kv_dtype, N)
-        assert all((np.asarray(one) >= other).all() for one, other in zip(found, least, strict=True))
+        result = REAL.module_line(H100, "bf16", n_heads, kv_dtype, N)
+        assert all((np.asarray(one) >= other).all() for one, other in zip(result, least, strict=True))
 
 
 def test_twice_the_gpu_takes_half_the_time_of_the_roofs() -> None:

@@ -12,9 +12,9 @@ from simserve import load_scenario
 from simserve.report.capacity.page import render
 from simserve.report.capacity.words import paragraphs
 from simserve.study.capacity import concurrency, rate_study
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.fleet_size import fleet_size_facts, search
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.report.test_browser import BROWSER, opened
@@ -24,8 +24,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 MISSED: Missed = {"ttft_s": lambda load: 0.01 * (load / 2) ** 8, "tpot_s": lambda load: 0.01 * load**8}
 
 
-def question(folder: Path, goal_frac: float = 0.99) -> Question:
-    return Question(load_scenario(write_scenario(folder)), goal_frac, 0.03)
+def question(folder: Path, goal_frac: float = 0.99) -> CapacityQuestion:
+    return CapacityQuestion(load_scenario(write_scenario(folder)), goal_frac, 0.03)
 
 
 def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def by_rate(folder: Path, missed: Missed = MISSED, **how: Any) -> dict[str, Any]
 def by_concurrency(folder: Path) -> dict[str, Any]:
     missed: Missed = {"ttft_s": lambda n: 0.0 if n <= 20 else 0.02}
     facts: dict[str, Any] = plain(
-        concurrency.study(question(folder), runs_at(missed), Axis(4, 1, 500, is_whole=True)).facts
+        concurrency.study(question(folder), runs_at(missed), SearchAxis(4, 1, 500, is_whole=True)).facts
     )
     return facts
 
@@ -48,9 +48,9 @@ def by_replicas(folder: Path) -> dict[str, Any]:
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
@@ -61,7 +61,7 @@ def body(page: str) -> str:
 def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path)))
     assert "10.0 requests/s on 1 GPU</h1>" in read  # (1 + 2**-8)**(-1/8), times ten
-    assert "The p99 goodput: the highest rate at which 99 % of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
+    assert "The p99 goodput: the highest rate at which 99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
     places = [read.index(part) for part in ("</h1>", "Per GPU", "Per dollar", "Per kWh", 'id="curves"', 'id="trust"')]
     assert places == sorted(places)
     assert "<td>2 times as far</td>" in read
@@ -98,7 +98,7 @@ def test_loads_at_which_the_queue_only_grows_have_open_marks(tmp_path: Path) -> 
 def test_where_no_load_holds_the_page_says_which_slo_fails_and_by_how_much(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.4, "tpot_s": lambda load: 0.0})))
     assert "Does not hold even at 0.010 requests/s</h1>" in read
-    assert "there 60.0 % of requests meet TTFT ≤ 500 ms" in read
+    assert "there 60.0% of requests meet TTFT ≤ 500 ms" in read
 
 
 def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path:
 def test_clients_are_told_whole(tmp_path: Path) -> None:
     read = body(render(by_concurrency(tmp_path)))
     assert "20 clients at once on 1 GPU</h1>" in read
-    assert "The highest concurrency at which 99 % of requests have" in read
+    assert "The highest concurrency at which 99% of requests have" in read
 
 
 def test_a_fleet_has_its_page_too(tmp_path: Path) -> None:

@@ -11,16 +11,23 @@ from tests.report.capacity.test_rate_page import HOSTILE, body, figures
 from tests.report.test_browser import BROWSER, opened
 
 
-def measure(key: str, a: float, b: float, verdict: str, half: float | None = 0.0, unit: str = "s") -> dict[str, Any]:
+def measure(key: str, a: float, b: float, headline: str, half: float | None = 0.0, unit: str = "s") -> dict[str, Any]:
     ends = {"low": None, "high": None} if half is None else {"low": b - a - half, "high": b - a + half}
     label = key.replace("_s.", " ")
-    told = {"key": key, "label": label, "unit": unit, "a": a, "b": b, "difference": b - a, "verdict": verdict}
-    return told | ends | {"change_frac": (b - a) / a if a else None}
+    text = {"key": key, "label": label, "unit": unit, "a": a, "b": b, "difference": b - a, "verdict": headline}
+    return text | ends | {"change_frac": (b - a) / a if a else None}
 
 
 def compared(*measures: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    found = {"version": "1", "a": "old", "b": "new", "confidence": CONFIDENCE, "how": "2 pairs of runs", "warnings": []}
-    return found | {"measures": list(measures)} | changes
+    result = {
+        "version": "1",
+        "a": "old",
+        "b": "new",
+        "confidence": CONFIDENCE,
+        "how": "2 pairs of runs",
+        "warnings": [],
+    }
+    return result | {"measures": list(measures)} | changes
 
 
 GOODPUT = measure("goodput.per_s", 10.0, 12.5, "better", 1.0, "per_s")
@@ -32,9 +39,9 @@ SAME = measure("e2e_s.p99", 3.0, 3.0, "same")
 def test_who_has_more_goodput_is_the_headline() -> None:
     read = body(render(compared(TTFT, GOODPUT)))
     assert 'class="met"' in read
-    assert "new has 25 % more goodput</h1>" in read
+    assert "new has 25% more goodput</h1>" in read
     worse = body(render(compared(measure("goodput.per_s", 10.0, 9.0, "worse", 0.5, "per_s"))))
-    assert "new has 10 % less goodput</h1>" in worse
+    assert "new has 10% less goodput</h1>" in worse
 
 
 @pytest.mark.parametrize(
@@ -50,7 +57,7 @@ def test_without_a_difference_in_goodput_the_measures_are_counted(measures: Any,
     assert f"{title}</h1>" in body(render(compared(*measures)))
 
 
-def test_better_is_to_the_right_and_has_a_mark_that_is_not_colour_alone() -> None:
+def test_better_is_to_the_right_and_has_a_mark_that_is_not_color_alone() -> None:
     (dots,) = figures(render(compared(GOODPUT, TTFT, TPOT, SAME)))["change"]["data"]
     assert dots["x"] == pytest.approx([0.25, -0.5, 0.1, 0.0])  # a latency that rises by half is half worse
     assert dots["marker"]["symbol"] == ["triangle-right", "triangle-left", "circle-open", "line-ns-open"]
@@ -81,11 +88,11 @@ def test_no_name_becomes_markup() -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
-@pytest.mark.parametrize("colour", [0, 1])
-def test_the_browser_draws_it_and_complains_of_nothing(tmp_path: Path, colour: int) -> None:
+@pytest.mark.parametrize("color", [0, 1])
+def test_the_browser_draws_it_and_complains_of_nothing(tmp_path: Path, color: int) -> None:
     page = tmp_path / "report.html"
     page.write_text(render(compared(GOODPUT, TTFT, TPOT, SAME)), encoding="utf-8")
-    flags = ("--window-size=520,3000", f"--blink-settings=preferredColorScheme={colour}")
+    flags = ("--window-size=520,3000", f"--blink-settings=preferredColorScheme={color}")
     dom, console = opened(page, tmp_path / "profile", *flags)
     assert console == ""
     assert 'data-drawn="1"' in dom

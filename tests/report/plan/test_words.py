@@ -37,7 +37,7 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "max_gpus": 64,
     }
     assumed |= {"n_seeds": 8, "usd_per_gpu_hour": {"h100-sxm": 4.0}, "given_prices": [], "energy": "full power"}
-    found = {
+    result = {
         "schema": "simserve/1",
         "version": "0",
         "scenario": {"name": "chat", "digest": "abc", "seed": 0},
@@ -52,7 +52,7 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "autoscaling": None,
         "warnings": [],
     }
-    return found | changes
+    return result | changes
 
 
 H100 = option("h100-sxm TP 1")
@@ -76,42 +76,42 @@ TOO_MANY = option("h100-sxm TP 2", rank=None, state="too many", attained_frac=0.
 
 def test_the_sentence_says_what_to_take_what_it_does_and_how_the_next_compares() -> None:
     assert sentence(facts(H100, L40S)) == (
-        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3 % of requests (95 % interval 99.1–99.5 %, "
+        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% interval 99.1–99.5%, "
         "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at 13.1 requests/s. At $4.00 an hour and GPU that is $0.56 a "
-        "million output tokens that met the SLO. Next, l40s TP 2 is 38 % dearer with 18 GPUs."
+        "million output tokens that met the SLO. Next, l40s TP 2 is 38% dearer with 18 GPUs."
     )
 
 
 def test_it_says_so_where_costs_are_uncalibrated_or_chance_decides_or_replicas_may_be_down() -> None:
-    told = facts(H100 | {"calibrated": False}, L40S | {"close_call": True})
-    told["assumed"] |= {"spare_replicas": 1}
-    said = sentence(told)
-    assert "at 13.1 requests/s, even with 1 replica down." in said
-    assert "Chance may have decided between it and l40s TP 2" in said
-    assert said.endswith("Step costs of h100-sxm are uncalibrated: measure one before you buy.")
-    assert option_cells(told["options"][0], None)[0] == "h100-sxm TP 1 *"
-    assert reasons(with_words(told))[-1].startswith("* step costs are uncalibrated")
+    progress = facts(H100 | {"calibrated": False}, L40S | {"close_call": True})
+    progress["assumed"] |= {"spare_replicas": 1}
+    text = sentence(progress)
+    assert "at 13.1 requests/s, even with 1 replica down." in text
+    assert "Chance may have decided between it and l40s TP 2" in text
+    assert text.endswith("Step costs of h100-sxm are uncalibrated: measure one before you buy.")
+    assert option_cells(progress["options"][0], None)[0] == "h100-sxm TP 1 *"
+    assert reasons(with_words(progress))[-1].startswith("* step costs are uncalibrated")
 
 
 def test_every_option_has_its_reason() -> None:
-    told = with_words(facts(H100, L40S, TOO_MANY, TOO_SLOW, REFUSED))
-    assert [row["reason"] for row in told["options"]] == [
-        "the cheapest that holds; with 2 replicas only 95.0 % meet the SLO (TPOT ≤ 50 ms fails first: 96.0 %)",
-        "38 % dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0 % meet the SLO "
-        "(TPOT ≤ 50 ms fails first: 96.0 %)",
-        "needs more than 64 GPUs: with them only 91.0 % meet the SLO, 8.00 points short "
-        "(TPOT ≤ 50 ms fails first: 96.0 %)",
-        "cannot meet TTFT ≤ 500 ms at any number of replicas: alone on an idle one 96.8 % of requests do, 2.20 points "
+    progress = with_words(facts(H100, L40S, TOO_MANY, TOO_SLOW, REFUSED))
+    assert [row["reason"] for row in progress["options"]] == [
+        "the cheapest that holds; with 2 replicas only 95.0% meet the SLO (TPOT ≤ 50 ms fails first: 96.0%)",
+        "38% dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0% meet the SLO "
+        "(TPOT ≤ 50 ms fails first: 96.0%)",
+        "needs more than 64 GPUs: with them only 91.0% meet the SLO, 8.00 points short "
+        "(TPOT ≤ 50 ms fails first: 96.0%)",
+        "cannot meet TTFT ≤ 500 ms at any number of replicas: alone on an idle one 96.8% of requests do, 2.20 points "
         "short; a prompt of 8,000 tokens takes 900 ms",
         "cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)",
     ]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
         ({"usd_per_month": 26_280.0}, "3 times as dear: needs"),
-        ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10 % dearer for a million good"),
+        ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10% dearer for a million good"),
         ({"usd_per_month": 8760.0}, "as dear: needs"),
         ({"fewer_attained_frac": None}, "fewer replicas there cannot be"),
         ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
@@ -122,37 +122,35 @@ def test_every_option_has_its_reason() -> None:
         ({"close_call": True}, "; too close to call: the first one may need a replica more"),
     ],
 )
-def test_losers_differ(changes: dict[str, Any], said: str) -> None:
-    assert said in with_words(facts(H100, L40S | changes))["options"][1]["reason"]
+def test_losers_differ(changes: dict[str, Any], text: str) -> None:
+    assert text in with_words(facts(H100, L40S | changes))["options"][1]["reason"]
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "text"),
     [
-        (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0 % of requests at any number of replicas"),
+        (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0% of requests at any number of replicas"),
         (TOO_MANY | {"attained_frac": None}, "needs more than 64 GPUs for the least fleet there is"),
         (TOO_MANY | {"saturated": True}, "needs more than 64 GPUs: with them the queue only grows"),
     ],
 )
-def test_what_does_not_hold_differs(changes: dict[str, Any], said: str) -> None:
-    assert with_words(facts(H100, changes))["options"][1]["reason"].startswith(said)
+def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
+    assert with_words(facts(H100, changes))["options"][1]["reason"].startswith(text)
 
 
 def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
-    said = sentence(facts(TOO_MANY, TOO_SLOW, REFUSED))
-    assert said.startswith(
-        "No option holds: 99 % of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is "
-    )
-    assert "The nearest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in said
+    text = sentence(facts(TOO_MANY, TOO_SLOW, REFUSED))
+    assert text.startswith("No option holds: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is ")
+    assert "The nearest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in text
     assert sentence(facts(REFUSED)).endswith(
         "None can be built: l40s TP 3 cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)."
     )
 
 
 def test_a_share_that_misses_the_goal_never_reads_like_it() -> None:
-    assert below(0.95, 0.99) == "95.0 %"
-    assert below(0.98974, 0.99) == "98.97 %"
-    assert below(0.989996, 0.99) == "98.9996 %"
+    assert below(0.95, 0.99) == "95.0%"
+    assert below(0.98974, 0.99) == "98.97%"
+    assert below(0.989996, 0.99) == "98.9996%"
 
 
 def month(number: int, gpus: int | None) -> dict[str, Any]:
@@ -161,17 +159,17 @@ def month(number: int, gpus: int | None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("outgrown", "end", "said"),
+    ("outgrown", "end", "text"),
     [
-        (1, 4, "Growing by 5.0 % a month, the fleet of today is too small from month 1 on; after 1 it takes 4 GPUs at"),
+        (1, 4, "Growing by 5.0% a month, the fleet of today is too small from month 1 on; after 1 it takes 4 GPUs at"),
         (1, None, "the fleet is too small from month 1 on; more GPUs than are allowed are needed in the end."),
-        (None, 3, "Growing by 5.0 % a month, the fleet of today is enough for all 1 month."),
+        (None, 3, "Growing by 5.0% a month, the fleet of today is enough for all 1 month."),
     ],
 )
-def test_growth_is_told(outgrown: int | None, end: int | None, said: str) -> None:
-    told = facts(H100, growth={"outgrown_month": outgrown, "rows": [month(0, 3), month(1, end)]})
-    told["assumed"] |= {"growth_frac": 0.05}
-    assert said in grown(told)
+def test_growth_is_told(outgrown: int | None, end: int | None, text: str) -> None:
+    progress = facts(H100, growth={"outgrown_month": outgrown, "rows": [month(0, 3), month(1, end)]})
+    progress["assumed"] |= {"growth_frac": 0.05}
+    assert text in grown(progress)
     assert grown(facts(H100)) == ""
 
 
@@ -180,24 +178,24 @@ BY_HOUR = {"mean_load_frac": 0.6, "saves_at_best_frac": 1 / 3, "usd_per_month_at
 
 
 def test_what_following_the_hours_would_save_is_told_as_a_bound() -> None:
-    said = scaled(facts(H100, autoscaling=BY_HOUR))
-    assert "the mean demand is 60.0 % of it" in said
-    assert "would save 33.3 % at best ($5,840 a month)" in said
+    text = scaled(facts(H100, autoscaling=BY_HOUR))
+    assert "the mean demand is 60.0% of it" in text
+    assert "would save 33.3% at best ($5,840 a month)" in text
     assert scaled(facts(H100)) == ""
 
 
-def page_of(folder: Path, told: dict[str, Any]) -> Path:
+def page_of(folder: Path, progress: dict[str, Any]) -> Path:
     path = folder / "report.html"
-    path.write_text(render(with_words(told)), encoding="utf-8")
+    path.write_text(render(with_words(progress)), encoding="utf-8")
     return path
 
 
 def whole() -> dict[str, Any]:
     """With everything a page may have."""
     growth = {"outgrown_month": 1, "rows": [month(0, 3), month(1, 4), month(2, None)]}
-    found = facts(H100, L40S, TOO_SLOW, REFUSED, growth=growth, autoscaling=BY_HOUR, warnings=["mind the <b>gap</b>"])
-    found["scenario"]["name"] = "chat & <b>more</b>"
-    return found
+    result = facts(H100, L40S, TOO_SLOW, REFUSED, growth=growth, autoscaling=BY_HOUR, warnings=["mind the <b>gap</b>"])
+    result["scenario"]["name"] = "chat & <b>more</b>"
+    return result
 
 
 def test_the_page_answers_first_and_takes_no_name_for_markup(tmp_path: Path) -> None:
@@ -235,12 +233,12 @@ def test_the_browser_draws_every_chart_and_complains_of_nothing(tmp_path: Path, 
     for name in ("months", "hours"):
         assert 'class="js-line"' in charts[name]
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.S)
-    assert not re.search(r"\$[a-z]", body)  # a colour that nobody resolved
+    assert not re.search(r"\$[a-z]", body)  # a color that nobody resolved
 
 
 def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:
     same = {"usd_per_month_low": 8760.0, "usd_per_month_high": 8760.0, "usd_per_month": 8760.0, "close_call": True}
-    told = with_words(facts(H100, L40S | same))
-    assert "Chance" not in told["sentence"]
-    assert "chance" not in told["options"][1]["reason"]
-    assert option_cells(told["options"][1], told["options"][0])[-1] == "as dear"
+    progress = with_words(facts(H100, L40S | same))
+    assert "Chance" not in progress["sentence"]
+    assert "chance" not in progress["options"][1]["reason"]
+    assert option_cells(progress["options"][1], progress["options"][0])[-1] == "as dear"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from simserve.report.spreadsheet.cost import Cost, grown
+from simserve.report.spreadsheet.cost import CostAtLoad, grown
 from simserve.report.spreadsheet.cost_basis import Basis, Known, price_name
 from simserve.report.spreadsheet.cost_sources import cost_basis
 from tests.report.answers_by_hand import (
@@ -70,7 +70,7 @@ def test_growth_is_compound() -> None:
 def test_a_need_that_is_whole_but_for_rounding_is_not_rounded_up() -> None:
     full = {"holds_per_s": known(0.1), "target_frac": known(1.0), "spare_units": known(0.0)}
     assert (0.1 + 0.2) / 0.1 > 3
-    assert Cost(replace(basis(), **full), 0.1 + 0.2).units == 3  # type: ignore[arg-type]
+    assert CostAtLoad(replace(basis(), **full), 0.1 + 0.2).units == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["holds_per_s", "demand_per_s"])
@@ -81,8 +81,8 @@ def test_what_is_not_known_leaves_what_follows_from_it_empty(name: str) -> None:
 
 def test_without_lengths_only_tokens_have_no_price() -> None:
     bare = replace(basis(), prompt_tokens=known(None))
-    assert Cost(bare, 10.0).usd_per_million(bare.all_tokens) is None
-    assert Cost(bare, 10.0).usd_per_million(bare.good_tokens) is not None
+    assert CostAtLoad(bare, 10.0).usd_per_million(bare.all_tokens) is None
+    assert CostAtLoad(bare, 10.0).usd_per_million(bare.good_tokens) is not None
 
 
 def test_names_of_prices_are_names_that_a_workbook_takes() -> None:
@@ -91,72 +91,72 @@ def test_names_of_prices_are_names_that_a_workbook_takes() -> None:
 
 
 def test_a_run_that_met_its_slo_holds_what_it_offered() -> None:
-    found = cost_basis([run_answer()])
-    assert found is not None
-    assert found.holds_per_s.value == 6.0  # 12 on two replicas
-    assert (found.unit, dict(found.gpus), found.prices["h100-sxm"].value) == ("replica", {"h100-sxm": 2}, 3.0)
-    assert (found.prompt_tokens.value, found.output_tokens.value, found.good_frac.value) == (300.0, 100.0, 0.999)
-    assert grown(found, 0).units == 2  # the fleet that was simulated, and no more
+    result = cost_basis([run_answer()])
+    assert result is not None
+    assert result.holds_per_s.value == 6.0  # 12 on two replicas
+    assert (result.unit, dict(result.gpus), result.prices["h100-sxm"].value) == ("replica", {"h100-sxm": 2}, 3.0)
+    assert (result.prompt_tokens.value, result.output_tokens.value, result.good_frac.value) == (300.0, 100.0, 0.999)
+    assert grown(result, 0).units == 2  # the fleet that was simulated, and no more
 
 
 def test_a_run_that_missed_it_tells_no_capacity_and_says_what_would() -> None:
-    found = cost_basis([run_answer(slo_attainment={"frac": 0.5, "by_slo": {}})])
-    assert found is not None
-    assert found.holds_per_s.value is None
-    assert found.holds_per_s.origin.endswith(
-        "misses its SLO (50.0 % met it), so what it holds is not known: export a capacity with it."
+    result = cost_basis([run_answer(slo_attainment={"frac": 0.5, "by_slo": {}})])
+    assert result is not None
+    assert result.holds_per_s.value is None
+    assert result.holds_per_s.origin.endswith(
+        "misses its SLO (50.0% met it), so what it holds is not known: export a capacity with it."
     )
 
 
 def test_a_run_without_an_slo_holds_what_it_served() -> None:
-    found = cost_basis([run_answer(slo={}, slo_attainment=None, served_per_s=11.0)])
-    assert found is not None
-    assert found.holds_per_s.value == 5.5
-    assert found.good_frac.value is None
+    result = cost_basis([run_answer(slo={}, slo_attainment=None, served_per_s=11.0)])
+    assert result is not None
+    assert result.holds_per_s.value == 5.5
+    assert result.good_frac.value is None
 
 
 def test_pools_that_depend_on_each_other_grow_together() -> None:
-    found = cost_basis([run_answer(pools=[pool("prefill", 1, 2), pool("decode", 3, 1, "l40s")])])
-    assert found is not None
-    assert (found.unit, dict(found.gpus), found.holds_per_s.value) == ("fleet", {"h100-sxm": 2, "l40s": 3}, 12.0)
-    assert found.usd_per_unit_hour == 15.0
+    result = cost_basis([run_answer(pools=[pool("prefill", 1, 2), pool("decode", 3, 1, "l40s")])])
+    assert result is not None
+    assert (result.unit, dict(result.gpus), result.holds_per_s.value) == ("fleet", {"h100-sxm": 2, "l40s": 3}, 12.0)
+    assert result.usd_per_unit_hour == 15.0
 
 
 def test_a_capacity_says_what_a_replica_holds_and_a_run_beside_it_what_requests_are_like() -> None:
-    found = cost_basis([run_answer(offered_per_s=7.0), capacity_answer()])
-    assert found is not None
-    assert found.holds_per_s.value == 9.0  # 18 on two replicas
-    assert found.demand_per_s.value == 12.0  # its scenario's own load
-    assert (found.prompt_tokens.value, found.output_tokens.value, found.good_frac.value) == (300.0, 100.0, 0.99)
+    result = cost_basis([run_answer(offered_per_s=7.0), capacity_answer()])
+    assert result is not None
+    assert result.holds_per_s.value == 9.0  # 18 on two replicas
+    assert result.demand_per_s.value == 12.0  # its scenario's own load
+    assert (result.prompt_tokens.value, result.output_tokens.value, result.good_frac.value) == (300.0, 100.0, 0.99)
 
 
 def test_a_number_of_replicas_that_holds_shares_the_load() -> None:
-    found = cost_basis([replicas_answer()])
-    assert found is not None
-    assert (found.unit, dict(found.gpus)) == ("replica", {"h100-sxm": 2})
-    assert found.holds_per_s.value == 4.0  # 12 by three replicas
-    assert found.demand_per_s.value == 12.0
-    assert grown(found, 0).units == 3  # what was found to be enough, without more headroom
+    result = cost_basis([replicas_answer()])
+    assert result is not None
+    assert (result.unit, dict(result.gpus)) == ("replica", {"h100-sxm": 2})
+    assert result.holds_per_s.value == 4.0  # 12 by three replicas
+    assert result.demand_per_s.value == 12.0
+    assert grown(result, 0).units == 3  # what was found to be enough, without more headroom
 
 
 def test_a_capacity_without_an_answer_leaves_the_floor_to_others() -> None:
-    found = cost_basis([capacity_answer(answer=None), run_answer()])
-    assert found is not None
-    assert found.holds_per_s.value == 6.0
+    result = cost_basis([capacity_answer(answer=None), run_answer()])
+    assert result is not None
+    assert result.holds_per_s.value == 6.0
     assert cost_basis([capacity_answer(answer=None)]) is None
 
 
 def test_a_plan_comes_to_what_the_plan_says() -> None:
-    found = cost_basis([run_answer(), capacity_answer(), plan_answer()])
-    assert found is not None
-    cost = grown(found, 0)
+    result = cost_basis([run_answer(), capacity_answer(), plan_answer()])
+    assert result is not None
+    cost = grown(result, 0)
     assert (cost.units, cost.gpus, cost.usd_per_month) == (5, 10, 21_900)
-    assert found.prompt_tokens.value == pytest.approx(300)
-    assert found.good_frac.value == pytest.approx(0.99)
+    assert result.prompt_tokens.value == pytest.approx(300)
+    assert result.good_frac.value == pytest.approx(0.99)
     # the plan's own: 21,900 dollars for 12 requests/s of 100 tokens
-    assert cost.usd_per_million(found.output_tokens.value) == pytest.approx(21_900 / (12 * 730 * 3600 * 100) * 1e6)
-    assert {gpu: price.value for gpu, price in found.prices.items()} == {"h100-sxm": 3.0, "l40s": 1.0}
-    assert [price.origin for price in found.prices.values()] == ["Plan chat: given.", "Plan chat: the catalog."]
+    assert cost.usd_per_million(result.output_tokens.value) == pytest.approx(21_900 / (12 * 730 * 3600 * 100) * 1e6)
+    assert {gpu: price.value for gpu, price in result.prices.items()} == {"h100-sxm": 3.0, "l40s": 1.0}
+    assert [price.origin for price in result.prices.values()] == ["Plan chat: given.", "Plan chat: the catalog."]
 
 
 def test_a_plan_that_grew_says_what_a_replica_holds_at_most() -> None:
@@ -172,11 +172,11 @@ def test_a_plan_that_found_nothing_leaves_the_floor_to_others() -> None:
 
 
 def test_a_sweep_offers_its_cheapest_point() -> None:
-    found = cost_basis([sweep_answer()])
-    assert found is not None
-    assert (found.unit, dict(found.gpus), found.holds_per_s.value) == ("fleet", {"h100-sxm": 2}, 10.0)
-    assert found.output_tokens.value == 100.0
-    assert grown(found, 0).units == 1
+    result = cost_basis([sweep_answer()])
+    assert result is not None
+    assert (result.unit, dict(result.gpus), result.holds_per_s.value) == ("fleet", {"h100-sxm": 2}, 10.0)
+    assert result.output_tokens.value == 100.0
+    assert grown(result, 0).units == 1
 
 
 @pytest.mark.parametrize("gpus", [["a100", "h100-sxm"], None])
@@ -186,11 +186,11 @@ def test_a_fleet_of_several_cards_is_paid_at_its_own_mean_price(gpus: list[str] 
     for point, usd_per_hour in ((first, 6.0), (second, 7.33)):  # the second pays more, and is named last
         point["values"] = {"cluster.pools.1.gpu": "h100-sxm"}
         point["fleet"] |= {"n_gpus": 2, "usd_per_hour": usd_per_hour, "gpus": gpus}
-    found = cost_basis([source])
-    assert found is not None
-    assert found.usd_per_unit_hour == 6.0
-    assert {gpu: price.value for gpu, price in found.prices.items()} == {"mean of its GPUs": 3.0}
-    assert found.prices["mean of its GPUs"].origin == "Sweep chat, point 0: its fleet by its GPUs."
+    result = cost_basis([source])
+    assert result is not None
+    assert result.usd_per_unit_hour == 6.0
+    assert {gpu: price.value for gpu, price in result.prices.items()} == {"mean of its GPUs": 3.0}
+    assert result.prices["mean of its GPUs"].origin == "Sweep chat, point 0: its fleet by its GPUs."
 
 
 def test_nothing_to_pay_for_is_no_basis() -> None:

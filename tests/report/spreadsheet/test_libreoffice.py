@@ -17,11 +17,11 @@ pytestmark = pytest.mark.skipif(OFFICE is None, reason="no LibreOffice on this m
 
 def test_it_computes_the_values_that_the_file_holds(tmp_path: Path) -> None:
     content = workbook(sheets_of(EVERYTHING))
-    written, found = values(content), computed(content, tmp_path)
+    written, result = values(content), computed(content, tmp_path)
     assert len(formulas(content)) > 100
-    assert written.keys() == found.keys()
+    assert written.keys() == result.keys()
     for place, value in written.items():
-        assert found[place] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-12)), place
+        assert result[place] == (value if isinstance(value, str) else pytest.approx(value, rel=1e-12)), place
 
 
 def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
@@ -29,17 +29,17 @@ def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
     content = workbook(sheets_of([run_answer(), capacity_answer()]))
     changed = {"price_per_gpu_hour_h100_sxm": 5.0, "target_frac": 1.0, "growth_per_month": 0.5, "months_ahead": 2.0}
     changed |= {"spare_units": 1.0, "good_frac": 0.5, "hours_per_month": 700.0, "mean_frac": 0.5}
-    found = computed(content, tmp_path, {address_of(content, name): value for name, value in changed.items()})
+    result = computed(content, tmp_path, {address_of(content, name): value for name, value in changed.items()})
 
     def at(name: str) -> float:
-        return float(found[address_of(content, name)])
+        return float(result[address_of(content, name)])
 
     assert (at("units_today"), at("gpus_today")) == (3, 6)  # 12 / 9 rounded up, and 1 spare
     assert at("usd_per_month_today") == 6 * 5 * 700
     assert at("requests_per_month_today") == 12 * 0.5 * 3600 * 700
     assert at("usd_per_million_good_output_tokens_today") == pytest.approx(21_000 / (15.12e6 * 100 * 0.5) * 1e6)
     assert (at("demand_then"), at("units_then")) == (27, 4)  # 27 / 9 is 3
-    months = [found["Growth", f"F{row}"] for row in range(4, 17)]
+    months = [result["Growth", f"F{row}"] for row in range(4, 17)]
     assert months[:5] == [
         21_000,
         21_000,
@@ -47,15 +47,15 @@ def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
         42_000,
         56_000,
     ]  # 12, 18, 27, 40.5 and 60.75 requests/s: 2, 2, 3, 5, 7 + 1
-    assert found["Growth", "G16"] == sum(months[1:])
+    assert result["Growth", "G16"] == sum(months[1:])
 
 
 def test_an_input_that_is_cleared_leaves_empty_cells_and_no_error(tmp_path: Path) -> None:
     content = workbook(sheets_of([run_answer(), capacity_answer()]))
     cleared = ("holds_per_s", "demand_per_s", "output_tokens", "price_per_gpu_hour_h100_sxm", "good_frac")
-    found = computed(content, tmp_path, {address_of(content, name): 0.0 for name in cleared})
-    assert not [value for value in found.values() if isinstance(value, str) and value.startswith(("#", "Err:"))]
-    assert address_of(content, "units_today") not in found
+    result = computed(content, tmp_path, {address_of(content, name): 0.0 for name in cleared})
+    assert not [value for value in result.values() if isinstance(value, str) and value.startswith(("#", "Err:"))]
+    assert address_of(content, "units_today") not in result
 
 
 def test_it_is_printed_a_page_wide(tmp_path: Path) -> None:
@@ -63,6 +63,6 @@ def test_it_is_printed_a_page_wide(tmp_path: Path) -> None:
         pytest.skip("no pdfinfo on this machine")
     (tmp_path / "book.xlsx").write_bytes(workbook(sheets_of(EVERYTHING)))
     pages = convert(tmp_path / "book.xlsx", tmp_path / "out", "pdf")
-    told = subprocess.run(["pdfinfo", str(pages)], capture_output=True, text=True, check=True).stdout
-    n_pages = int(told.split("Pages:")[1].split()[0])
+    sentence = subprocess.run(["pdfinfo", str(pages)], capture_output=True, text=True, check=True).stdout
+    n_pages = int(sentence.split("Pages:")[1].split()[0])
     assert len(sheets_of(EVERYTHING)) <= n_pages <= 2 * len(sheets_of(EVERYTHING))

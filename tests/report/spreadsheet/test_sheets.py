@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from simserve.metrics.written import Written
+from simserve.metrics.result_folder import ResultFolder
 from simserve.report.spreadsheet.csv_files import csv_files, file_name
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
 from simserve.report.spreadsheet.sheets import Cell, Sheet, cell_of
@@ -25,23 +25,23 @@ from tests.report.answers_by_hand import (
 )
 
 
-def sheet(name: str, *sources: Written) -> Sheet:
-    return next(found for found in sheets_of(sources) if found.name == name)
+def sheet(name: str, *sources: ResultFolder) -> Sheet:
+    return next(result for result in sheets_of(sources) if result.name == name)
 
 
-def rows(found: Sheet) -> list[dict[str, Any]]:
+def rows(result: Sheet) -> list[dict[str, Any]]:
     """Rows by the heads of their columns, the group's under `group`."""
-    heads = ["group", *(column.head for column in found.columns)]
+    heads = ["group", *(column.head for column in result.columns)]
     return [
         dict(zip(heads, (group.title, *(cell_of(value).value for value in row)), strict=True))
-        for group in found.groups
+        for group in result.groups
         for row in group.rows
     ]
 
 
 def test_each_result_fills_its_sheets() -> None:
-    def names(*sources: Written) -> list[str]:
-        return [found.name for found in sheets_of(sources)]
+    def names(*sources: ResultFolder) -> list[str]:
+        return [result.name for result in sheets_of(sources)]
 
     assert names(run_answer()) == ["Summary", "Percentiles", "Time series", "Cost", "Growth"]
     assert names(capacity_answer()) == ["Summary", "Capacity curve", "Cost", "Growth"]
@@ -62,23 +62,23 @@ def test_every_row_has_a_value_for_every_column() -> None:
         plan_answer(),
         sweep_answer(),
     )
-    for found in sheets_of(everything):
-        assert all(len(row) == len(found.columns) for group in found.groups for row in group.rows), found.name
+    for result in sheets_of(everything):
+        assert all(len(row) == len(result.columns) for group in result.groups for row in group.rows), result.name
 
 
 def test_the_summary_begins_with_the_answers() -> None:
-    found = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer()))
-    answers = {row["group"]: row["Value"] for row in found if row["Item"] == "Answer"}
-    assert answers["Run chat"].startswith("Meets the SLO: 99.9 % of 1,200 requests")
-    assert answers["Capacity chat"].startswith("p99 goodput of chat: 18.0 requests/s on 4 GPUs")
-    assert answers["Plan chat"] == "Take h100-sxm TP 2."
-    told = {row["Item"]: row["Value"] for row in found if row["group"] == "Run chat"}
-    assert told["Pool serve"] == (
+    result = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer()))
+    reader = {row["group"]: row["Value"] for row in result if row["Item"] == "Answer"}
+    assert reader["Run chat"].startswith("Meets the SLO: 99.9% of 1,200 requests")
+    assert reader["Capacity chat"].startswith("p99 goodput of chat: 18.0 requests/s on 4 GPUs")
+    assert reader["Plan chat"] == "Take h100-sxm TP 2."
+    text = {row["Item"]: row["Value"] for row in result if row["group"] == "Run chat"}
+    assert text["Pool serve"] == (
         "2 replicas of llama-3.1-8b on 2 × h100-sxm (vllm, chunked; costs of h100-sxm/vllm 0.24.0)"
     )
-    assert (told["Goodput per GPU (requests/s)"], told["Seed"]) == (2.997, 7)
-    assert told["What to trust"].startswith("=1+1 is what a load was called")
-    assert [row["Item"] for row in found if row["group"] == "Sheets"] == [
+    assert (text["Goodput per GPU (requests/s)"], text["Seed"]) == (2.997, 7)
+    assert text["What to trust"].startswith("=1+1 is what a load was called")
+    assert [row["Item"] for row in result if row["group"] == "Sheets"] == [
         "Percentiles",
         "Time series",
         "Capacity curve",
@@ -89,13 +89,13 @@ def test_the_summary_begins_with_the_answers() -> None:
 
 
 def test_percentiles_are_milliseconds_with_the_goal_beside_them() -> None:
-    found = {row["Latency"]: row for row in rows(sheet("Percentiles", run_answer()))}
-    assert list(found) == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
-    ttft = found["TTFT"]
+    result = {row["Latency"]: row for row in rows(sheet("Percentiles", run_answer()))}
+    assert list(result) == ["TTFT", "TPOT", "ITL", "E2E", "Queue"]
+    ttft = result["TTFT"]
     assert (ttft["p50"], ttft["p99"], ttft["p99.9"], ttft["max"]) == (100.0, 400.0, 500.0, 600.0)
     assert (ttft["SLO"], ttft["within SLO"]) == (500.0, 1.0)
     assert (ttft["p99 low, by costs"], ttft["p99 high, by costs"]) == (350.0, 450.0)
-    assert (found["E2E"]["SLO"], found["E2E"]["p99 low, by costs"]) == (None, None)
+    assert (result["E2E"]["SLO"], result["E2E"]["p99 low, by costs"]) == (None, None)
 
 
 def test_a_run_that_knows_how_far_chance_goes_says_so() -> None:
@@ -106,8 +106,8 @@ def test_a_run_that_knows_how_far_chance_goes_says_so() -> None:
 
 def test_classes_have_percentiles_of_their_own() -> None:
     chats = {"slo": {"ttft_s": 0.2}, "ttft_s": {"n": 10, "p99": 0.1}}
-    found = rows(sheet("Percentiles", run_answer(classes={"chats": chats})))
-    own = next(row for row in found if row["group"] == "chat: chats" and row["Latency"] == "TTFT")
+    result = rows(sheet("Percentiles", run_answer(classes={"chats": chats})))
+    own = next(row for row in result if row["group"] == "chat: chats" and row["Latency"] == "TTFT")
     assert (own["n"], own["p99"], own["SLO"]) == (10, 100.0, 200.0)
 
 
@@ -115,34 +115,34 @@ def test_nothing_answered_is_empty_cells_and_no_chart() -> None:
     nothing: dict[str, Any] = {
         key: {"n": 0, "p50": None, "p99": None} for key in ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
     }
-    found = sheet("Percentiles", run_answer(**nothing, prediction=None))
-    assert {row["p99"] for row in rows(found)} == {None}
-    assert found.charts == ()
+    result = sheet("Percentiles", run_answer(**nothing, prediction=None))
+    assert {row["p99"] for row in rows(result)} == {None}
+    assert result.charts == ()
 
 
 def test_the_time_series_has_a_row_a_pool_and_interval_and_its_charts() -> None:
-    found = sheet("Time series", run_answer())
-    first = rows(found)[1]
+    result = sheet("Time series", run_answer())
+    first = rows(result)[1]
     assert (first["Pool"], first["From"], first["To"], first["Queue"], first["Longest queue"]) == ("serve", 1, 2, 3, 2)
-    assert len(found.charts) == 3
-    assert "reduced" not in found.note
+    assert len(result.charts) == 3
+    assert "reduced" not in result.note
 
 
 def test_a_long_series_is_reduced_and_says_so() -> None:
-    long = Written("run", "chat", run_answer().answer, timeseries(1, 1500))
-    found = sheet("Time series", long)
-    assert len(rows(found)) == 500
-    assert found.note.endswith("Evenly reduced: a row is 3 neighbouring intervals; timeseries.parquet has all.")
+    long = ResultFolder("run", "chat", run_answer().answer, timeseries(1, 1500))
+    result = sheet("Time series", long)
+    assert len(rows(result)) == 500
+    assert result.note.endswith("Evenly reduced: a row is 3 neighboring intervals; timeseries.parquet has all.")
 
 
 def test_the_capacity_curve_has_a_row_a_load_and_charts_with_limits() -> None:
-    found = sheet("Capacity curve", capacity_answer(curve=[point(17.0, 0.995), point(18.5, 0.98)]))
-    table = rows(found)
+    result = sheet("Capacity curve", capacity_answer(curve=[point(17.0, 0.995), point(18.5, 0.98)]))
+    table = rows(result)
     assert [row["Offered"] for row in table] == [12.0, 17.0, 18.5, 20.0]  # none twice
     assert [row["Offered per GPU"] for row in table] == [3.0, 4.25, 4.625, 5.0]
     assert table[0]["TTFT p99"] == 480.0 and table[0]["TTFT limit"] == 500.0 and table[0]["Goal"] == 0.99
     assert "E2E limit" not in table[0] and "Clients" not in table[0]  # nobody asked
-    latency, attained = found.charts
+    latency, attained = result.charts
     assert [series.column for series in latency.series] == ["TTFT p99", "TTFT limit", "TPOT p99", "TPOT limit"]
     assert latency.across == "Offered" and latency.is_log
     assert [series.is_limit for series in attained.series] == [False, True]
@@ -152,9 +152,9 @@ def test_a_capacity_of_clients_and_of_replicas_is_drawn_against_them() -> None:
     clients = [point(5.0, 1.0, scale=64.0, concurrency=64), point(6.0, 0.9, scale=128.0, concurrency=128)]
     answer = capacity_answer().answer["answer"] | {"concurrency": estimate(100.0), "clients_per_gpu": 25.0}
     answer |= {"requests_per_s": 5.5, "output_tokens_per_s": 550.0, "enough_turns": True}
-    found = sheet("Capacity curve", capacity_answer(asked="concurrency", points=clients, answer=answer))
-    assert [row["Clients"] for row in rows(found)] == [64, 128]
-    assert found.charts[0].across == "Clients"
+    result = sheet("Capacity curve", capacity_answer(asked="concurrency", points=clients, answer=answer))
+    assert [row["Clients"] for row in rows(result)] == [64, 128]
+    assert result.charts[0].across == "Clients"
     assert sheet("Capacity curve", replicas_answer()).charts[0].across == "Replicas"
 
 
@@ -165,15 +165,15 @@ def test_splits_of_prefill_and_decode_are_rows_of_what_they_hold() -> None:
     answer = dict(capacity_answer().answer) | {"asked": "ratio", "answer": None}
     del answer["points"]
     answer |= {"splits": [split("1:3", 8.0), split("2:2", 16.0)], "together": split("together", 12.0)}
-    found = capacity_curve([Written("capacity", "chat", answer)])
-    heads = [column.head for column in found.columns]
-    told = [dict(zip(heads, row, strict=True)) for row in found.groups[0].rows]
-    assert [(row["Split"], row["Holds"], row["Holds per GPU"]) for row in told] == [
+    result = capacity_curve([ResultFolder("capacity", "chat", answer)])
+    heads = [column.head for column in result.columns]
+    text = [dict(zip(heads, row, strict=True)) for row in result.groups[0].rows]
+    assert [(row["Split"], row["Holds"], row["Holds per GPU"]) for row in text] == [
         ("1:3", 8.0, 2.0),
         ("2:2", 16.0, 4.0),
         ("together", 12.0, 3.0),
     ]
-    assert found.charts == ()
+    assert result.charts == ()
 
 
 def test_a_comparison_has_its_units_and_its_verdicts() -> None:
@@ -199,21 +199,21 @@ def test_options_of_a_plan_cost_what_the_plan_says() -> None:
 
 
 def test_points_of_a_sweep_have_their_goodput_and_the_reason_of_those_that_failed() -> None:
-    found = sheet("Fleet options", sweep_answer())
-    first, second, failed = rows(found)
+    result = sheet("Fleet options", sweep_answer())
+    first, second, failed = rows(result)
     assert first["Option"] == "0: gpu h100-sxm, replicas 2"
     assert (first["Cost a month"], first["Goodput"], first["On the front"]) == (6 * 730, 10.0, "yes")
     assert first["Per million good requests"] == pytest.approx(6 / 36_000 * 1e6)
     assert (second["Meets the goal"], second["On the front"]) == ("no", "no")
     assert (failed["State"], failed["Reason"], failed["Cost a month"]) == ("failed", "no such card", None)
-    assert found.charts[0].kind == "points"
+    assert result.charts[0].kind == "points"
 
 
 def test_a_price_follows_the_cost_sheet_unless_that_has_another() -> None:
-    def price(*sources: Written) -> Cell:
-        found = sheet("Fleet options", *sources)
-        place = next(place for place, column in enumerate(found.columns) if column.head == "Price")
-        return cell_of(found.groups[0].rows[0][place])
+    def price(*sources: ResultFolder) -> Cell:
+        result = sheet("Fleet options", *sources)
+        place = next(place for place, column in enumerate(result.columns) if column.head == "Price")
+        return cell_of(result.groups[0].rows[0][place])
 
     same = price(replicas_answer(), run_answer())
     assert (same.value, same.formula) == (3.0, "=price_per_gpu_hour_h100_sxm")
@@ -223,15 +223,15 @@ def test_a_price_follows_the_cost_sheet_unless_that_has_another() -> None:
 
 
 def test_costs_are_told_with_where_each_input_comes_from() -> None:
-    found = rows(sheet("Cost", run_answer(), capacity_answer()))
-    inputs = {row["Item"]: row for row in found if row["group"] == "Inputs"}
+    result = rows(sheet("Cost", run_answer(), capacity_answer()))
+    inputs = {row["Item"]: row for row in result if row["group"] == "Inputs"}
     assert inputs["One replica holds"]["Value"] == 9.0
     assert inputs["One replica holds"]["Where it comes from"] == "Capacity of chat: 18.0 requests/s on 4 GPUs."
     assert inputs["Prompt tokens"]["Where it comes from"] == "Run chat: mean of what was answered."
-    outputs = {row["Item"]: row for row in found if row["group"] == "Outputs"}
+    outputs = {row["Item"]: row for row in result if row["group"] == "Outputs"}
     assert outputs["Replicas needed"]["Value"] == 2  # 12 / (9 * 0.8) is 1.67
     assert outputs["Cost a month"]["Value"] == 4 * 3 * 730
-    assert all(row["Where it comes from"] for row in found if row["group"] != "Outputs")
+    assert all(row["Where it comes from"] for row in result if row["group"] != "Outputs")
 
 
 def test_growth_is_month_by_month() -> None:
@@ -243,8 +243,8 @@ def test_growth_is_month_by_month() -> None:
 
 
 def test_growth_has_what_a_plan_found_by_simulation_beside_it() -> None:
-    found = [{"month": month, "offered_per_s": 24.0, "replicas": 5, "gpus": 10 + month} for month in range(13)]
-    grown = sheet("Growth", plan_answer(growth={"outgrown_month": 1, "rows": found}))
+    result = [{"month": month, "offered_per_s": 24.0, "replicas": 5, "gpus": 10 + month} for month in range(13)]
+    grown = sheet("Growth", plan_answer(growth={"outgrown_month": 1, "rows": result}))
     assert [row["GPUs by simulation"] for row in rows(grown)] == list(range(10, 23))
     assert grown.note.endswith("it follows no input.")
     assert "GPUs by simulation" not in rows(sheet("Growth", plan_answer(growth=None)))[0]

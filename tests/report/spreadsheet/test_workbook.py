@@ -10,7 +10,7 @@ import pytest
 from openpyxl import load_workbook
 
 from simserve.report.spreadsheet.exported import SHEETS, sheets_of
-from simserve.report.spreadsheet.sheets import Cell, Chart, Column, Group, Series, Sheet
+from simserve.report.spreadsheet.sheets import Cell, Chart, ChartSeries, Sheet, SheetColumn, SheetGroup
 from simserve.report.spreadsheet.workbook import FIRST_ROW, HEAD_ROW, workbook
 from tests.report.answers_by_hand import (
     capacity_answer,
@@ -38,8 +38,8 @@ def everything() -> bytes:
 
 
 def sheet(*rows: tuple[Cell | str | float | None, ...]) -> Sheet:
-    columns = (Column("What", "text"), Column("Amount", "rate", "/s"), Column("Twice", "rate"))
-    return Sheet("Amounts", "Title", "Note", "Group", columns, (Group("g", rows),))
+    columns = (SheetColumn("What", "text"), SheetColumn("Amount", "rate", "/s"), SheetColumn("Twice", "rate"))
+    return Sheet("Amounts", "Title", "Note", "SheetGroup", columns, (SheetGroup("g", rows),))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +64,11 @@ def test_a_formula_names_cells_by_the_heads_of_their_columns() -> None:
 
 
 def test_a_number_that_is_none_is_an_empty_cell() -> None:
-    found = values(workbook([sheet(("a", None, math.nan), ("b", math.inf, 1.0))]))
-    assert [found.get(("Amounts", place)) for place in ("C4", "D4", "C5", "D5")] == [None, None, None, 1.0]
+    result = values(workbook([sheet(("a", None, math.nan), ("b", math.inf, 1.0))]))
+    assert [result.get(("Amounts", place)) for place in ("C4", "D4", "C5", "D5")] == [None, None, None, 1.0]
 
 
-def test_an_input_has_a_name_a_colour_and_limits() -> None:
+def test_an_input_has_a_name_a_color_and_limits() -> None:
     content = workbook([sheet(("a", Cell(1.0, name="amount", limits=(0.0, 5.0)), None))])
     page = load_workbook(io.BytesIO(content))["Amounts"]
     assert named(content) == {"amount": ("Amounts", "$C$4")}
@@ -116,16 +116,16 @@ def test_wide_tables_are_printed_over_several_pages_and_the_first_columns_on_eac
 def test_no_number_is_written_as_text(everything: bytes) -> None:
     number = re.compile(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)?%?", re.IGNORECASE)
     texts = {place: value for place, value in values(everything).items() if isinstance(value, str)}
-    told = {place for place, text in texts.items() if number.fullmatch(text)}
-    assert {texts[place] for place in told} <= {"0123", "0123abcd"}
+    sentence = {place for place, text in texts.items() if number.fullmatch(text)}
+    assert {texts[place] for place in sentence} <= {"0123", "0123abcd"}
 
 
 def test_no_cell_shows_an_error_and_no_formula_is_volatile(everything: bytes) -> None:
     assert not [value for value in values(everything).values() if isinstance(value, str) and value.startswith("#")]
     volatile = re.compile(r"\b(NOW|TODAY|RAND|RANDBETWEEN|OFFSET|INDIRECT|CELL|INFO)\(")
-    found = formulas(everything)
-    assert len(found) > 100
-    assert not [text for text in found.values() if volatile.search(text)]
+    result = formulas(everything)
+    assert len(result) > 100
+    assert not [text for text in result.values() if volatile.search(text)]
 
 
 def test_every_name_in_a_formula_is_defined(everything: bytes) -> None:
@@ -136,19 +136,19 @@ def test_every_name_in_a_formula_is_defined(everything: bytes) -> None:
 def test_charts_are_native_and_point_at_cells_that_hold_numbers(everything: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(everything)) as file:
         charts = [file.read(name).decode() for name in file.namelist() if name.startswith("xl/charts/chart")]
-    found = values(everything)
+    result = values(everything)
     assert len(charts) >= 8
     for chart in charts:
         for sheet_name, first, last in re.findall(
             r"<c:(?:val|yVal)><c:numRef><c:f>'?([^'!]+)'?!\$([A-Z]+\$\d+):\$([A-Z]+\$\d+)", chart
         ):
             letters, rows = first.split("$")[0], range(int(first.split("$")[1]), int(last.split("$")[1]) + 1)
-            cells = [found.get((sheet_name, f"{letters}{row}")) for row in rows]
+            cells = [result.get((sheet_name, f"{letters}{row}")) for row in rows]
             assert any(isinstance(cell, float | int) for cell in cells), (sheet_name, first, last)
 
 
 def test_a_chart_beside_a_long_table_and_below_a_short_one() -> None:
-    chart = Chart("Amounts", "line", 0, "Amount", (Series("Twice"),), "twice")
+    chart = Chart("Amounts", "line", 0, "Amount", (ChartSeries("Twice"),), "twice")
     for n, is_below in ((3, True), (60, False)):
         rows = tuple(("a", float(i), 2.0 * i) for i in range(n))
         page = sheet(*rows)

@@ -28,7 +28,7 @@ def point(number: int, **changes: Any) -> dict[str, Any]:
         "served_per_s": 9.0,
         "output_tokens_per_s": 1800.0,
     }
-    found = {
+    result = {
         "point": number,
         "values": {"gpu": "h100-sxm", TENSOR: number + 1},
         "status": "finished",
@@ -39,7 +39,7 @@ def point(number: int, **changes: Any) -> dict[str, Any]:
         "meets_goal": True,
         "measures": {key: {"value": value, "low": None, "high": None} for key, value in values.items()},
     }
-    return found | changes
+    return result | changes
 
 
 def failed(number: int, reason: str = "tensor: must divide 32 heads") -> dict[str, Any]:
@@ -49,7 +49,7 @@ def failed(number: int, reason: str = "tensor: must divide 32 heads") -> dict[st
 
 def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
     best = {"point": 0, "not_told_apart": None}
-    found = {
+    result = {
         "version": "0.1.0",
         "scenario": {"name": "chat", "seed": 0},
         "keys": ["gpu", TENSOR],
@@ -61,7 +61,7 @@ def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "best": {"per_usd": best, "goodput": best, "cheapest": {"point": 0}},
         "points": list(points),
     }
-    return found | changes
+    return result | changes
 
 
 def body(page: str) -> str:
@@ -70,55 +70,55 @@ def body(page: str) -> str:
 
 
 def figures(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found
-    drawn: dict[str, Any] = json.loads(found[1])
+    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert result
+    drawn: dict[str, Any] = json.loads(result[1])
     return drawn
 
 
 def test_the_sentence_names_each_best_point_once_and_what_it_is_best_at() -> None:
     best = {"per_usd": {"point": 0, "not_told_apart": [2]}, "goodput": {"point": 1, "not_told_apart": []}}
-    found = facts(
+    result = facts(
         point(0), point(1, goodput=9.0, usd=8.0), point(2), best=best | {"cheapest": {"point": 0}}, seeds=[0, 1]
     )
-    assert sentence(found) == (
+    assert sentence(result) == (
         "3 points of chat, 2 seeds each. Point 0 (gpu h100-sxm, tensor 1) has the most goodput for its price, "
-        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99 % of requests have "
+        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99% of requests have "
         "TTFT ≤ 500 ms, 4.00 dollars an hour; point 1 (gpu h100-sxm, tensor 2) has the most goodput, 9.00 requests/s "
         "for 8.00 dollars an hour."
     )
 
 
 def test_it_says_what_is_not_ranked_and_that_one_seed_may_be_luck() -> None:
-    said = sentence(facts(point(0), point(1, saturated=True), failed(2), failed(3)))
-    assert "Not ranked: 1 point is saturated and 2 points failed." in said
-    assert said.endswith("One seed cannot tell whether chance ranks them so; --replications 5 can.")
+    text = sentence(facts(point(0), point(1, saturated=True), failed(2), failed(3)))
+    assert "Not ranked: 1 point is saturated and 2 points failed." in text
+    assert text.endswith("One seed cannot tell whether chance ranks them so; --replications 5 can.")
 
 
 def test_where_no_point_meets_the_slo_it_says_so() -> None:
     best = {"per_usd": {"point": 0, "not_told_apart": None}, "goodput": {"point": 0, "not_told_apart": None}}
-    found = facts(point(0, attained=0.4), best=best | {"cheapest": None}, slo=None)
-    assert "; at no point do 99 % of requests meet their SLO." in sentence(found)
-    assert "No point meets the SLO" in render(found)
+    result = facts(point(0, attained=0.4), best=best | {"cheapest": None}, slo=None)
+    assert "; at no point do 99% of requests meet their SLO." in sentence(result)
+    assert "No point meets the SLO" in render(result)
 
 
 def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> None:
     bare = [point(number, goodput=float("nan"), attained=float("nan")) for number in (0, 1)]
-    found = facts(*bare, best=dict.fromkeys(("per_usd", "goodput", "cheapest")), slo={})
-    assert table_rows(found)[0][4:7] == ("requests/s", "tokens out/s", "state")
-    assert table_rows(found)[1][4:7] == ("9.00", "1,800", "–")
-    assert "Without an slo there is no goodput to rank them by." in sentence(found)
-    assert list(figures(render(found))) == ["latency"]
-    assert "give the scenario an slo" in body(render(found))
-    assert "Asked" not in body(render(found))
+    result = facts(*bare, best=dict.fromkeys(("per_usd", "goodput", "cheapest")), slo={})
+    assert table_rows(result)[0][4:7] == ("requests/s", "tokens out/s", "state")
+    assert table_rows(result)[1][4:7] == ("9.00", "1,800", "–")
+    assert "Without an slo there is no goodput to rank them by." in sentence(result)
+    assert list(figures(render(result))) == ["latency"]
+    assert "give the scenario an slo" in body(render(result))
+    assert "Asked" not in body(render(result))
 
 
 def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last() -> None:
-    found = facts(failed(0), point(1, goodput=99.0, saturated=True), point(2, goodput=5.0), point(3, goodput=6.0))
-    rows = table_rows(found)
+    result = facts(failed(0), point(1, goodput=99.0, saturated=True), point(2, goodput=5.0), point(3, goodput=6.0))
+    rows = table_rows(result)
     assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT")
     assert [row[0] for row in rows[1:]] == ["3", "2", "1", "0"]
-    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5 %", "250 ms", "30.0 ms")
+    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5%", "250 ms", "30.0 ms")
     assert [row[6] for row in rows[3:]] == ["saturated", "failed"]
 
 
@@ -148,9 +148,9 @@ def test_the_charts_have_every_point_and_the_front_with_its_numbers() -> None:
 
 
 def test_failed_points_with_one_reason_stand_together() -> None:
-    told = body(render(facts(point(0), failed(1), failed(2), failed(3, "too large"))))
-    assert "<li><strong>Points 1 and 2</strong>: tensor: must divide 32 heads</li>" in told
-    assert "<li><strong>Point 3</strong> (gpu h100-sxm, tensor 4): too large</li>" in told
+    line = body(render(facts(point(0), failed(1), failed(2), failed(3, "too large"))))
+    assert "<li><strong>Points 1 and 2</strong>: tensor: must divide 32 heads</li>" in line
+    assert "<li><strong>Point 3</strong> (gpu h100-sxm, tensor 4): too large</li>" in line
 
 
 def test_the_intervals_of_seeds_are_drawn_and_do_not_go_below_nothing() -> None:
@@ -164,7 +164,7 @@ def test_names_and_values_are_not_markup() -> None:
     hostile = point(0, values={"gpu": HOSTILE, TENSOR: [HOSTILE]})
     page = render(facts(hostile, failed(1, HOSTILE), scenario={"name": HOSTILE, "seed": 0}))
     assert "<img" not in page.replace(page[page.index("<script>") : page.rindex("</script>")], "")
-    assert all("<img" not in said for said in figures(page)["cost"]["data"][-1]["hovertext"])
+    assert all("<img" not in text for text in figures(page)["cost"]["data"][-1]["hovertext"])
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")

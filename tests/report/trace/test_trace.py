@@ -15,7 +15,7 @@ from simserve.errors import OutputError
 from simserve.metrics.results import Results
 from simserve.report.slowest import PARTS
 from simserve.report.trace import trace as trace_module
-from simserve.report.trace.events import Events, Track
+from simserve.report.trace.events import Events, TraceTrack
 from simserve.report.trace.trace import Chosen, trace
 from simserve.schedulers.chunked import Chunked
 from simserve.units import to_s
@@ -33,15 +33,15 @@ def read(text: str) -> dict[str, Any]:
     def refuse(constant: str) -> Any:
         raise AssertionError(f"not JSON: {constant}")
 
-    told: dict[str, Any] = json.loads(text, parse_constant=refuse)
-    return told
+    progress: dict[str, Any] = json.loads(text, parse_constant=refuse)
+    return progress
 
 
 def assert_follows_the_format(text: str) -> list[dict[str, Any]]:
     """Every event has what its phase must have; they are sorted; slices of a thread nest; arrows join two."""
-    told = read(text)
-    events: list[dict[str, Any]] = told["traceEvents"]
-    assert told["displayTimeUnit"] in ("ms", "ns")
+    progress = read(text)
+    events: list[dict[str, Any]] = progress["traceEvents"]
+    assert progress["displayTimeUnit"] in ("ms", "ns")
     assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
     for event in events:
         assert {"ph", "ts", "pid", "tid", "name"} <= set(event)
@@ -225,10 +225,10 @@ def test_requests_that_are_not_there_and_steps_that_were_not_written_are_refused
 
 
 def test_less_than_half_a_microsecond_is_not_drawn_and_names_are_kept_as_they_are() -> None:
-    events, track = Events(), Track(1, 1)
+    events, track = Events(), TraceTrack(1, 1)
     events.name_thread(track, 'quote " and </script>')
     events.slice(track, "short", (1.0, 1.0 + 4e-7), {})
     events.slice(track, "long", (1.0, 1.5), {"none": None})
-    told = read(events.as_json({}))["traceEvents"]
-    assert [e["name"] for e in told if e["ph"] == "X"] == ["long"]
-    assert told[0]["args"]["name"] == 'quote " and </script>'
+    progress = read(events.as_json({}))["traceEvents"]
+    assert [e["name"] for e in progress if e["ph"] == "X"] == ["long"]
+    assert progress[0]["args"]["name"] == 'quote " and </script>'

@@ -2,10 +2,10 @@
 
 import math
 
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 
-CLIENTS = Axis(5, 1, 40, is_whole=True)
-RATES = Axis(1.0, 0.25, 4.0)
+CLIENTS = SearchAxis(5, 1, 40, is_whole=True)
+RATES = SearchAxis(1.0, 0.25, 4.0)
 
 
 def test_steps_stay_within_the_ends() -> None:
@@ -24,7 +24,7 @@ def test_between_is_by_logarithms_and_never_an_end() -> None:
     assert CLIENTS.between(5, 7, 0.01) == CLIENTS.between(5, 7, 0.99) == 6
 
 
-def test_neighbours_are_close_whatever_their_ratio() -> None:
+def test_neighbors_are_close_whatever_their_ratio() -> None:
     assert CLIENTS.is_close(1, 2)
     assert not CLIENTS.is_close(10, 12)
     assert RATES.is_close(1.0, 1.019)

@@ -3,7 +3,7 @@
 from simserve.report.capacity.rate import sentence
 from simserve.scenario import Scenario
 from simserve.study.capacity.facts import capacity_facts
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Unbounded, find_capacity
 
 FIXED = {"kind": "fixed", "prompt_tokens": 50, "output_tokens": 5}
@@ -22,7 +22,7 @@ def test_loads_are_held_against_the_targets_of_classes() -> None:
         },
         "slo": {"classes": {"chat": {"ttft_s": 1e-6}}},
     }
-    found = find_capacity(Question(Scenario.from_dict(data), 0.99, 0.1))
-    assert isinstance(found, Unbounded)
-    assert not found.is_met
-    assert "99 % of requests have what the SLO of their class asks" in sentence(capacity_facts(found))
+    result = find_capacity(CapacityQuestion(Scenario.from_dict(data), 0.99, 0.1))
+    assert isinstance(result, Unbounded)
+    assert not result.is_met
+    assert "99% of requests have what the SLO of their class asks" in sentence(capacity_facts(result))

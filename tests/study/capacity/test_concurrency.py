@@ -8,9 +8,9 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
-from simserve.study.capacity.axis import Axis
+from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.concurrency import study, study_concurrency, with_clients
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
@@ -22,17 +22,17 @@ def loop(folder: Path, concurrency: int = 4, n_requests: int = 60) -> Scenario:
     return load_scenario(write_scenario(folder, workload=client | lengths))
 
 
-def found(folder: Path, most: float, own: int, limit: int = 1000) -> dict[str, Any]:
-    question = Question(loop(folder), 0.99, 0.03)
+def result(folder: Path, most: float, own: int, limit: int = 1000) -> dict[str, Any]:
+    question = CapacityQuestion(loop(folder), 0.99, 0.03)
     runs = runs_at({"ttft_s": lambda n: 0.0 if n <= most else min(0.5, 0.02 * n / most)})
-    facts: dict[str, Any] = plain(study(question, runs, Axis(own, 1, limit, is_whole=True)).facts)
+    facts: dict[str, Any] = plain(study(question, runs, SearchAxis(own, 1, limit, is_whole=True)).facts)
     return facts
 
 
 @pytest.mark.parametrize("own", [1, 3, 64])
 @pytest.mark.parametrize("most", [1, 2, 7, 33, 49])
 def test_it_finds_the_highest_whole_number_that_holds(tmp_path: Path, own: int, most: int) -> None:
-    answer = found(tmp_path, most, own)["answer"]
+    answer = result(tmp_path, most, own)["answer"]
     assert answer["concurrency"]["value"] == most
     assert answer["requests_per_s"] == 9.0 * most
     assert answer["output_tokens_per_s"] == 900.0 * most
@@ -41,18 +41,18 @@ def test_it_finds_the_highest_whole_number_that_holds(tmp_path: Path, own: int, 
 
 
 def test_a_large_number_is_found_to_a_fiftieth(tmp_path: Path) -> None:
-    facts = found(tmp_path, 700, 4)
+    facts = result(tmp_path, 700, 4)
     assert facts["answer"]["concurrency"]["value"] == pytest.approx(700, rel=0.02)
     assert all(point["concurrency"] == point["scale"] for point in facts["points"])
 
 
 def test_where_every_number_holds_it_says_where_it_stopped(tmp_path: Path) -> None:
-    facts = found(tmp_path, 10**9, 4, limit=300)
+    facts = result(tmp_path, 10**9, 4, limit=300)
     assert (facts["answer"], facts["state"], facts["stopped_at"]["scale"]) == (None, "every load", 300)
 
 
 def test_where_not_even_one_client_is_served_well_it_says_so(tmp_path: Path) -> None:
-    facts = found(tmp_path, 0.5, 4)
+    facts = result(tmp_path, 0.5, 4)
     assert (facts["answer"], facts["state"], facts["stopped_at"]["scale"]) == (None, "no load", 1)
 
 
@@ -60,7 +60,7 @@ def test_a_real_loop_has_an_answer(tmp_path: Path) -> None:
     scenario = load_scenario(
         write_scenario(tmp_path, workload=loop(tmp_path).to_dict()["workload"], slo={"tpot_s": 0.0095})
     )
-    facts = plain(study_concurrency(Question(scenario, 0.9, 0.5)).facts)
+    facts = plain(study_concurrency(CapacityQuestion(scenario, 0.9, 0.5)).facts)
     n = facts["answer"]["concurrency"]["value"]
     by_n = {point["concurrency"]: point["attained_frac"] for point in facts["points"]}
     assert by_n[n] >= 0.9 > by_n[n + 1]
@@ -68,13 +68,13 @@ def test_a_real_loop_has_an_answer(tmp_path: Path) -> None:
 
 
 def test_each_client_should_ask_often(tmp_path: Path) -> None:
-    assert found(tmp_path, 6, 4)["answer"]["enough_turns"]  # 60 requests
-    assert not found(tmp_path, 7, 4)["answer"]["enough_turns"]
+    assert result(tmp_path, 6, 4)["answer"]["enough_turns"]  # 60 requests
+    assert not result(tmp_path, 7, 4)["answer"]["enough_turns"]
 
 
 def test_requests_that_come_by_themselves_have_no_concurrency(tmp_path: Path) -> None:
     with pytest.raises(SimserveError, match="tiny: workload: needs a closed loop to search over"):
-        study_concurrency(Question(load_scenario(write_scenario(tmp_path)), 0.99, 0.03))
+        study_concurrency(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.03))
 
 
 def test_only_the_clients_change(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.study.capacity.fleet_size import MOST, find_fleet_size, fleet_size_facts, search, with_replicas
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from tests.cli.scenarios import write_scenario
 
 
-def asked(folder: Path, *overrides: str, goal_frac: float = 0.99) -> Question:
-    return Question(load_scenario(write_scenario(folder), overrides=overrides), goal_frac, 0.03)
+def requested(folder: Path, *overrides: str, goal_frac: float = 0.99) -> CapacityQuestion:
+    return CapacityQuestion(load_scenario(write_scenario(folder), overrides=overrides), goal_frac, 0.03)
 
 
 class Needs:
@@ -22,10 +22,10 @@ class Needs:
 
     def __init__(self, n: int) -> None:
         self.n = n
-        self.tried: list[int] = []
+        self.probed: list[int] = []
 
     def __call__(self, n: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
-        self.tried.append(n)
+        self.probed.append(n)
         met = {"n_met": 1000 if n >= self.n else 900, "n_arrived": 1000, "by_slo": {"ttft_s": 1.0}}
         return [{"slo_attainment": met, "trust": {"saturated": False}, "offered_per_s": 5.0} for _ in seeds]
 
@@ -34,37 +34,37 @@ class Needs:
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 8, 9, 33])
 def test_it_finds_the_fewest_from_any_number_on_and_tries_none_twice(tmp_path: Path, own: int, needed: int) -> None:
     needs = Needs(needed)
-    answer = search(asked(tmp_path, f"cluster.pools.0.replicas={own}"), 0, needs)
-    assert answer.found is not None
-    assert answer.found.scale == needed
-    assert len(needs.tried) == len(set(needs.tried)) <= 14
-    assert [point.scale for point in answer.points] == sorted(needs.tried)
+    answer = search(requested(tmp_path, f"cluster.pools.0.replicas={own}"), 0, needs)
+    assert answer.result is not None
+    assert answer.result.scale == needed
+    assert len(needs.probed) == len(set(needs.probed)) <= 14
+    assert [point.scale for point in answer.points] == sorted(needs.probed)
 
 
 def test_where_no_number_holds_it_says_so(tmp_path: Path) -> None:
     needs = Needs(10**9)
-    answer = search(asked(tmp_path), 0, needs)
-    assert answer.found is None
-    assert needs.tried[-1] == MOST
+    answer = search(requested(tmp_path), 0, needs)
+    assert answer.result is None
+    assert needs.probed[-1] == MOST
 
 
 def test_a_real_load_needs_more_replicas_when_it_comes_faster(tmp_path: Path) -> None:
     fast = ["workload.arrivals.rate_per_s=400", "workload.n_requests=1500", "slo={ttft_s: 0.05, tpot_s: 0.012}"]
-    answer = find_fleet_size(asked(tmp_path, *fast), "serve")
-    found = fleet_size_facts(answer)
-    n = found["answer"]["replicas"]
+    answer = find_fleet_size(requested(tmp_path, *fast), "serve")
+    result = fleet_size_facts(answer)
+    n = result["answer"]["replicas"]
     assert n > 1
-    assert found["answer"]["fleet"] == {"n_gpus": n, "usd_per_hour": 4.0 * n, "kw": pytest.approx(0.7 * n)}
-    by_replicas = {point["replicas"]: point for point in found["points"]}
+    assert result["answer"]["fleet"] == {"n_gpus": n, "usd_per_hour": 4.0 * n, "kw": pytest.approx(0.7 * n)}
+    by_replicas = {point["replicas"]: point for point in result["points"]}
     assert by_replicas[n - 1]["attained_frac"] < 0.99 <= by_replicas[n]["attained_frac"]
 
 
 def test_only_the_pool_that_is_asked_for_changes(tmp_path: Path) -> None:
-    scenario = asked(tmp_path).scenario
+    scenario = requested(tmp_path).scenario
     assert [pool.replicas for pool in with_replicas(scenario, 0, 7).cluster.pools] == [7]
     assert with_replicas(scenario, 0, 1) == scenario
 
 
 def test_it_needs_a_pool_of_that_name(tmp_path: Path) -> None:
     with pytest.raises(SimserveError, match="--replicas: must be the name of a pool, got serv; did you mean serve"):
-        find_fleet_size(asked(tmp_path), "serv")
+        find_fleet_size(requested(tmp_path), "serv")

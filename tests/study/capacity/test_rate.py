@@ -11,7 +11,7 @@ import pytest
 
 from simserve import Scenario, load_scenario
 from simserve.errors import SimserveError
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
 from tests.cli.scenarios import write_scenario
@@ -38,8 +38,8 @@ def single_server(scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
         met = wait_s[N // 10 :] <= TARGET_S
         attained = {"n_met": int(met.sum()), "n_arrived": len(met), "by_slo": {"ttft_s": float(met.mean())}}
         latency = {"p50": 1.0, "p90": 1.0, "p99": 1.0}
-        found = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
-        runs.append(found | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency))
+        result = {"offered_per_s": scale / 2, "slo_attainment": attained, "trust": {"saturated": False}}
+        runs.append(result | dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), latency))
     return runs
 
 
@@ -56,31 +56,31 @@ def true_rate() -> float:
     return low
 
 
-def asked(folder: Path, precision_frac: float = 0.03) -> Question:
-    return Question(scenario(folder), GOAL, precision_frac)
+def requested(folder: Path, precision_frac: float = 0.03) -> CapacityQuestion:
+    return CapacityQuestion(scenario(folder), GOAL, precision_frac)
 
 
 def test_the_search_finds_the_rate_that_queueing_theory_has(tmp_path: Path) -> None:
-    found = search(asked(tmp_path), single_server)
-    assert isinstance(found, Capacity)
-    assert found.is_precise
-    assert found.offered_per_s.value == pytest.approx(true_rate(), rel=0.03)
-    assert found.below.attained_frac >= GOAL > found.above.attained_frac
-    assert found.above.scale / found.below.scale < 1.03
+    result = search(requested(tmp_path), single_server)
+    assert isinstance(result, Capacity)
+    assert result.is_precise
+    assert result.offered_per_s.value == pytest.approx(true_rate(), rel=0.03)
+    assert result.below.attained_frac >= GOAL > result.above.attained_frac
+    assert result.above.scale / result.below.scale < 1.03
 
 
 def test_its_interval_holds_the_true_rate_about_as_often_as_it_says(tmp_path: Path) -> None:
-    question = asked(tmp_path, 0.5)
+    question = requested(tmp_path, 0.5)
     held = []
     for first in range(0, 12_000, 40):
-        found = search(question, partial(of_other_seeds, first))
-        assert isinstance(found, Capacity)
-        held.append(found.offered_per_s.low <= true_rate() <= found.offered_per_s.high)
-    assert 0.91 <= np.mean(held) <= 0.98  # of 300: two and a half standard errors around 95 %
+        result = search(question, partial(of_other_seeds, first))
+        assert isinstance(result, Capacity)
+        held.append(result.offered_per_s.low <= true_rate() <= result.offered_per_s.high)
+    assert 0.91 <= np.mean(held) <= 0.98  # of 300: two and a half standard errors around 95%
 
 
 def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
-    wide, narrow = (search(asked(tmp_path, precision), single_server) for precision in (0.5, 0.03))
+    wide, narrow = (search(requested(tmp_path, precision), single_server) for precision in (0.5, 0.03))
     assert isinstance(wide, Capacity)
     assert isinstance(narrow, Capacity)
     assert len(wide.below.runs) == 8 < len(narrow.below.runs)
@@ -88,29 +88,31 @@ def test_more_seeds_are_run_until_the_interval_is_narrow_enough(tmp_path: Path) 
 
 
 def test_where_every_load_holds_it_says_where_it_stopped(tmp_path: Path) -> None:
-    found = find_capacity(Question(scenario(tmp_path, "slo={e2e_s: 1000}", "workload.n_requests=4"), 0.5, 0.03))
-    assert isinstance(found, Unbounded)
-    assert found.is_met
-    assert found.last.scale == 1024
+    result = find_capacity(
+        CapacityQuestion(scenario(tmp_path, "slo={e2e_s: 1000}", "workload.n_requests=4"), 0.5, 0.03)
+    )
+    assert isinstance(result, Unbounded)
+    assert result.is_met
+    assert result.last.scale == 1024
 
 
 def test_where_no_load_holds_it_says_what_fails(tmp_path: Path) -> None:
-    found = find_capacity(Question(scenario(tmp_path, "slo.ttft_s=0.001"), GOAL, 0.03))
-    assert isinstance(found, Unbounded)
-    assert not found.is_met
-    assert found.last.by_slo() == {"ttft_s": 0.0, "tpot_s": 1.0}
+    result = find_capacity(CapacityQuestion(scenario(tmp_path, "slo.ttft_s=0.001"), GOAL, 0.03))
+    assert isinstance(result, Unbounded)
+    assert not result.is_met
+    assert result.last.by_slo() == {"ttft_s": 0.0, "tpot_s": 1.0}
 
 
 def test_a_real_server_has_a_rate_too(tmp_path: Path) -> None:
-    found = find_capacity(Question(scenario(tmp_path, "workload.n_requests=400"), 0.9, 0.1))
-    assert isinstance(found, Capacity)
-    assert found.scale.low < found.scale.value < found.scale.high
-    assert found.below.scale <= found.scale.value <= found.above.scale
-    assert [point.scale for point in found.points] == sorted(point.scale for point in found.points)
+    result = find_capacity(CapacityQuestion(scenario(tmp_path, "workload.n_requests=400"), 0.9, 0.1))
+    assert isinstance(result, Capacity)
+    assert result.scale.low < result.scale.value < result.scale.high
+    assert result.below.scale <= result.scale.value <= result.above.scale
+    assert [point.scale for point in result.points] == sorted(point.scale for point in result.points)
 
 
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
-    question = Question(scenario(tmp_path, "workload.n_requests=200"), 0.9, 0.2)
+    question = CapacityQuestion(scenario(tmp_path, "workload.n_requests=200"), 0.9, 0.2)
     one, other = find_capacity(question), find_capacity(question)
     assert isinstance(one, Capacity)
     assert isinstance(other, Capacity)
@@ -119,7 +121,7 @@ def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
 
 def test_it_needs_an_slo(tmp_path: Path) -> None:
     with pytest.raises(SimserveError, match=r"tiny: needs an slo to be held to, got none; give one"):
-        find_capacity(Question(load_scenario(write_scenario(tmp_path, slo={})), GOAL, 0.03))
+        find_capacity(CapacityQuestion(load_scenario(write_scenario(tmp_path, slo={})), GOAL, 0.03))
 
 
 def test_it_needs_a_rate(tmp_path: Path) -> None:
@@ -127,7 +129,7 @@ def test_it_needs_a_rate(tmp_path: Path) -> None:
     lengths = {"lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}}
     loop = load_scenario(write_scenario(tmp_path, workload=client | lengths))
     with pytest.raises(SimserveError, match="tiny: workload: needs a rate to search over"):
-        find_capacity(Question(loop, GOAL, 0.03))
+        find_capacity(CapacityQuestion(loop, GOAL, 0.03))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,6 @@ def test_a_load_at_scale_has_all_its_rates_times_that(
 ) -> None:
     lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
     one = load_scenario(write_scenario(tmp_path, workload={"arrivals": arrivals, "lengths": lengths, "n_requests": 9}))
-    found = at_scale(one, 1.5).workload.arrivals
-    assert found is not None
-    assert found | scaled == found
+    result = at_scale(one, 1.5).workload.arrivals
+    assert result is not None
+    assert result | scaled == result

@@ -8,9 +8,9 @@ import pytest
 from simserve import load_scenario
 from simserve.errors import SimserveError
 from simserve.scenario import Scenario
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.probed_loads import RunsAt
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.ratio import FEW, TOGETHER, Split, search, splits_of, study_ratio, together, with_split
-from simserve.study.capacity.tried import RunsAt
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
 from tests.study.served import runs_at
@@ -18,7 +18,7 @@ from tests.study.served import runs_at
 POOLS = [{"name": "ask", "role": "prefill", "replicas": 2}, {"name": "answer", "role": "decode", "replicas": 3}]
 
 
-def apart(folder: Path, *overrides: str) -> Scenario:
+def disaggregated(folder: Path, *overrides: str) -> Scenario:
     cluster = {"pools": POOLS, "kv_link": {"bytes_per_s": 50e9, "latency_s": 1e-5}}
     return load_scenario(write_scenario(folder, cluster=cluster), overrides=overrides)
 
@@ -27,10 +27,10 @@ class Fleet:
     """Each prefill replica takes 3 requests a second, each decode replica 1: the scarcer side binds."""
 
     def __init__(self) -> None:
-        self.tried: set[str] = set()
+        self.probed: set[str] = set()
 
     def __call__(self, name: str) -> RunsAt:
-        self.tried.add(name)
+        self.probed.add(name)
         prefill, decode = map(int, name.split(":"))
         most = min(3 * prefill, decode) / 10  # the double offers ten times the load
         return runs_at({"ttft_s": lambda load: 0.01 * (load / most) ** 8})
@@ -40,12 +40,12 @@ class Fleet:
 def test_the_best_split_is_found_where_both_sides_bind_alike(tmp_path: Path, n_gpus: int) -> None:
     fleet = Fleet()
     splits = splits_of(n_gpus, [1, 1])
-    served = search(Question(apart(tmp_path), 0.99, 0.03), splits, fleet)
+    served = search(CapacityQuestion(disaggregated(tmp_path), 0.99, 0.03), splits, fleet)
     best = max(served, key=lambda each: each.rate.value)
     prefill, decode = map(int, best.name.split(":"))
     assert min(3 * prefill, decode) == max(min(3 * n, n_gpus - n) for n in range(1, n_gpus))
     assert best.rate.value == pytest.approx(min(3 * prefill, decode), rel=5e-3)
-    assert len(fleet.tried) == len(splits) if len(splits) <= FEW else len(fleet.tried) <= 14
+    assert len(fleet.probed) == len(splits) if len(splits) <= FEW else len(fleet.probed) <= 14
 
 
 def test_splits_use_as_many_gpus_as_whole_replicas_allow() -> None:
@@ -56,43 +56,43 @@ def test_splits_use_as_many_gpus_as_whole_replicas_allow() -> None:
 
 
 def test_only_the_numbers_of_the_two_pools_change(tmp_path: Path) -> None:
-    scenario = apart(tmp_path)
+    scenario = disaggregated(tmp_path)
     changed = with_split(scenario, (0, 1), Split(4, 1))
     assert [pool.replicas for pool in changed.cluster.pools] == [4, 1]
     assert with_split(changed, (0, 1), Split(2, 3)) == scenario
 
 
 def test_together_the_same_gpus_do_both_without_a_link(tmp_path: Path) -> None:
-    found = together(apart(tmp_path), (0, 1), 5)
-    assert found is not None
-    (pool,) = found.cluster.pools
-    assert (pool.name, pool.role, pool.replicas, found.cluster.kv_link) == (TOGETHER, "both", 5, None)
+    result = together(disaggregated(tmp_path), (0, 1), 5)
+    assert result is not None
+    (pool,) = result.cluster.pools
+    assert (pool.name, pool.role, pool.replicas, result.cluster.kv_link) == (TOGETHER, "both", 5, None)
 
 
 def test_pools_that_differ_have_no_such_reference(tmp_path: Path) -> None:
-    assert together(apart(tmp_path, "cluster.pools.1.parallel.tensor=2"), (0, 1), 6) is None
+    assert together(disaggregated(tmp_path, "cluster.pools.1.parallel.tensor=2"), (0, 1), 6) is None
 
 
 @pytest.mark.parametrize(
-    ("pools", "said"),
+    ("pools", "text"),
     [
         ("ask", "--ratio: must be the names of a prefill and of a decode pool, as in prefill:decode, got ask"),
         ("ask:replies", "--ratio: must be the name of a pool, got replies"),
         ("answer:ask", "--ratio: pool answer must have the role prefill, got decode; name the pools in the order"),
     ],
 )
-def test_pools_that_cannot_be_split_are_refused(tmp_path: Path, pools: str, said: str) -> None:
+def test_pools_that_cannot_be_split_are_refused(tmp_path: Path, pools: str, text: str) -> None:
     with pytest.raises(SimserveError) as error:
-        study_ratio(Question(apart(tmp_path), 0.99, 0.03), pools)
-    assert str(error.value).startswith(said)
+        study_ratio(CapacityQuestion(disaggregated(tmp_path), 0.99, 0.03), pools)
+    assert str(error.value).startswith(text)
 
 
 def test_real_servers_of_long_prompts_want_more_to_compute_them(tmp_path: Path) -> None:
     long = ["workload.lengths.prompt_tokens=6000", "workload.lengths.output_tokens=4", "workload.n_requests=120"]
-    found = study_ratio(Question(apart(tmp_path, *long), 0.9, 0.03), "ask:answer", 3)
-    facts: dict[str, Any] = plain(found.facts)
+    result = study_ratio(CapacityQuestion(disaggregated(tmp_path, *long), 0.9, 0.03), "ask:answer", 3)
+    facts: dict[str, Any] = plain(result.facts)
     assert facts["answer"]["split"] == "2:1"
     assert [each["split"] for each in facts["splits"]] == ["1:2", "2:1"]
     assert facts["together"]["offered_per_s"]["value"] > 0
     assert facts["answer"]["fleet"]["n_gpus"] == 3
-    assert {split for split, _ in found.tried} == {"1:2", "2:1", TOGETHER}
+    assert {split for split, _ in result.probed} == {"1:2", "2:1", TOGETHER}

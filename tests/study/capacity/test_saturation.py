@@ -11,7 +11,7 @@ import pytest
 from simserve import load_scenario
 from simserve.report.capacity.rate_page import render
 from simserve.report.capacity.words import paragraphs, table_rows
-from simserve.study.capacity.question import Question
+from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, search
 from simserve.study.capacity.rate_study import study
 from simserve.study.intervals import median_rank
@@ -22,7 +22,7 @@ from tests.study.served import runs_at
 SPREAD = 0.1
 """Of the logarithms of the loads at which seeds saturate, around 0: half of them do at 1."""
 
-never_missed = runs_at({"ttft_s": lambda load: 0.0}, luck=0)
+never_missed = runs_at({"ttft_s": lambda load: 0.0}, control_variate=0)
 
 
 def saturating(first: int, load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -33,8 +33,8 @@ def saturating(first: int, load: float, seeds: Sequence[int]) -> list[dict[str, 
     return runs
 
 
-def found(folder: Path, first: int, precision_frac: float) -> Capacity:
-    question = Question(load_scenario(write_scenario(folder)), 0.99, precision_frac)
+def result(folder: Path, first: int, precision_frac: float) -> Capacity:
+    question = CapacityQuestion(load_scenario(write_scenario(folder)), 0.99, precision_frac)
     answer = search(question, partial(saturating, first))
     assert isinstance(answer, Capacity)
     return answer
@@ -42,24 +42,24 @@ def found(folder: Path, first: int, precision_frac: float) -> Capacity:
 
 @pytest.mark.parametrize("precision_frac", [1.0, 0.05])
 def test_the_interval_holds_the_load_at_which_half_of_all_seeds_saturate(tmp_path: Path, precision_frac: float) -> None:
-    answers = [found(tmp_path, first, precision_frac) for first in range(0, 200 * 1000, 1000)]
-    held = [each.scale.low <= 1.0 <= each.scale.high for each in answers]
-    assert np.mean(held) >= 0.92  # of 200: two standard errors below 95 %
-    assert all(each.scale.low < each.scale.value < each.scale.high for each in answers)
+    reader = [result(tmp_path, first, precision_frac) for first in range(0, 200 * 1000, 1000)]
+    held = [each.scale.low <= 1.0 <= each.scale.high for each in reader]
+    assert np.mean(held) >= 0.92  # of 200: two standard errors below 95%
+    assert all(each.scale.low < each.scale.value < each.scale.high for each in reader)
 
 
 def test_seeds_are_added_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
-    rough, fine = found(tmp_path, 0, 1.0), found(tmp_path, 0, 0.05)
+    rough, fine = result(tmp_path, 0, 1.0), result(tmp_path, 0, 0.05)
     assert len(rough.below.runs) == 8 < len(fine.below.runs)
     assert fine.is_precise
     assert rough.scale.high / rough.scale.low > 1.15  # eight seeds that spread by a tenth
 
 
 def test_ranks_hold_the_median_as_often_as_the_binomial_says() -> None:
-    # one outside with 2 / 2^8, two with 18 / 2^8 = 7 %; of five even the ends fail with 2 / 2^5 = 6 %
+    # one outside with 2 / 2^8, two with 18 / 2^8 = 7%; of five even the ends fail with 2 / 2^5 = 6%
     assert median_rank(8) == 1
     assert median_rank(5) is None
-    assert median_rank(20) == 6  # sums of binomials: 5 or fewer of 20 with 2.07 %, 6 or fewer with 5.8 %
+    assert median_rank(20) == 6  # sums of binomials: 5 or fewer of 20 with 2.07%, 6 or fewer with 5.8%
 
 
 def half_never_saturate(load: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -71,15 +71,15 @@ def half_never_saturate(load: float, seeds: Sequence[int]) -> list[dict[str, Any
 
 
 def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_path: Path) -> None:
-    question = Question(load_scenario(write_scenario(tmp_path)), 0.99, 0.05)
+    question = CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05)
     facts = plain(study(question, half_never_saturate).facts)
     answer = facts["answer"]
     assert (answer["offered_per_s"]["low"], answer["offered_per_s"]["high"]) == (None, None)
     assert (answer["is_precise"], answer["n_seeds"]) == (False, 128)
-    said = paragraphs(facts)[0]
-    assert "95 % interval not known, 128 seeds" in said
-    assert "How far chance may have moved it is not known" in said
-    assert "wider than" not in said
+    text = paragraphs(facts)[0]
+    assert "95% interval not known, 128 seeds" in text
+    assert "How far chance may have moved it is not known" in text
+    assert "wider than" not in text
     assert "How far chance may have moved the answer is not known" in render(facts)
 
 
@@ -90,7 +90,7 @@ def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) ->
             each["offered_per_s"] = 10 * load * (1.1 if each["seed"] < 11 else 1.0)  # the first eight are busier
         return runs
 
-    facts = plain(study(Question(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).facts)
+    facts = plain(study(CapacityQuestion(load_scenario(write_scenario(tmp_path)), 0.99, 0.05), run).facts)
     rates = [point["offered_per_s"] for point in facts["points"]]
     assert len({point["n_runs"] for point in facts["points"]}) > 1
     assert rates == sorted(rates)

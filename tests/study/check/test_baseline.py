@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 
 from simserve.errors import OutputError
-from simserve.study.check.baseline import Baseline, Crowd, Load, Rate, check_place, read_baseline, write_baseline
+from simserve.study.check.baseline import (
+    Baseline,
+    BaselineLoad,
+    Crowd,
+    Rate,
+    check_place,
+    read_baseline,
+    write_baseline,
+)
 
 
-def load(scale: float, n_met: tuple[int, ...]) -> Load:
-    return Load(
+def load(scale: float, n_met: tuple[int, ...]) -> BaselineLoad:
+    return BaselineLoad(
         scale=scale, n_met=n_met, n_arrived=(200,) * len(n_met), facts={"by_slo": {"ttft_s": 0.99}, "parts": {}}
     )
 
@@ -53,10 +61,10 @@ def test_numbers_of_seeds_stand_in_few_lines() -> None:
 
 
 def test_the_first_seeds_are_a_curve_of_their_own() -> None:
-    found = baseline().curve(32)
-    assert found.scales == (0.9, 1.1)
-    assert found.seeds == tuple(range(3, 35))
-    assert np.array_equal(found.n_met[1], np.arange(60, 92))
+    result = baseline().curve(32)
+    assert result.scales == (0.9, 1.1)
+    assert result.seeds == tuple(range(3, 35))
+    assert np.array_equal(result.n_met[1], np.arange(60, 92))
 
 
 def test_it_may_be_asked_after_as_many_seeds_as_it_has() -> None:
@@ -71,7 +79,7 @@ def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "progress"),
     [
         ("", "must be whole JSON"),
         (baseline().to_text()[:1000], "must be whole JSON, got: "),
@@ -79,23 +87,23 @@ def test_a_baseline_that_is_not_there_is_refused(tmp_path: Path) -> None:
         ("\x00\xff", "must be whole JSON"),
     ],
 )
-def test_half_a_file_is_refused(text: str, told: str, tmp_path: Path) -> None:
+def test_half_a_file_is_refused(text: str, progress: str, tmp_path: Path) -> None:
     file = tmp_path / "base.json"
     file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(OutputError, match=told):
+    with pytest.raises(OutputError, match=progress):
         read_baseline(file)
 
 
 def test_another_schema_is_named_with_the_version_that_wrote_it(tmp_path: Path) -> None:
-    told = (
+    progress = (
         r'schema: must be simserve-check/1, got "simserve-check/2", written by simserve 0.1.0; make it again with --upd'
     )
-    with pytest.raises(OutputError, match=told):
+    with pytest.raises(OutputError, match=progress):
         read_baseline(changed(tmp_path, schema="simserve-check/2"))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "progress"),
     [
         ({"goal_frac": 1.5}, "goal_frac: must be as `simserve check --update` writes it, got: Input should be less"),
         ({"loads": []}, "loads.0: "),
@@ -105,8 +113,8 @@ def test_another_schema_is_named_with_the_version_that_wrote_it(tmp_path: Path) 
         ({"loads": [each.model_dump() for each in reversed(baseline().loads)]}, "the first load must be the lower one"),
     ],
 )
-def test_what_no_update_writes_is_refused(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(OutputError, match=told):
+def test_what_no_update_writes_is_refused(changes: dict[str, Any], progress: str, tmp_path: Path) -> None:
+    with pytest.raises(OutputError, match=progress):
         read_baseline(changed(tmp_path, **changes))
 
 

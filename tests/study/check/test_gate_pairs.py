@@ -14,12 +14,12 @@ def test_unchanged_pairs_pass_and_a_loss_of_5_per_cent_fails(
     side: str, is_paired: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = study(monkeypatch, "gate")
-    found = module.shares(module.recorded(), side, is_paired=is_paired, n_draws=150)
+    result = module.shares(module.recorded(), side, is_paired=is_paired, n_draws=150)
     if side == "unchanged":
-        assert found["fail"] == 0
+        assert result["fail"] == 0
     else:
-        assert found["fail"] >= 0.95
-    assert found["seeds"] <= 128
+        assert result["fail"] >= 0.95
+    assert result["seeds"] <= 128
 
 
 def test_the_pairs_share_no_seed_with_each_other_nor_with_the_committed_baseline(
@@ -35,4 +35,4 @@ def test_the_pairs_share_no_seed_with_each_other_nor_with_the_committed_baseline
 def test_the_page_shows_a_table_of_the_study() -> None:
     page = (Path(STUDIES).parent / "check.md").read_text()
     assert "python docs/studies/gate.py" in page
-    assert "| unchanged, other seeds | 2 % | 0.00 % |" in page
+    assert "| unchanged, other seeds | 2% | 0.00% |" in page

@@ -24,11 +24,11 @@ def run(queue_s: float, ttft_s: float, n_met: int, n_finished: int = 100) -> dic
 
 
 def test_they_are_means_of_the_runs() -> None:
-    found = load_facts(0.9, [run(0.1, 0.3, 90), run(0.2, 0.6, 40, n_finished=80)])
-    assert found["attained_frac"] == 0.65
-    assert found["by_slo"] == {"ttft_s": 0.65, "tpot_s": 1.0}
-    assert found["saturated_frac"] == 0.5
-    assert {key: value for key, value in found["parts"].items() if key not in OF_A_SPLIT} == {
+    result = load_facts(0.9, [run(0.1, 0.3, 90), run(0.2, 0.6, 40, n_finished=80)])
+    assert result["attained_frac"] == 0.65
+    assert result["by_slo"] == {"ttft_s": 0.65, "tpot_s": 1.0}
+    assert result["saturated_frac"] == 0.5
+    assert {key: value for key, value in result["parts"].items() if key not in OF_A_SPLIT} == {
         "queue_s": 0.15,
         "prefill_s": 0.3,
         "transfer_s": None,
@@ -63,5 +63,5 @@ def test_where_time_is_split_exactly_its_parts_are_told_too() -> None:
         "copy_s",
     )
     split = {"time_split": {"mean": {name: 0.1 * i for i, name in enumerate(names)}}}
-    found = load_facts(1.0, [run(0.1, 0.2, 90) | split])["parts"]
-    assert [found[key] for key in OF_A_SPLIT] == [0.0, 0.1, 0.2, 0.3, 1.5]
+    result = load_facts(1.0, [run(0.1, 0.2, 90) | split])["parts"]
+    assert [result[key] for key in OF_A_SPLIT] == [0.0, 0.1, 0.2, 0.3, 1.5]

@@ -3,31 +3,31 @@
 from pathlib import Path
 
 from simserve import load_scenario
-from simserve.study.check.same_question import Difference, differences, portable
+from simserve.study.check.same_question import ScenarioDifference, differences, portable
 from tests.cli.scenarios import write_scenario
 
 
-def compared(folder: Path, *overrides: str) -> tuple[list[Difference], list[Difference]]:
+def compared(folder: Path, *overrides: str) -> tuple[list[ScenarioDifference], list[ScenarioDifference]]:
     file = write_scenario(folder)
     return differences(*(portable(load_scenario(file, overrides=each)) for each in ((), overrides)))
 
 
 def test_the_load_the_slo_and_the_model_are_the_question(tmp_path: Path) -> None:
-    asked, changed = compared(tmp_path, "workload.n_requests=50", "slo.ttft_s=1.0", "measure.warmup_s=1")
-    assert asked == [
-        Difference("workload.n_requests", 40, 50),
-        Difference("measure.warmup_s", 0.0, 1.0),
-        Difference("slo.ttft_s", 0.5, 1.0),
+    requested, changed = compared(tmp_path, "workload.n_requests=50", "slo.ttft_s=1.0", "measure.warmup_s=1")
+    assert requested == [
+        ScenarioDifference("workload.n_requests", 40, 50),
+        ScenarioDifference("measure.warmup_s", 0.0, 1.0),
+        ScenarioDifference("slo.ttft_s", 0.5, 1.0),
     ]
     assert changed == []
 
 
 def test_servers_and_policies_are_what_a_change_may_change(tmp_path: Path) -> None:
-    asked, changed = compared(tmp_path, "cluster.pools.0.replicas=2", "cluster.pools.0.scheduler={max_num_seqs: 8}")
-    assert asked == []
+    requested, changed = compared(tmp_path, "cluster.pools.0.replicas=2", "cluster.pools.0.scheduler={max_num_seqs: 8}")
+    assert requested == []
     assert changed == [
-        Difference("cluster.pools.0.replicas", 1, 2),
-        Difference("cluster.pools.0.scheduler.max_num_seqs", 1024, 8),
+        ScenarioDifference("cluster.pools.0.replicas", 1, 2),
+        ScenarioDifference("cluster.pools.0.scheduler.max_num_seqs", 1024, 8),
     ]
 
 
@@ -36,17 +36,17 @@ def test_another_seed_or_number_of_replays_is_no_difference(tmp_path: Path) -> N
 
 
 def test_a_name_and_the_same_name_with_arguments_are_one(tmp_path: Path) -> None:
-    asked, changed = compared(tmp_path, "engine={name: vllm, step_host_s: 0.01}")
-    assert asked == []
-    assert changed == [Difference("engine.step_host_s", None, 0.01)]
+    requested, changed = compared(tmp_path, "engine={name: vllm, step_host_s: 0.01}")
+    assert requested == []
+    assert changed == [ScenarioDifference("engine.step_host_s", None, 0.01)]
 
 
 def test_files_are_known_by_name_and_hash_wherever_they_lie(tmp_path: Path) -> None:
-    found = []
+    result = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         (folder / "mine.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0.5,10,10\n1.5,10,10\n")
         trace = {"trace": {"path": "mine.csv", "format": "simserve"}}
-        found.append(portable(load_scenario(write_scenario(folder, workload=trace))))
-    assert found[0]["workload"]["trace"]["path"] == "mine.csv"
-    assert differences(*found) == ([], [])
+        result.append(portable(load_scenario(write_scenario(folder, workload=trace))))
+    assert result[0]["workload"]["trace"]["path"] == "mine.csv"
+    assert differences(*result) == ([], [])

@@ -8,8 +8,8 @@ import pytest
 
 from simserve import Scenario, load_scenario, simulate
 from simserve.errors import SimserveError
-from simserve.study.compare.compare import Side, compare, read_side
-from simserve.study.compare.comparison import Comparison, Difference, compare_benchmarks
+from simserve.study.compare.compare import ComparedSide, compare, read_side
+from simserve.study.compare.comparison import Comparison, MeasureDifference, compare_benchmarks
 from tests.cli.scenarios import write_scenario
 
 SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
@@ -21,73 +21,75 @@ def tiny(folder: Path, n_requests: int = 40, **changes: Any) -> Scenario:
     return loaded
 
 
-def differences(found: Comparison) -> dict[str, Difference]:
-    return {each.measure.key: each for each in found.differences}
+def differences(result: Comparison) -> dict[str, MeasureDifference]:
+    return {each.measure.key: each for each in result.differences}
 
 
 def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
-    found = compare(Side("a", scenario), Side("b", scenario), n_replications=3)
-    assert {each.verdict for each in found.differences} == {"same"}
-    assert found.warnings == ()
+    result = compare(ComparedSide("a", scenario), ComparedSide("b", scenario), n_replications=3)
+    assert {each.verdict for each in result.differences} == {"same"}
+    assert result.warnings == ()
 
 
 def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_path: Path) -> None:
     a, b = tiny(tmp_path), tiny(tmp_path, 50, **SLOWER)
-    found = compare(Side("a", a), Side("b", b), n_replications=3)
-    told = differences(found)
-    assert {told[key].verdict for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
-    assert found.warnings == ("the two differ in their workload, so not only the servers are compared",)
+    result = compare(ComparedSide("a", a), ComparedSide("b", b), n_replications=3)
+    sentence = differences(result)
+    assert {sentence[key].verdict for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
+    assert result.warnings == ("the two differ in their workload, so not only the servers are compared",)
 
 
 def test_runs_of_the_same_requests_are_compared_request_by_request(tmp_path: Path) -> None:
     a, b = simulate(tiny(tmp_path, 800)), simulate(tiny(tmp_path, 800, **SLOWER))
-    found = compare(Side("a", a), Side("b", b))
-    assert "the same requests on both sides" in found.how
-    tpot = differences(found)["tpot_s.mean"]
+    result = compare(ComparedSide("a", a), ComparedSide("b", b))
+    assert "the same requests on both sides" in result.how
+    tpot = differences(result)["tpot_s.mean"]
     requests = b.requests.tpot_s.mean() - a.requests.tpot_s.mean()
     assert tpot.gap.value == pytest.approx(requests)
     assert tpot.gap.low <= requests <= tpot.gap.high
     assert tpot.verdict == "worse"
     other = simulate(tiny(tmp_path, 800, seed=11))
-    unpaired = differences(compare(Side("a", a), Side("b", other)))["tpot_s.mean"]
+    unpaired = differences(compare(ComparedSide("a", a), ComparedSide("b", other)))["tpot_s.mean"]
     paired_width, width = (each.gap.high - each.gap.low for each in (tpot, unpaired))
     assert paired_width < width
     assert unpaired.verdict == "unclear"
 
 
 def test_a_short_run_has_no_interval(tmp_path: Path) -> None:
-    found = compare(Side("a", simulate(tiny(tmp_path))), Side("b", simulate(tiny(tmp_path, **SLOWER))))
-    assert {each.gap.has_interval for each in found.differences} == {False}
-    assert {each.verdict for each in found.differences} <= {"unclear", "same"}
+    result = compare(ComparedSide("a", simulate(tiny(tmp_path))), ComparedSide("b", simulate(tiny(tmp_path, **SLOWER))))
+    assert {each.gap.has_interval for each in result.differences} == {False}
+    assert {each.verdict for each in result.differences} <= {"unclear", "same"}
 
 
 def test_a_scenario_is_held_against_a_run_with_the_seed_of_that_run(tmp_path: Path) -> None:
     scenario = tiny(tmp_path, 800)
     run = simulate(scenario.model_copy(update={"seed": 8}))
-    assert {each.verdict for each in compare(Side("a", run), Side("b", scenario)).differences} == {"same"}
+    assert {each.verdict for each in compare(ComparedSide("a", run), ComparedSide("b", scenario)).differences} == {
+        "same"
+    }
 
 
 def test_benchmarks_are_compared_by_the_keys_that_both_have() -> None:
     measured = {"mean_ttft_ms": 40.0, "p99_ttft_ms": 90.0, "request_throughput": 8.0, "completed": 100, "duration": 9}
     predicted = {"mean_ttft_ms": 44.0, "request_throughput": 8.0, "completed": 100, "std_ttft_ms": 3.0}
-    told = differences(compare_benchmarks(("measured", "predicted"), measured, predicted))
-    assert list(told) == ["mean_ttft_ms", "request_throughput"]
-    assert told["mean_ttft_ms"].frac == pytest.approx(0.1)
-    assert told["mean_ttft_ms"].a == pytest.approx(0.04)
+    sentence = differences(compare_benchmarks(("measured", "predicted"), measured, predicted))
+    assert list(sentence) == ["mean_ttft_ms", "request_throughput"]
+    assert sentence["mean_ttft_ms"].frac == pytest.approx(0.1)
+    assert sentence["mean_ttft_ms"].a == pytest.approx(0.04)
 
 
 def test_runs_that_are_the_same_with_every_seed_are_run_once_and_have_no_interval(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0.5,10,10\n1.5,10,10\n")
     trace = {"trace": {"path": "mine.csv", "format": "simserve"}}
     a, b = (
-        Side(name, load_scenario(write_scenario(tmp_path, workload=trace, name=name, **more)))
+        ComparedSide(name, load_scenario(write_scenario(tmp_path, workload=trace, name=name, **more)))
         for name, more in (("a", {}), ("b", {"engine": SLOWER["engine"]}))
     )
-    found = compare(a, b)
-    assert found.how == "one run each"
-    assert not any(each.gap.has_interval for each in found.differences)
-    assert any("every seed gives the same run" in said for said in found.warnings)
+    result = compare(a, b)
+    assert result.how == "one run each"
+    assert not any(each.gap.has_interval for each in result.differences)
+    assert any("every seed gives the same run" in text for text in result.warnings)
 
 
 def test_the_median_is_told_once() -> None:
@@ -99,8 +101,8 @@ def test_a_measured_benchmark_is_held_against_a_prediction(tmp_path: Path) -> No
     scenario = tiny(tmp_path)
     measured = tmp_path / "measured.json"
     measured.write_text(json.dumps(simulate(scenario).vllm_bench))
-    found = compare(read_side(measured), Side("b", scenario))
-    assert {each.frac for each in found.differences if each.a} == {0.0}
+    result = compare(read_side(measured), ComparedSide("b", scenario))
+    assert {each.frac for each in result.differences if each.a} == {0.0}
 
 
 def test_other_json_is_refused(tmp_path: Path) -> None:

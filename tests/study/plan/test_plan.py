@@ -10,16 +10,16 @@ from simserve import Scenario, load_scenario
 from simserve.study.plan.cost import cost_of
 from simserve.study.plan.demand import Demand
 from simserve.study.plan.facts import plan_facts
+from simserve.study.plan.fleet_search import FleetSearch
 from simserve.study.plan.growth import hours_of, months_of, outgrown_month
 from simserve.study.plan.options import Fleets, Option
 from simserve.study.plan.outcome import Bounds, Outcome, Sized, sized
-from simserve.study.plan.plan import Asked, Plan, planned
-from simserve.study.plan.tries import Tries
+from simserve.study.plan.plan import Plan, PlanQuestion, planned
 from tests.cli.scenarios import write_scenario
-from tests.study.plan_world import ApartWorld, N, World, summary
+from tests.study.plan_world import DisaggregatedWorld, N, World, summary
 
-H100 = Option("h100-sxm", 1, is_apart=False)
-L40S = Option("l40s", 2, is_apart=False)
+H100 = Option("h100-sxm", 1, is_disaggregated=False)
+L40S = Option("l40s", 2, is_disaggregated=False)
 BOUNDS = Bounds(0.99, 0, 64)
 SEEDS = range(3, 11)
 
@@ -32,51 +32,51 @@ def outcome(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, *
     """What comes of an option in a world."""
     scenario = tiny(folder)
     known = Outcome(option, "too many", fleets=Fleets(scenario, option))
-    tries = Tries(world, bounds.goal_frac, SEEDS, is_apart=option.is_apart)
-    return sized(known, tries, Demand("arrivals", scenario, **demand), bounds)
+    search = FleetSearch(world, bounds.goal_frac, SEEDS, is_disaggregated=option.is_disaggregated)
+    return sized(known, search, Demand("arrivals", scenario, **demand), bounds)
 
 
 def held(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, **demand: Any) -> Sized:
-    found = outcome(folder, option, world, bounds, **demand).sized
-    assert found is not None
-    return found
+    result = outcome(folder, option, world, bounds, **demand).sized
+    assert result is not None
+    return result
 
 
 def plan_of(
-    folder: Path, worlds: Mapping[Option, Any], usd: Mapping[str, float], bounds: Bounds = BOUNDS, **asked: Any
+    folder: Path, worlds: Mapping[Option, Any], usd: Mapping[str, float], bounds: Bounds = BOUNDS, **requested: Any
 ) -> Plan:
     scenario = tiny(folder)
     demand = Demand("arrivals", scenario)
     outcomes = [outcome(folder, option, world, bounds) for option, world in worlds.items()]
-    return planned(Asked(scenario, bounds, **asked), demand, usd, outcomes)
+    return planned(PlanQuestion(scenario, bounds, **requested), demand, usd, outcomes)
 
 
 def test_spare_replicas_come_on_top_of_the_fewest_that_hold(tmp_path: Path) -> None:
     """A replica serves 0.3 of the demand: four are needed, so five may lose one and six two."""
     for spare in (0, 1, 2):
-        found = held(tmp_path, H100, World(0.3), Bounds(0.99, spare, 64))
-        assert (found.needed.replicas, found.all_up.replicas) == ((4,), (4 + spare,))
-        assert found.needed.point.attained_frac == 1.0
-        assert found.fewer is not None
-        assert found.fewer.replicas == (3,)
+        result = held(tmp_path, H100, World(0.3), Bounds(0.99, spare, 64))
+        assert (result.needed.replicas, result.all_up.replicas) == ((4,), (4 + spare,))
+        assert result.needed.point.attained_frac == 1.0
+        assert result.fewer is not None
+        assert result.fewer.replicas == (3,)
 
 
 def test_apart_each_pool_has_its_own_spare_ones(tmp_path: Path) -> None:
-    option = Option("h100-sxm", 1, is_apart=True)
-    found = held(tmp_path, option, ApartWorld(0.5, 0.35), Bounds(0.99, 1, 64))
-    assert (found.needed.replicas, found.all_up.replicas) == ((2, 3), (3, 4))
+    option = Option("h100-sxm", 1, is_disaggregated=True)
+    result = held(tmp_path, option, DisaggregatedWorld(0.5, 0.35), Bounds(0.99, 1, 64))
+    assert (result.needed.replicas, result.all_up.replicas) == ((2, 3), (3, 4))
 
 
 @pytest.mark.parametrize(("max_gpus", "state"), [(10, "holds"), (9, "too many"), (3, "too many"), (1, "too many")])
 def test_spare_replicas_count_among_the_gpus_that_are_allowed(tmp_path: Path, max_gpus: int, state: str) -> None:
     """Four replicas of two GPUs and a spare one are ten GPUs."""
-    found = outcome(tmp_path, L40S, World(0.3), Bounds(0.99, 1, max_gpus))
-    assert found.state == state
+    result = outcome(tmp_path, L40S, World(0.3), Bounds(0.99, 1, max_gpus))
+    assert result.state == state
     if max_gpus < 4:
-        assert found.nearest is None
+        assert result.nearest is None
     elif state == "too many":
-        assert found.nearest is not None
-        assert found.nearest.replicas == (3,)
+        assert result.nearest is not None
+        assert result.nearest.replicas == (3,)
 
 
 def test_costs_are_arithmetic(tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_more_tokens_make_the_low_end_of_what_a_million_costs(tmp_path: Path) ->
 
 
 def test_tokens_and_energy_are_those_at_the_mean_demand(tmp_path: Path) -> None:
-    found = held(tmp_path, H100, World(0.3), mean_load_frac=0.5)
-    assert cost_of(found, BOUNDS, 4.0).output_tokens.value == pytest.approx(100 * 730 * 3600)
-    assert found.needed.point.offered_per_s == 10.0
+    result = held(tmp_path, H100, World(0.3), mean_load_frac=0.5)
+    assert cost_of(result, BOUNDS, 4.0).output_tokens.value == pytest.approx(100 * 730 * 3600)
+    assert result.needed.point.offered_per_s == 10.0
 
 
 def spread(n_met: list[int]) -> Any:
@@ -139,7 +139,7 @@ def test_where_chance_may_have_passed_or_failed_a_fleet_its_cost_is_a_range(tmp_
 
 def test_the_cheapest_a_month_comes_first_then_the_cheapest_for_good_tokens(tmp_path: Path) -> None:
     """Four H100s at 4 dollars; eight L40S at 1; and as many dollars as the latter where more requests meet the SLO."""
-    better = Option("l40s", 1, is_apart=False)
+    better = Option("l40s", 1, is_disaggregated=False)
     worlds = {
         H100: World(0.3),
         L40S: lambda replicas, scale, seeds: [summary(scale, 995 if replicas >= (4,) else 0) for _ in seeds],
@@ -170,39 +170,39 @@ def test_what_does_not_hold_comes_last_with_what_the_largest_fleet_did(tmp_path:
 def test_growth_outgrows_the_fleet_in_the_month_that_arithmetic_says(tmp_path: Path) -> None:
     """Four replicas of 0.3 serve 1.2 of the demand: at a tenth more each month 1.1 is served, 1.21 is not; five serve
     1.5, up to 1.464 in the fourth month; six 1.8, up to 1.772 in the sixth; seven 2.1, up to 1.949 in the seventh."""
-    found = held(tmp_path, H100, World(0.3))
+    result = held(tmp_path, H100, World(0.3))
     scales = [1.1**month for month in range(8)]
-    months = months_of(found, scales, BOUNDS)
+    months = months_of(result, scales, BOUNDS)
     assert [need.n_replicas for need in months] == [4, 4, 5, 5, 5, 6, 6, 7]
-    assert outgrown_month(found, scales) == 2
-    assert outgrown_month(found, scales[:2]) is None
-    assert [need.n_replicas for need in months_of(found, scales, Bounds(0.99, 1, 64))] == [5, 5, 6, 6, 6, 7, 7, 8]
+    assert outgrown_month(result, scales) == 2
+    assert outgrown_month(result, scales[:2]) is None
+    assert [need.n_replicas for need in months_of(result, scales, Bounds(0.99, 1, 64))] == [5, 5, 6, 6, 6, 7, 7, 8]
 
 
 def test_months_that_need_more_than_is_allowed_are_unknown(tmp_path: Path) -> None:
-    found = held(tmp_path, H100, World(0.3))
-    needs = months_of(found, [1.0, 1.4, 1.6], Bounds(0.99, 0, 5))
+    result = held(tmp_path, H100, World(0.3))
+    needs = months_of(result, [1.0, 1.4, 1.6], Bounds(0.99, 0, 5))
     assert [need.n_replicas for need in needs] == [4, 5, None]
 
 
 def test_hours_need_what_their_own_rate_asks_and_at_least_a_replica(tmp_path: Path) -> None:
-    found = held(tmp_path, H100, World(0.3))
+    result = held(tmp_path, H100, World(0.3))
     demand = Demand("diurnal", tiny(tmp_path), hours=(1.0, 0.55, 0.3, 0.0, 0.9))
-    assert [need.n_replicas for need in hours_of(found, demand, BOUNDS)] == [4, 2, 1, 1, 3]
+    assert [need.n_replicas for need in hours_of(result, demand, BOUNDS)] == [4, 2, 1, 1, 3]
 
 
 def test_few_months_are_run_where_the_need_does_not_change(tmp_path: Path) -> None:
     world = World(0.3)
-    found = held(tmp_path, H100, world)
+    result = held(tmp_path, H100, world)
     before = len(world.ran)
-    months_of(found, [1 + month / 1000 for month in range(121)], BOUNDS)
+    months_of(result, [1 + month / 1000 for month in range(121)], BOUNDS)
     assert len(world.ran) - before == 2  # the last month, its first seeds and its others
 
 
 def test_the_facts_follow_growth_of_what_may_be_cheaper_in_the_end(tmp_path: Path) -> None:
-    """After 12 months at 6 % the demand is 2.012: seven H100s for 20,440 dollars. The L40S at 1 dollar cost 14,600 with
+    """After 12 months at 6% the demand is 2.012: seven H100s for 20,440 dollars. The L40S at 1 dollar cost 14,600 with
     10 replicas of two today, and there are 21 in the end; the dear ones cost more than 20,440 today."""
-    dear = Option("h100-sxm", 2, is_apart=False)
+    dear = Option("h100-sxm", 2, is_disaggregated=False)
     worlds = {H100: World(0.3), L40S: World(0.1), dear: World(0.25)}
     plan = plan_of(tmp_path, worlds, {"h100-sxm": 4.0, "l40s": 1.0}, growth_frac=0.06, months=12)
     facts = plan_facts(plan)
@@ -217,8 +217,8 @@ def test_a_fleet_that_follows_the_hours_saves_what_they_do_not_need(tmp_path: Pa
     """Needs of 4, 2, 1 and 1 of four replicas: half is saved."""
     scenario = tiny(tmp_path)
     demand = Demand("diurnal", scenario, 0.45, (1.0, 0.5, 0.3, 0.0))
-    found = outcome(tmp_path, H100, World(0.3), mean_load_frac=0.45)
-    plan = planned(Asked(scenario, BOUNDS), demand, {"h100-sxm": 4.0}, [found])
+    result = outcome(tmp_path, H100, World(0.3), mean_load_frac=0.45)
+    plan = planned(PlanQuestion(scenario, BOUNDS), demand, {"h100-sxm": 4.0}, [result])
     facts = plan_facts(plan)["autoscaling"]
     assert facts["saves_at_best_frac"] == 0.5
     assert facts["usd_per_month_at_best"] == 2 * 4 * 730
@@ -233,7 +233,7 @@ def test_all_that_is_told_of_an_option_says_how_many_seeds_it_rests_on(tmp_path:
 
 
 def test_a_class_that_drowns_among_the_others_is_warned_of(tmp_path: Path) -> None:
-    """All 1,000 requests of a run meet the goal of 99 % with 995; of the class's 20, 15 do."""
+    """All 1,000 requests of a run meet the goal of 99% with 995; of the class's 20, 15 do."""
     arrivals = {"kind": "poisson", "rate_per_s": 8}
     lengths = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
     classes = {"chat": {"share": 0.98}, "rare": {"share": 0.02}}
@@ -241,8 +241,10 @@ def test_a_class_that_drowns_among_the_others_is_warned_of(tmp_path: Path) -> No
     slo = {"classes": {"chat": {"ttft_s": 1}, "rare": {"ttft_s": 1}}}
     scenario = load_scenario(write_scenario(tmp_path, workload=workload, slo=slo))
     own = {"chat": {"n_met": 980, "n_arrived": 980}, "rare": {"n_met": 15, "n_arrived": 20}}
-    found = {name: {"slo_attainment": attained} for name, attained in own.items()}
-    at_class = outcome(tmp_path, H100, lambda replicas, scale, seeds: [summary(scale, 995, classes=found)] * len(seeds))
-    plan = planned(Asked(scenario, BOUNDS), Demand("arrivals", scenario), {"h100-sxm": 4.0}, [at_class])
-    said = "class rare meets its SLO for 75.0% of its requests only: the goal is of all requests together"
-    assert plan_facts(plan)["warnings"] == [said]
+    result = {name: {"slo_attainment": attained} for name, attained in own.items()}
+    at_class = outcome(
+        tmp_path, H100, lambda replicas, scale, seeds: [summary(scale, 995, classes=result)] * len(seeds)
+    )
+    plan = planned(PlanQuestion(scenario, BOUNDS), Demand("arrivals", scenario), {"h100-sxm": 4.0}, [at_class])
+    text = "class rare meets its SLO for 75.0% of its requests only: the goal is of all requests together"
+    assert plan_facts(plan)["warnings"] == [text]

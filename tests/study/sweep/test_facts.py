@@ -12,13 +12,13 @@ from tests.study.sweeps import made_up, run
 
 
 def test_means_and_intervals_are_over_the_seeds(tmp_path: Path) -> None:
-    found = sweep_facts(made_up(tmp_path, [run(3, 7.0), run(4, 8.0), run(5, 9.0)]))
-    goodput = found["points"][0]["measures"]["goodput.per_s"]
+    result = sweep_facts(made_up(tmp_path, [run(3, 7.0), run(4, 8.0), run(5, 9.0)]))
+    goodput = result["points"][0]["measures"]["goodput.per_s"]
     assert goodput["value"] == 8.0
-    # Student's t of two degrees of freedom is 4.303 at 97.5 %, the standard error is 1 / sqrt(3).
+    # Student's t of two degrees of freedom is 4.303 at 97.5%, the standard error is 1 / sqrt(3).
     assert goodput["high"] - 8.0 == pytest.approx(4.303 / 3**0.5, rel=1e-3)
-    assert found["points"][0]["n_seeds"] == 3
-    assert found["seeds"] == [3, 4, 5]
+    assert result["points"][0]["n_seeds"] == 3
+    assert result["seeds"] == [3, 4, 5]
 
 
 def test_no_interval_goes_below_nothing_or_above_all(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_no_interval_goes_below_nothing_or_above_all(tmp_path: Path) -> None:
 
 def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Path) -> None:
     # The second is worse than the first but for its TTFT, the third would be best at everything.
-    found = sweep_facts(
+    result = sweep_facts(
         made_up(
             tmp_path,
             [run(goodput=8.0, usd=4.0)],
@@ -39,10 +39,10 @@ def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Pat
             [],
         )
     )
-    assert found["fronts"] == {"cost_goodput": [0], "ttft_tpot": [1, 0]}
-    assert {key: best["point"] for key, best in found["best"].items()} == {"per_usd": 0, "goodput": 0, "cheapest": 0}
-    assert [point["status"] for point in found["points"]] == ["finished", "finished", "finished", "failed"]
-    assert found["points"][3] == {
+    assert result["fronts"] == {"cost_goodput": [0], "ttft_tpot": [1, 0]}
+    assert {key: best["point"] for key, best in result["best"].items()} == {"per_usd": 0, "goodput": 0, "cheapest": 0}
+    assert [point["status"] for point in result["points"]] == ["finished", "finished", "finished", "failed"]
+    assert result["points"][3] == {
         "point": 3,
         "values": {"cluster.pools.0.replicas": 4},
         "status": "failed",
@@ -56,7 +56,7 @@ def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Pat
 
 
 def test_the_three_questions_can_have_three_answers(tmp_path: Path) -> None:
-    found = sweep_facts(
+    result = sweep_facts(
         made_up(
             tmp_path,
             [run(goodput=9.0, usd=4.0, slo_attainment__frac=0.5)],  # 8,100 a dollar, but half of all miss
@@ -65,24 +65,24 @@ def test_the_three_questions_can_have_three_answers(tmp_path: Path) -> None:
             [run(goodput=11.0, usd=8.0)],  # as cheap as the second, and gives less
         )
     )
-    assert {key: best["point"] for key, best in found["best"].items()} == {"per_usd": 0, "goodput": 2, "cheapest": 1}
-    assert found["fronts"]["cost_goodput"] == [0, 1, 2]
-    assert [point["meets_goal"] for point in found["points"]] == [False, True, True, True]
+    assert {key: best["point"] for key, best in result["best"].items()} == {"per_usd": 0, "goodput": 2, "cheapest": 1}
+    assert result["fronts"]["cost_goodput"] == [0, 1, 2]
+    assert [point["meets_goal"] for point in result["points"]] == [False, True, True, True]
 
 
 def test_of_equals_the_cheapest_is_named(tmp_path: Path) -> None:
-    found = sweep_facts(made_up(tmp_path, [run(goodput=9.0, usd=8.0)], [run(goodput=9.0, usd=4.0)]))
-    assert found["best"]["goodput"]["point"] == 1
+    result = sweep_facts(made_up(tmp_path, [run(goodput=9.0, usd=8.0)], [run(goodput=9.0, usd=4.0)]))
+    assert result["best"]["goodput"]["point"] == 1
 
 
 def test_what_gives_nothing_is_on_no_front_however_cheap(tmp_path: Path) -> None:
-    found = sweep_facts(made_up(tmp_path, [run(goodput=0.0, usd=1.0)], [run(goodput=9.0, usd=4.0)]))
-    assert found["fronts"]["cost_goodput"] == [1]
+    result = sweep_facts(made_up(tmp_path, [run(goodput=0.0, usd=1.0)], [run(goodput=9.0, usd=4.0)]))
+    assert result["fronts"]["cost_goodput"] == [1]
 
 
 def test_points_are_told_apart_seed_by_seed(tmp_path: Path) -> None:
     # Both vary by 4 from seed to seed; the second is behind by 0.9 to 1.1 at each, the third ahead and behind by turns.
-    found = sweep_facts(
+    result = sweep_facts(
         made_up(
             tmp_path,
             [run(3, 10.0), run(4, 14.0), run(5, 12.0)],
@@ -90,29 +90,29 @@ def test_points_are_told_apart_seed_by_seed(tmp_path: Path) -> None:
             [run(3, 13.0), run(4, 10.0), run(5, 12.5)],
         )
     )
-    assert found["best"]["goodput"] == {"point": 0, "not_told_apart": [2]}
+    assert result["best"]["goodput"] == {"point": 0, "not_told_apart": [2]}
 
 
 def test_one_seed_tells_nobody_apart(tmp_path: Path) -> None:
-    found = sweep_facts(made_up(tmp_path, [run(goodput=10.0)], [run(goodput=1.0)]))
-    assert found["best"]["goodput"] == {"point": 0, "not_told_apart": None}
+    result = sweep_facts(made_up(tmp_path, [run(goodput=10.0)], [run(goodput=1.0)]))
+    assert result["best"]["goodput"] == {"point": 0, "not_told_apart": None}
 
 
 def test_a_point_of_which_some_runs_failed_is_not_ranked(tmp_path: Path) -> None:
     failed = {"seed": 4, "status": "failed", "reason": "out of memory", "is_final": False}
-    found = sweep_facts(made_up(tmp_path, [run(3, 99.0), failed], [run(3, 8.0), run(4, 8.0)]))
-    assert found["points"][0]["status"] == "partly"
-    assert (found["points"][0]["n_seeds"], found["points"][0]["reason"]) == (1, "out of memory")
-    assert found["best"]["goodput"]["point"] == 1
-    assert found["fronts"] == {"cost_goodput": [1], "ttft_tpot": [1]}
+    result = sweep_facts(made_up(tmp_path, [run(3, 99.0), failed], [run(3, 8.0), run(4, 8.0)]))
+    assert result["points"][0]["status"] == "partly"
+    assert (result["points"][0]["n_seeds"], result["points"][0]["reason"]) == (1, "out of memory")
+    assert result["best"]["goodput"]["point"] == 1
+    assert result["fronts"] == {"cost_goodput": [1], "ttft_tpot": [1]}
 
 
 def test_without_an_slo_there_is_no_best_and_the_json_is_strict(tmp_path: Path) -> None:
     bare: dict[str, Any] = {"goodput": float("nan"), "goodput__per_usd": None, "slo_attainment__frac": None}
-    found = sweep_facts(made_up(tmp_path, [run(**bare)], [run(**bare)], slo={}))
-    assert found["best"] == {"per_usd": None, "goodput": None, "cheapest": None}
-    assert found["fronts"] == {"cost_goodput": [], "ttft_tpot": [0, 1]}
-    assert json.loads(json_text(found))["points"][0]["meets_goal"] is None
+    result = sweep_facts(made_up(tmp_path, [run(**bare)], [run(**bare)], slo={}))
+    assert result["best"] == {"per_usd": None, "goodput": None, "cheapest": None}
+    assert result["fronts"] == {"cost_goodput": [], "ttft_tpot": [0, 1]}
+    assert json.loads(json_text(result))["points"][0]["meets_goal"] is None
 
 
 def test_a_fleet_names_its_cards(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from simserve.errors import ScenarioError, SimserveError
 from simserve.scenario.loader import Template
 from simserve.scenario.overrides import Override
-from simserve.study.sweep.points import Axis, Point, grid, parse_axis, resolved
+from simserve.study.sweep.points import SweepAxis, SweepPoint, grid, parse_axis, resolved
 from simserve.study.sweep.points_file import read_points
 from simserve.tables.parquet import write_columns
 from tests.cli.scenarios import write_scenario
@@ -54,7 +54,7 @@ def test_thousands_of_values_are_compared_without_looking_at_all_pairs() -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("a", "must be key.path=value,value,..."),
         ("=1,2", "must be key.path=value,value,..."),
@@ -70,14 +70,14 @@ def test_thousands_of_values_are_compared_without_looking_at_all_pairs() -> None
         ("a=true,true", "each value must be there once, got true"),
     ],
 )
-def test_what_is_no_list_of_values_is_refused_with_its_place(text: str, said: str) -> None:
+def test_what_is_no_list_of_values_is_refused_with_its_place(text: str, sentence: str) -> None:
     with pytest.raises(ScenarioError) as caught:
         parse_axis(text)
-    assert str(caught.value).startswith(f"command line --vary {text}: {said}")
+    assert str(caught.value).startswith(f"command line --vary {text}: {sentence}")
 
 
 def test_the_first_key_varies_slowest_and_points_count_from_0() -> None:
-    points = grid([Axis("a", (1, 2)), Axis("b.c", ("x", "y"))], [], 1)
+    points = grid([SweepAxis("a", (1, 2)), SweepAxis("b.c", ("x", "y"))], [], 1)
     assert [(point.number, point.values) for point in points] == [
         (0, {"a": 1, "b.c": "x"}),
         (1, {"a": 1, "b.c": "y"}),
@@ -88,7 +88,7 @@ def test_the_first_key_varies_slowest_and_points_count_from_0() -> None:
 
 def test_listed_points_are_each_combined_with_the_grid() -> None:
     listed = [(Override("", ("a",), 1),), (Override("", ("a",), 5), Override("", ("b",), 6))]
-    points = grid([Axis("c", (7, 8))], listed, 1)
+    points = grid([SweepAxis("c", (7, 8))], listed, 1)
     assert [point.values for point in points] == [
         {"a": 1, "c": 7},
         {"a": 1, "c": 8},
@@ -98,20 +98,20 @@ def test_listed_points_are_each_combined_with_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("axes", "n_seeds", "said"),
+    ("axes", "n_seeds", "sentence"),
     [
         ([], 1, "a sweep needs keys to vary"),
-        ([Axis("a", (1,)), Axis("a", (2,))], 1, "each key is varied once, got a"),
-        ([Axis("seed", (1, 2))], 1, "all points have the same seeds"),
-        ([Axis("a", tuple(range(1000)))], 101, "a sweep has at most 100,000 runs, got 101,000"),
+        ([SweepAxis("a", (1,)), SweepAxis("a", (2,))], 1, "each key is varied once, got a"),
+        ([SweepAxis("seed", (1, 2))], 1, "all points have the same seeds"),
+        ([SweepAxis("a", tuple(range(1000)))], 101, "a sweep has at most 100,000 runs, got 101,000"),
     ],
 )
-def test_grids_that_make_no_sense_are_refused(axes: list[Axis], n_seeds: int, said: str) -> None:
-    with pytest.raises(ScenarioError, match=said):
+def test_grids_that_make_no_sense_are_refused(axes: list[SweepAxis], n_seeds: int, sentence: str) -> None:
+    with pytest.raises(ScenarioError, match=sentence):
         grid(axes, [], n_seeds)
 
 
-def points_of(folder: Path, *axes: str) -> tuple[Point, ...]:
+def points_of(folder: Path, *axes: str) -> tuple[SweepPoint, ...]:
     return resolved(Template.of(write_scenario(folder)), grid([parse_axis(text) for text in axes], [], 1))
 
 
@@ -130,7 +130,7 @@ def test_what_does_not_fit_one_card_may_fit_another(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("axis", "said"),
+    ("axis", "sentence"),
     [
         ("cluster.pools.0.replica=1,2", "unknown key; did you mean replicas?"),
         ("gpu=h100-sxm,h101-sxm", "no such GPU in the catalog, got 'h101-sxm'; did you mean h100-sxm?"),
@@ -141,11 +141,11 @@ def test_what_does_not_fit_one_card_may_fit_another(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_does_not_exist_or_a_value_that_never_fits_is_a_mistake(
-    tmp_path: Path, axis: str, said: str
+    tmp_path: Path, axis: str, sentence: str
 ) -> None:
     with pytest.raises(ScenarioError) as caught:
         points_of(tmp_path, axis, "name=a,b")
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert all(line.startswith("command line --vary ") for line in str(caught.value).splitlines())
 
 
@@ -158,14 +158,14 @@ def test_arguments_that_fit_one_policy_alone_spoil_only_the_points_of_the_other(
 def test_where_every_point_is_wrong_it_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(ScenarioError) as caught:
         points_of(tmp_path, f"{TENSOR}=3,5")
-    assert [mistake.place.rpartition("=")[2] for mistake in caught.value.mistakes] == ["3", "5"]
+    assert [problem.place.rpartition("=")[2] for problem in caught.value.problems] == ["3", "5"]
 
 
 def test_a_mistake_of_the_file_itself_is_told_once(tmp_path: Path) -> None:
     scenario = write_scenario(tmp_path, gpu="h101-sxm")
     with pytest.raises(ScenarioError) as caught:
-        resolved(Template.of(scenario), grid([Axis("name", ("a", "b"))], [], 1))
-    assert len(caught.value.mistakes) == 1
+        resolved(Template.of(scenario), grid([SweepAxis("name", ("a", "b"))], [], 1))
+    assert len(caught.value.problems) == 1
 
 
 LISTED: list[dict[str, Any]] = [{"gpu": "h100-sxm", TENSOR: 1}, {"gpu": "h200-sxm"}]
@@ -190,7 +190,7 @@ def test_a_parquet_has_a_point_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "sentence"),
     [
         ("points.txt", "", "must end in .csv, .parquet or .yaml"),
         ("points.csv", "gpu\n", "needs a point at least"),
@@ -204,12 +204,12 @@ def test_a_parquet_has_a_point_a_row(tmp_path: Path) -> None:
         ("points.parquet", "no", "cannot be read as parquet"),
     ],
 )
-def test_files_that_hold_no_points_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+def test_files_that_hold_no_points_are_refused(tmp_path: Path, name: str, text: str, sentence: str) -> None:
     file = tmp_path / name
     file.write_text(text)
     with pytest.raises(SimserveError) as caught:
         read_points(file)
-    assert said in str(caught.value)
+    assert sentence in str(caught.value)
     assert name in str(caught.value)
 
 

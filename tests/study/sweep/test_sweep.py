@@ -11,8 +11,8 @@ import pytest
 
 from simserve.errors import (
     InvariantError,
-    Mistake,
     OutputError,
+    Problem,
     ScenarioError,
     SimserveError,
     TraceError,
@@ -28,16 +28,16 @@ from simserve.study.sweep.folder import check_sweep_folder, clean_sweep_folder, 
 from simserve.study.sweep.journal import open_journal
 from simserve.study.sweep.points import grid, parse_axis, resolved
 from simserve.study.sweep.run import run_row, task_of
-from simserve.study.sweep.sweep import Question, Sweep, check_any, n_foreign, n_left, n_runs, run_sweep
+from simserve.study.sweep.sweep import Sweep, SweepQuestion, check_any, n_foreign, n_left, n_runs, run_sweep
 from tests.cli.scenarios import write_scenario
 
 REPLICAS = "cluster.pools.0.replicas"
 TENSOR = "cluster.pools.0.parallel.tensor"
 
 
-def question(folder: Path, *axes: str, n_seeds: int = 1, **changes: Any) -> Question:
+def question(folder: Path, *axes: str, n_seeds: int = 1, **changes: Any) -> SweepQuestion:
     template = Template.of(write_scenario(folder, **changes))
-    return Question(resolved(template, grid([parse_axis(text) for text in axes], [], n_seeds)), n_seeds)
+    return SweepQuestion(resolved(template, grid([parse_axis(text) for text in axes], [], n_seeds)), n_seeds)
 
 
 class Here:
@@ -49,9 +49,9 @@ class Here:
         self._stop_after = stop_after
 
     def __call__(self, work: Work, tasks: Sequence[Task]) -> Answers:
-        return self._answers(work, tasks)
+        return self._reader(work, tasks)
 
-    def _answers(self, work: Work, tasks: Sequence[Task]) -> Answers:
+    def _reader(self, work: Work, tasks: Sequence[Task]) -> Answers:
         for place, task in reversed(list(enumerate(tasks))):  # in no order that anybody may count on
             if len(self.ran) >= self._stop_after:
                 raise KeyboardInterrupt
@@ -59,22 +59,22 @@ class Here:
             yield place, Lost("gone") if place in self._lose else work(task)
 
 
-def swept(folder: Path, asked: Question, runner: Here) -> Sweep:
+def swept(folder: Path, requested: SweepQuestion, runner: Here) -> Sweep:
     with open_journal(folder / "out") as journal:
-        return run_sweep(asked, journal, runner)
+        return run_sweep(requested, journal, runner)
 
 
 def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -> None:
     runner = Here()
-    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2), runner)
+    result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2), runner)
     assert sorted(runner.ran) == [(1, 3), (1, 4), (2, 3), (2, 4)]
-    assert [[row["seed"] for row in rows] for rows in found.rows] == [[3, 4], [3, 4]]
+    assert [[row["seed"] for row in rows] for rows in result.rows] == [[3, 4], [3, 4]]
 
 
 def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
-    asked = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2)
-    row = swept(tmp_path, asked, Here()).rows[1][1]
-    scenario = asked.points[1].scenario
+    requested = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2)
+    row = swept(tmp_path, requested, Here()).rows[1][1]
+    scenario = requested.points[1].scenario
     assert scenario is not None
     summary = simulate(scenario.model_copy(update={"seed": 4})).summary
     assert [row[measure.key] for measure in MEASURES] == [measure.of(summary) for measure in MEASURES]
@@ -84,19 +84,19 @@ def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
 
 
 def test_nothing_that_is_finished_is_run_again_and_nothing_is_left_out(tmp_path: Path) -> None:
-    asked = question(tmp_path, f"{REPLICAS}=1..3", n_seeds=2)
+    requested = question(tmp_path, f"{REPLICAS}=1..3", n_seeds=2)
     first = Here(stop_after=4)
     with pytest.raises(KeyboardInterrupt):
-        swept(tmp_path, asked, first)
+        swept(tmp_path, requested, first)
     second = Here()
-    found = swept(tmp_path, asked, second)
+    result = swept(tmp_path, requested, second)
     assert len(first.ran) == 4
     assert sorted(first.ran + second.ran) == [(n, seed) for n in (1, 2, 3) for seed in (3, 4)]
-    assert _but_for_times(found) == _but_for_times(swept(tmp_path / "afresh", asked, Here()))
+    assert _but_for_times(result) == _but_for_times(swept(tmp_path / "afresh", requested, Here()))
 
 
-def _but_for_times(found: Sweep) -> list[list[dict[str, Any]]]:
-    return [[{key: value for key, value in row.items() if key != "wall_s"} for row in rows] for rows in found.rows]
+def _but_for_times(result: Sweep) -> list[list[dict[str, Any]]]:
+    return [[{key: value for key, value in row.items() if key != "wall_s"} for row in rows] for rows in result.rows]
 
 
 def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> None:
@@ -117,34 +117,34 @@ def test_runs_of_another_scenario_are_counted_and_left_alone(tmp_path: Path) -> 
 
 def test_points_that_come_to_the_same_are_run_once(tmp_path: Path) -> None:
     runner = Here()
-    found = swept(tmp_path, question(tmp_path, "name=a,b"), runner)
+    result = swept(tmp_path, question(tmp_path, "name=a,b"), runner)
     assert len(runner.ran) == 1
-    assert found.rows[0] == found.rows[1]
+    assert result.rows[0] == result.rows[1]
 
 
 def test_progress_begins_with_what_is_kept(tmp_path: Path) -> None:
     swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
-    told: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     with open_journal(tmp_path / "out") as journal:
-        run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: told.append((n, of)))
-    assert told == [(2, 4), (3, 4), (4, 4)]
+        run_sweep(question(tmp_path, f"{REPLICAS}=1..4"), journal, Here(), lambda n, of: progress.append((n, of)))
+    assert progress == [(2, 4), (3, 4), (4, 4)]
 
 
 def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Path) -> None:
-    asked = question(tmp_path, f"{REPLICAS}=1,2")
-    found = swept(tmp_path, asked, Here(lose=[1]))
-    assert [rows[0]["status"] for rows in found.rows] == ["finished", "failed"]
-    assert found.rows[1][0]["reason"] == "gone"
+    requested = question(tmp_path, f"{REPLICAS}=1,2")
+    result = swept(tmp_path, requested, Here(lose=[1]))
+    assert [rows[0]["status"] for rows in result.rows] == ["finished", "failed"]
+    assert result.rows[1][0]["reason"] == "gone"
     runner = Here()
-    assert [rows[0]["status"] for rows in swept(tmp_path, asked, runner).rows] == ["finished", "finished"]
+    assert [rows[0]["status"] for rows in swept(tmp_path, requested, runner).rows] == ["finished", "finished"]
     assert runner.ran == [(2, 3)]
 
 
 @pytest.mark.parametrize(
-    ("error", "said", "is_final"),
+    ("error", "sentence", "is_final"),
     [
         (TraceError("a.csv: row 3:\n  nonsense"), "a.csv: row 3: nonsense", True),
-        (ScenarioError([Mistake("workload", "is too much")]), "workload: is too much", True),
+        (ScenarioError([Problem("workload", "is too much")]), "workload: is too much", True),
         (UnreadableTrace("a.csv: no such file"), "a.csv: no such file", False),
         (OutputError("a.parquet: cannot be read"), "a.parquet: cannot be read", False),
         (MemoryError(), "out of memory", False),
@@ -156,14 +156,14 @@ def test_a_run_that_is_lost_is_a_row_and_tried_again_the_next_time(tmp_path: Pat
     ],
 )
 def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str, is_final: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str, is_final: bool
 ) -> None:
     def fail(_: object) -> None:
         raise error
 
     monkeypatch.setattr(sweep_run, "simulate", fail)
     row = run_row(task_of(question(tmp_path, f"{REPLICAS}=1").first, 0))
-    assert row["reason"].startswith(said)
+    assert row["reason"].startswith(sentence)
     assert (row["status"], row["is_final"]) == ("failed", is_final)
 
 
@@ -171,27 +171,27 @@ def test_whatever_goes_wrong_in_a_run_is_said_in_its_row(
 def test_a_trace_that_is_missing_or_another_where_a_run_starts_is_tried_again(tmp_path: Path, change: str) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
-    asked = question(tmp_path, f"{REPLICAS}=1,2", workload={"trace": {"path": str(trace)}})
+    requested = question(tmp_path, f"{REPLICAS}=1,2", workload={"trace": {"path": str(trace)}})
     trace.unlink()
     if change == "another":
         trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,11,5\n")
-    assert {rows[0]["status"] for rows in swept(tmp_path, asked, Here()).rows} == {"failed"}
+    assert {rows[0]["status"] for rows in swept(tmp_path, requested, Here()).rows} == {"failed"}
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n")
-    assert {rows[0]["status"] for rows in swept(tmp_path, asked, Here()).rows} == {"finished"}
+    assert {rows[0]["status"] for rows in swept(tmp_path, requested, Here()).rows} == {"finished"}
 
 
 def test_where_every_run_fails_there_is_no_answer_but_the_reasons(tmp_path: Path) -> None:
-    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here(lose=[0, 1]))
+    result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here(lose=[0, 1]))
     with pytest.raises(SimserveError, match=r"all 2 runs failed\ngone"):
-        check_any(found)
+        check_any(result)
 
 
 def test_the_table_has_a_row_a_point_and_seed_with_keys_as_columns_and_nulls_where_a_point_failed(
     tmp_path: Path,
 ) -> None:
-    asked = question(tmp_path, f"{TENSOR}=1,3", "cluster.router=random,{kind: round_robin}", n_seeds=2)
-    found = swept(tmp_path, asked, Here())
-    write_sweep(tmp_path / "out", found, sweep_facts(found), "<html>")
+    requested = question(tmp_path, f"{TENSOR}=1,3", "cluster.router=random,{kind: round_robin}", n_seeds=2)
+    result = swept(tmp_path, requested, Here())
+    write_sweep(tmp_path / "out", result, sweep_facts(result), "<html>")
     table = pq.read_table(tmp_path / "out" / "sweep.parquet")
     rows = table.to_pylist()
     assert [(row["point"], row[TENSOR], row["seed"]) for row in rows] == [
@@ -215,9 +215,9 @@ def test_the_table_has_a_row_a_point_and_seed_with_keys_as_columns_and_nulls_whe
 
 def test_nothing_looks_complete_until_it_is(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
-    write_sweep(out, found, sweep_facts(found), "<html>")
+    write_sweep(out, result, sweep_facts(result), "<html>")
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}
     withdraw(out)
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl"}
@@ -244,20 +244,20 @@ def test_what_a_killed_sweep_was_writing_is_taken_away_and_a_strangers_file_is_n
 def test_a_disk_that_is_full_at_the_end_leaves_no_mark_and_keeps_the_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
+    result = swept(tmp_path, question(tmp_path, f"{REPLICAS}=1,2"), Here())
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("simserve.tables.parquet.write_table", refuse)
     with pytest.raises(SimserveError, match="No space left on device; free space or permit it"):
-        write_sweep(tmp_path / "out", found, sweep_facts(found), "<html>")
+        write_sweep(tmp_path / "out", result, sweep_facts(result), "<html>")
     assert not (tmp_path / "out" / "sweep.parquet").exists()
     assert len((tmp_path / "out" / "sweep.jsonl").read_text().splitlines()) == 2
 
 
 def test_rows_survive_the_way_through_the_journal_to_the_bit(tmp_path: Path) -> None:
-    asked = question(tmp_path, f"{REPLICAS}=1,2")
-    first = swept(tmp_path, asked, Here())
-    assert swept(tmp_path, asked, Here()).rows == first.rows
+    requested = question(tmp_path, f"{REPLICAS}=1,2")
+    first = swept(tmp_path, requested, Here())
+    assert swept(tmp_path, requested, Here()).rows == first.rows
     assert all(isinstance(row["ttft_s.p99"], float) and not np.isnan(row["ttft_s.p99"]) for (row,) in first.rows)

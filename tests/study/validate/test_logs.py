@@ -112,16 +112,16 @@ def test_lines_of_json_and_parquet_say_the_same_as_csv(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "cells", "missing", "found"),
+    ("columns", "cells", "missing", "result"),
     [
         ("ttft_s,tpot_s", "0.1,0.02", "e2e_s", 0.18),
         ("tpot_s,e2e_s", "0.02,0.18", "ttft_s", 0.1),
         ("ttft_s,e2e_s", "0.1,0.18", "tpot_s", 0.02),
     ],
 )
-def test_two_latencies_give_the_third(columns: str, cells: str, missing: str, found: float, tmp_path: Path) -> None:
+def test_two_latencies_give_the_third(columns: str, cells: str, missing: str, result: float, tmp_path: Path) -> None:
     log = log_of(tmp_path, f"arrival_s,isl,osl,{columns}\n0,100,5,{cells}\n")
-    assert values(log, missing) == pytest.approx([found])
+    assert values(log, missing) == pytest.approx([result])
 
 
 def test_a_limit_of_tokens_is_the_logs_or_the_models(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_rate_without_times_is_drawn_as_the_benchmark_draws(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "sentence"),
     [
         (dict.fromkeys(("input_lens", "output_lens", "ttfts", "itls"), "left out"), "got a summary only; run the"),
         ({"itls": "left out"}, "got no itls; run the benchmark with --save-result --save-detailed"),
@@ -193,14 +193,14 @@ def test_a_rate_without_times_is_drawn_as_the_benchmark_draws(tmp_path: Path) ->
         ({"start_times": [0, None, 1]}, "request 2: start_times must be a number, got nothing"),
     ],
 )
-def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as error:
         bench(tmp_path, **changes)
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "said"),
+    ("name", "text", "sentence"),
     [
         ("log.csv", "", "log.csv: must hold a log, got an empty file; give a table"),
         ("log.csv", TABLE.split("\n")[0], "must hold at least one request, got none"),
@@ -236,10 +236,10 @@ def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], sa
         ("log.parquet", "no", "log.parquet: cannot be read as parquet"),
     ],
 )
-def test_what_is_no_log_is_refused_by_row(name: str, text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_no_log_is_refused_by_row(name: str, text: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(TraceError) as error:
         log_of(tmp_path, text, name)
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 def test_a_log_that_is_not_there_or_a_folder_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,15 @@ import pytest
 
 from simserve.errors import CalibrationError
 from simserve.study.validate.host_fit import DOOR, STEP, fit_host
-from simserve.study.validate.serving import CAMPAIGNS, Point, ServingRow, catalog_model, read_rows, replay, scenario_of
+from simserve.study.validate.serving import (
+    CAMPAIGNS,
+    ServingPoint,
+    ServingRow,
+    catalog_model,
+    read_rows,
+    replay,
+    scenario_of,
+)
 from simserve.study.validate.validate import by, errors, validate, worst
 
 AIC = CAMPAIGNS["aiconfigurator"]
@@ -40,7 +48,7 @@ def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "sentence"),
     [
         ("", "must hold serving runs, got none"),
         ("engine,gpu\nvllm,h100\n", "columns engine_version, model, weight_dtype"),
@@ -49,12 +57,12 @@ def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -
         (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n", "rows.csv:2: no such model in the catalog"),
     ],
 )
-def test_a_table_that_is_none_is_refused_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+def test_a_table_that_is_none_is_refused_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(text)
     with pytest.raises(CalibrationError) as error:
         read_rows(path)
-    assert said in str(error.value)
+    assert sentence in str(error.value)
 
 
 def test_checkpoints_of_one_shape_are_one_model() -> None:
@@ -79,42 +87,44 @@ def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> No
 
 
 def test_errors_are_signed_shares_of_what_was_measured() -> None:
-    points = [Point(row(tp=tp), 0.05 * ratio, 0.008, 10**6) for tp, ratio in ((1, 1.1), (1, 0.7), (2, 1.0))]
-    found = errors(points, "ttft")
-    assert found.n == 3
-    assert found.mape_frac == pytest.approx(0.4 / 3)
-    assert found.bias_frac == pytest.approx(-0.2 / 3)
-    assert found.median_frac == pytest.approx(0.1)
-    assert found.interval is not None
-    assert found.interval[0] <= found.mape_frac <= found.interval[1]
+    points = [ServingPoint(row(tp=tp), 0.05 * ratio, 0.008, 10**6) for tp, ratio in ((1, 1.1), (1, 0.7), (2, 1.0))]
+    match = errors(points, "ttft")
+    assert match.n == 3
+    assert match.mape_frac == pytest.approx(0.4 / 3)
+    assert match.bias_frac == pytest.approx(-0.2 / 3)
+    assert match.median_frac == pytest.approx(0.1)
+    assert match.interval is not None
+    assert match.interval[0] <= match.mape_frac <= match.interval[1]
     assert errors(points[:2], "ttft").interval is None  # one group says nothing of others
     assert worst(points, "ttft", 1) == [points[1]]
     assert list(by(points, lambda each: str(each.tp))) == ["1", "2"]
 
 
 def test_a_run_that_does_not_fit_the_cache_is_known_as_such() -> None:
-    assert Point(row(), 1.0, 1.0, 4 * (256 + 16) - 1).is_limited_by_memory
-    assert not Point(row(), 1.0, 1.0, 4 * (256 + 16)).is_limited_by_memory
+    assert ServingPoint(row(), 1.0, 1.0, 4 * (256 + 16) - 1).is_limited_by_memory
+    assert not ServingPoint(row(), 1.0, 1.0, 4 * (256 + 16)).is_limited_by_memory
 
 
 def test_constants_are_found_again_from_the_runs_they_made() -> None:
     true = {"step_host_s": 4e-3, "request_host_s": 8e-5, "gap_s": 3e-6, "busy_compute_frac": 0.8}
     shapes = [(256, 24, 2), (256, 24, 24), (2048, 12, 8), (2048, 12, 16)]
     short = replace(AIC, requests_per_client=3)
-    made = replay([row(isl=isl, osl=osl, concurrency=c) for isl, osl, c in shapes], short, {**_door(), **true})
+    made = replay(
+        [row(isl=isl, osl=osl, concurrency=c) for isl, osl, c in shapes], short, {**_front_end_queue(), **true}
+    )
     rows = [row(**_shape(point), ttft_s=point.ttft_s, tpot_s=point.tpot_s) for point in made]
-    found = fit_host(rows, short)
-    assert found.n_rows == 4
-    assert found.tpot_mape_frac < 0.01
-    assert found.ttft_mape_frac < 0.05
-    assert found.constants.keys() == STEP.keys() | DOOR.keys()
+    match = fit_host(rows, short)
+    assert match.n_rows == 4
+    assert match.tpot_mape_frac < 0.01
+    assert match.ttft_mape_frac < 0.05
+    assert match.constants.keys() == STEP.keys() | DOOR.keys()
 
 
-def _door() -> dict[str, float]:
+def _front_end_queue() -> dict[str, float]:
     return {name: start for name, (start, _, _) in DOOR.items()}
 
 
-def _shape(point: Point) -> dict[str, int]:
+def _shape(point: ServingPoint) -> dict[str, int]:
     return {"isl": point.row.isl, "osl": point.row.osl, "concurrency": point.row.concurrency}
 
 

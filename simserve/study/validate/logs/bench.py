@@ -44,9 +44,9 @@ def read(path: Path, result: Mapping[str, Any], seed: int) -> Log:
     place, trace = place.take(kept), log.trace.take(kept)
     measured = _measured(place, trace.output_tokens, [(result["ttfts"][i], result["itls"][i]) for i in kept])
     n_failed = len(outputs) - len(kept)
-    said = "max_tokens of each request is what it produced, as the benchmark ignores the end of sequence"
+    text = "max_tokens of each request is what it produced, as the benchmark ignores the end of sequence"
     duration_s = _number(path, result, "duration", None)
-    more: dict[str, Any] = {"duration_s": duration_s, "n_failed": n_failed, "assumed": (*log.assumed, said)}
+    more: dict[str, Any] = {"duration_s": duration_s, "n_failed": n_failed, "assumed": (*log.assumed, text)}
     return in_order(replace(log, place=place, trace=trace, measured=measured, **more))
 
 
@@ -100,17 +100,17 @@ def _sent(path: Path, result: Mapping[str, Any], log: Log, seed: int) -> Log:
         rule = "start_times are needed where the rate ramps up"
         raise TraceError(f"{path}: {rule}, got none; run a vLLM that writes them")
     if concurrency is not None and rate_per_s == math.inf:
-        said = f"when requests were sent is not known: a closed loop of {concurrency:g} clients sends them in order"
-        return replace(log, arrivals="closed_loop", concurrency=int(concurrency), assumed=(said,))
+        text = f"when requests were sent is not known: a closed loop of {concurrency:g} clients sends them in order"
+        return replace(log, arrivals="closed_loop", concurrency=int(concurrency), assumed=(text,))
     if rate_per_s == math.inf:
         return replace(log, arrivals="at_once", assumed=("all requests are sent at once, as request_rate is inf",))
     burstiness = _number(path, result, "burstiness", 1.0) or 1.0
     arrival_s = VllmBench(rate_per_s=rate_per_s, burstiness=burstiness).first(len(log), streams(seed))
-    said = (
+    text = (
         f"when requests were sent is not known: arrivals are drawn at {rate_per_s:g} per second, burstiness "
         f"{burstiness:g}, so only percentiles can be compared, not requests one by one{capped}"
     )
-    return replace(log, trace=replace(log.trace, arrival_s=arrival_s), arrivals="drawn", assumed=(said,))
+    return replace(log, trace=replace(log.trace, arrival_s=arrival_s), arrivals="drawn", assumed=(text,))
 
 
 def _number(path: Path, result: Mapping[str, Any], key: str, otherwise: Any) -> Any:
@@ -119,11 +119,11 @@ def _number(path: Path, result: Mapping[str, Any], key: str, otherwise: Any) -> 
     if value is None:
         return otherwise
     try:
-        found = float(value)
+        match = float(value)
     except (TypeError, ValueError):
-        found = math.nan
-    is_whole = key != "max_concurrency" or found == np.floor(found) < math.inf
-    if not found > 0 or not is_whole:
+        match = math.nan
+    is_whole = key != "max_concurrency" or match == np.floor(match) < math.inf
+    if not match > 0 or not is_whole:
         what = "a positive whole number" if key == "max_concurrency" else "a positive number"
         raise TraceError(f"{path}: {key} must be {what}, got {shown(value)}; was the file edited?")
-    return found
+    return match

@@ -53,7 +53,7 @@ Values = Sequence[Any] | NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Column:
+class LogColumn:
     """A column of the file that is one of ours."""
 
     name: str
@@ -107,43 +107,43 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _matched(path: Path, header: Sequence[str]) -> dict[str, Column]:
+def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
     """Which of the columns are ours. Raises TraceError if one that is needed is not there."""
     plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
-    found = {}
+    result = {}
     for ours, aliases in ALIASES.items():
         units = UNITS if ours.endswith("_s") else {"": 1.0}
         there = [(alias + unit, scale) for alias in aliases for unit, scale in units.items() if alias + unit in plain]
         if there:
-            found[ours] = Column(plain[there[0][0]], there[0][1])
+            result[ours] = LogColumn(plain[there[0][0]], there[0][1])
     got = ", ".join(header) if header else "none"
-    missing = [name for name in NEEDED if name not in found]
+    missing = [name for name in NEEDED if name not in result]
     if missing:
         verb = "column {} is" if len(missing) == 1 else "columns {} are"
         remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}"
         raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
-    if not found.keys() & set(METRICS):
+    if not result.keys() & set(METRICS):
         raise TraceError(f"{path}: must have {', '.join(METRICS)} or some of them, got {got}; nothing can be compared")
-    return found
+    return result
 
 
 def _log(place: Place, columns: Mapping[str, Values]) -> Log:
     """The log of a table's columns; rows without an output token are requests that failed."""
-    found = _matched(place.path, list(columns))
+    result = _matched(place.path, list(columns))
 
     def number(ours: str) -> Floats:
-        return numbers(place, found[ours].name, columns[found[ours].name])
+        return numbers(place, result[ours].name, columns[result[ours].name])
 
-    arrival_s = _instants(place, found["arrival_s"], columns[found["arrival_s"].name])
+    arrival_s = _instants(place, result["arrival_s"], columns[result["arrival_s"].name])
     prompts, outputs = number("prompt_tokens"), number("output_tokens")
     given = {
-        name: times(place, found[name].name, columns[found[name].name]) * found[name].scale
+        name: times(place, result[name].name, columns[result[name].name]) * result[name].scale
         for name in METRICS
-        if name in found
+        if name in result
     }
     is_done = _finished(columns, len(outputs))
     given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
-    most, said = _limits(place, found, columns, outputs)
+    most, sentence = _limits(place, result, columns, outputs)
     kept = np.flatnonzero(outputs != 0)
     measured = {name: column[kept] for name, column in given.items()}
     place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
@@ -154,7 +154,7 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
             filled_in(place, trace.output_tokens.astype(np.float64), measured),
             n_failed=len(outputs) - len(kept),
             n_unfinished=int(np.count_nonzero(~is_done[kept])),
-            assumed=("requests are sent at the times of the log", said, *_renamed(found)),
+            assumed=("requests are sent at the times of the log", sentence, *_renamed(result)),
         )
     )
 
@@ -164,7 +164,7 @@ def _trace(arrival_s: Floats, prompts: Any, outputs: Any, most: Any) -> Trace:
     return Trace(arrival_s, prompts, outputs, most)
 
 
-def _instants(place: Place, column: Column, values: Values) -> Floats:
+def _instants(place: Place, column: LogColumn, values: Values) -> Floats:
     """Seconds, from numbers or from dates."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[ns]").astype(str)
@@ -193,17 +193,17 @@ def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
 
 
 def _limits(
-    place: Place, found: Mapping[str, Column], columns: Mapping[str, Values], outputs: Floats
+    place: Place, result: Mapping[str, LogColumn], columns: Mapping[str, Values], outputs: Floats
 ) -> tuple[NDArray[Any], str]:
     """max_tokens of each request, and in words where it comes from; one that states none is limited by the model."""
-    if "max_tokens" not in found:
+    if "max_tokens" not in result:
         return outputs, "max_tokens of each request is what it produced, as benchmarks ignore the end of sequence"
-    most = times(place, found["max_tokens"].name, columns[found["max_tokens"].name])
+    most = times(place, result["max_tokens"].name, columns[result["max_tokens"].name])
     if np.isnan(most).all():
         return np.full(len(most), MOST_TOKENS), "no request states max_tokens: the limit is the model's"
     return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens of each request is the log's"
 
 
-def _renamed(found: Mapping[str, Column]) -> tuple[str, ...]:
-    names = [f"{column.name} as {ours}" for ours, column in found.items() if column.name != ours]
+def _renamed(result: Mapping[str, LogColumn]) -> tuple[str, ...]:
+    names = [f"{column.name} as {ours}" for ours, column in result.items() if column.name != ours]
     return (f"columns read under other names: {', '.join(names)}",) if names else ()

@@ -1,0 +1,83 @@
+"""What the quantization_config of a Hugging Face config.json says the weights are stored in."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from simserve.errors import CatalogError
+
+WEIGHT_ONLY = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round")
+"""Methods that quantize weights to integers, with `bits`."""
+
+BLOCK = [128, 128]
+"""Weights that share a scale in the only blocks that engines have kernels for."""
+
+INTEGERS = {4: "int4", 8: "int8"}
+
+KNOWN = "fp8, fbgemm_fp8, modelopt, compressed-tensors, mxfp4, gptq and awq"
+
+
+def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
+    """The dtype of quantized weights; None where they are in 16 bits. Raises CatalogError, without the path."""
+    quantized = config.get("quantization_config")
+    if not quantized:
+        return None
+    if not isinstance(quantized, dict):
+        raise CatalogError(f"quantization_config must be a JSON object, got {type(quantized).__name__}")
+    method = quantized.get("quant_method")
+    if method in ("fp8", "fbgemm_fp8"):
+        return _float8(quantized.get("weight_block_size"))
+    if method == "mxfp4":
+        return "mxfp4"
+    if method in WEIGHT_ONLY:
+        return _integer(quantized.get("bits", quantized.get("w_bit", 4)))
+    if method == "compressed-tensors":
+        return _compressed(quantized)
+    if method in ("modelopt", None) and str(quantized.get("quant_algo")).upper() == "FP8":
+        return "fp8"
+    text = json.dumps(quantized.get("quant_algo") or method)
+    raise CatalogError(f"quantization_config: weights quantized as {text} are not there yet; there are {KNOWN}")
+
+
+def only_experts(config: Mapping[str, Any]) -> bool:
+    """Attention of all layers is left out of the quantization."""
+    quantized = config.get("quantization_config") or {}
+    kept = quantized.get("modules_to_not_convert") or quantized.get("ignore") or []
+    return any("self_attn" in str(name) and "*" in str(name) for name in kept)
+
+
+def _float8(block: object) -> str:
+    if block is None:
+        return "fp8"
+    if block != BLOCK:
+        raise CatalogError(f"quantization_config: weight_block_size must be {BLOCK}, got {json.dumps(block)}")
+    return "fp8_block"
+
+
+def _integer(bits: object) -> str:
+    if bits not in INTEGERS:
+        raise CatalogError(f"quantization_config: weights must have 4 or 8 bits, got {json.dumps(bits)}")
+    return INTEGERS[int(str(bits))]
+
+
+def _compressed(quantized: Mapping[str, Any]) -> str:
+    """Of compressed-tensors, whose groups of layers each say how they are stored."""
+    groups = quantized.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise CatalogError("quantization_config: config_groups is missing; compressed-tensors needs it")
+    dtypes = sorted({_group_dtype(name, group) for name, group in groups.items()})
+    if len(dtypes) > 1:
+        raise CatalogError(f"quantization_config: layers of several dtypes, {' and '.join(dtypes)}, are not there yet")
+    return dtypes[0]
+
+
+def _group_dtype(name: str, group: object) -> str:
+    weights = group.get("weights") if isinstance(group, dict) else None
+    if not isinstance(weights, dict):
+        raise CatalogError(f"quantization_config: config_groups.{name}.weights is missing; it says num_bits and type")
+    bits, kind = weights.get("num_bits"), weights.get("type")
+    if kind == "float" and bits == 8:
+        return _float8(weights.get("block_structure") if weights.get("strategy") == "block" else None)
+    if kind == "int":
+        return _integer(bits)
+    raise CatalogError(f"quantization_config: weights of {bits} bits and type {kind} are not there yet")

@@ -1,0 +1,28 @@
+"""Decision: whether a share of requests meets its goal, by one rule for every command, page and workbook."""
+
+from typing import Literal
+
+Decision = Literal["met", "edge", "missed"]
+
+LOAD_TOLERANCE_FRAC = 0.05
+"""Drawn load may differ from nominal load by this much before a run alone cannot decide."""
+
+
+def decide(
+    interval: tuple[float, float] | None,
+    goal_frac: float,
+    *,
+    is_far_below: bool = False,
+    load_off_frac: float = 0.0,
+) -> Decision:
+    """Return the decision about an attainment whose 95% interval is given.
+
+    interval: low and high end of the attained share, 0..1; None where there are too few requests for one.
+    is_far_below: no request missed and none came within half of a limit, so that a short run is answer enough.
+    load_off_frac: drawn over nominal load, less 1; 0 where the interval is already given at the nominal load.
+    """
+    if interval is not None and interval[1] < goal_frac and load_off_frac <= LOAD_TOLERANCE_FRAC:
+        return "missed"
+    if abs(load_off_frac) > LOAD_TOLERANCE_FRAC:
+        return "edge"
+    return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"

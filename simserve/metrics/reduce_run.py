@@ -1,0 +1,98 @@
+"""Reduction: from the engine's tables to everything reported of a run; each step is a file of this package."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from simserve.metrics.backlog import n_in_system
+from simserve.metrics.batches import inefficiency
+from simserve.metrics.decode_rows import DecodeRows, decode_rows
+from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
+from simserve.metrics.latency import latency_columns
+from simserve.metrics.mechanisms import Measured
+from simserve.metrics.stats import Distribution, distribution, with_intervals
+from simserve.metrics.summary import summary
+from simserve.metrics.time_split import split_columns
+from simserve.metrics.timeseries import time_series
+from simserve.metrics.utilization import utilization
+from simserve.metrics.vllm_bench import max_output_tokens_per_s, vllm_bench
+from simserve.metrics.window import measured_window
+from simserve.tables.columns import Columns, Flags, Floats
+from simserve.tables.facts import RunFacts
+from simserve.tables.run_tables import RunTables
+from simserve.tables.schema import REQUESTS
+
+SAMPLED = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
+"""Latencies that are a column of requests; the fifth, itl_s, is pooled over gaps."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What comes of a run."""
+
+    columns: dict[str, Columns]
+    summary: dict[str, Any]
+    vllm_bench: dict[str, Any]
+
+
+def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
+    """All metrics of a run; depends on nothing but the two arguments."""
+    spans = tables.spans
+    requests = tables.requests | latency_columns(tables.requests)
+    window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
+    finished = requests["status"].is_("finished")
+    answers_whole = _answers_whole(requests, facts)
+    rows = decode_rows(tables.steps, spans)
+    requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
+    requests |= split_columns(tables, rows, facts)
+    met = met_by_goal(requests, facts.slo, facts.slo_classes)
+    requests |= {"in_window": window.has, "slo_met": all_met(met), "found_there": n_in_system(requests)}
+    counted = finished & window.has
+    sample = partial(with_intervals, inefficiency=inefficiency(requests["found_there"][window.has]))
+    latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
+    if not any(pool.speculation for pool in facts.pools):  # gaps are then between chunks, which requests do not count
+        latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
+    series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
+    use = utilization(series.window_work, window.duration_s, facts)
+    fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
+    columns = {
+        "requests": {field.name: requests[field.name] for field in REQUESTS},
+        "steps": tables.steps,
+        "spans": spans,
+        "timeseries": series.columns,
+    }
+
+    def latencies_of(some: Flags) -> dict[str, Distribution]:
+        return _latencies(requests, counted & some, rows, spans, answers_whole)
+
+    run = Measured(requests, spans, tables.steps, facts, window, met, use, latencies_of)
+    return Reduced(columns, summary(run, latencies), vllm_bench(requests, window, latencies, met, fastest))
+
+
+def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
+    """Requests whose answer leaves whole at finish_s, `(n_requests,)`."""
+    whole = np.array([not facts.pools[pool].streamed for pool in facts.replica_pool] + [False])
+    flags: Flags = whole[requests["replica"]]  # -1, nowhere, takes the last
+    return flags
+
+
+def _latencies(
+    requests: Columns,
+    counted: Flags,
+    rows: DecodeRows,
+    spans: Columns,
+    answers_whole: Flags,
+    sample: Callable[[Floats], Distribution] = distribution,
+) -> dict[str, Distribution]:
+    """Of the requests that count, which are the finished ones of the window."""
+    result = {}
+    for name in SAMPLED:
+        values = requests[name][counted]
+        result[name] = sample(values[~np.isnan(values)])
+    n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
+    itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
+    return {"ttft_s": result["ttft_s"], "tpot_s": result["tpot_s"], "itl_s": itl, **result}

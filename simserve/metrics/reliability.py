@@ -1,0 +1,81 @@
+"""Trust: which of the numbers stand on firm ground, and in plain words which do not."""
+
+import math
+from typing import Any
+
+from simserve.metrics.batches import LEAST
+from simserve.metrics.goal import FEW_FOR_P99, FEW_FOR_P999
+from simserve.metrics.intervals import ENOUGH
+from simserve.metrics.kv import NEAR_LIMIT_FRAC, unverified_peak_frac
+from simserve.metrics.steadiness import Steadiness
+from simserve.metrics.window import Window
+from simserve.tables.facts import RunFacts
+
+
+def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> dict[str, Any]:
+    """What a reader should know before leaning on the numbers."""
+    peak_frac = unverified_peak_frac(facts)
+    return {
+        "calibrated": all(pool.calibrated for pool in facts.pools),
+        "kv_verified": all(pool.kv_verified for pool in facts.pools),
+        "kv_limit_is_a_guess": peak_frac > NEAR_LIMIT_FRAC,
+        "n_requests": window.n_requests,
+        "n_enough_for_p99": n_finished >= FEW_FOR_P99,
+        "n_enough_for_p999": n_finished >= FEW_FOR_P999,
+        "saturated": queue.state == "growing",
+        "steady": queue.state,
+        "n_worth": queue.n_effective,
+        "backlog_by_thirds": list(queue.backlog),
+        "free_frac": queue.free_frac,
+        "interval_too_narrow": window.n_requests >= LEAST and queue.n_effective < ENOUGH,
+    }
+
+
+def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished: int) -> list[str]:
+    """`trust` as warnings; costs that are not calibrated are warned of by who made them."""
+    text = []
+    if not window.n_requests:
+        return ["no request arrived in the measured window; shorten measure.warmup_s or offer more requests"]
+    if window.settled is False:
+        text.append(
+            "no end of the warm-up was found, so nothing is left out; make the run longer, or say measure.warmup_s"
+        )
+    if result["saturated"]:
+        text.append(
+            "the backlog grew through the whole window: more arrives than is served, and latencies say how long the "
+            "run was rather than how good the cluster is"
+        )
+    if result["steady"] == "critical":
+        text.append(
+            "the queue wanders and hardly ever empties, as at capacity: it grows with the square root of time, so "
+            "latencies say how long the run was; offer less"
+        )
+    if result["kv_limit_is_a_guess"]:
+        text.append(
+            f"KV cache use reached {unverified_peak_frac(facts):.0%} of a number of blocks that is an estimate; give "
+            "num_gpu_blocks from the server's log"
+        )
+    if not result["n_enough_for_p99"]:
+        text.append(f"p99 of {n_finished} requests is a guess; {FEW_FOR_P99} are the least")
+    if n_finished < window.n_requests:
+        text.append(
+            f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} of "
+            "the window did not, and count as misses"
+        )
+    if result["interval_too_narrow"] and result["steady"] not in ("growing", "critical"):  # longer would not help
+        text.append(too_short(window.n_requests, result["n_worth"], result["steady"]))
+    if window.ends_with == "last finish":
+        text.append(
+            "all requests of the window were sent at one instant, so rates divide by the time to the last answer"
+        )
+    return text
+
+
+def too_short(n: int, n_effective: float, state: str) -> str:
+    """Why intervals are too narrow, and how long a run would do."""
+    steady = ", and whether the queue is steady cannot be told" if state == "undetermined" else ""
+    return (
+        f"requests hang together so long that {n:,} tell about as much as {max(n_effective, 1):.0f} independent ones: "
+        f"intervals are too narrow{steady}; make the run {math.ceil(ENOUGH / max(n_effective, 1))} times as long, or "
+        "add --replications 10"
+    )

@@ -1,0 +1,82 @@
+"""Written: what a command left in a folder, read back by its kind, so that it can be shown elsewhere."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from simserve.errors import OutputError
+from simserve.tables.columns import Columns
+from simserve.tables.files import read_json
+from simserve.tables.folder import kind_of
+from simserve.tables.kinds import CAPACITY, COMPARISON, PLAN, RUN, SWEEP, Kind
+from simserve.tables.schema import TABLES
+
+ANSWERS = {
+    RUN: ("summary.json", ("schema", "name", "requests", "pools", "trust", "window")),
+    CAPACITY: ("capacity.json", ("asked", "scenario", "goal_frac", "slo", "answer")),
+    COMPARISON: ("comparison.json", ("a", "b", "how", "confidence", "measures")),
+    PLAN: ("plan.json", ("sentence", "scenario", "demand", "assumed", "options")),
+    SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),
+}
+"""The file that holds the answer of each kind, and what it must say."""
+
+
+@dataclass(frozen=True)
+class ResultFolder:
+    """One folder."""
+
+    command: str
+    """That wrote it: run, capacity, compare, plan or sweep."""
+    label: str
+    """What it is told apart by."""
+    answer: Mapping[str, Any]
+    """What `--json` printed."""
+    rows: Columns | None = None
+    """Of a run, the time series."""
+
+    @property
+    def title(self) -> str:
+        """What it is called among results of other commands: `Plan chat-burst`."""
+        return f"{self.command.capitalize()} {self.label}"
+
+
+def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
+    """What the folders hold, in their order. Raises OutputError where one is no result, or half of one."""
+    places = [directory.resolve() for directory in directories]
+    for place, directory in zip(places, directories, strict=True):
+        if places.count(place) > 1:
+            raise OutputError(f"{directory}: must be named once, got it twice; leave one out")
+    result = [_read(directory) for directory in directories]
+    names = [(written.command, written.label) for written in result]
+    return [
+        replace(written, label=str(directory)) if names.count(name) > 1 else written  # folders tell them apart
+        for written, name, directory in zip(result, names, directories, strict=True)
+    ]
+
+
+def _read(directory: Path) -> ResultFolder:
+    kind = kind_of(directory)
+    name, keys = ANSWERS[kind]
+    answer = read_json(directory / name)
+    missing = [key for key in keys if key not in answer]
+    if missing:
+        rule = f"must be what simserve {kind.name} writes"
+        raise OutputError(f"{directory / name}: {rule}, got no {', '.join(missing)}; run the command again")
+    return ResultFolder(kind.name, _label(kind, answer), answer, _rows(directory, kind))
+
+
+def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
+    if kind is COMPARISON:
+        return f"{answer['b']} against {answer['a']}"
+    scenario = answer.get("scenario")
+    name = scenario.get("name") if isinstance(scenario, Mapping) else scenario
+    return str(name or answer.get("name") or kind.name)
+
+
+def _rows(directory: Path, kind: Kind) -> Columns | None:
+    if kind is not RUN:
+        return None
+    from simserve.tables.parquet import read_table  # late: pyarrow
+
+    return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]

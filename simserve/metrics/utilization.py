@@ -1,0 +1,110 @@
+"""Utilization: how much of the time replicas computed, and which shares of peak FLOP/s and bandwidth they used."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from simserve.metrics.drafted import DraftedWork, drafted
+from simserve.metrics.integrals import Places
+from simserve.tables.columns import Columns, Flags, Floats
+from simserve.tables.facts import RunFacts, WorkFacts
+
+
+@dataclass(frozen=True)
+class WorkDone:
+    """What replicas did up to some instants, `(n_replicas, n_instants)` each."""
+
+    busy_s: Floats
+    prefill_tokens: Floats
+    flop: Floats
+    """All that was computed, padding and recomputed tokens too, but for the LM head at the end of a prefill."""
+    bytes: Floats
+    """Weights once a step, keys and values read by decoding requests, and those written."""
+
+    def between(self) -> "WorkDone":
+        """What they did from each instant to the next."""
+        return WorkDone(
+            *(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes))
+        )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Of some replicas together over a window, 0..1; NaN where it has no length."""
+
+    busy_frac: float
+    mfu: float
+    mbu: float
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """Over a window."""
+
+    whole: Shares
+    by_pool: tuple[Shares, ...]
+
+
+def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
+    """Sum up the work of steps up to the instants of `places`."""
+    n_steps = steps["n_steps"]
+    decode = steps["decode_requests"].astype(np.float64)
+    n_decoded = places.sums(decode * n_steps)
+    prefill_tokens = places.sums(steps["prefill_tokens"].astype(np.float64))
+    # contexts of a stretch: kv in the first step, decode_requests more in each next one
+    keys_read = places.sums((steps["kv_tokens"] + decode * ((n_steps - 1) / 2)) * n_steps)
+    prefill_pairs = places.sums(steps["prefill_pairs"].astype(np.float64))
+    extra = _proposed(facts)  # tokens that each decoding request puts through the model besides its next
+    decode_tokens = n_decoded * (1 + extra)
+    pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
+    tokens = prefill_tokens + decode_tokens
+    of = [facts.pools[pool].work for pool in facts.replica_pool]
+    flop = _each(of, "flop_per_token") * tokens + _each(of, "flop_per_pair") * pairs
+    flop += _each(of, "flop_per_sampled") * decode_tokens
+    moved = _each(of, "kv_bytes_per_token") * (keys_read + n_decoded * extra + tokens)
+    moved += _each(of, "weight_bytes_per_step") * places.sums(n_steps.astype(np.float64))
+    if extra.any():
+        decodes = places.sums(np.where(decode > 0, n_steps, 0).astype(np.float64))
+        own = drafted(facts, DraftedWork(prefill_tokens, prefill_pairs, n_decoded, keys_read, decodes))
+        flop, moved = flop + own.flop, moved + own.bytes
+    return WorkDone(places.sums(steps["end_s"] - steps["start_s"]), prefill_tokens, flop, moved)
+
+
+def _proposed(facts: RunFacts) -> Floats:
+    """Tokens proposed for a request in a step of each replica, `(n_replicas, 1)`."""
+    hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
+    return np.array([0 if how is None else how.tokens for how in hows], np.float64).reshape(-1, 1)
+
+
+def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
+    """busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
+    of = [facts.pools[pool].work for pool in facts.replica_pool]
+    peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
+    busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows round a little
+    return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
+
+
+def utilization(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilization:
+    """Of all replicas and of each pool's over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what
+    it could do."""
+    pool = np.array(facts.replica_pool, np.int64)
+    by_pool = (_shares(work, pool == index, duration_s, facts) for index in range(len(facts.pools)))
+    return Utilization(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
+
+
+def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
+    """Of the chosen replicas, `(n_replicas,)`."""
+    if not duration_s > 0:
+        return Shares(np.nan, np.nan, np.nan)
+    of = [facts.pools[pool].work for pool in np.array(facts.replica_pool, np.int64)[chosen]]
+    peak, bandwidth = _each(of, "peak_flop_per_s").sum(), _each(of, "hbm_bytes_per_s").sum()
+    return Shares(
+        busy_frac=min(float(work.busy_s[chosen].mean() / duration_s), 1.0),
+        mfu=float(work.flop[chosen].sum() / (peak * duration_s)),
+        mbu=float(work.bytes[chosen].sum() / (bandwidth * duration_s)),
+    )
+
+
+def _each(of: list[WorkFacts], name: str) -> Floats:
+    """One fact of each replica, `(n_replicas, 1)`."""
+    return np.array([getattr(work, name) for work in of], np.float64).reshape(-1, 1)

@@ -1,0 +1,216 @@
+"""What is wrong inside a mapping, in plain words: pydantic's findings translated, and names that were nearly right."""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from simserve.errors import closest as closest
+from simserve.errors import did_you_mean as did_you_mean
+
+Path = tuple[str | int, ...]
+"""The keys and list indexes that lead to a value."""
+
+Kind = Literal["value", "missing", "unknown"]
+
+MOST_SHOWN = 60
+"""Characters of a value that a message repeats."""
+
+RULES = {
+    "missing": "is missing",
+    "missing_argument": "is missing",
+    "extra_forbidden": "unknown key",
+    "unexpected_keyword_argument": "unknown key",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be a mapping",
+    "model_attributes_type": "must be a mapping",
+    "dataclass_type": "must be a mapping",
+    "greater_than": "must be more than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "finite_number": "must be a finite number",
+    "literal_error": "must be {expected}",
+    "too_short": "must have at least {min_length} items",
+    "too_long": "must have at most {max_length} items",
+    "string_pattern_mismatch": "must match {pattern}",
+    "string_too_short": "must not be empty",
+    "value_error": "{error}",
+    "assertion_error": "{error}",
+}
+"""pydantic's error types as rules; anything else keeps pydantic's sentence."""
+
+AUTHORED = ("value_error", "assertion_error")
+"""Findings whose words are ours, not pydantic's."""
+
+KINDS: Mapping[str, Kind] = {
+    "missing": "missing",
+    "missing_argument": "missing",
+    "extra_forbidden": "unknown",
+    "unexpected_keyword_argument": "unknown",
+}
+
+
+@dataclass(frozen=True)
+class ValueProblem:
+    """A mistake before its place in a file is known: the keys that lead there, the rule, the value, the remedy."""
+
+    path: Path
+    rule: str
+    value: str | None = None
+    remedy: str | None = None
+    kind: Kind = "value"
+    is_conflict: bool = False
+    """As of a Mistake."""
+
+    def below(self, path: Path) -> "ValueProblem":
+        """The same flaw, seen from further up."""
+        return replace(self, path=(*path, *self.path))
+
+    def __str__(self) -> str:
+        where = f"{dotted(self.path)}: " if self.path else ""
+        got = f", got {self.value}" if self.value is not None else ""
+        return f"{where}{self.rule}{got}" + (f"; {self.remedy}" if self.remedy else "")
+
+
+def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
+    """All that pydantic found wrong in `data`, one flaw a place.
+
+    Where a value may be one of several types, pydantic reports the findings of each: those furthest inside are of
+    the type that the user meant; findings at one place are joined by "or".
+    """
+    result: dict[Path, list[Any]] = {}
+    for finding in error.errors(include_url=False):
+        result.setdefault(_path_in(data, finding["loc"]), []).append(finding)
+    meant = {path: those for path, those in result.items() if not _is_consequence(path, those, result)}
+    return [_problem(path, those) for path, those in meant.items()]
+
+
+def infinities(data: object, path: Path = ()) -> list[ValueProblem]:
+    """A flaw for every number in `data` that is not finite."""
+    if isinstance(data, float) and not math.isfinite(data):
+        return [ValueProblem(path, "must be a finite number", shown(data))]
+    if isinstance(data, Mapping):
+        return [problem for key, value in data.items() for problem in infinities(value, (*path, key))]
+    if isinstance(data, Sequence) and not isinstance(data, str):
+        return [problem for index, value in enumerate(data) for problem in infinities(value, (*path, index))]
+    return []
+
+
+def as_json(data: object) -> str:
+    """Plain data for pydantic's strict JSON mode, which takes no "8" for 8; 1e5 counts as a whole number."""
+    return json.dumps(_exact(data), default=repr)
+
+
+def shown(value: object) -> str:
+    """A value as a message repeats it: as the user would write it in YAML, and short."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else f"{'-' if value < 0 else ''}infinity"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        value = int(value)
+    text = json.dumps(value, default=repr, ensure_ascii=False)
+    if isinstance(value, str):
+        text = f"'{value}'"
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def dotted(path: Path) -> str:
+    """A path as a user writes it: cluster.pools.0.name."""
+    return ".".join(map(str, path))
+
+
+def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
+    """pydantic's location without its names of union members, which are in no user's file."""
+    path: list[str | int] = []
+    for index, item in enumerate(loc):
+        is_last = index == len(loc) - 1
+        if _holds(data, item):
+            data = data[item]  # type: ignore[index]
+        elif not (is_last and _could_hold(data, item)):
+            continue
+        path.append(item)
+    return tuple(path)
+
+
+def _holds(data: object, item: int | str) -> bool:
+    """`data[item]` is there."""
+    if isinstance(item, int):
+        return isinstance(data, list | tuple) and item < len(data)
+    return isinstance(data, Mapping) and item in data
+
+
+def _could_hold(data: object, item: int | str) -> bool:
+    """`item` is what is missing in `data`, rather than the name of a type."""
+    if isinstance(item, int):
+        return isinstance(data, list | tuple)
+    return isinstance(data, Mapping) and item.isidentifier()
+
+
+def _is_consequence(path: Path, findings: list[Any], result: Mapping[Path, list[Any]]) -> bool:
+    """Only "wrong type" (or "too short", which counts no wrong items) was found here, and more inside the value."""
+    outer = ("literal_error", "too_short")
+    follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
+    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in result)
+
+
+def _problem(path: Path, findings: list[Any]) -> ValueProblem:
+    # A rule of ours was broken, so the value had that rule's type: that it might have had another is no help.
+    findings = [finding for finding in findings if finding["type"] in AUTHORED] or findings
+    first = findings[0]
+    kind: Kind = KINDS.get(first["type"], "value")
+    rules = list(dict.fromkeys(_rule(finding) for finding in findings))
+    rule = " or ".join([rules[0], *(other.removeprefix("must be ") for other in rules[1:])])
+    if kind != "value":
+        return ValueProblem(path, rule, kind=kind)
+    return ValueProblem(path, rule, None if first["type"] in AUTHORED else shown(first["input"]), _remedy(findings))
+
+
+def _rule(finding: Mapping[str, Any]) -> str:
+    context = finding.get("ctx", {})
+    if finding["type"] == "literal_error" and " or " in context["expected"]:
+        return "must be one of {}".format(context["expected"].replace("'", ""))
+    if finding["type"] in RULES:
+        plain = {key: shown(value) if isinstance(value, float) else value for key, value in context.items()}
+        return RULES[finding["type"]].format(**plain)
+    message: str = finding["msg"]
+    return message.replace("Input should be", "must be").replace("Input should", "must")
+
+
+def _remedy(findings: list[Any]) -> str | None:
+    value = findings[0]["input"]
+    if not isinstance(value, str):
+        return None
+    if "number" in _rule(findings[0]) and re.fullmatch(r"[-+]?[\d_]*\.?[\d_]+([eE][-+]?\d+)?", value):
+        return f"write {value.replace('_', '')}, without quotes or underscores"
+    choices = re.findall(r"'([^']*)'", " ".join(str(finding.get("ctx", {}).get("expected")) for finding in findings))
+    near = closest(value, choices)
+    return f"did you mean {near}?" if near else None
+
+
+def _exact(data: object) -> object:
+    """The same data with 1e5 as the whole number that it is."""
+    if isinstance(data, float) and data.is_integer() and abs(data) < 2**53:
+        return int(data)
+    if isinstance(data, Mapping):
+        return {key: _exact(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_exact(value) for value in data]
+    return data

@@ -1,0 +1,251 @@
+"""Answers: what the page and the terminal read out of a run's summary; the one place that knows its keys."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.metrics.goal import GOAL_FRAC
+from simserve.report.confidence import FEWEST, QUEUES, is_far_below, lies_between, over_runs, queue_state
+from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
+
+SURELY_MISSED_FRAC = 0.9
+"""Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
+
+UNEVEN = 3
+"""How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
+
+
+@dataclass(frozen=True)
+class SummaryReader:
+    """A summary as the report reads it; a number that was not measured is None."""
+
+    summary: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """What the scenario is called."""
+        return str(self.summary.get("name", "run"))
+
+    @property
+    def pools(self) -> list[Mapping[str, Any]]:
+        """The facts of each pool."""
+        return list(self.summary.get("pools") or [])
+
+    @property
+    def slo(self) -> dict[str, float]:
+        """The goals by latency column, in the order of LATENCIES."""
+        given = self.summary.get("slo") or {}
+        return {key: goal for key in LATENCIES if (goal := number(given.get(key))) is not None}
+
+    @property
+    def has_slo(self) -> bool:
+        """There are targets, of all requests or of a class."""
+        return bool(self.slo or self.summary.get("slo_classes"))
+
+    @property
+    def classes(self) -> dict[str, "SummaryReader"]:
+        """The run as each class of requests had it."""
+        return self._groups("classes")
+
+    @property
+    def judged_class(self) -> str | None:
+        """The class that fares worst, by which a run with classes is judged; None without classes that have targets."""
+        shares = {name: own.attainment for name, own in self.classes.items()}
+        known = {name: met for name, met in shares.items() if met is not None}
+        return min(known, key=lambda name: known[name], default=None)
+
+    @property
+    def judged(self) -> "SummaryReader":
+        """What the verdict is about: the run as that class had it, or as a whole."""
+        worst = self.judged_class
+        return self if worst is None else self.classes[worst]
+
+    @property
+    def tenants(self) -> dict[str, "SummaryReader"]:
+        """The run as each tenant had it."""
+        return self._groups("tenants")
+
+    def _groups(self, key: str) -> dict[str, "SummaryReader"]:
+        """Of the first run, where there are several."""
+        alone: dict[str, None] = dict.fromkeys(("classes", "replications"))
+        return {
+            name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
+        }
+
+    def n(self, fate: str) -> int:
+        """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
+        return round(self.number("requests", fate) or 0)
+
+    def number(self, *path: str) -> float | None:
+        """The number at a path of keys; its mean over replications, where there are any."""
+        of_all = over_runs(self.summary, ".".join(path))
+        if of_all is not None:
+            return number(of_all["mean"])
+        result: Any = self.summary
+        for key in path:
+            result = result.get(key) if isinstance(result, Mapping) else None
+        return number(result)
+
+    @property
+    def replications(self) -> Mapping[str, Any] | None:
+        """What the summary says of all runs; None where there is but one."""
+        return self.summary.get("replications")
+
+    def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
+        """Where a percentile lies with 95%, as far as chance goes; no high end where it cannot be bounded above."""
+        return lies_between(self.summary, latency, level)
+
+    def is_guess(self, level: str) -> bool:
+        """Too few requests finished for a p99, or a p99.9."""
+        return self.n("finished") < FEWEST.get(level, 0)
+
+    def percentile(self, latency: str, level: str) -> float | None:
+        """A percentile of a latency: `percentile("ttft_s", "p99")`."""
+        return self.number(latency, level)
+
+    def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
+        """Between which values a percentile lies, as far as the costs of steps are known; None without replays."""
+        result = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
+        return None if result is None else (float(result[0]), float(result[1]))
+
+    @property
+    def attainment(self) -> float | None:
+        """Share of the window's arrivals that met every SLO; None without an SLO."""
+        return self.number("slo_attainment", "frac") if self.has_slo else None
+
+    @property
+    def attainment_interval(self) -> tuple[float, float] | None:
+        """Its 95% interval, where the run is long enough for one."""
+        of_all, alone = over_runs(self.summary, "slo_attainment.frac"), self.summary.get("slo_attainment") or {}
+        low, high = (number(of_all[end] if of_all else alone.get(f"{end}_frac")) for end in ("low", "high"))
+        return None if low is None or high is None else (low, high)
+
+    @property
+    def is_far_below(self) -> bool:
+        """Nobody missed, and nobody came near: then a run too short to count on rare misses is answer enough."""
+        return self.attainment == 1 and is_far_below(self.summary, self.slo)
+
+    @property
+    def worst_slo(self) -> str | None:
+        """The goal that the most requests missed; None if none stands out as missed by its p99."""
+        by_slo = {key: met for key in self.slo if (met := self.number("slo_attainment", "by_slo", key)) is not None}
+        if by_slo:
+            return min(by_slo, key=lambda key: by_slo[key])
+        used = {key: (self.percentile(key, "p99") or 0) / goal for key, goal in self.slo.items() if key != "itl_s"}
+        worst = max(used, key=lambda key: used[key], default=None)
+        return worst if worst is not None and used[worst] > 1 else None
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all pools."""
+        return sum(int(pool["n_replicas"]) * int(pool["gpus_per_replica"]) for pool in self.pools)
+
+    @property
+    def is_saturated(self) -> bool:
+        """More arrived than was served, as long as requests came; in most runs, where there are several."""
+        return self.queue_state == "growing" if self.replications else self.trusts("saturated")
+
+    @property
+    def queue_state(self) -> str | None:
+        """steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
+        return queue_state(self.summary)
+
+    @property
+    def preempted_frac(self) -> float | None:
+        """Share of requests that lost their KV at least once."""
+        return self.number("preemptions", "requests_frac")
+
+    @property
+    def has_retries(self) -> bool:
+        """Clients asked again, so that what arrived are attempts, not what users wanted."""
+        return (self.number("retries", "attempts_per_request") or 0) > 1
+
+    @property
+    def requested(self) -> str:
+        """What arrived in the window: `8,927 attempts`, or `12,000 requests` where nobody asked again."""
+        what = "attempt" if self.has_retries else "request"
+        if self.replications:
+            return f"{plural(self.replications['n_requests'], what)} in {self.replications['n']} runs"
+        return plural(self.n("arrived"), what)
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Why requests of the window got no full answer, the most frequent reasons first."""
+        return dict((self.summary.get("requests") or {}).get("reasons") or {})
+
+    @property
+    def mean_outstanding(self) -> float | None:
+        """Requests at a replica on average, by Little's law; None where they are handed over, or not all answered."""
+        entered_per_s, stay_s = self.number("requests_per_s"), self.number("e2e_s", "mean")
+        if self.summary.get("transfer") or self.n("finished") < self.n("arrived") or not entered_per_s or not stay_s:
+            return None
+        return (
+            entered_per_s
+            * stay_s
+            / sum(int(pool["n_replicas"]) * int(pool["ranks_per_replica"]) for pool in self.pools)
+        )
+
+    @property
+    def is_uneven(self) -> bool:
+        """Requests lie at the replicas far more unevenly than chance alone would spread them."""
+        mean, spread = self.mean_outstanding, self.number("routing", "outstanding_std")
+        return mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5
+
+    @property
+    def binds(self) -> str | None:
+        """What holds requests up most, of prefill, link and decode; None where they are one, or nothing does."""
+        return (self.summary.get("transfer") or {}).get("binds")
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the run itself warned of, the load's notes included."""
+        return [str(text) for key in ("warnings", "notes") for text in self.summary.get(key) or []]
+
+    @property
+    def state(self) -> str:
+        """The verdict as a key of `verdict.HEADLINES`."""
+        if not self.n("arrived"):
+            return "unmeasured"
+        if not self.n("finished"):
+            return "nothing"
+        if self.is_saturated:
+            return "saturated"
+        if self.queue_state == "critical":
+            return "critical"
+        judged = self.judged
+        if judged.attainment is None:
+            return "none"
+        if judged.attainment_interval is None:
+            return "few" if judged.attainment >= SURELY_MISSED_FRAC else "missed"
+        low, high = judged.attainment_interval
+        if low < GOAL_FRAC <= high and not judged.is_far_below:
+            return "edge"
+        return "met" if judged.attainment >= GOAL_FRAC else "missed"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Throughput and use, as pairs of words."""
+        at = self.number
+        return [
+            ("Requests served", f"{rate(at('served_per_s'))}/s"),
+            ("Prompt tokens", f"{rate(at('input_tokens_per_s'))}/s"),
+            ("Output tokens", f"{rate(at('output_tokens_per_s'))}/s"),
+            ("SLO-met requests per dollar", rate(at("goodput", "per_usd"))),
+            ("Finished", plural(self.n("finished"), "request")),
+            (
+                "Rejected, timed out, unfinished",
+                " / ".join(count(self.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
+            ),
+            ("Preemptions", count(at("preemptions", "n"))),
+            ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
+            ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),
+            ("KV peak, fullest replica", share(at("kv", "peak_frac"))),
+            ("Queue", QUEUES.get(self.queue_state or "", NONE)),
+            ("Busy", share(at("busy_frac"))),
+            ("FLOP utilization (MFU)", share(at("mfu"))),
+            ("Bandwidth utilization (MBU)", share(at("mbu"))),
+            ("GPU-hours", rate((at("gpu_seconds") or 0) / 3600)),
+        ]
+
+    def trusts(self, key: str) -> bool:
+        """One of the summary's claims about what its numbers stand on."""
+        return bool((self.summary.get("trust") or {}).get(key))

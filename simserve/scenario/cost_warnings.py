@@ -1,0 +1,70 @@
+"""Caveats: what a reader of a run's numbers must know of how its costs came about."""
+
+from simserve.scenario.setup import PoolSetup
+
+
+def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """What a reader of the numbers must know before trusting them."""
+    result = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
+    return tuple(dict.fromkeys(result))
+
+
+def _of_costs(setup: PoolSetup) -> str | None:
+    """How far the step costs of a pool may be off; None where its kernels were timed."""
+    engine, result = setup.engine, setup.calibration
+    if engine.name == "ideal":
+        return "engine ideal is the bare data-sheet roofline: real servers are slower"
+    if result is None:
+        return (
+            f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
+            f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
+        )
+    if not setup.calibrated:
+        return (
+            f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
+            f"kernels timed on {result.gpu} under {result.engine} {result.engine_version}"
+        )
+    return None
+
+
+def _of_borrowed(setup: PoolSetup) -> str | None:
+    result = setup.calibration
+    if result is None or not setup.borrowed:
+        return None
+    return (
+        f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
+        f"another card: calibration {result.gpu}/{result.engine} has none"
+    )
+
+
+def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
+    """What was asked for that nobody has timed, or held against servers."""
+    each = (_of_version, _of_ranks, _of_speculation)
+    result = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
+    return tuple(dict.fromkeys(result))
+
+
+def _of_version(setup: PoolSetup) -> str | None:
+    result, requested = setup.calibration, setup.asked_version
+    if result is None or requested is None or f"{result.engine_version}.".startswith(f"{requested}."):
+        return None
+    return (
+        f"engine {setup.engine.name} {requested}: its kernels cost what those of {result.engine} "
+        f"{result.engine_version} do, which were timed"
+    )
+
+
+def _of_speculation(setup: PoolSetup) -> str | None:
+    if setup.speculation is None:
+        return None
+    return (
+        f"pool {setup.name}: how many proposals are accepted is the scenario's word, and no server that speculates was "
+        "compared with this"
+    )
+
+
+def _of_ranks(setup: PoolSetup) -> str | None:
+    what = "the stages of a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
+    if setup.pipeline == setup.n_sharing == 1:
+        return None
+    return f"pool {setup.name}: {what} cost what their kernels and links do; no such server was compared with this"

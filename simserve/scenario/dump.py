@@ -1,0 +1,102 @@
+"""A scenario written down again: as plain data, as YAML with origins, and as a short hash."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from pydantic import BaseModel
+
+from simserve.plugins.validation import Path, dotted
+from simserve.scenario.yaml_lines import scalar
+
+if TYPE_CHECKING:
+    from simserve.scenario.models import Scenario
+
+DIGEST_CHARACTERS = 12
+
+
+def scenario_data(scenario: "Scenario") -> dict[str, Any]:
+    """Plain data in the order of the models' fields; what is None is left out."""
+    data: dict[str, Any] = _plain(scenario)
+    if "slo" in data and "classes" not in data["slo"]:
+        data["slo"] = data["slo"].get("default", {})
+    return {key: value for key, value in data.items() if value != {}}
+
+
+def scenario_yaml(scenario: "Scenario") -> str:
+    """YAML 1.2, a comment after each value that was not given."""
+    return "".join(f"{line}\n" for line in _lines(scenario_data(scenario), (), scenario.origins))
+
+
+def digest(scenario: "Scenario") -> str:
+    """The start of a SHA-256 over the content, without names that change no result."""
+    data = scenario_data(scenario)
+    del data["name"]
+    trace = data["workload"].get("trace")
+    if trace is not None and "sha256" in trace:
+        del trace["path"]
+    for pool in [data, *data["cluster"]["pools"]]:
+        if "model" in pool and PurePath(pool["model"]).is_absolute():
+            pool["model"] = PurePath(pool["model"]).name
+    data["models"] = [repr(pool.model) for pool in scenario.setups]
+    text = json.dumps(data, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _plain(value: Any) -> Any:
+    """Models as mappings without their Nones; plug-ins keep theirs, as a None there is an argument."""
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        items = ((field.alias or key, _plain(getattr(value, key))) for key, field in fields)
+        data = {key: inner for key, inner in items if inner is not None and inner != {}}
+        return data["name"] if type(value).__name__ == "Engine" and len(data) == 1 else data
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        if value.keys() == {"kind"}:
+            return value["kind"]
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value
+
+
+def _lines(data: Mapping[str, Any], path: Path, origins: Mapping[str, str], indent: str = "") -> Iterator[str]:
+    for key, value in data.items():
+        here = (*path, key)
+        head = f"{indent}{_text(key)}:"
+        if isinstance(value, dict) and value:
+            yield head
+            yield from _lines(value, here, origins, indent + "  ")
+        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+            yield head
+            for index, item in enumerate(value):
+                first, *rest = _lines(item, (*here, index), origins, indent + "    ")
+                yield f"{indent}  - {first.lstrip()}"
+                yield from rest
+        else:
+            origin = origins.get(dotted(here), "explicit")
+            yield f"{head} {flow(value)}" + ("" if origin == "explicit" else f"  # {origin}")
+
+
+def flow(value: Any) -> str:
+    """A value on one line."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_text(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, float):
+        return repr(value).replace("inf", ".inf")
+    return json.dumps(value)
+
+
+def _text(value: str) -> str:
+    """Plain where that reads as the same text, else quoted."""
+    if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*", value) and scalar(value) == value:
+        return value
+    quoted: str = yaml.dump(value, default_style='"', allow_unicode=True, width=10**9)
+    return quoted.strip()

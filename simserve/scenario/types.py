@@ -1,0 +1,36 @@
+"""Parts: what the models of a scenario are made of: strict mappings, and numbers with their ranges."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+LONGEST_S = 90 * 86_400
+"""90 days: time in whole ticks must fit 63 bits, which hold 106 days."""
+
+MOST_REQUESTS = 10**9
+
+
+def spelled_as_mapping(key: str) -> BeforeValidator:
+    """`chunked` is short for `{kind: chunked}`."""
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+PluginSpec = Annotated[dict[str, Any], spelled_as_mapping("kind")]
+"""A plug-in: its name, or `{kind: name, its arguments...}`."""
+Count = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+Natural = Annotated[int, Field(ge=0)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[Finite, Field(gt=0)]
+NotNegative = Annotated[Finite, Field(ge=0)]
+Share = Annotated[Finite, Field(gt=0, le=1)]
+Name = Annotated[str, Field(min_length=1)]
+Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]
+Chance = Annotated[Finite, Field(ge=0, le=1)]
+WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int8", "int4"]
+KvDtype = Literal["bf16", "fp8"]
+
+
+class Section(BaseModel):
+    """A mapping of the scenario; unknown keys are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)

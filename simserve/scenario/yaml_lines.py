@@ -1,0 +1,163 @@
+"""YAML 1.2 as plain data, and the line on which every value was written."""
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from simserve.plugins.validation import Path, ValueProblem
+
+MOST_NODES = 100_000
+"""Values in a document at most, aliases expanded: a scenario has a few dozen."""
+
+MOST_DIGITS = 400
+
+NULL, BOOL, INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Resolves plain scalars by the core schema of YAML 1.2 (section 10.3.2): `on` and `yes` are text, 1e-6 is not."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+
+
+for _tag, _pattern, _first in (
+    (NULL, r"~|null|Null|NULL|", "~nN"),
+    (BOOL, r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    (INT, r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    (
+        FLOAT,
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), [*_first] + ([""] if _tag == NULL else []))
+
+
+@dataclass
+class Document:
+    """What a YAML text says, and where."""
+
+    data: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    """The line of each key or list item, counted from 1."""
+    problems: list[tuple[ValueProblem, int]] = field(default_factory=list)
+    """Duplicate keys, tags, and whatever else no scenario may have although the text can be read; and their lines."""
+
+
+class NotYaml(Exception):
+    """A text that cannot be read at all."""
+
+    def __init__(self, rule: str, line: int | None) -> None:
+        super().__init__(rule)
+        self.rule = rule
+        self.line = line
+
+
+def read_yaml(text: str) -> Document:
+    """The one document of a text. Raises NotYaml."""
+    try:
+        loader = _Loader(text)
+        try:
+            root = loader.get_single_node()
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise NotYaml(f"is not YAML: {error.problem or error.context}", mark.line + 1 if mark else None) from error
+    except yaml.YAMLError as error:
+        raise NotYaml(f"is not YAML: {' '.join(str(error).split())}", None) from error
+    document = Document()
+    if root is not None:
+        document.lines[()] = root.start_mark.line + 1
+        document.data = _Reader(document).read(root, ())
+    return document
+
+
+def scalar(text: str) -> Any:
+    """What a plain scalar means, as a file would read it."""
+    return read_yaml(text).data
+
+
+class _Reader:
+    """Walks the nodes of a document once."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._open: set[int] = set()
+        self._n_nodes = 0
+
+    def read(self, node: yaml.Node, path: Path) -> Any:
+        """The node's data; notes lines and flaws on the way."""
+        self._n_nodes += 1
+        line = node.start_mark.line + 1
+        if id(node) in self._open:
+            raise NotYaml("is not a tree: an alias lies inside what it repeats", line)
+        if self._n_nodes > MOST_NODES:
+            raise NotYaml(f"is too large: more than {MOST_NODES} values", line)
+        self._open.add(id(node))
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, path)
+            if isinstance(node, yaml.SequenceNode):
+                return self._sequence(node, path)
+            return self._scalar(node, path)
+        finally:
+            self._open.discard(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        self._refuse_tag(node, path, "tag:yaml.org,2002:map")
+        data: dict[str, Any] = {}
+        first_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._problem(path, "keys must be plain text", line)
+                continue
+            key = key_node.value
+            here = (*path, key)
+            if key in data:
+                self._problem(here, f"is given twice, first on line {first_lines[key]}", line, "keep one of them")
+                continue
+            first_lines[key] = self._document.lines[here] = line
+            data[key] = self.read(value_node, here)
+        return data
+
+    def _sequence(self, node: yaml.SequenceNode, path: Path) -> list[Any]:
+        self._refuse_tag(node, path, "tag:yaml.org,2002:seq")
+        data = []
+        for index, item in enumerate(node.value):
+            self._document.lines[*path, index] = item.start_mark.line + 1
+            data.append(self.read(item, (*path, index)))
+        return data
+
+    def _scalar(self, node: yaml.Node, path: Path) -> Hashable:
+        text, tag = str(node.value), node.tag
+        if tag == NULL:
+            return None
+        if tag == BOOL:
+            return text.lower() == "true"
+        if tag == INT:
+            if len(text) > MOST_DIGITS:
+                raise NotYaml(f"has a number of {len(text)} digits", node.start_mark.line + 1)
+            return _whole_number(text)
+        if tag == FLOAT:
+            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        self._refuse_tag(node, path, TEXT)
+        return text
+
+    def _refuse_tag(self, node: yaml.Node, path: Path, plain: str) -> None:
+        if node.tag not in (plain, "!"):
+            self._problem(path, f"a scenario has no tags such as {node.tag}", node.start_mark.line + 1, "leave it out")
+
+    def _problem(self, path: Path, rule: str, line: int, remedy: str | None = None) -> None:
+        self._document.problems.append((ValueProblem(path, rule, None, remedy), line))
+
+
+def _whole_number(text: str) -> int:
+    """0o17 and 0x1F by their prefix; 010 is ten in YAML 1.2."""
+    digits = text.lstrip("+-").lower()
+    base = {"0x": 16, "0o": 8}.get(digits[:2], 10)
+    return int(text, base) if base != 10 else int(text)

@@ -1,0 +1,65 @@
+"""Tried: the loads of a search that were run, all with the same seeds, so that none is run twice."""
+
+from collections.abc import Callable, Sequence
+
+from simserve.errors import NoArrivals
+from simserve.study.capacity.criterion import EVERYTHING
+from simserve.study.capacity.point import LoadPoint
+from simserve.study.run_seeds import Summary
+
+OnProbe = Callable[[float, int], None]
+"""Called with a rate in requests a second and the runs at it so far."""
+
+RunsAt = Callable[[float, Sequence[int]], list[Summary]]
+"""What comes of a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
+
+
+MOST_SEEDS = 128
+"""Of one load."""
+
+
+class ProbedLoads:
+    """Loads and what came of them."""
+
+    def __init__(
+        self, runs_at: RunsAt, first_seed: int, progress: OnProbe | None = None, most_seeds: int = MOST_SEEDS
+    ) -> None:
+        self._runs_at = runs_at
+        self._first_seed = first_seed
+        self._progress = progress
+        self._most_seeds = most_seeds
+        self._runs: dict[float, list[Summary]] = {}
+
+    def at(self, scale: float, n_seeds: int) -> LoadPoint:
+        """A load with so many seeds, or all that differ; those it was tried with before are not run again.
+
+        Raises NobodyArrives, and keeps none of the runs, where that is so with one of them.
+        """
+        n_seeds = min(n_seeds, self._most_seeds)
+        runs = self._runs.setdefault(scale, [])
+        seeds = range(self._first_seed + len(runs), self._first_seed + n_seeds)
+        if seeds:
+            runs += _arrived(self._runs_at(scale, seeds))
+        point = LoadPoint(scale, tuple(runs[:n_seeds]))
+        if self._progress and seeds:
+            self._progress(point.offered_per_s, len(runs))
+        return point
+
+    def if_any(self, scale: float, n_seeds: int) -> LoadPoint | None:
+        """Likewise; None where the load is so light that with one of the seeds nobody arrives."""
+        try:
+            return self.at(scale, n_seeds)
+        except NoArrivals:
+            return None
+
+    @property
+    def points(self) -> tuple[LoadPoint, ...]:
+        """All, by load, each with all its seeds."""
+        return tuple(LoadPoint(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)
+
+
+def _arrived(runs: list[Summary]) -> list[Summary]:
+    """The runs themselves, in each of which somebody counts."""
+    if not all(EVERYTHING.counts(run)[1] for run in runs):
+        raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
+    return runs

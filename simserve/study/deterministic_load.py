@@ -1,0 +1,86 @@
+"""Repeated: whether every seed gives the very same run, as of a replayed trace: then more runs tell nothing more."""
+
+import dataclasses
+import weakref
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import SimserveError
+from simserve.scenario import Scenario
+from simserve.workload.load import offered_load
+
+NOTE = "nothing is drawn, so every seed gives the same run: one run of each load, and no interval over seeds"
+
+
+HEAD = 64
+"""Requests that are looked at first."""
+
+
+def is_deterministic(scenario: Scenario) -> bool:
+    """Nothing of a run is drawn: no acceptance, no wait before a retry, no replica, and two seeds offer one load.
+
+    Reads or draws that load twice. Raises TraceError, PolicyError as `simulate` does.
+    """
+    if _server_draws(scenario):
+        return False
+    head = _head(scenario)
+    return (head is None or _is_same_load(head)) and _is_same_load(scenario)
+
+
+def check_not_deterministic(scenario: Scenario, option: str, value: object) -> None:
+    """Raises SimserveError where seeds are asked for and all of them are alike."""
+    if is_deterministic(scenario):
+        rule = "needs runs that differ from seed to seed"
+        remedy = "leave it out, or draw something: arrivals, lengths, or spread: uniform of a trace with coarse stamps"
+        raise SimserveError(f"{option}: {rule}, got {value} of {scenario.name}, of which nothing is drawn; {remedy}")
+
+
+def _server_draws(scenario: Scenario) -> bool:
+    """A server or a client does, whatever the load."""
+    retries = scenario.workload.retries
+    if retries is not None and retries.jitter > 0:
+        return True
+    guesses = [setup.speculation.rates for setup in scenario.setups if setup.speculation is not None]
+    if any(0 < rate < 1 for rates in guesses for rate in rates):
+        return True
+    routers = (scenario.build_router(), scenario.build_decode_router())
+    return any(_may_draw(router) for router in routers if router is not None)
+
+
+def _may_draw(router: Any) -> bool:
+    """It draws from the stream that it is given, or keeps it to do so."""
+    stream = Random(0)
+    before, kept = stream.getstate(), weakref.ref(stream)
+    router.begin(stream)
+    has_drawn = stream.getstate() != before
+    del stream
+    return has_drawn or kept() is not None
+
+
+def _head(scenario: Scenario) -> Scenario | None:
+    """With the first requests of its load alone: where these differ, the others need not be drawn. None: read whole."""
+    workload = scenario.workload
+    if workload.trace is not None or workload.client is not None:
+        return None
+    few = workload.model_copy(update={"n_requests": HEAD, "duration_s": None})
+    return scenario.model_copy(update={"workload": few})
+
+
+def _is_same_load(scenario: Scenario) -> bool:
+    return _is_same(*(_load(scenario, scenario.seed + i) for i in range(2)))
+
+
+def _load(scenario: Scenario, seed: int) -> Any:
+    return dataclasses.replace(offered_load(scenario.workload, seed, scenario.base_dir), draw_more=None)
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    """Value by value; NaN is like NaN."""
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
+    if dataclasses.is_dataclass(one) and type(one) is type(other):
+        names = [field.name for field in dataclasses.fields(one)]
+        return all(_is_same(getattr(one, name), getattr(other, name)) for name in names)
+    return bool(one == other)

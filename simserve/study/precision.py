@@ -1,0 +1,166 @@
+"""Replicated: a run and others of the same scenario with other seeds; means of every measure with their intervals."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from simserve.errors import SimserveError, did_you_mean
+from simserve.metrics.reliability import too_short
+from simserve.metrics.results import Results
+from simserve.metrics.stats import PERCENTILES, level_name
+from simserve.scenario import Scenario
+from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of, share_of
+from simserve.study.measures import ATTAINMENT, MEASURES, Measure
+from simserve.study.run_seeds import Summary, replicate
+from simserve.tables.columns import Columns
+from simserve.tables.schema import REPLICATIONS
+
+MOST_SEEDS = 128
+
+DEFAULT = "ttft_s.p99"
+"""What a precision is of, unless it is said."""
+
+FIRST_SEEDS = 10
+"""Of a search for a precision. Stopping as soon as the interval looks narrow enough favors samples that look so by
+luck; from ten seeds on 95% intervals still hold the mean in 93 to 95.5% (docs/statistics.md), from five in 92."""
+
+MOST_AT_ONCE = 4.0
+"""The number of seeds grows at most so many times at once."""
+
+LEVELS = {level_name(level): level for level in PERCENTILES}
+"""By how summaries call them."""
+
+RECORDED = tuple(
+    {measure.key: measure for measure in MEASURES}.get(field.name, Measure(field.name, field.name, "count", True))
+    for field in REPLICATIONS
+    if field.kind == "float"
+)
+"""What is kept of each run: every measure, and more of its summary."""
+
+OnRun = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How narrow the interval of a measure should be."""
+
+    key: str
+    """Of a measure: `ttft_s.p99`."""
+    half_frac: float
+    """Half of the interval, as a share of the mean."""
+
+
+Wanted = int | Precision
+"""So many runs, or as many as that takes."""
+
+
+def wanted_runs(replications: int | None, precision: float | None, of: str | None) -> Wanted:
+    """What the options of the command line ask for. Raises SimserveError where they make no sense."""
+    if replications is not None and precision is not None:
+        raise SimserveError("--precision: must stand alone, got --replications too; give one of the two")
+    if precision is None and of is not None:
+        raise SimserveError(f"--of: must stand beside --precision, got {of!r} alone; give --precision 0.05")
+    if precision is not None:
+        if not 0 < precision < 1:
+            raise SimserveError(f"--precision: must be a share between 0 and 1, got {precision}; 0.05 is 5%")
+        return Precision(_measure(of or DEFAULT).key, precision)
+    if replications is None or not 2 <= replications <= MOST_SEEDS:
+        raise SimserveError(f"--replications: must be from 2 to {MOST_SEEDS}, got {replications}; 10 are a start")
+    return replications
+
+
+def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progress: OnRun | None = None) -> None:
+    """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
+
+    wanted: so many runs, the first included, or as many as a precision takes, FIRST_SEEDS to MOST_SEEDS. The files of
+    `results` stay those of the first run. Raises SimserveError as `simulate` does, and for a measure there is none of.
+    """
+    n = wanted if isinstance(wanted, int) else FIRST_SEEDS
+    runs = [dict(results.summary)]
+    if isinstance(wanted, Precision):
+        _check_measured(wanted, runs[0])
+    while True:
+        seeds = range(scenario.seed + len(runs), scenario.seed + n)
+        runs += replicate([scenario], seeds, progress)[0] if seeds else []
+        if isinstance(wanted, int) or len(runs) >= MOST_SEEDS:
+            break
+        width = half_frac(wanted.key, runs) / wanted.half_frac
+        if width <= 1:
+            break
+        more = width**2 if math.isfinite(width) else MOST_AT_ONCE
+        n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
+    results.columns["replications"] = _table(scenario.seed, runs)
+    results.summary["replications"] = _facts(scenario.seed, runs, wanted)
+    trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
+    about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
+    results.summary["warnings"] = [text for text in results.summary["warnings"] if text != about_one_run]
+
+
+def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
+    """The mean over independent runs. A high end that is open is infinite; a measure that a run lacks has no mean."""
+    values = [measure.of(run) for run in runs]
+    n_effective = sum(run["trust"]["n_worth"] or 0.0 for run in runs)
+    if measure is ATTAINMENT:
+        return share_of(values, n_effective)
+    level = measure.key.partition(".")[2]
+    if level in LEVELS:
+        return percentile_of(values, 1 - LEVELS[level] / 100, n_effective / len(runs))
+    return mean_of(values)
+
+
+def half_frac(key: str, runs: Sequence[Summary]) -> float:
+    """Half of Student's interval as a share of the mean, whether or not such runs can bound it above."""
+    result = mean_of([_measure(key).of(run) for run in runs])
+    half = (result.high - result.low) / 2
+    return half / abs(result.value) if result.value else 0.0 if half == 0 else math.inf
+
+
+def _measure(key: str) -> Measure:
+    known = {measure.key: measure for measure in RECORDED}
+    if key not in known:
+        raise SimserveError(f"--of: must name a measure, got {key!r}; {did_you_mean(key, known)}")
+    return known[key]
+
+
+def _check_measured(wanted: Precision, first: Summary) -> None:
+    if math.isnan(_measure(wanted.key).of(first)):
+        rule = "must name a measure that the run has"
+        raise SimserveError(f"--of: {rule}, got {wanted.key!r}, which is null in its summary; name another")
+
+
+def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> dict[str, Any]:
+    """What summary.json says of all runs; null where an interval is open, or a run lacks the measure."""
+    result = {measure.key: estimate(measure, runs) for measure in RECORDED}
+    facts: dict[str, Any] = {
+        "n": len(runs),
+        "seeds": [first_seed + i for i in range(len(runs))],
+        "confidence": CONFIDENCE,
+        "n_requests": sum(run["requests"]["arrived"] for run in runs),
+        "states": dict(Counter(run["trust"]["steady"] for run in runs)),
+        "measures": {
+            key: {"mean": _known(e.value), "low": _known(e.low), "high": _known(e.high)} for key, e in result.items()
+        },
+        "precision": None,
+    }
+    if isinstance(wanted, Precision):
+        reached = half_frac(wanted.key, runs)
+        facts["precision"] = {
+            "of": wanted.key,
+            "asked_frac": wanted.half_frac,
+            "reached_frac": _known(reached),
+            "is_reached": reached <= wanted.half_frac,
+        }
+    return facts
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _table(first_seed: int, runs: Sequence[Summary]) -> Columns:
+    columns: Columns = {"seed": np.arange(first_seed, first_seed + len(runs), dtype=np.int64)}
+    return columns | {measure.key: np.array([measure.of(run) for run in runs]) for measure in RECORDED}

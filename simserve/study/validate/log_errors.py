@@ -1,0 +1,183 @@
+"""Replayed: a log of a real server beside what the simulator says of the same requests."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simserve.metrics.results import Results
+from simserve.scenario import Scenario
+from simserve.scenario.loader import load_scenario
+from simserve.simulate import Progress, simulate
+from simserve.study.validate.logs.base import METRICS, Log
+from simserve.study.validate.validate import Errors, errors_of
+from simserve.tables.columns import Flags, Floats
+from simserve.workload.load import Load
+
+LEVELS = (50.0, 90.0, 95.0, 99.0)
+
+STAND_IN = (
+    "workload={client: {kind: closed_loop, concurrency: 1}, lengths: {kind: fixed, prompt_tokens: 1, output_tokens: 1},"
+    " n_requests: 1}",
+    "measure={}",
+)
+"""What a scenario's own workload is replaced by before it is read: the log is the workload."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """One number as measured and as predicted; NaN where there is none."""
+
+    measured: float
+    predicted: float
+
+    @property
+    def error_frac(self) -> float:
+        """Of what was measured."""
+        return self.predicted / self.measured - 1 if self.measured else float("nan")
+
+
+@dataclass(frozen=True)
+class RequestGroup:
+    """Requests that are alike in one property, and how far off their predictions are."""
+
+    lowest: float
+    highest: float
+    errors: Errors
+
+
+@dataclass(frozen=True)
+class ReplayedLog:
+    """A log and the run of its requests. Row i of `log` and of `results.columns["requests"]` are the same request."""
+
+    log: Log
+    scenario: Scenario
+    results: Results
+
+    @cached_property
+    def predicted(self) -> Mapping[str, Floats]:
+        """By METRICS, `(n_requests,)`; NaN for what the simulated server did not finish."""
+        requests = self.results.columns["requests"]
+        is_finished = requests["status"].is_("finished")
+        return {name: np.where(is_finished, requests[name], np.nan) for name in METRICS}
+
+    @cached_property
+    def is_answered(self) -> Flags:
+        """Requests that the real server is known to have answered, `(n_requests,)`."""
+        result = [~np.isnan(column) for column in self.log.measured.values()]
+        answered: Flags = np.logical_or.reduce(result)
+        return answered
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Those with anything to compare."""
+        return tuple(name for name in self.log.measured if self.compared(name).any())
+
+    def compared(self, metric: str) -> Flags:
+        """Requests with both a measured and a predicted value, `(n_requests,)`."""
+        both: Flags = ~np.isnan(self.log.measured[metric]) & ~np.isnan(self.predicted[metric])
+        return both
+
+    def distribution(self, metric: str) -> dict[str, Sides]:
+        """Mean and percentiles over the same requests on both sides."""
+        rows = self.compared(metric)
+        measured, predicted = self.log.measured[metric][rows], self.predicted[metric][rows]
+        levels = zip(LEVELS, np.percentile(measured, LEVELS), np.percentile(predicted, LEVELS), strict=True)
+        result = {"mean": Sides(float(measured.mean()), float(predicted.mean()))}
+        return result | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
+
+    def signed(self, metric: str) -> Floats:
+        """Predicted / measured - 1 of each request, `(n_requests,)`; NaN where there are not both."""
+        measured = self.log.measured[metric]
+        is_known = self.compared(metric) & (measured > 0)
+        ratio = np.divide(self.predicted[metric], measured, out=np.full(len(measured), np.nan), where=is_known)
+        errors: Floats = ratio - 1
+        return errors
+
+    def errors(self, metric: str) -> Errors | None:
+        """Of requests one by one; None where they cannot be paired."""
+        signed = self.signed(metric)
+        signed = signed[~np.isnan(signed)]
+        return errors_of(signed) if len(signed) and self.log.is_paired else None
+
+    def by_load(self, metric: str) -> list[RequestGroup]:
+        """By quartile of the requests in flight when each arrived, as measured; [] where that is not known."""
+        in_flight = self.in_flight
+        return [] if in_flight is None else self._by(metric, in_flight)
+
+    def by_prompt(self, metric: str) -> list[RequestGroup]:
+        """By quartile of the prompt's length."""
+        return self._by(metric, self.log.trace.prompt_tokens.astype(np.float64))
+
+    def _by(self, metric: str, property_: Floats) -> list[RequestGroup]:
+        signed = self.signed(metric)
+        is_known = ~np.isnan(signed) & ~np.isnan(property_)
+        if not self.log.is_paired or not is_known.any():
+            return []
+        values, signed = property_[is_known], signed[is_known]
+        groups = [(values[rows], signed[rows]) for rows in quartiles(values)]
+        return [RequestGroup(float(of.min()), float(of.max()), errors_of(errors)) for of, errors in groups]
+
+    @cached_property
+    def in_flight(self) -> Floats | None:
+        """Requests sent before each and not yet answered, as measured, `(n_requests,)`; None where nobody knows."""
+        if not self.log.has_instants or "e2e_s" not in self.log.measured:
+            return None
+        sent_s, e2e_s = self.log.trace.arrival_s, self.log.measured["e2e_s"]
+        is_known = ~np.isnan(e2e_s)
+        n_sent = np.cumsum(is_known) - is_known
+        n_answered = np.searchsorted(np.sort((sent_s + e2e_s)[is_known]), sent_s, side="right")
+        return np.maximum(n_sent - n_answered, 0).astype(np.float64)
+
+    @property
+    def makespan_s(self) -> Sides:
+        """From the first request sent to the last answer."""
+        sent_s, e2e_s = self.log.trace.arrival_s, self.log.measured.get("e2e_s")
+        is_whole = self.log.has_instants and e2e_s is not None and not np.isnan(e2e_s).all()
+        measured = float(np.nanmax(sent_s + e2e_s)) if is_whole and e2e_s is not None else self.log.duration_s
+        requests = self.results.columns["requests"]
+        ends = requests["finish_s"][self.is_answered]
+        predicted = float(np.nanmax(ends) - requests["arrival_s"][0]) if not np.isnan(ends).all() else float("nan")
+        return Sides(float("nan") if measured is None else measured, predicted)
+
+    @property
+    def output_tokens_per_s(self) -> Sides:
+        """Tokens of the requests that were answered, over the makespan; each side its own."""
+        requests, makespan = self.results.columns["requests"], self.makespan_s
+        is_predicted = self.is_answered & requests["status"].is_("finished")
+        measured = float(self.log.trace.output_tokens[self.is_answered].sum())
+        predicted = float(requests["output_tokens"][is_predicted].sum())
+        rates = [n / s if s > 0 else float("nan") for n, s in zip((measured, predicted), _pair(makespan), strict=True)]
+        return Sides(*rates)
+
+    def worst(self, metric: str, n: int) -> NDArray[np.int64]:
+        """The rows that are furthest off, worst first; the earlier one on a tie."""
+        signed = self.signed(metric)
+        off = np.abs(np.log1p(signed, out=np.full(len(signed), np.nan), where=signed > -1))
+        known = np.flatnonzero(~np.isnan(off))
+        return known[np.argsort(-off[known], kind="stable")][:n] if self.log.is_paired else known[:0]
+
+
+def _pair(sides: Sides) -> tuple[float, float]:
+    return sides.measured, sides.predicted
+
+
+def quartiles(values: Floats) -> list[Flags]:
+    """Which of `(n,)` values, n > 0, are in each quartile; equal values stay together, so there may be fewer."""
+    edges = np.unique(np.percentile(values, [25, 50, 75]))
+    place = np.searchsorted(edges, values, side="left")
+    return [place == i for i in range(len(edges) + 1) if (place == i).any()]
+
+
+def server_of(path: Path) -> Scenario:
+    """A scenario without its workload, which need not be there. Raises ScenarioError."""
+    return load_scenario(path, overrides=STAND_IN)
+
+
+def replay_log(log: Log, scenario: Scenario, progress: Callable[[Progress], None] | None = None) -> ReplayedLog:
+    """Send the requests of a log to the server of a scenario."""
+    results = simulate(scenario, load=Load(log.trace, log.concurrency), progress=progress)
+    return ReplayedLog(log, scenario, results)

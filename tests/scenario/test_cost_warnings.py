@@ -1,0 +1,56 @@
+"""What a run says of how its costs came about."""
+
+from collections.abc import Callable
+
+import pytest
+
+from simserve.scenario import Scenario
+from simserve.scenario.cost_warnings import notes, warnings
+
+Load = Callable[..., Scenario]
+POOL = "cluster.pools.0"
+
+
+def test_timed_kernels_on_one_gpu_need_no_caveat(load: Load, small: str) -> None:
+    setups = load().setups
+    assert (notes(setups), warnings(setups)) == ((), ())
+
+
+def test_a_scaled_card_that_borrows_experts_says_both(load: Load, small: str) -> None:
+    result = warnings(
+        load(
+            small,
+            "gpu=a100-sxm-40gb",
+            "model=deepseek-v3",
+            "weight_dtype=int4",
+            f"{POOL}.parallel={{tensor: 8, pipeline: 2}}",
+        ).setups
+    )
+    assert len(result) == 2
+    assert "scaled by the data sheets from kernels timed on a100-sxm under vllm" in result[0]
+    assert result[1].startswith(
+        "the times of latent attention of deepseek-v3 are scaled by the data sheet from another"
+    )
+
+
+@pytest.mark.parametrize(("requested", "is_said"), [("0.24", False), ("0.24.0", False), ("0.12", True), ("0.2", True)])
+def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, requested: str, is_said: bool) -> None:
+    result = notes(load(small, f"engine={{name: vllm, version: '{requested}'}}").setups)
+    assert [f"engine vllm {requested}: its kernels cost what those of vllm 0.24.0 do" in note for note in result] == [
+        True
+    ] * is_said
+
+
+@pytest.mark.parametrize(
+    ("parallel", "what"),
+    [("{pipeline: 2}", "the stages of a pipeline"), ("{data: 2, expert: 2}", "data-parallel ranks that share experts")],
+)
+def test_what_no_server_was_compared_with_is_said(load: Load, small: str, parallel: str, what: str) -> None:
+    setups = load(small, "model=qwen3-30b-a3b", f"{POOL}.parallel={parallel}").setups
+    assert notes(setups) == (
+        f"pool serve: {what} cost what their kernels and links do; no such server was compared with this",
+    )
+
+
+def test_data_parallel_ranks_of_a_dense_model_are_plain_replicas(load: Load, small: str) -> None:
+    assert notes(load(small, f"{POOL}.parallel={{data: 2}}").setups) == ()

@@ -1,0 +1,184 @@
+"""Logs replayed: what is said of the errors, worked by hand, and a simulated run that is its own log."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from simserve import load_scenario, simulate
+from simserve.metrics.results import Results
+from simserve.scenario import Scenario
+from simserve.study.validate.log_error_facts import log_error_facts
+from simserve.study.validate.log_errors import ReplayedLog, quartiles, replay_log, server_of
+from simserve.study.validate.logs import read_log
+from simserve.study.validate.logs.base import Log
+from simserve.tables.columns import Categorical
+from simserve.workload.readers.base import items
+from simserve.workload.trace import Trace
+
+SERVER = "schema: simserve/1\nname: server\nmodel: llama-3.1-8b\ngpu: h100-sxm\nengine: vllm\n"
+LOAD = """
+seed: 4
+measure: {warmup_requests: 10}
+workload:
+  arrivals: {kind: gamma, rate_per_s: 12, burstiness: 0.4}
+  lengths: {kind: uniform, prompt_tokens: [10, 3000], output_tokens: [1, 120]}
+  n_requests: 200
+"""
+
+LENGTHS = {"kind": "fixed", "prompt_tokens": 1, "output_tokens": 1}
+
+
+def replayed(predicted: list[float], fates: list[int] | None = None, **changes: Any) -> ReplayedLog:
+    """Four requests a second apart: TTFT 1 s and E2E 2.5 s each as measured, the TTFT as given as predicted."""
+    n = 4
+    tokens = np.array([10, 20, 30, 40])
+    outputs = np.full(n, 11)
+    log: dict[str, Any] = {
+        "place": items(Path("log.csv"), n, "row"),
+        "trace": Trace(np.arange(n, dtype=np.float64), tokens, outputs),
+        "measured": {"ttft_s": np.ones(n), "e2e_s": np.full(n, 2.5)},
+    }
+    ttft_s = np.array(predicted)
+    status = Categorical(np.array(fates or [0] * n, np.int32), ("finished", "rejected"))
+    requests = {
+        "arrival_s": np.arange(n) * 1.0,
+        "output_tokens": outputs,
+        "status": status,
+        "ttft_s": ttft_s,
+        "tpot_s": np.full(n, 0.1),
+        "e2e_s": ttft_s + 1,
+        "finish_s": np.where(status.codes == 0, np.arange(n) + ttft_s + 1, np.nan),
+    }
+    results = SimpleNamespace(columns={"requests": requests})
+    return ReplayedLog(Log(**(log | changes)), cast(Scenario, None), cast(Results, results))
+
+
+def test_errors_are_those_worked_by_hand() -> None:
+    result = replayed([1.1, 0.9, 1.4, 1.0]).errors("ttft_s")
+    assert result is not None
+    assert result.n == 4
+    assert [result.mape_frac, result.bias_frac] == pytest.approx([0.15, 0.1])
+    assert result.median_frac == pytest.approx(0.1)
+    assert result.p90_frac == pytest.approx(0.31)  # 0.1 + 0.7 (0.4 - 0.1)
+
+
+def test_distributions_are_those_of_both_sides() -> None:
+    result = replayed([1.1, 0.9, 1.4, 1.0]).distribution("ttft_s")
+    assert [result["mean"].measured, result["mean"].predicted] == pytest.approx([1.0, 1.1])
+    assert result["p50"].predicted == pytest.approx(1.05)
+    assert result["p50"].error_frac == pytest.approx(0.05)
+
+
+def test_in_flight_counts_what_was_sent_and_not_answered() -> None:
+    result = replayed([1.0, 1.0, 1.0, 1.0])
+    assert result.in_flight is not None
+    assert result.in_flight.tolist() == [0, 1, 2, 2]  # each stays for 2.5 s
+    assert [(group.lowest, group.highest, group.errors.n) for group in result.by_load("ttft_s")] == [
+        (0, 0, 1),
+        (1, 1, 1),
+        (2, 2, 2),
+    ]
+
+
+def test_totals_run_from_the_first_request_to_the_last_answer() -> None:
+    result = replayed([1.0, 1.0, 1.0, 2.0])
+    assert (result.makespan_s.measured, result.makespan_s.predicted) == (5.5, 6.0)
+    speed = result.output_tokens_per_s
+    assert [speed.measured, speed.predicted] == pytest.approx([44 / 5.5, 44 / 6])
+
+
+def test_the_worst_are_the_furthest_off_either_way() -> None:
+    result = replayed([1.1, 0.5, 1.8, 1.0])
+    assert result.worst("ttft_s", 2).tolist() == [1, 2]  # half is further off than 1.8 times
+
+
+def test_a_refused_request_is_left_out_of_both_sides() -> None:
+    result = replayed([1.5, 9.0, 1.0, 1.0], [0, 1, 0, 0])
+    errors = result.errors("ttft_s")
+    assert errors is not None
+    assert errors.n == 3
+    assert errors.bias_frac == pytest.approx(0.5 / 3)
+
+
+def test_requests_whose_arrivals_were_drawn_are_not_paired() -> None:
+    result = replayed([1.0, 1.0, 1.0, 1.0], arrivals="drawn", duration_s=6.0)
+    assert result.errors("ttft_s") is None
+    assert result.by_prompt("ttft_s") == result.by_load("ttft_s") == []
+    assert len(result.worst("ttft_s", 5)) == 0
+    assert result.makespan_s.measured == 6.0  # the benchmark's own
+    assert result.distribution("ttft_s")["mean"].error_frac == 0.0
+
+
+def test_quartiles_keep_equal_values_together() -> None:
+    parts = quartiles(np.array([1.0, 2, 3, 4, 5, 6, 7, 8]))
+    assert [np.flatnonzero(part).tolist() for part in parts] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [part.tolist() for part in quartiles(np.array([2.0, 2.0, 2.0]))] == [[True] * 3]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "scenario.yaml"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize("engine", ["vllm", "trtllm", "{name: sglang, receive_s: 0.01}"])
+def test_a_simulated_run_validated_against_itself_has_no_error(engine: str, tmp_path: Path) -> None:
+    path = write(tmp_path, SERVER.replace("vllm", engine) + LOAD)
+    simulate(load_scenario(path)).write(tmp_path / "run")
+    facts = log_error_facts(replay_log(read_log(tmp_path / "run" / "requests.parquet"), server_of(path)))
+    assert facts["log"]["n_compared"] == 200
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        assert facts["errors"][name]["overall"]["mape_frac"] == pytest.approx(0, abs=1e-9)
+        levels = facts["distributions"][name]
+        assert all(levels[level]["error_frac"] == pytest.approx(0, abs=1e-9) for level in ("mean", "p50", "p99"))
+    assert facts["output_tokens_per_s"]["error_frac"] == pytest.approx(0, abs=1e-9)
+
+
+def test_requests_that_did_not_finish_are_sent_but_not_compared(tmp_path: Path) -> None:
+    pool = "cluster: {pools: [{max_model_len: 2000}]}\n"
+    path = write(tmp_path, SERVER + pool + LOAD)
+    results = simulate(load_scenario(path))
+    results.write(tmp_path / "run")
+    n_rejected = results.columns["requests"]["status"].is_("rejected").sum()
+    log = read_log(tmp_path / "run" / "requests.parquet")
+    assert (len(log), log.n_unfinished) == (200, n_rejected)
+    assert n_rejected > 20
+    result = log_error_facts(replay_log(log, server_of(path)))
+    assert result["log"]["n_compared"] == 200 - n_rejected
+    assert result["errors"]["ttft_s"]["overall"]["mape_frac"] == pytest.approx(0, abs=1e-9)
+    assert f"{n_rejected} requests of the log did not finish and are sent but not compared" in result["warnings"]
+
+
+def test_a_request_that_the_server_served_and_the_simulator_refuses_is_told(tmp_path: Path) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("arrival_s,isl,osl,ttft_s\n0,100,5,0.1\n1,5000,5,0.4\n2,3990,50,0.4\n")
+    server = server_of(write(tmp_path, SERVER + "cluster: {pools: [{max_model_len: 4000}]}\n"))
+    result = log_error_facts(replay_log(read_log(log), server))
+    assert result["warnings"][0] == (
+        "the server served 1 request (line 3) that the simulator refuses (prompt leaves no room for a token within "
+        "max_model_len)"
+    )
+    assert result["warnings"][1] == "the simulator cuts 1 request (line 4) short, at max_tokens or max_model_len"
+    assert (result["log"]["n_compared"], result["distributions"]["ttft_s"]["n"]) == (2, 2)
+    assert result["requests"]["predicted_status"] == ["finished", "rejected", "finished"]
+
+
+def test_a_closed_loop_sends_the_next_request_when_one_is_answered() -> None:
+    place, n = items(Path("log"), 3, "request"), 3
+    trace = Trace(np.zeros(n), np.full(n, 100), np.full(n, 10))
+    client = {"client": {"concurrency": 9}, "lengths": LENGTHS, "duration_s": 0.001}
+    scenario = Scenario.from_dict(
+        {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": client}
+    )
+    log = Log(place, trace, {"ttft_s": np.ones(n)}, arrivals="closed_loop", concurrency=1)
+    requests = replay_log(log, scenario).results.columns["requests"]
+    assert len(requests["arrival_s"]) == 3  # neither the scenario's clients nor its end count
+    assert requests["arrival_s"][1:].tolist() == pytest.approx(requests["finish_s"][:-1].tolist())
+
+
+def test_a_server_needs_no_workload(tmp_path: Path) -> None:
+    assert server_of(write(tmp_path, SERVER)).name == "server"
+    assert server_of(write(tmp_path, SERVER + "workload: {trace: {path: nowhere.csv}}\n")).model == "llama-3.1-8b"
