@@ -1,14 +1,15 @@
-"""What can go wrong, and whose mistake it is.
+"""Errors of users and of the simulator itself.
 
-SimserveError            a user's mistake: said in one message, exit code 2, no stack trace at the CLI
-├── ScenarioError        everything wrong with one scenario, all mistakes at once
+SimserveError            a user's error: one message, exit code 2, no stack trace at the CLI
+├── ScenarioError        all problems of one scenario at once
 ├── CatalogError         a model, GPU or engine that is unknown or contradictory
 ├── TraceError           a trace file that cannot be replayed as it is
-│   ├── NobodyArrives    a load so light, or so short, that it has no request
-│   └── UnreadableTrace  one that is not there, or closed to us: nothing of what it holds
-├── PolicyError          a scheduler or router that is missing, raised, or returned nonsense
+│   ├── NoArrivals       a load so light, or so short, that it has no request
+│   └── UnreadableTrace  a file that is missing or cannot be opened
+├── CalibrationError     kernel timings or a calibration file that cannot be used
+├── PolicyError          a policy that is missing, raised, or returned an invalid answer
 └── OutputError          results that cannot be written or read back
-InvariantError           our own mistake: both sides of the broken equation and the simulated time
+InvariantError           a bug of the simulator: both sides of the broken equation and the simulated time
 """
 
 import difflib
@@ -18,14 +19,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a user's input: where it stands, which rule it breaks, the value, and what to do."""
+    """One problem in a user's input: its place, the broken rule, the value, and the remedy."""
 
     place: str
     rule: str
     value: str | None = None
     remedy: str | None = None
     is_conflict: bool = False
-    """Each value is well-formed, but they do not go together: other values elsewhere might mend it."""
+    """The values are well-formed but contradict each other: changing another value might also fix it."""
 
     def __str__(self) -> str:
         got = f", got {self.value}" if self.value is not None else ""
@@ -34,11 +35,11 @@ class Problem:
 
 
 class SimserveError(Exception):
-    """A user's mistake; the message says place, rule, value and remedy."""
+    """A user's error; the message gives place, rule, value and remedy."""
 
 
 class ScenarioError(SimserveError):
-    """Everything that is wrong with one scenario."""
+    """All problems of one scenario."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -46,7 +47,7 @@ class ScenarioError(SimserveError):
 
 
 class CatalogError(SimserveError):
-    """A model, GPU or engine that is unknown, or whose description contradicts itself."""
+    """A model, GPU or engine that is unknown, or has a contradictory description."""
 
 
 class TraceError(SimserveError):
@@ -58,7 +59,7 @@ class NoArrivals(TraceError):
 
 
 class UnreadableTrace(TraceError):
-    """A trace file that is not there or cannot be read; elsewhere, or later, the same one may be."""
+    """A trace file that is missing or cannot be read; elsewhere, or later, it may be readable."""
 
 
 class CalibrationError(SimserveError):
@@ -66,7 +67,7 @@ class CalibrationError(SimserveError):
 
 
 class PolicyError(SimserveError):
-    """A scheduler or router that is missing, raised, or returned nonsense; names policy, time and rule."""
+    """A scheduler or router that is missing, raised, or returned an invalid answer; names policy, time and rule."""
 
 
 class OutputError(SimserveError):
@@ -74,21 +75,21 @@ class OutputError(SimserveError):
 
 
 class InvariantError(Exception):
-    """A broken law of the simulator itself: a bug of ours, never a user's mistake."""
+    """A broken law of the simulator itself: a bug, never a user's error."""
 
     def __init__(self, law: str, left: object, right: object, at_s: float) -> None:
         super().__init__(f"{law}: {left} != {right} at {at_s:.9f} s of simulated time; please report this")
 
 
 def closest(name: str, choices: Iterable[str]) -> str | None:
-    """The choice that was probably meant, whatever its case and hyphens; None if nothing is near."""
+    """Return the choice nearest to a name, ignoring case and hyphens; None if none is near."""
     plain = {_plain(choice): choice for choice in choices}
     near = difflib.get_close_matches(_plain(name), list(plain), n=1, cutoff=0.6)
     return plain[near[0]] if near else None
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
-    """A remedy for a name that is unknown: the nearest choice, or all of them."""
+    """Return a remedy for an unknown name: the nearest choice, or all of them."""
     names = list(choices)
     near = closest(name, names)
     if near is not None:

@@ -1,41 +1,41 @@
-"""The one place where seconds become integer ticks, and back.
+"""Conversion between seconds and integer ticks.
 
-Inside `engine/` time is an integer number of picoseconds (suffix `_ps`): ties are real ties, sums are exact, and
-the intercept and slope of a decode step are integers themselves, so a whole stretch of steps has an exact closed
-form. Everywhere else time is float seconds (suffix `_s`). An int64 of picoseconds holds 106 days.
+Inside `engine/`, time is an integer number of picoseconds (suffix `_ps`): ties are real ties, sums are exact, and the
+intercept and slope of a decode step are integers, so a run of steps has an exact closed form. Everywhere else time is
+float seconds (suffix `_s`). An int64 of picoseconds holds 106 days.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
 PS_PER_S = 10**12
-"""Ticks a second."""
+"""Ticks per second."""
 
 MAX_PS = 2**63 - 1
 """The latest instant that fits the recorded columns: 106 days."""
 
 HOURS_A_MONTH = 730.0
-"""24 times 365 through 12."""
+"""24 × 365 / 12."""
 
 MIB = 2**20
 GIB = 2**30
 
 
 def to_ps(seconds: float) -> int:
-    """Seconds as the nearest whole number of picoseconds (ties to even)."""
+    """Convert seconds to the nearest whole number of picoseconds (ties to even)."""
     return round(seconds * PS_PER_S)
 
 
 def to_s(ps: int) -> float:
-    """Picoseconds as seconds."""
+    """Convert picoseconds to seconds."""
     return ps / PS_PER_S
 
 
 def array_to_ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Seconds as the nearest whole picoseconds, `(n,)` to `(n,)`; bit-equal to `to_ps` one by one."""
+    """Convert seconds to the nearest whole picoseconds, `(n,)` to `(n,)`; bit-equal to `to_ps` of each."""
     return np.rint(seconds * PS_PER_S).astype(np.int64)
 
 
 def array_to_s(ps: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Picoseconds as seconds, `(n,)` to `(n,)`."""
+    """Convert picoseconds to seconds, `(n,)` to `(n,)`."""
     return ps / np.float64(PS_PER_S)

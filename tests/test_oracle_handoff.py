@@ -142,7 +142,7 @@ def test_every_token_is_sent_once_and_every_block_given_back(
 ) -> None:
     sent_tokens: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("arrival_ps", "follow_ps"):
+        for name in ("arrival_ps", "streamed_arrival_ps"):
             patch.setattr(Link, name, counting(getattr(Link, name), sent_tokens))
         how = Disaggregation(RoundRobin(), replace(link, n_layers=n_layers), is_pushed=True)
         cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)

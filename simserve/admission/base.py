@@ -1,4 +1,4 @@
-"""Admission: decide(request, views, now_ps) -> None to let it in, or why not."""
+"""Admission: decide(request, views, now_ps) -> None to admit, or the reason of a refusal."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -9,22 +9,22 @@ from simserve.state.request import Request
 from simserve.state.view import LoadView
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 
 class QueueView(LoadView, Protocol):
-    """A replica as admission sees it: what a router sees, and its queue."""
+    """A replica as admission sees it: a router's view and the queue."""
 
     def uncomputed_tokens(self) -> int:
-        """Prompt tokens there that are not computed yet, what prefix caches may hold included; O(queue)."""
+        """Return prompt tokens not computed yet, prefix cache hits included; O(queue)."""
 
 
 class Admission:
-    """A policy: whether a request may enter, asked before the router with views that are true at this instant."""
+    """A policy: whether a request may enter; called before the router, with live views."""
 
     def begin(self) -> None:
-        """A run begins: forget the last one."""
+        """Start a run: reset the state."""
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
-        """None: it may enter; otherwise the reason why not, as its status_reason."""
+        """Return None to admit, or the reason of the refusal for status_reason."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Admission by predicted TTFT: refuse who would wait too long for a first token."""
+"""Admission by predicted TTFT: refuse requests that would wait too long for a first token."""
 
 from collections.abc import Sequence
 
@@ -11,18 +11,18 @@ from simserve.state.request import Request
 
 @dataclass(config=STRICT)
 class PredictedTtft(Admission):
-    """Refuse a request whose first token is predicted to come later than ttft_s.
+    """Refuse a request with a predicted TTFT above ttft_s.
 
-    Predicted: the prompt tokens that a replica has yet to compute and the request's own, divided by the rate at which
-    a replica computes prompts; of the replica for which that is least. A gateway knows all of these.
+    The prediction is the uncomputed prompt tokens of a replica plus the request's own, divided by the replica's prefill
+    rate; the minimum over replicas counts. A gateway knows all of these.
     """
 
     ttft_s: PositiveFloat
     prefill_tokens_per_s: PositiveFloat
-    """Prompt tokens that a replica computes beside its decoding; `simserve explain` says what it computes alone."""
+    """Prefill rate of a replica while it decodes; `simserve explain` prints the rate of prefill alone."""
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
-        """The least loaded replica would answer in time."""
+        """Admit if the least loaded replica would answer in time."""
         least_tokens = min(view.uncomputed_tokens() for view in views) + request.prompt_tokens
         if least_tokens <= self.ttft_s * self.prefill_tokens_per_s:
             return None

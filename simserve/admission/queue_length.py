@@ -1,4 +1,4 @@
-"""Admission by queue length: no more requests than replicas should have at once."""
+"""Admission by queue length: limits the requests of replicas."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from simserve.state.request import Request
 
 @dataclass(config=STRICT)
 class QueueLength(Admission):
-    """Refuse while every replica has as many requests as it may have; the router then picks among all of them."""
+    """Refuse while every replica is at its limit; the router then picks among all of them."""
 
     max_waiting: NonNegativeInt | None = None
-    """Requests of a replica without a seat at most; left out: any number."""
+    """Maximum requests of a replica without a slot; left out: no limit."""
     max_outstanding: PositiveInt | None = None
-    """Requests of a replica, with a seat or without, at most; left out: any number."""
+    """Maximum requests of a replica, waiting or running; left out: no limit."""
 
     @model_validator(mode="after")
     def _limits_something(self) -> "QueueLength":
@@ -25,7 +25,7 @@ class QueueLength(Admission):
         return self
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
-        """Some replica has room."""
+        """Admit if some replica has room."""
         return None if any(map(self._has_room, views)) else "refused: the queue is full"
 
     def _has_room(self, view: QueueView) -> bool:

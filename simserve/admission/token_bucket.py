@@ -13,20 +13,20 @@ from simserve.units import PS_PER_S
 
 @dataclass(config=STRICT)
 class TokenBucket(Admission):
-    """Let in rate_per_s requests a second in the long run, and up to `burst` at once after a pause."""
+    """Admit rate_per_s requests per second in the long run, and up to `burst` at once after a pause."""
 
     rate_per_s: PositiveFloat
-    """Tokens that fall into the bucket a second."""
+    """Tokens added per second."""
     burst: Annotated[float, Field(ge=1)] = 1.0
-    """Tokens that it holds; it is full when the run begins."""
+    """Capacity of the bucket; it is full at the start of a run."""
 
     def begin(self) -> None:
-        """A full bucket."""
+        """Start with a full bucket."""
         self._gap_ps = max(1, round(PS_PER_S / self.rate_per_s))
         self._full_at_ps = 0
 
     def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
-        """A token, if there is one: told, without rounding, by when the bucket will be full again."""
+        """Take a token, if there is one; the state is the time at which the bucket will be full, without rounding."""
         full_at_ps = max(self._full_at_ps, now_ps) + self._gap_ps
         if full_at_ps - now_ps > self.burst * self._gap_ps:
             return "refused: above the admitted rate"

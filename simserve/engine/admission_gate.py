@@ -1,4 +1,4 @@
-"""Gate: asks the admission policy before a request comes to the router."""
+"""AdmissionGate: consults the admission policy before a request reaches the router."""
 
 from collections.abc import Callable, Sequence
 
@@ -9,17 +9,17 @@ from simserve.engine.recorder import Recorder
 from simserve.state.request import Request
 
 Placed = tuple[Request, int]
-"""A request that was taken in, and the index of its replica."""
+"""An accepted request and the index of its replica."""
 
 Send = Callable[[int, int], Placed | None]
-"""Called with a row that has come through the front end, and the instant; None: it was refused."""
+"""Called with a row that has passed the front end, and the instant; None: the request was refused."""
 
 OnRefusal = Callable[[int, str, int], None]
-"""Called with the row of a request, why it was refused, and the instant."""
+"""Called with the row of a refused request, the reason and the instant."""
 
 
 class AdmissionGate:
-    """Stands between the front end and the router; only in clusters with admission."""
+    """Stands between the front end and the router; only in clusters with an admission policy."""
 
     def __init__(self, policy: Admission, rows: OfferedRows, recorder: Recorder, send: Send) -> None:
         self._policy = policy
@@ -31,7 +31,7 @@ class AdmissionGate:
         policy.begin()
 
     def send(self, row: int, now_ps: int) -> Placed | None:
-        """Hand a request on, unless the policy refuses it; that costs nothing."""
+        """Forward a request unless the policy refuses it; a refusal takes no time."""
         reason = self._decide(Request(row, now_ps, self._rows.prompt_tokens[row], self._rows.max_tokens[row]), now_ps)
         if reason is None:
             return self._send(row, now_ps)

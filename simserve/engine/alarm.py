@@ -1,4 +1,4 @@
-"""Clock and Alarm: simpy's environment in whole picoseconds, and an event that can be set again and again."""
+"""Clock and Alarm: simpy's environment in whole picoseconds, and a resettable event."""
 
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -8,28 +8,28 @@ from simpy import Environment
 from simpy.core import EmptySchedule
 
 TRANSFER_PHASE = 1 << 19
-"""At one instant step ends commit first, in replica order (their priority is the replica's index, below this), then
-transfers end ..."""
+"""Order of events at one instant: step ends commit first, in replica order (their priority is the replica's index,
+below this), then transfers end ..."""
 VIEW_PHASE = (1 << 20) - 2
-"""... then routers have news of their replicas, unless they see what is true at every instant ..."""
+"""... then routers' views of replicas are refreshed, if the views are delayed ..."""
 SEND_PHASE = 1 << 20
-"""... then those are routed whose prompt is computed, and requests are sent and routed ..."""
+"""... then requests with a computed prompt are routed, and new requests are sent and routed ..."""
 PLAN_PHASE = 1 << 21
-"""... then replicas plan, in their order too."""
+"""... then replicas plan, in replica order."""
 END_PHASE = 1 << 22
-"""After all that the run may end."""
+"""The run may end after all other events of the instant."""
 
 
 class Clock(Environment):
-    """simpy's environment whose time is an integer number of picoseconds."""
+    """simpy environment that counts time as an integer number of picoseconds."""
 
     def __init__(self) -> None:
         super().__init__(initial_time=0)
         self.events: list[tuple[Any, ...]] = self._queue
-        """simpy's own heap of what is to come, (instant, ...) first.
+        """simpy's own heap of future events, (instant, ...) first.
 
-        fast: whoever sees that nothing comes before its own next event may set `_now` to that event's instant and go
-        on, which is what simpy would do, without putting it in the heap first.
+        fast: code that sees no event before its own next one may set `_now` to that instant and continue, as simpy
+        would, without pushing an entry onto the heap.
         """
 
     @property
@@ -40,8 +40,8 @@ class Clock(Environment):
     def step(self) -> None:
         """Fire the next alarm; raises EmptySchedule when there is none.
 
-        fast: alarms are all there is to come, and have one action each, so Environment.step's way with the callbacks,
-        values and failures of an event is not needed.
+        fast: alarms are the only events and have one action each, so the callbacks, values and failures that
+        Environment.step handles are not needed.
         """
         if not self.events:
             raise EmptySchedule
@@ -53,10 +53,10 @@ class Clock(Environment):
 
 
 class Alarm:
-    """Calls one action, with the instant, at an instant; setting it again replaces the instant.
+    """Calls one action at an instant, with that instant; setting it again replaces the instant.
 
-    fast: one object for the whole run. An entry that was replaced stays in simpy's heap and is passed over when its
-    time comes, which costs less than an event, a process and an interrupt each time.
+    fast: one object for the whole run. A replaced entry stays in simpy's heap and is skipped when its time comes, which
+    costs less than an event, a process and an interrupt each time.
     """
 
     __slots__ = ("_eid", "_events", "_priority", "action", "due_ps")
@@ -68,6 +68,6 @@ class Alarm:
         self._events, self._eid = clock.events, clock._eid
 
     def set(self, at_ps: int) -> None:
-        """Fire at that instant, and not at the one set before."""
+        """Fire at this instant instead of the one set before."""
         self.due_ps = at_ps
         heappush(self._events, (at_ps, self._priority, next(self._eid), self))  # fast: Environment.schedule, inlined

@@ -1,4 +1,4 @@
-"""Attempts: what requests.parquet says of clients that gave up or asked again."""
+"""Attempts: the columns of requests.parquet about clients that gave up or retried."""
 
 import numpy as np
 
@@ -9,8 +9,8 @@ from simserve.units import PS_PER_S, array_to_s
 
 
 def attempt_columns(cluster: Cluster) -> Columns:
-    """Of each request sent, in the order of sending: which attempt it was, when the first one was sent, when its client
-    gave up, and what was computed for nobody."""
+    """Return columns, in the order of sending: attempt number, first send time, give-up time, and tokens computed in
+    vain."""
     sender, arrivals = cluster.sender, cluster.rows.arrivals
     sent = sender.rows_sent
     columns: Columns = {

@@ -1,4 +1,4 @@
-"""Seats: who waits, who runs and which KV blocks they hold; and what the scheduler of a replica is asked about them."""
+"""BatchState: waiting and running requests and their KV blocks; consults the scheduler about them."""
 
 from collections.abc import Sequence
 
@@ -39,12 +39,12 @@ class BatchState:
         self.view = ReplicaView(
             self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
         )
-        """What the scheduler sees; true whenever it is asked."""
+        """The scheduler's view; up to date whenever the scheduler is called."""
         self.n_promised = 0
-        """Seats of those whose keys and values are on their way here."""
+        """Slots of requests in transfer to this replica."""
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
-        """The scheduler's plan. Raises PolicyError."""
+        """Return the scheduler's plan. Raises PolicyError."""
         view, cohort = self.view, self.cohort
         view.now_ps = now_ps
         view.n_decoding = cohort.n
@@ -56,7 +56,7 @@ class BatchState:
         return ask_for_plan(self._scheduler, view)
 
     def make_room(self, now_ps: int) -> bool:
-        """Preempt until the decoding requests have the blocks of their next step; True if somebody had to go."""
+        """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
         just_preempted = False
         while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt_one(now_ps)
@@ -66,39 +66,39 @@ class BatchState:
         return just_preempted
 
     def preempt_one(self, now_ps: int) -> None:
-        """Take the blocks of the scheduler's victim."""
+        """Preempt the scheduler's victim."""
         self.view.now_ps = now_ps
         self.preempt(ask_for_victim(self._scheduler, self.view), now_ps)
 
-    def give_way(self, requests: Sequence[Request], now_ps: int) -> None:
-        """Preempt those who give way to one who waits. Raises PolicyError unless they run."""
+    def preempt_all(self, requests: Sequence[Request], now_ps: int) -> None:
+        """Preempt requests in favor of a waiting one. Raises PolicyError unless they run."""
         for request in requests:
             if request not in self.running:
                 raise broke(self._scheduler, "plan", now_ps, "must preempt only requests of view.running", request)
             self.preempt(request, now_ps)
 
     def preempt(self, request: Request, now_ps: int) -> None:
-        """Take the blocks of a running request; it waits again and will compute all again."""
+        """Take the blocks of a running request; it waits again and recomputes all its tokens."""
         if request.phase is DECODE:
-            self.put_aside(request, now_ps)
+            self.preempt_decoding(request, now_ps)
             return
         self.prefilling.remove(request)
         self.requeue(request, request.prefilled_tokens, now_ps)
 
-    def put_aside(self, request: Request, now_ps: int) -> None:
-        """Preempt a request that decodes."""
+    def preempt_decoding(self, request: Request, now_ps: int) -> None:
+        """Preempt a decoding request."""
         self._recorder.span(self._index, request, self.cohort.step)
         self.requeue(request, self.stop_decoding(request), now_ps)
 
     def stop_decoding(self, request: Request) -> int:
-        """Take it out of the cohort before its end; returns the tokens that it holds."""
+        """Remove a request from the cohort before its end; return the tokens it holds."""
         kv_tokens = self.cohort.drop(request)
         if self._scheduler.is_stateful:
             self._scheduler.on_leave(request)
         return kv_tokens
 
     def requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
-        """It loses what it has computed, and waits to compute it again."""
+        """Drop what a request has computed and queue it again."""
         self.leave(request, kv_tokens)
         self._recorder.preempt(request.row, kv_tokens)
         request.phase = WAITING
@@ -111,7 +111,7 @@ class BatchState:
             self.waiting.appendleft(request)
 
     def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
-        """A seat, and what its policy reserves, for a waiting request: nearly always the head of the queue."""
+        """Give a waiting request a slot and what its policy reserves; it is nearly always the head of the queue."""
         if self.waiting and self.waiting[0] is request:
             self.waiting.popleft()
         elif request in self.waiting:
@@ -133,9 +133,9 @@ class BatchState:
             self._recorder.replica[request.row] = self._index
 
     def abandon(self, request: Request) -> None:
-        """Its client has gone: it leaves the queue, or its seat and its blocks."""
+        """Remove a timed-out request: from the queue, or from its slot and blocks."""
         if request.phase is WAITING:
-            self.waiting.remove(request)  # in order of arrival those who gave up are the first
+            self.waiting.remove(request)  # in order of arrival, timed-out requests come first
             request.phase = DONE
             return
         if request.phase is DECODE:
@@ -149,13 +149,13 @@ class BatchState:
         self.leave(request, kv_tokens)
 
     def leave(self, request: Request, kv_tokens: int) -> None:
-        """Give back its seat and its blocks."""
+        """Free the slot and blocks of a request."""
         del self.running[request]
         request.phase = DONE
         self.give_back(request, kv_tokens)
 
     def give_back(self, request: Request, kv_tokens: int) -> int:
-        """Give back the blocks of a request, used and set aside; returns how many used ones are free from now on."""
+        """Free the blocks of a request, used and reserved; return how many used ones become free."""
         n_used = -(-kv_tokens // self.pool.block_size)
         n_reserved = request.reserved_blocks
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)

@@ -1,4 +1,4 @@
-"""What the engine asks of a policy's answers, and how it says no."""
+"""Checks of what policies return, and the errors they raise."""
 
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError
@@ -9,7 +9,7 @@ from simserve.units import to_s
 
 
 def ask_for_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
-    """The scheduler's plan for a view; raises PolicyError. Its chunks are held against the rules as they begin."""
+    """Return the scheduler's plan for a view; raises PolicyError. Its chunks are checked later, as they begin."""
     try:
         plan = scheduler.plan(view)
     except Exception as error:
@@ -26,7 +26,7 @@ def ask_for_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
 
 
 def ask_for_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
-    """The running request that the scheduler gives up; raises PolicyError."""
+    """Return the running request that the scheduler preempts; raises PolicyError."""
     try:
         victim = scheduler.victim(view)
     except Exception as error:
@@ -37,7 +37,7 @@ def ask_for_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
 
 
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:
-    """Raises PolicyError unless the chunks of a plan are parts of the prefill of different requests of the queue."""
+    """Raise PolicyError unless the plan's chunks are parts of the prefills of different queued requests."""
     pads = scheduler.runs_to_completion
     for chunk in plan.prefill:
         if type(chunk) is not tuple or len(chunk) != 2 or type(chunk[0]) is not Request:
@@ -58,12 +58,12 @@ def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> No
 
 
 def broke(policy: object, method: str, now_ps: int, rule: str, value: object) -> PolicyError:
-    """A policy returned nonsense."""
+    """Return the error for a policy that returned an invalid answer."""
     name = f"{type(policy).__module__}:{type(policy).__qualname__}.{method}"
     return PolicyError(f"{name}: {rule}, got {value!r}, at {to_s(now_ps):.6f} s of simulated time; correct the policy")
 
 
 def raised(policy: object, method: str, now_ps: int, error: Exception) -> PolicyError:
-    """A policy raised."""
+    """Return the error for a policy that raised."""
     what = f"{type(error).__name__}: {error}"
     return broke(policy, method, now_ps, "must not raise", what)

@@ -1,4 +1,4 @@
-"""Clients: send the load where they may give up on an answer, or ask again."""
+"""Clients: senders of a load with timeouts or retries."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,10 +17,10 @@ from simserve.engine.recorder import Recorder
 
 
 class Clients:
-    """Sends the load at its own times, or in a closed loop: each client sends when its last request has ended.
+    """Sends an open load at its own times, or a closed loop: each client sends when its last request has ended.
 
-    An attempt is a row of its own: the load's rows, and copies of those that were refused or timed out. A request that
-    could never be served is not tried again.
+    Each attempt is a row of its own: the load's rows, and copies of refused or timed-out ones. A request that can never
+    be served is not retried.
     """
 
     def __init__(
@@ -42,23 +42,23 @@ class Clients:
         self._on_end = on_end
         self.deadlines: Deadlines | None = None
         self._fresh: Iterator[int] = iter(range(len(rows)))
-        """Rows of the load that are not sent yet."""
+        """Rows of the load not sent yet."""
         self._n_fresh = 0
-        """How many were."""
+        """Number of rows of the load sent."""
         self._failed: dict[int, int] = {}
-        """Rows that were tried before: which attempt each is."""
+        """Attempt number of each row that is a retry."""
         self._to_send: list[tuple[int, int, int | None]] = []
-        """A heap of (instant, number, the row that failed; None: a row of the load)."""
+        """A heap of (instant, number, failed row; None: a new row of the load)."""
         self._n_entries = 0
         self._in_front_end: deque[tuple[int, int]] = deque()
-        """(instant at which it is through, row) of requests on their way, in order."""
+        """(instant at which it leaves the front end, row) of requests in the front end, in order."""
         self._sent: list[int] = []
         self._whole_tokens: dict[int, int] = {}
-        """Answers of rows that were cut at a limit, as they were offered."""
-        self._n_refused_at_once = 0
+        """Output lengths, as offered, of rows that were cut at a limit."""
+        self._n_consecutive_refusals = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
-    # -- what the cluster calls ------------------------------------------------------------------------------------
+    # -- called by the cluster -----------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Wait for the first arrival, or send from all clients of a closed loop."""
@@ -69,67 +69,67 @@ class Clients:
 
     @property
     def n_sent(self) -> int:
-        """Requests sent, each attempt counted."""
+        """Number of requests sent, counting each attempt."""
         return len(self._sent)
 
     @property
     def rows_sent(self) -> NDArray[np.int64]:
-        """Those that were sent, in the order of sending."""
+        """Rows sent, in the order of sending."""
         return np.array(self._sent, np.int64)
 
     @property
     def attempts(self) -> NDArray[np.int32]:
-        """Which attempt each of these was, from 1."""
+        """Attempt number of each row sent, from 1."""
         return np.array([self._failed.get(row, 1) for row in self._sent], np.int32)
 
     def stop(self) -> int:
-        """The run ends; returns how many requests were sent and are not still on their way to a router."""
+        """End the run; return how many requests were sent and have left the front end."""
         if self.deadlines is not None:
             self.deadlines.stop()
         return self.n_sent - sum(not self._has_gone(row) for _, row in self._in_front_end)
 
     def on_answer(self, row: int, now_ps: int) -> None:
-        """The last token of an answer is computed; its client has it soon after, if it still waits for it."""
+        """Handle the last token of an answer; if its client still waits, it receives the token shortly after."""
         if self.deadlines is None or self.deadlines.answered(row, now_ps):
-            self._n_refused_at_once = 0
-            self._ask_next(now_ps + self._respond_ps)
+            self._n_consecutive_refusals = 0
+            self._send_next_at(now_ps + self._respond_ps)
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
-        """A request can never be served."""
+        """Handle a request that can never be served."""
         if self.deadlines is not None:
             self.deadlines.refused(row)
-        self._n_refused_at_once += 1
-        self._offered.check_refusals(self._n_refused_at_once, reason)
-        self._ask_next(now_ps)
+        self._n_consecutive_refusals += 1
+        self._offered.check_refusals(self._n_consecutive_refusals, reason)
+        self._send_next_at(now_ps)
 
-    def on_turning_away(self, row: int, _: str, now_ps: int) -> None:
-        """A request was not admitted."""
+    def on_not_admitted(self, row: int, _: str, now_ps: int) -> None:
+        """Handle a request that was not admitted."""
         if self.deadlines is not None:
             self.deadlines.refused(row)
         self.on_failure(row, now_ps)
 
     def on_failure(self, row: int, now_ps: int) -> None:
-        """A client has no answer: it asks again, or is done with it."""
+        """Retry a request that got no answer, or drop it."""
         attempt, backoff = self._failed.get(row, 1), self._backoff
         if backoff is None or attempt >= backoff.max_attempts:
-            self._ask_next(now_ps)
+            self._send_next_at(now_ps)
         else:
             self._put(now_ps + backoff.wait_ps(self._rows.original(row), attempt), row)
 
     # -- sending ---------------------------------------------------------------------------------------------------
 
-    def _ask_next(self, at_ps: int) -> None:
-        """A client of a closed loop sends its next request then."""
+    def _send_next_at(self, at_ps: int) -> None:
+        """Let a client of a closed loop send its next request at an instant."""
         if self._offered.concurrency is not None:
             self._put(at_ps, None)
 
     def _wait_for_arrival(self) -> None:
-        """The next row of a load that has its own times."""
+        """Schedule the next row of an open load."""
         row = next(self._fresh, None)
         if row is None:
             self._on_end()
             return
-        heappush(self._to_send, (self._rows.arrival_ps[row], -1, row))  # before those who ask again at that instant
+        heappush(self._to_send, (self._rows.arrival_ps[row], -1, row))  # before retries at that instant
         self._wake(self._rows.arrival_ps[row])
 
     def _put(self, at_ps: int, failed_row: int | None) -> None:
@@ -143,7 +143,7 @@ class Clients:
             self._due.set(at_ps)
 
     def _send_due(self, now_ps: int) -> None:
-        """All that clients send at this instant, then all that is through the door; what comes of it may send more."""
+        """Send what is due at this instant, then forward what leaves the front end; either may cause more sends."""
         to_send, in_front_end = self._to_send, self._in_front_end
         while True:
             if to_send and to_send[0][0] <= now_ps:
@@ -157,7 +157,7 @@ class Clients:
                 self._wake(queue[0][0])
 
     def _go(self, entry: tuple[int, int, int | None], now_ps: int) -> None:
-        """A client sends a row of the load, or one of its own again."""
+        """Send a new row of the load, or a retry."""
         _, number, failed_row = entry
         row: int | None
         if number < 0:
@@ -181,7 +181,7 @@ class Clients:
         return stop_ps is not None and now_ps >= stop_ps
 
     def _next_fresh(self) -> int | None:
-        """The next row of a closed loop; draws further ones where it runs for a time."""
+        """Return the next row of a closed loop; draw more where the loop runs for a fixed time."""
         row = next(self._fresh, None)
         if row is None and self._offered.draw_more is not None:
             first = len(self._rows)
@@ -193,15 +193,15 @@ class Clients:
         return row
 
     def _again(self, failed_row: int) -> int:
-        """A row for the next attempt."""
-        row = self._rows.again(failed_row, self._whole_tokens.get(failed_row))
+        """Add a row for the next attempt."""
+        row = self._rows.copy_row(failed_row, self._whole_tokens.get(failed_row))
         if self._rows.capacity > len(self._recorder.status):
             self._recorder.grow(self._rows.capacity)
         self._failed[row] = self._failed.get(failed_row, 1) + 1
         return row
 
     def _enter(self, row: int, now_ps: int) -> None:
-        """Through the front end: to a replica, unless its client has gone meanwhile."""
+        """Forward a request from the front end to a replica, unless its client has given up."""
         if self._has_gone(row):
             return
         offered_tokens = self._rows.output_tokens[row]

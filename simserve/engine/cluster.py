@@ -1,4 +1,4 @@
-"""Cluster: replicas behind a router, the load that comes to them, and the clock."""
+"""Cluster: replicas behind a router, the load, and the clock."""
 
 import gc
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.local_decode import LocallyDecodes
+from simserve.engine.local_decode import LocalDecodeIntake
 from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.pipeline import Pipeline
@@ -32,17 +32,17 @@ from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
 
 SENDS_A_REPORT = 256
-"""How often `on_send` is told: often enough for a progress bar, too seldom to cost anything."""
+"""Sends per call of `on_send`: often enough for a progress bar, too seldom to cost anything."""
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """A replica that requests are sent to."""
+    """A replica that receives requests from the router."""
 
     index: int
     scheduler: Scheduler
     limit_tokens: int
-    """Of a prompt and its answer, wherever that is decoded."""
+    """Limit on prompt plus output tokens, wherever they are decoded."""
     longest_prompt_tokens: int
 
     @classmethod
@@ -52,8 +52,8 @@ class _Entry:
         return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
     @classmethod
-    def of_keepers(cls, setups: Sequence[ReplicaSetup]) -> "list[_Entry]":
-        """Prefill replicas as those see them who are answered there."""
+    def of_local_decoders(cls, setups: Sequence[ReplicaSetup]) -> "list[_Entry]":
+        """Return entries for prefill replicas that also decode some requests themselves."""
         numbered = [(index, setup) for index, setup in enumerate(setups) if setup.role == "prefill"]
         return [cls.of(index, replace(setup, role="both"), setups) for index, setup in numbered]
 
@@ -80,17 +80,17 @@ class Cluster:
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
         roles = intake_roles(ranks, disaggregation)
         self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
-        keepers = _Entry.of_keepers(ranks) if disaggregation is not None and disaggregation.keeps else []
+        local_decoders = _Entry.of_local_decoders(ranks) if disaggregation is not None and disaggregation.keeps else []
         self._caches = any(rank.block_tokens is not None for rank in ranks)
-        self.rows = OfferedRows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *keepers)))
+        self.rows = OfferedRows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *local_decoders)))
         self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows), len(ranks))
         self.replicas: list[Replica] = []
         admission_gate = None if admission is None else AdmissionGate(admission, self.rows, self.recorder, self._send)
         send = self._send if admission_gate is None else admission_gate.send
-        self._closed_loop = self._asking_sender(offered, send)
-        what = (self.clock, self.rows, self.recorder)
-        self.sender = self._closed_loop or TraceSender(*what, self.front_end, send, self._all_sent)
+        self._closed_loop = self._closed_loop_sender(offered, send)
+        shared = (self.clock, self.rows, self.recorder)
+        self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
         is_alone = len(ranks) == 1 and self._closed_loop is None
         for setup in setups:
@@ -98,27 +98,27 @@ class Cluster:
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
         entries = [self.replicas[entry.index] for entry in self._entries]
-        self._takers: Sequence[Replica | LocallyDecodes] = entries
+        self._destinations: Sequence[Replica | LocalDecodeIntake] = entries
         self._routing_view: Intake
         self._keeps_sessions = router.needs_sessions
         if admission_gate is not None:
             admission_gate.views = entries
-            admission_gate.on_refusal = self._closed_loop.on_turning_away if self._closed_loop else None
+            admission_gate.on_refusal = self._closed_loop.on_not_admitted if self._closed_loop else None
         if disaggregation is None:
-            self._routing_view = self._open(router, entries)
+            self._routing_view = self._open_view(router, entries)
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
-            wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open)
+            wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open_view)
             wiring.connect(self.recorder, router_seed)
             self._routing_view = wiring.intake(router, entries, router_seed)
-            self._takers = wiring.takers(entries)
-            self._entries += keepers
+            self._destinations = wiring.destinations(entries)
+            self._entries += local_decoders
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
 
     def run(self, drain_limit_ps: int | None = None, on_send: Callable[[int, int], None] | None = None) -> None:
-        """Serve everything, or stop drain_limit_ps after the last request was sent.
+        """Serve all requests, or stop drain_limit_ps after the last one was sent.
 
         on_send(rows sent, now in ps) is called now and then. Raises PolicyError when a policy breaks a rule.
         """
@@ -128,7 +128,7 @@ class Cluster:
             self._refresher.start()
         self.sender.start()
         is_collecting = gc.isenabled()
-        gc.disable()  # fast: the engine makes no cycles, and looking for them takes a tenth of the time
+        gc.disable()  # fast: the engine makes no reference cycles, and searching for them takes a tenth of the time
         try:
             self.clock.run()
         finally:
@@ -140,14 +140,14 @@ class Cluster:
         n_routed = self._closed_loop.stop() if isinstance(self._closed_loop, Clients) else self.sender.n_sent
         check_conservation(n_routed, self.replicas, self.recorder, self.clock.now_ps)
 
-    def _asking_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:
-        """Who sends because of answers; None: all is sent at times that are known before."""
-        what = (self.clock, self.rows, self.recorder, offered)
+    def _closed_loop_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:
+        """Return a sender that waits for answers; None: all send times are known in advance."""
+        shared = (self.clock, self.rows, self.recorder, offered)
         if offered.patience is not None:
-            clients = Clients(*what, offered.patience, self.front_end, send, self._all_sent)
+            clients = Clients(*shared, offered.patience, self.front_end, send, self._all_sent)
             if offered.patience.is_limited:
                 clients.deadlines = Deadlines(
-                    *what[:3], self.replicas, offered.patience, self.front_end.respond_ps, clients.on_failure
+                    *shared[:3], self.replicas, offered.patience, self.front_end.respond_ps, clients.on_failure
                 )
             return clients
         kind: type[ClosedLoopSender | SessionSender]
@@ -157,12 +157,12 @@ class Cluster:
             kind = ClosedLoopSender
         else:
             return None
-        return kind(*what, self.front_end, send, self._all_sent)
+        return kind(*shared, self.front_end, send, self._all_sent)
 
     def _ranks(
         self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool, how: Disaggregation | None
     ) -> list[Replica]:
-        """The ranks of a replica, each with a policy of its own, for it may keep state."""
+        """Return the ranks of a replica, each with its own copy of the policy, which may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
         numbered = enumerate(setups, len(self.replicas))
         shared = (self.clock, self.rows, self.recorder, on_answer)
@@ -179,8 +179,8 @@ class Cluster:
             return [kind.alone(index, each, *shared, is_alone=is_alone) for index, each in numbered]
         return [kind.alone(index, each, *shared) for index, each in numbered]
 
-    def _open(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
-        """A router that sees these, as they are or as they were."""
+    def _open_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
+        """Return a router that sees these replicas, live or delayed."""
         if self._refresher is None:
             return RoutingView(self.clock, router, replicas)
         return self._refresher.routing_view(router, replicas)
@@ -193,7 +193,7 @@ class Cluster:
         if self._caches:
             request.chain = rows.chain(row)
         if self._labels:
-            rows.mark(request)
+            rows.label(request)
         if self._keeps_sessions:
             request.session = rows.session(row)
         place = 0 if len(self._entries) == 1 else self._routing_view.pick(request)
@@ -208,7 +208,7 @@ class Cluster:
             if rows.output_tokens[row] > most_tokens:
                 rows.output_tokens[row] = most_tokens
                 self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
-            self._takers[place].enqueue(request, now_ps)
+            self._destinations[place].enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
             if self._closed_loop:
@@ -218,7 +218,7 @@ class Cluster:
         return (request, entry.index) if reason is None else None
 
     def _all_sent(self) -> None:
-        """From here on the run drains."""
+        """Start the drain."""
         if self._drain_limit_ps is not None:
             self._end.set(self.clock.now_ps + self._drain_limit_ps)
             self._drain_limit_ps = None
@@ -227,10 +227,10 @@ class Cluster:
         raise StopSimulation(None)
 
     def _explain_unfinished(self) -> None:
-        """Say of every request still there what it waits for."""
+        """Record for every unfinished request what it waits for."""
         is_deadlock = self.clock.peek() == float("inf")
         for replica in self.replicas:
-            for request in (*replica.batch.running, *replica.batch.waiting, *replica.on_their_way):
+            for request in (*replica.batch.running, *replica.batch.waiting, *replica.in_transit):
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 if self.recorder.status[request.row] == UNFINISHED:
                     self.recorder.explain(request.row, reason)

@@ -1,4 +1,4 @@
-"""Conservation: what must add up when a run is over, whatever the policies did."""
+"""Conservation laws that must hold at the end of a run, whatever the policies did."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from simserve.units import to_s
 
 
 def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
-    """Raises InvariantError unless all requests sent have ended or are still there and hold all blocks in use."""
+    """Raise InvariantError unless every request sent has ended or is present, and these hold all blocks in use."""
     at_s = to_s(now_ps)
-    there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.on_their_way) for each in group)
+    there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
     still_there = sum(recorder.status[request.row] == UNFINISHED for request in there)
     ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
     if n_sent != ended + still_there:
@@ -23,4 +23,4 @@ def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recor
         if all_blocks != pool.total_blocks:
             raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
         if held_blocks and not replica.batch.running and not replica.n_away:
-            raise InvariantError(f"blocks held by nobody on replica {replica.index}", held_blocks, 0, at_s)
+            raise InvariantError(f"blocks held by no request on replica {replica.index}", held_blocks, 0, at_s)

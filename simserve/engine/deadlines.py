@@ -1,4 +1,4 @@
-"""Deadlines: clients that give up when an answer does not come in time, and what servers do about it."""
+"""Deadlines: clients that time out, and the servers' reaction."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -14,16 +14,16 @@ from simserve.state.request import DECODE, DONE, WAITING, Request
 from simserve.units import to_s
 
 ABORT_PHASE = SEND_PHASE + 1
-"""At one instant, after sends: those leave whose clients have gone ..."""
+"""Order at one instant, after sends: requests of clients that gave up leave ..."""
 DEADLINE_PHASE = SEND_PHASE + 2
 """... then clients give up."""
 
 
 class Deadlines:
-    """The clients that wait, in the order in which they sent, so that one alarm is enough for all of them.
+    """Waiting clients in the order of sending, so that one alarm serves all of them.
 
-    A client measures at its own end: it has a token when the front end has sent it out. When it gives up, the server
-    notices at the end of the step in flight, as engines look for aborts between steps; what was computed is spent.
+    Times are the client's: it has a token when the front end has sent it. When it gives up, the server notices at the
+    end of the step in flight, as engines check for aborts between steps; tokens computed until then are wasted.
     """
 
     def __init__(
@@ -41,24 +41,24 @@ class Deadlines:
         self._respond_ps = respond_ps
         self._on_give_up = on_give_up
         self._first: deque[tuple[int, int]] = deque()
-        """(deadline of the first token, row), in order of both."""
+        """(deadline of the first token, row), ordered by both."""
         self._whole: deque[tuple[int, int]] = deque()
         self._waiting: dict[int, Placed | None] = {}
-        """Rows whose clients wait; None: not routed yet."""
+        """Rows of waiting clients; None: not routed yet."""
         self._gone: dict[int, int] = {}
-        """Rows whose clients have given up, and when these had a first token."""
+        """Timed-out rows and the instant of their first token."""
         self._leaving: list[tuple[int, int, Placed]] = []
-        """A heap of (instant at which a server can let go of it, how many had given up before, who)."""
+        """A heap of (instant at which the server can drop the request, number of give-ups before, request)."""
         self.gave_up_ps: dict[int, int] = {}
         self.stored_tokens: dict[int, int] = {}
-        """Of rows whose clients gave up: the tokens that were stored when the server let go of them."""
-        self._strike = Alarm(clock, self._strike_due, DEADLINE_PHASE)
+        """Tokens stored for each timed-out row when the server dropped it."""
+        self._expiry = Alarm(clock, self._expire_due, DEADLINE_PHASE)
         self._abort = Alarm(clock, self._abort_due, ABORT_PHASE)
 
-    # -- what clients and servers tell -----------------------------------------------------------------------------
+    # -- called by clients and servers ---------------------------------------------------------------------------------
 
     def sent(self, row: int, now_ps: int) -> None:
-        """A client sends and begins to wait."""
+        """Start the deadlines of a request that is sent."""
         self._waiting[row] = None
         for queue, after_ps in ((self._first, self._patience.ttft_ps), (self._whole, self._patience.e2e_ps)):
             if after_ps is not None:
@@ -67,19 +67,19 @@ class Deadlines:
                     self._set_alarm()
 
     def placed(self, row: int, where: Placed) -> None:
-        """A replica has it."""
+        """Record the replica of a request."""
         self._waiting[row] = where
 
     def refused(self, row: int) -> None:
-        """Its client knows."""
+        """Stop waiting for a refused request."""
         del self._waiting[row]
 
     def has_gone(self, row: int) -> bool:
-        """Its client has given up."""
+        """Return whether the client has given up."""
         return row in self._gone
 
     def answered(self, row: int, now_ps: int) -> bool:
-        """An answer is computed; whether its client has it in time."""
+        """Handle a computed answer; return whether the client receives it in time."""
         if row in self._gone:
             self._undo(row)
             return False
@@ -92,15 +92,15 @@ class Deadlines:
         return True
 
     def wasted_tokens(self) -> dict[int, int]:
-        """Tokens that were computed for rows whose clients gave up: what was stored at the end and was not found in a
-        cache, and what was lost before."""
-        lost, result = (self._recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
-        return {row: n + int(lost[row]) - int(result[row]) for row, n in self.stored_tokens.items()}
+        """Return the tokens computed in vain for timed-out rows: stored at the end and not from a cache, or lost
+        before."""
+        lost, cached = (self._recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
+        return {row: n + int(lost[row]) - int(cached[row]) for row, n in self.stored_tokens.items()}
 
     # -- clients give up -------------------------------------------------------------------------------------------
 
-    def _strike_due(self, now_ps: int) -> None:
-        """All deadlines of this instant, in the order of sending: first those of first tokens."""
+    def _expire_due(self, now_ps: int) -> None:
+        """Expire all deadlines of this instant, in the order of sending, those of first tokens first."""
         for queue, what in ((self._first, "first token"), (self._whole, "whole answer")):
             while queue and queue[0][0] <= now_ps:
                 deadline_ps, row = queue.popleft()
@@ -120,7 +120,7 @@ class Deadlines:
         self._on_give_up(row, now_ps)
 
     def _has_first(self, row: int, by_ps: int, *, is_whole: bool = False) -> bool:
-        """Its client has, or will have, a first token by then; with a whole answer that tokens do not precede."""
+        """Return whether the client has a first token by then; without streaming, only with the whole answer."""
         recorder = self._recorder
         first_ps = recorder.first_token_ps[row]
         if first_ps == NEVER or first_ps + self._respond_ps > by_ps:
@@ -128,26 +128,26 @@ class Deadlines:
         return is_whole or self._replicas[recorder.replica[row]].streams
 
     def _undo(self, row: int) -> None:
-        """Whatever the server goes on to compute, its client has what it had when it gave up."""
+        """Restore what the client had when it gave up, whatever the server computes afterward."""
         recorder = self._recorder
         recorder.status[row] = TIMED_OUT
         recorder.first_token_ps[row], recorder.finish_ps[row] = self._gone[row], NEVER
 
     def _set_alarm(self) -> None:
-        """At the deadline of the first who still waits."""
+        """Set the alarm to the first pending deadline."""
         queues = (self._first, self._whole)
         for queue in queues:
             while queue and queue[0][1] not in self._waiting:
                 queue.popleft()
         due_ps = min((queue[0][0] for queue in queues if queue), default=None)
-        if due_ps is not None and due_ps != self._strike.due_ps:
-            self._strike.set(due_ps)
+        if due_ps is not None and due_ps != self._expiry.due_ps:
+            self._expiry.set(due_ps)
 
-    # -- servers let go --------------------------------------------------------------------------------------------
+    # -- servers drop requests -----------------------------------------------------------------------------------------
 
     def _let_go(self, number: int, where: Placed, now_ps: int) -> None:
-        """Now, if no step that it is in is in flight, nor its keys and values; otherwise when these are over."""
-        request, replica = self._result(where)
+        """Drop a request now, unless a step or a transfer of it is in flight; otherwise retry when that ends."""
+        request, replica = self._locate(where)
         row = request.row
         again_ps = replica.step_end_ps(now_ps)
         if again_ps is None:
@@ -161,8 +161,8 @@ class Deadlines:
         if self._abort.due_ps is None or again_ps < self._abort.due_ps:
             self._abort.set(again_ps)
 
-    def _result(self, where: Placed) -> tuple[Request, Replica]:
-        """Where a request is now: where it was placed, or where it was handed over to."""
+    def _locate(self, where: Placed) -> tuple[Request, Replica]:
+        """Return a request and its current replica: where it was placed or handed over to."""
         request, index = where
         moved_to = self._recorder.replica[request.row]
         return request, self._replicas[index if moved_to == NEVER else moved_to]
@@ -175,14 +175,14 @@ class Deadlines:
             self._abort.set(self._leaving[0][0])
 
     def stop(self) -> None:
-        """The run ends: what servers were about to let go of is as it is."""
+        """End the run with pending aborts recorded as they are."""
         for _, _, where in self._leaving:
-            request, replica = self._result(where)
+            request, replica = self._locate(where)
             self.stored_tokens[request.row] = self._stored_tokens(request, replica)
             self._undo(request.row)
 
     def _stored_tokens(self, request: Request, replica: Replica) -> int:
-        """Keys and values that it has, or had when it was done; padding included."""
+        """Return the tokens stored for a request, now or when it finished; padding included."""
         if request.phase is WAITING:
             return 0
         if request.phase is DONE or request in replica.cohort.lingering:

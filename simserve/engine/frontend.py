@@ -1,4 +1,4 @@
-"""FrontEnd: what a server does around its scheduler: take requests in, tokenize them, and send tokens out."""
+"""FrontEnd: a server's work around its scheduler: receiving and tokenizing requests, streaming tokens."""
 
 from dataclasses import dataclass
 from heapq import heapreplace
@@ -8,19 +8,19 @@ from simserve.engine.recorder import Recorder
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """The work of a server's front end; each takes in one request at a time."""
+    """Times of a server's front end; each front-end process handles one request at a time."""
 
     receive_ps: int = 0
-    """Taking in a request: HTTP, parsing, the chat template."""
+    """Time to receive a request: HTTP, parsing, chat template."""
     token_ps: int = 0
-    """Tokenizing, per token of the prompt."""
+    """Tokenization time per prompt token."""
     respond_ps: int = 0
-    """From the end of a step until the client has its token: detokenizing, streaming."""
+    """Time from the end of a step until the client has its token: detokenizing, streaming."""
     n_servers: int = 1
 
 
 class FrontEndQueue:
-    """The queue of requests that wait to be taken in: they come out in the order in which they were sent."""
+    """First-come, first-served queue of requests at the front end."""
 
     def __init__(self, front_end: FrontEnd, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -29,7 +29,7 @@ class FrontEndQueue:
         self._last_out_ps = 0
 
     def out_ps(self, row: int, sent_ps: int, prompt_tokens: int) -> int:
-        """When the next request, sent then, is through; noted down. To be asked in the order of sending."""
+        """Return and record when a request, sent at sent_ps, leaves the queue. Call in the order of sending."""
         work_ps = self._receive_ps + self._token_ps * prompt_tokens
         begin_ps = self._free_at_ps[0]
         if sent_ps > begin_ps:

@@ -1,4 +1,4 @@
-"""Handoff: requests whose prompt is computed go to a decode replica, which fetches their keys and values."""
+"""Handoff: routes prefilled requests to decode replicas, which fetch their keys and values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from simserve.state.request import Request
 
 @dataclass(frozen=True)
 class Disaggregation:
-    """What ties prefill and decode replicas together."""
+    """How prefill and decode replicas are connected."""
 
     router: Router
-    """Which decode replica a request goes to."""
+    """Picks the decode replica of a request."""
     link: LinkSpec
     is_pushed: bool = False
-    """Decode replicas give blocks before a prompt is computed, and are sent its keys and values."""
+    """Decode replicas allocate blocks before the prompt is computed, and KV is pushed to them."""
     splitter: Splitter | None = None
-    """Which requests are prefilled apart; None: all."""
+    """Decides which requests are prefilled remotely; None: all."""
 
     @property
     def keeps(self) -> bool:
-        """Prefill replicas answer some requests."""
+        """Prefill replicas decode some requests themselves."""
         return self.splitter is not None and self.splitter.keeps
 
 
 PickReceiver = Callable[[Request], int]
-"""The place of a decode replica among all of them."""
+"""Returns the index of a decode replica among all decode replicas."""
 
 
 class Handoff:
-    """Between prefill and decode replicas: routes whose prompt is computed, before anybody arrives at that instant."""
+    """Routes prefilled requests to decode replicas, before new arrivals of that instant."""
 
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
         self._events = clock.events
@@ -47,11 +47,11 @@ class Handoff:
         self._receivers: list[Receiving] = []
         self._ports: dict[int, Port] = {}
         self.done: list[tuple[Request, Replica]] = []
-        """Whose prompt is computed, and nobody has been told of yet."""
+        """Prefilled requests that are not routed yet."""
         self._due = Alarm(clock, self._route, SEND_PHASE - 1)
 
     def connect(self, replica: Replica) -> None:
-        """Give a replica its port; it sends what it has computed, or receives."""
+        """Give a replica its port, as sender or receiver."""
         self._ports[replica.index] = self._link.port()
         if isinstance(replica, Receiving):
             replica.on_room = self.on_room
@@ -67,18 +67,18 @@ class Handoff:
             sender.hand_over = self._take
 
     def _note(self, request: Request, sender: Replica, now_ps: int) -> None:
-        """A prompt is computed; its blocks stay where they are until they are fetched."""
+        """Note a computed prompt; its blocks stay allocated until they are fetched."""
         self.done.append((request, sender))
 
     def _take(self, request: Request, sender: Replica, now_ps: int) -> None:
-        """The same of a replica that does not say when its commit is over."""
+        """Note a computed prompt of a replica that does not signal the end of its commit."""
         self.done.append((request, sender))
         self._due.set(now_ps)
 
     def settle(self, now_ps: int) -> None:
-        """A commit is over that has computed prompts.
+        """Route prefilled requests after a commit.
 
-        fast: if nothing else happens at this instant, what comes next is to route them.
+        fast: if no other event happens at this instant, they are routed at once.
         """
         if self._events and self._events[0][0] <= now_ps:
             self._due.set(now_ps)
@@ -93,19 +93,19 @@ class Handoff:
             receiver.receive(request, sender, now_ps)
 
     def on_room(self, request: Request, sender: Replica, receiver: Receiving, now_ps: int) -> None:
-        """The receiver has blocks for it, so the transfer begins."""
+        """Start the transfer: the receiver has blocks for it."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps)
         ports = self._ports[sender.index], self._ports[receiver.index]
         receiver.expect(self._link.arrival_ps(request.prompt_tokens, ports, now_ps), request, sender)
 
 
 class Sending(Replica):
-    """A prefill replica that steps on its own, so that after its commits nobody else's can follow unseen."""
+    """A prefill replica that steps on its own and signals the end of each commit."""
 
     handoff: Handoff
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Commit, and see to those whose prompt is computed."""
+        """Commit, then route the prefilled requests."""
         super().commit(step_run, now_ps)
         if self.handoff.done:
             self.handoff.settle(now_ps)

@@ -1,4 +1,4 @@
-"""HostFacts of a finished run: what its replicas copied to and from host memory and disk, in bytes."""
+"""HostFacts of a finished run: bytes copied to and from host memory and disk."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from simserve.units import to_s
 
 
 def host_facts(replicas: Sequence[Replica], block_bytes: Sequence[float]) -> HostFacts | None:
-    """Sums over all replicas; None where no replica has memory beside its GPUs.
+    """Sum over all replicas; None if no replica has a host tier.
 
-    block_bytes: of all GPUs of a replica, `(n_replicas,)`.
+    block_bytes: `(n_replicas,)`, bytes of a block over all GPUs of a replica.
     """
     tiers = [(each.tier, block_bytes[each.index]) for each in replicas if isinstance(each, Tiered)]
     if not tiers:

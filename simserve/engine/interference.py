@@ -1,4 +1,4 @@
-"""Interference: of the time of steps, what their decoding requests would not have taken by themselves. Exact."""
+"""Interference: the time of steps beyond what their decoding requests alone would have taken. Exact."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ Ints = NDArray[np.int64]
 
 
 def interference_ps(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], lasts_ps: Ints) -> Ints:
-    """Of rows of steps, `(n_rows,)`, replica after replica: what lasts_ps is beyond steps of nobody's prompts.
+    """Return lasts_ps minus the time of the same steps without prefill, `(n_rows,)`, replica after replica.
 
-    All of a row in which nobody decodes. Asked of the very cost model that priced the steps: a row of several steps has
-    no prompts in it, so that only single steps are asked about. Batches of a pipeline that are in the way of others
-    count as interference; ranks that step together are as slow as the slowest would have been.
+    A row without decoding requests counts in full. The cost model is the one that priced the steps; a row of several
+    steps has no prefill in it, so only single steps are computed. Pipeline batches that delay others count as
+    interference; ranks in lockstep are as slow as the slowest would have been.
     """
     n_most = max((int(rows["decode_requests"].max(initial=0)) for rows in step_runs), default=0)
     lines: dict[int, tuple[Ints, Ints]] = {}
@@ -29,21 +29,21 @@ def interference_ps(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.
         bases_ps, slopes_ps = lines[id(replica.cost)]
         n = rows["decode_requests"]
         alone.append((bases_ps[n] + slopes_ps[n] * rows["kv_tokens"]) * (n > 0))
-    _as_slow_as_others(replicas, step_runs, alone)
+    _scale_to_group(replicas, step_runs, alone)
     alone_ps: Ints = np.concatenate(alone)
     n_steps, decodes = (np.concatenate([rows[name] for rows in step_runs]) for name in ("n_steps", "decode_requests"))
     return np.where((n_steps > 1) & (decodes > 0), 0, lasts_ps - alone_ps)
 
 
 def _lines(cost: CostModel, n_most: int) -> tuple[Ints, Ints]:
-    """What a step of n decoding requests takes, whatever keys they attend, and for each of these; `(n_most + 1,)`."""
+    """Return intercepts and slopes of steps of n decoding requests; `(n_most + 1,)` each."""
     lines = [cost.decode_line(n) for n in range(n_most + 1)]
     bases_ps = [cost.tokens_ps(n) + cost.sampled_ps(n) + intercept_ps for n, (intercept_ps, _) in enumerate(lines)]
     return np.array(bases_ps, np.int64), np.array([slope_ps for _, slope_ps in lines], np.int64)
 
 
-def _as_slow_as_others(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], alone: list[Ints]) -> None:
-    """Where a step goes through stages, or is made together with others, it takes longer."""
+def _scale_to_group(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], alone: list[Ints]) -> None:
+    """Lengthen steps that go through pipeline stages or run in lockstep."""
     groups: dict[int, tuple[Lockstep, list[int]]] = {}
     for index, replica in enumerate(replicas):
         if isinstance(replica, Lane):
@@ -52,11 +52,11 @@ def _as_slow_as_others(replicas: Sequence[Replica], step_runs: Sequence[NDArray[
         elif isinstance(replica, Rank):
             groups.setdefault(id(replica.group), (replica.group, []))[1].append(index)
     for group, members in groups.values():
-        _as_slow_as_the_slowest(group, [step_runs[index] for index in members], [alone[index] for index in members])
+        _scale_to_slowest(group, [step_runs[index] for index in members], [alone[index] for index in members])
 
 
-def _as_slow_as_the_slowest(group: Lockstep, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
-    """A step of all ranks, which they begin at one instant, changes `alone` of those of them that decode."""
+def _scale_to_slowest(group: Lockstep, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
+    """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant."""
     starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in step_runs]), return_inverse=True)
     slowest_ps = np.zeros(len(starts_ps), np.int64)
     np.maximum.at(slowest_ps, step, np.concatenate(alone))

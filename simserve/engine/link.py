@@ -1,4 +1,4 @@
-"""Link: what carries keys and values from replica to replica, one request after another."""
+"""Link: carries keys and values between replicas, one request after another."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,30 @@ from simserve.units import to_ps
 
 @dataclass(frozen=True)
 class LinkSpec:
-    """How fast the ports of a link are, and what is sent through them at once."""
+    """Speed of the ports of a link, and the unit of transfer."""
 
     token_s: float
-    """Keys and values of one token through a port."""
+    """Time of one token's KV through a port."""
     latency_ps: int
-    """From a byte sent until it is there; word that there is room takes as long."""
+    """Delay of a byte; the notice that blocks are allocated takes as long."""
     is_shared: bool = False
     """All replicas share one port, rather than each having its own."""
     n_layers: int | None = None
-    """Keys and values of a chunk are sent layer by layer as they are computed, so many layers; 1: chunk by chunk.
-    None: a prompt's are sent whole."""
+    """KV of a chunk is sent layer by layer as it is computed, in this many layers; 1: chunk by chunk. None: whole
+    prompts."""
 
     def busy_ps(self, kv_tokens: int) -> int:
-        """How long the keys and values of a request take a port; never nothing."""
+        """Return how long the KV of a request occupies a port; at least 1 ps."""
         return max(1, to_ps(kv_tokens * self.token_s))
 
     @property
-    def word_ps(self) -> int:
-        """How long a replica takes to tell another something; never nothing."""
+    def notice_ps(self) -> int:
+        """Time of a message between replicas; at least 1 ps."""
         return max(1, self.latency_ps)
 
 
 class Port:
-    """Where a replica sends, or receives: byte after byte, in the order in which transfers were asked for."""
+    """A replica's sending or receiving side: transfers in the order in which they were requested."""
 
     __slots__ = ("free_at_ps",)
 
@@ -38,28 +38,28 @@ class Port:
         self.free_at_ps = 0
 
     def through_ps(self, busy_ps: int, now_ps: int) -> int:
-        """Take a transfer on; returns when its last byte is through."""
+        """Enqueue a transfer; return when its last byte is through."""
         self.free_at_ps = max(now_ps, self.free_at_ps) + busy_ps
         return self.free_at_ps
 
 
 class Link:
-    """Ports of replicas, and what passes between two of them."""
+    """Ports of replicas, and the transfers between two of them."""
 
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
         self.ports: list[Port] = []
 
     def port(self) -> Port:
-        """A port of its own, unless all share one."""
+        """Return a new port, or the shared one."""
         if not self.ports or not self.spec.is_shared:
             self.ports.append(Port())
         return self.ports[-1]
 
     def arrival_ps(self, kv_tokens: int, ports: tuple[Port, Port], now_ps: int) -> int:
-        """When all of it is there: through the later of the two ports, which work at it side by side, and the latency.
+        """Return when all KV has arrived: through the later of the two ports, which work in parallel, plus the latency.
 
-        So no port stands idle while anything waits for it, as where many transfers share it.
+        No port idles while a transfer waits for it.
         """
         busy_ps = self.spec.busy_ps(kv_tokens)
         one, other = ports
@@ -68,11 +68,11 @@ class Link:
             at_ps = max(at_ps, other.through_ps(busy_ps, now_ps))
         return at_ps + self.spec.latency_ps
 
-    def follow_ps(self, kv_tokens: int, ports: tuple[Port, Port], step: tuple[int, int]) -> int:
-        """When all of a chunk is there that was computed in a step, (start, end): each layer in an equal part of it.
+    def streamed_arrival_ps(self, kv_tokens: int, ports: tuple[Port, Port], step: tuple[int, int]) -> int:
+        """Return when all KV of a chunk, computed layer by layer in a step (start, end), has arrived.
 
-        A layer is sent once it is computed and the one before it is through. As layers are ready at equal distances
-        and are equally long, the port keeps up and waits for the last one alone, or falls behind from the first on.
+        A layer is sent once it is computed and the previous one is through. Layers are equally long and ready at equal
+        intervals, so the port either keeps up, waiting only for the last one, or falls behind from the first on.
         """
         start_ps, end_ps = step
         n_layers = self.spec.n_layers or 1

@@ -1,4 +1,4 @@
-"""Keeping: prefill replicas that answer some requests themselves, where the splitter says so."""
+"""Local decode: prefill replicas that decode some requests themselves, as the splitter decides."""
 
 from simserve.engine.handoff import Sending
 from simserve.engine.lockstep import Rank
@@ -8,25 +8,25 @@ from simserve.state.request import Request
 
 
 class LocalDecode(Replica):
-    """A prefill replica: whom it is to keep decodes here, in the steps that compute the prompts of others."""
+    """A prefill replica; requests marked for local decode are batched with other requests' prefills."""
 
     def __init__(self, index: int, *args: object) -> None:
-        super().__init__(index, *args)  # type: ignore[arg-type]  # whatever a replica is made of
+        super().__init__(index, *args)  # type: ignore[arg-type]  # passed through
         self._kept: set[Request] = set()
 
     def keep(self, request: Request, now_ps: int) -> None:
-        """Take in a request that is answered here."""
+        """Accept a request that is decoded here."""
         self._kept.add(request)
         self.enqueue(request, now_ps)
 
     def give_back(self, request: Request, now_ps: int) -> None:
-        """As usual; answers may be in the midst of many steps, and who waits for blocks waits for none of these."""
+        """Free the blocks as any replica; a run of decode steps is cut, as a waiting request may need the blocks."""
         super().give_back(request, now_ps)
         if self.step_run is not None:
-            self.ring(now_ps)
+            self.wake(now_ps)
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
-        """As usual."""
+        """Abandon a request, local or not."""
         self._kept.discard(request)
         return super().abandon(request, now_ps)
 
@@ -44,19 +44,19 @@ class LocalDecode(Replica):
 
 
 class LocalDecodeSending(LocalDecode, Sending):
-    """One that steps on its own."""
+    """A local-decode replica that steps on its own."""
 
 
 class LocalDecodeLane(LocalDecode, Lane):
-    """One that is a lane of a pipeline."""
+    """A local-decode replica that is a pipeline lane."""
 
 
 class LocalDecodeRank(LocalDecode, Rank):
-    """One that steps together with others."""
+    """A local-decode replica that steps in lockstep."""
 
 
-class LocallyDecodes:
-    """Where requests come in that a prefill replica is to keep."""
+class LocalDecodeIntake:
+    """Entry for requests that a prefill replica decodes itself."""
 
     def __init__(self, replica: LocalDecode) -> None:
         self.enqueue = replica.keep

@@ -1,4 +1,4 @@
-"""Lockstep: data-parallel ranks that share experts, so that all of them step together, as fast as the slowest."""
+"""Lockstep: data-parallel ranks that share experts, so that all step together, as slowly as the slowest."""
 
 from collections.abc import Sequence
 
@@ -8,40 +8,39 @@ from simserve.engine.replica import Replica
 
 
 class Rank(Replica):
-    """One data-parallel rank of a replica: it has a scheduler and KV blocks of its own, but begins and ends its steps
-    with the others. Without requests it only keeps them company (vLLM: a dummy batch), which is free."""
+    """One data-parallel rank of a replica: it has its own scheduler and KV blocks, but steps together with the others.
+    Without requests it runs a dummy batch (as in vLLM), which takes no time."""
 
     group: "Lockstep"
 
     def _plan(self, now_ps: int) -> None:
-        """Who arrives while the others step waits for the end of that step."""
+        """Plan with all ranks; arrivals during a step wait for its end."""
         self.group.plan(now_ps)
 
 
 class Lockstep:
     """The ranks of a replica that step together.
 
-    A step lasts as long as that of the rank with the most to do, and then as long as the experts need for the tokens
-    of all of them.
+    A step lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks.
     """
 
     def __init__(self, ranks: Sequence[Rank], cost: CostModel, clock: Clock) -> None:
         self._ranks = ranks
         self.cost = cost
-        """What the steps of each of them cost."""
+        """Cost model of each rank."""
         self._is_stepping = False
         self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].index)
         self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].index)
 
     @classmethod
     def join(cls, ranks: Sequence[Rank], cost: CostModel, clock: Clock) -> None:
-        """Make them step together from now on."""
+        """Create the group of these ranks."""
         group = cls(ranks, cost, clock)
         for rank in ranks:
             rank.group = group
 
     def plan(self, now_ps: int) -> None:
-        """All ranks decide on one step, and begin it together; nothing if they are at it already."""
+        """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
         slowest_ps = n_tokens = 0

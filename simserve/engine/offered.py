@@ -1,4 +1,4 @@
-"""Offered: the load to serve, as columns that the engine reads a cell at a time."""
+"""Offered: the load to serve, as columns that the engine reads cell by cell."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -15,35 +15,35 @@ from simserve.state.request import Request
 from simserve.units import MAX_PS, PS_PER_S, array_to_ps
 from simserve.workload.trace import Trace
 
-MOST_REFUSED_AT_ONCE = 10_000
-"""A closed loop whose requests are all refused would never move the clock; after so many we say so."""
+MAX_CONSECUTIVE_REFUSALS = 10_000
+"""A closed loop would never advance the clock if all its requests were refused; it fails after this many."""
 
 
 @dataclass(frozen=True)
 class Offered:
-    """The load to serve: a trace at its own times, or sent by a closed loop of clients."""
+    """The load to serve: a trace at its own times, or a closed loop of clients."""
 
     trace: Trace
     concurrency: int | None = None
-    """Clients of a closed loop, each with one request in flight; None: open, at the trace's times."""
+    """Clients of a closed loop, each with one request in flight; None: an open load at the trace's times."""
     draw_more: Callable[[int], Trace] | None = None
-    """The next rows, so many, for a closed loop that runs for a time rather than for a number of requests."""
+    """Draws further rows, given the row count, for a closed loop that runs for a fixed time."""
     stop_sending_ps: int | None = None
-    """A closed loop sends nothing from this instant on."""
+    """End of sending in a closed loop."""
     patience: Patience | None = None
-    """Clients give up, or ask again; None: they wait as long as it takes."""
+    """Timeouts and retries of clients; None: they wait forever."""
 
     def check_refusals(self, n_in_a_row: int, reason: str) -> None:
-        """Raises ScenarioError where a closed loop that draws on and on is only ever refused."""
-        if self.draw_more is not None and n_in_a_row > MOST_REFUSED_AT_ONCE:
+        """Raise ScenarioError if a closed loop that draws rows without end is only ever refused."""
+        if self.draw_more is not None and n_in_a_row > MAX_CONSECUTIVE_REFUSALS:
             rule = f"every request of the closed loop is refused ({reason})"
             raise ScenarioError([Problem("workload", rule, None, "shorten them")])
 
 
 class OfferedRows:
-    """Copies of a trace's columns that the engine may write to; rows can be added at the end.
+    """Writable copies of a trace's columns; rows can be appended.
 
-    fast: a memoryview of an int64 column gives and takes Python integers, in 8 bytes a cell.
+    fast: a memoryview of an int64 column reads and writes Python integers, in 8 bytes a cell.
     """
 
     def __init__(self, trace: Trace, longest_tokens: int) -> None:
@@ -54,14 +54,14 @@ class OfferedRows:
         self.outputs: NDArray[np.int64] = empty
         self.most: NDArray[np.int64] = empty
         self._traces: list[tuple[int, Trace]] = []
-        """(first row, trace) of each that was added."""
+        """(first row, trace) of each appended trace."""
         self._n = 0
         self._original: dict[int, int] = {}
-        """The row of the load that a copy is of."""
+        """The load's row of each copied row."""
         self.append(trace)
 
     def append(self, trace: Trace) -> None:
-        """Add the rows of a trace."""
+        """Append the rows of a trace."""
         if len(trace) and trace.arrival_s.max() * PS_PER_S > MAX_PS / 2:
             last_s = trace.arrival_s.max()
             raise TraceError(f"trace: arrivals must lie within 53 days of its start, got {last_s:g} s; cut it")
@@ -71,7 +71,7 @@ class OfferedRows:
         self._n += len(trace)
 
     def _extend(self, columns: Sequence[NDArray[np.int64]]) -> None:
-        """Put them behind the rows there are."""
+        """Append cells to all columns."""
         have = (self.arrivals, self.prompts, self.outputs, self.most)
         self.arrivals, self.prompts, self.outputs, self.most = (
             np.concatenate([old[: self._n], new]) for old, new in zip(have, columns, strict=True)
@@ -79,11 +79,11 @@ class OfferedRows:
         self.arrival_ps = self.arrivals.data
         self.prompt_tokens = self.prompts.data
         self.output_tokens = self.outputs.data
-        """Tokens each request will really produce; the engine shortens those that would run past a limit."""
+        """True output length of each request; the engine cuts it at a limit."""
         self.max_tokens = self.most.data
 
-    def again(self, row: int, output_tokens: int | None = None) -> int:
-        """Add a copy of a row, which may have another answer; returns its number. O(1), but for now and then."""
+    def copy_row(self, row: int, output_tokens: int | None = None) -> int:
+        """Append a copy of a row, optionally with another output length; return its index. Amortized O(1)."""
         new = self._n
         if new == self.capacity:
             self._extend([np.zeros(max(new, 1024), np.int64)] * 4)
@@ -96,39 +96,39 @@ class OfferedRows:
         return new
 
     def original(self, row: int) -> int:
-        """The row of the load that this one is, or is a copy of."""
+        """Return the load's row that this row is, or is a copy of."""
         return self._original.get(row, row)
 
     def originals(self, rows: slice | NDArray[np.int64]) -> slice | NDArray[np.int64]:
-        """The same of several."""
+        """Map rows to the load's rows."""
         if not self._original or isinstance(rows, slice):
             return rows
-        result = np.arange(self._n)
-        result[list(self._original)] = list(self._original.values())
-        return result[rows]
+        row_of = np.arange(self._n)
+        row_of[list(self._original)] = list(self._original.values())
+        return row_of[rows]
 
     @property
     def capacity(self) -> int:
-        """Cells of each column, those of rows to come included."""
+        """Cells of each column, including those reserved for rows to come."""
         return len(self.arrivals)
 
     def chain(self, row: int) -> list[int]:
-        """The ids of a request's leading blocks; none without prefixes."""
+        """Return the ids of a request's leading blocks; none without prefixes."""
         trace, place = self._in_load(row)
         return [] if trace.prefixes is None else trace.prefixes.of(place)
 
     def session(self, row: int) -> str:
-        """Whose request it is; "" without sessions."""
+        """Return the session id of a row; "" without sessions."""
         trace, place = self._in_load(row)
         return "" if trace.session_id is None else str(trace.session_id[place])
 
     @property
     def has_labels(self) -> bool:
-        """Policies can tell requests apart by priority or tenant."""
+        """The load has priorities or tenants."""
         return any(trace.priority is not None or trace.tenant is not None for _, trace in self._traces)
 
-    def mark(self, request: Request) -> None:
-        """Tell a request of its priority and its tenant."""
+    def label(self, request: Request) -> None:
+        """Set the priority and the tenant of a request."""
         trace, place = self._in_load(request.row)
         if trace.priority is not None:
             request.priority = int(trace.priority[place])
@@ -136,13 +136,13 @@ class OfferedRows:
             request.tenant = str(trace.tenant[place])
 
     def _in_load(self, row: int) -> tuple[Trace, int]:
-        """The trace that a row, or the one it is a copy of, is from, and its row there."""
+        """Return the trace of a row, or of the row it copies, and its row there."""
         row = self._original.get(row, row)
         first_row, trace = self._traces[bisect_right(self._traces, row, key=itemgetter(0)) - 1]
         return trace, row - first_row
 
     def given(self, name: str, rows: slice | NDArray[np.int64]) -> NDArray[Any] | None:
-        """A column of the load that the engine has no use for, of some rows; None where the load has none."""
+        """Return a column of the load that the engine does not use, for some rows; None if the load lacks it."""
         columns = [(first_row, getattr(trace, name)) for first_row, trace in self._traces]
         if columns[0][1] is None:
             return None

@@ -1,4 +1,4 @@
-"""Offloading: seats whose prefix cache goes on in host memory and on disk."""
+"""Offloading: batch state with a prefix cache on GPU, host and disk."""
 
 from simserve.engine.host_tier import HostTier
 from simserve.engine.prefixes import CachingBatchState
@@ -7,24 +7,24 @@ from simserve.state.request import Request
 
 
 class OffloadingBatchState(CachingBatchState):
-    """Seats whose prefixes are copied to host memory as soon as they are computed, and can be read back from there.
+    """Batch state that copies prefixes to host memory as soon as they are computed, and reads them back.
 
-    A request that waits sees as computed what GPU, host and disk have of its prompt. When it is let in, what only host
-    and disk have takes blocks and is read before its step begins. Sources: vLLM V1, v1/kv_offload/lru_manager.py;
-    SGLang, HiCache (write_through).
+    The prefix hit of a waiting request includes GPU, host and disk. At admission, the part on host and disk takes
+    blocks and is read before the step begins. Sources: vLLM V1, v1/kv_offload/lru_manager.py; SGLang, HiCache
+    (write_through).
     """
 
     tier: HostTier
-    _result: list[tuple[Request, int, int, int]]
+    _admitted: list[tuple[Request, int, int, int]]
 
     def begin(self, tier: HostTier) -> None:
-        """With nothing kept."""
+        """Start with an empty tier."""
         self.tier = tier
-        self._result = []
-        """Who has been let in since the last step began, how many ids it found, and of them on host and disk only."""
+        self._admitted = []
+        """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
 
     def _look_up(self, request: Request) -> None:
-        """What GPU, host and disk have for a request that waits; what is not on the GPU takes free blocks."""
+        """Look up a waiting request on GPU, host and disk; what is not on the GPU needs free blocks."""
         n_ids = self._n_found(request)
         n_here = self._cache.match(request.chain, n_ids)
         n_idle = self._cache.idle_blocks_among(request.chain, n_here)
@@ -32,44 +32,44 @@ class OffloadingBatchState(CachingBatchState):
         request.idle_hit_blocks = n_idle + (n_ids - n_here) * self._cache.blocks_per_id
 
     def _n_found(self, request: Request) -> int:
-        """Ids from the beginning, wherever they are."""
+        """Return the number of leading ids in the hit, on any tier."""
         n_tokens = request.prompt_tokens + request.emitted_tokens
         _, n_ids = self.tier.memory.match(request.chain, (n_tokens - 1) // self._block_tokens)
         return max(n_ids, super()._n_found(request))
 
     def _hold(self, request: Request, n_ids: int) -> None:
-        """It holds what it has found; what host and disk have can be found on the GPU from the next look on."""
+        """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
         cache = self._cache
         n_here = cache.match(request.chain, n_ids)
         n_new_blocks = (n_ids - n_here) * cache.blocks_per_id
         self.pool.take_at_once(cache.pin(request.chain, n_here) + n_new_blocks)
         cache.insert(request.chain, n_here, n_ids, request.copies)
         n_above_disk = max(n_here, self.tier.memory.match(request.chain, n_ids)[0])
-        self._result.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
+        self._admitted.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
 
     def _insert(self, request: Request, kv_tokens: int) -> None:
-        """What it has computed is kept on the host too."""
+        """Keep computed blocks on the host too."""
         n_before = request.n_held_ids
         super()._insert(request, kv_tokens)
         if request.n_held_ids > n_before:
             self.tier.keep(request.chain, request.n_held_ids)
 
     def fetch(self) -> None:
-        """Read what those who have been let in found beside the GPU. Until all are in, nothing changes there."""
+        """Read what admitted requests hit on host and disk. The tiers do not change until all are admitted."""
         cost, tokens = self._cache.blocks_per_id, self._block_tokens
-        for request, n_ids, n_on_host, n_on_disk in self._result:
+        for request, n_ids, n_on_host, n_on_disk in self._admitted:
             if n_on_host or n_on_disk:
                 self.tier.read((n_on_host + n_on_disk) * cost, n_on_disk * cost)
             if not request.n_preemptions:
                 self._recorder.read(request.row, n_on_host * tokens, n_on_disk * tokens)
             self.tier.keep(request.chain, n_ids, n_on_disk)
-        self._result.clear()
+        self._admitted.clear()
 
 
 class SwappingOffloadingBatchState(SwappingCachingBatchState, OffloadingBatchState):
-    """Both: prefixes make way on the host for those who are swapped out."""
+    """Batch state that both swaps and offloads: swapped requests displace prefixes on the host."""
 
     def begin(self, tier: HostTier) -> None:
-        """With nothing kept and nobody swapped out."""
+        """Start with an empty tier and no swapped request."""
         SwappingCachingBatchState.begin(self, tier)
         OffloadingBatchState.begin(self, tier)

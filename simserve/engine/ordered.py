@@ -1,7 +1,7 @@
-"""OrderedReplica: one whose policy lets requests pass each other, so that who comes can matter where nobody else would.
+"""OrderedReplica: its policy reorders the queue, so an arrival can matter even when the head is blocked.
 
-A plan that names what keeps the head of the queue out speaks of those behind that head. Who comes before it rings the
-bell all the same. Pipelines and ranks that step together plan at every step anyhow, and need none of this.
+A plan's `blocked_by` holds for requests behind the head. An arrival that may go before the head triggers a plan all the
+same. Pipelines and ranks in lockstep plan at every step anyway and do not need this.
 """
 
 from typing import cast
@@ -15,14 +15,14 @@ class OrderedReplica(Replica):
     """A replica with a queue that its policy orders."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:
-        """Take a request in, and ring the bell even where somebody is kept out, if it may be before that one."""
+        """Accept a request; plan again, even with the head blocked, if it may go before the head."""
         may_lead = cast(Ordered, self.batch.waiting).may_lead(request)
         super().enqueue(request, now_ps)
         if may_lead and self.step_run is not None:
-            self.ring(now_ps, self._n_ahead)
+            self.wake(now_ps, self._n_ahead)
 
     def decide(self, now_ps: int) -> None:
-        """As any replica; whom the scheduler sees a step later may be before the one who is kept out."""
+        """Plan as any replica; an arrival shown to the scheduler a step later may go before the blocked head."""
         super().decide(now_ps)
         if self._coming and self.step_run is not None:
             self.step_run.cut(1)

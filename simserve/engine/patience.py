@@ -1,4 +1,4 @@
-"""Patience: how long clients wait for an answer, and how they ask again."""
+"""Patience: clients' timeouts and retries."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,21 +6,21 @@ from random import Random
 
 @dataclass(frozen=True)
 class Backoff:
-    """Who was refused or gave up asks again after a while, which grows from one attempt to the next."""
+    """Exponential backoff of clients that were refused or timed out."""
 
     max_attempts: int
-    """In all, the first included."""
+    """Attempts in all, including the first."""
     first_ps: int
     multiplier: float
     longest_ps: int
     jitter: float = 0.0
-    """Up to so much of a wait is left out, by chance, so that those refused together do not come back together."""
+    """Up to this fraction of a wait is cut at random, so that requests refused together do not retry together."""
     seed: int | str = 0
 
     def wait_ps(self, row: int, attempt: int) -> int:
-        """From the failure of that attempt of the load's request `row` until the next one is sent.
+        """Return the wait from the failure of an attempt of the load's request `row` until the next attempt.
 
-        Chance depends on the two alone, so runs with other policies share it.
+        The jitter depends on these two alone, so runs with other policies share it.
         """
         wait_ps = min(self.first_ps * self.multiplier ** min(attempt - 1, 100), self.longest_ps)
         if self.jitter:
@@ -30,16 +30,16 @@ class Backoff:
 
 @dataclass(frozen=True)
 class Patience:
-    """What clients do when an answer does not come."""
+    """What clients do when an answer is late."""
 
     ttft_ps: int | None = None
-    """A client gives up when it has no first token so long after it sent its request; None: it waits."""
+    """Time-out for the first token; None: no limit."""
     e2e_ps: int | None = None
-    """It gives up when it has not the whole answer by then."""
+    """Time-out for the whole answer; None: no limit."""
     backoff: Backoff | None = None
-    """None: nobody asks again."""
+    """Backoff of retries; None: no retries."""
 
     @property
     def is_limited(self) -> bool:
-        """Clients give up at all."""
+        """Clients have a time-out."""
         return self.ttft_ps is not None or self.e2e_ps is not None

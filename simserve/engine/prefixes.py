@@ -1,4 +1,4 @@
-"""Prefix caching: seats whose requests find blocks that others have computed, and leave theirs for those to come."""
+"""Prefix caching: batch state that reuses KV blocks computed for other requests."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from simserve.state.request import Request
 
 
 class CachingPool(KvPool):
-    """A pool whose free blocks still hold what they held, until somebody takes them."""
+    """A pool of blocks that keep their contents after they are freed, until they are taken."""
 
     __slots__ = ("cache",)
 
@@ -23,23 +23,23 @@ class CachingPool(KvPool):
         self.cache = PrefixCache(block_tokens // block_size)
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
-        """Put tokens into blocks; the cache gives up those that it thereby loses."""
+        """Put tokens into blocks; the cache evicts what they held."""
         super().take(n_blocks, from_reserved)
         self.keep_within(self.free_blocks)
 
     def take_at_once(self, n_blocks: int) -> None:
-        """Put tokens into free blocks when a step is about to take others: what they held is given up then."""
+        """Put tokens into free blocks when a step is about to take others; eviction follows then."""
         super().take(n_blocks, from_reserved=False)
 
     def keep_within(self, n_blocks: int) -> None:
-        """Give up what does not fit so many free blocks."""
+        """Evict what does not fit n_blocks free blocks."""
         n_lost = self.cache.idle_blocks - n_blocks
         if n_lost > 0:
             self.cache.evict(n_lost)
 
 
 class Queue(deque[Request]):
-    """Those who wait; whoever goes through them sees what the cache has for each."""
+    """First-come, first-served queue; iterating looks up the cache hit of each request."""
 
     look_up: Callable[[Request], None]
 
@@ -50,7 +50,7 @@ class Queue(deque[Request]):
 
 
 class OrderedQueue:
-    """The same of a queue that a policy orders."""
+    """Policy-ordered queue; iterating looks up the cache hit of each request."""
 
     def __init__(self, waiting: Ordered, look_up: Callable[[Request], None]) -> None:
         self._waiting = waiting
@@ -74,55 +74,55 @@ class OrderedQueue:
 
 
 class CachingBatchState(BatchState):
-    """Seats with a prefix cache.
+    """Batch state with a prefix cache.
 
-    What a request finds is held from its admission on, so it is never counted twice; what it computes can be found as
-    soon as the step is over. Its last token is always computed. Sources: vLLM V1, kv_cache_manager.py and
-    block_pool.py; SGLang, radix_cache.py.
+    A hit is held from admission on, so it is never counted twice; computed blocks can be found as soon as the step is
+    over. The last prompt token is always computed. Sources: vLLM V1, kv_cache_manager.py and block_pool.py; SGLang,
+    radix_cache.py.
     """
 
     def __init__(
         self, index: int, scheduler: Scheduler, recorder: Recorder, pool: CachingPool, max_model_len: int
     ) -> None:
-        queue = OrderedQueue(cast(Ordered, scheduler.queue()), self._look_up) if scheduler.orders else self._in_turn()
+        queue = OrderedQueue(cast(Ordered, scheduler.queue()), self._look_up) if scheduler.orders else self._fifo()
         super().__init__(index, scheduler, recorder, pool, max_model_len, queue)
         self.pool: CachingPool = pool
         self._cache = pool.cache
         self._block_tokens = pool.cache.blocks_per_id * pool.block_size
 
-    def _in_turn(self) -> Queue:
-        """First come, first served."""
+    def _fifo(self) -> Queue:
+        """Return a first-come, first-served queue."""
         queue = Queue()
         queue.look_up = self._look_up
         return queue
 
     def _look_up(self, request: Request) -> None:
-        """What the cache has for a request that waits."""
+        """Look up the cache hit of a waiting request."""
         n_ids = self._n_found(request)
         request.prefilled_tokens = n_ids * self._block_tokens
         request.idle_hit_blocks = self._cache.idle_blocks_among(request.chain, n_ids)
 
     def found_tokens(self, request: Request) -> int:
-        """What the cache has of its prompt."""
+        """Return the prompt tokens in the cache."""
         return self._n_found(request) * self._block_tokens
 
-    def make_way(self, n_blocks: int) -> None:
-        """Give up what they hold."""
+    def reclaim(self, n_blocks: int) -> None:
+        """Evict what n_blocks free blocks hold."""
         self.pool.keep_within(self.pool.free_blocks - n_blocks)
 
-    def steps_as_looked_up(self) -> int | None:
-        """Members that grow take idle blocks, and with what it loses the head may need fewer than it was refused."""
+    def steps_before_recheck(self) -> int | None:
+        """Return the steps until growing members evict blocks of the head's hit, which changes its need."""
         if not self.waiting or not self.waiting[0].idle_hit_blocks:
             return None
         return 1 + self.cohort.steps_within(self.pool.free_blocks - self._cache.idle_blocks)
 
     def _n_found(self, request: Request) -> int:
-        """Ids from the beginning; never all tokens, for the last one's output is wanted."""
+        """Return the number of leading ids in the cache; never all tokens, as the last one must be computed."""
         n_tokens = request.prompt_tokens + request.emitted_tokens
         return self._cache.match(request.chain, (n_tokens - 1) // self._block_tokens)
 
     def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
-        """As usual, and it holds what it has found."""
+        """Admit a request and hold its cache hit."""
         is_first = not request.n_preemptions
         super().admit(request, reserve_tokens, now_ps)
         n_ids = request.prefilled_tokens // self._block_tokens
@@ -131,15 +131,15 @@ class CachingBatchState(BatchState):
         self._recorder.find(request.row, request.prefilled_tokens, is_first=is_first)
 
     def _hold(self, request: Request, n_ids: int) -> None:
-        """What it has found is no longer free."""
+        """Pin the hit: its blocks are no longer free."""
         self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
 
     def computed(self, request: Request) -> None:
-        """Whole blocks of its prompt can be found from now on."""
+        """Insert the whole blocks of a computed prompt into the cache."""
         self._insert(request, min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens))
 
     def give_back(self, request: Request, kv_tokens: int) -> int:
-        """Its blocks are free, and what they hold can be found until somebody takes them."""
+        """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
         cache = self._cache
         n_blocks = -(-kv_tokens // self.pool.block_size)

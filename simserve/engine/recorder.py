@@ -1,4 +1,4 @@
-"""Recorder: writes down what happened, a row a request, a row a stretch, a row a span; nothing a token."""
+"""Recorder: stores a run as one row per request, step run and span, never per token."""
 
 from collections.abc import Mapping
 from struct import Struct
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from simserve.state.request import Request
 
 BLOCKED_BY: Mapping[str | None, int] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
-"""What kept the head of the queue out, as recorded."""
+"""Why the head of the queue was not admitted, as stored."""
 
 STATUS = ("unfinished", "finished", "rejected", "timed_out")
-"""How a request ended; its place in this tuple is what is recorded."""
+"""How a request ended; its index in this tuple is stored."""
 
 UNFINISHED, FINISHED, REJECTED, TIMED_OUT = range(len(STATUS))
 
 NEVER = -1
-"""In the columns of instants here: it never came. Outside of the engine that is NaN, and null in a file."""
+"""Marks an instant without a value in the columns here. Outside the engine it is NaN, and null in a file."""
 
 STEP_RUN_ROW = np.dtype(
     [
@@ -37,34 +37,34 @@ STEP_RUN_ROW = np.dtype(
         ("accepted_tokens", "<i4"),
     ]
 )
-"""Step i of a stretch lasts first_ps + i * growth_ps; the counters are those at its start."""
+"""Step i of a step run lasts first_ps + i * growth_ps; the counters are those at its start."""
 
 SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("join_ps", "<i8")])
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
 pack_step_run = Struct("<qqqqqiiiiiii4x").pack
-"""The fields of a STRETCH_ROW as its bytes, but for accepted_tokens, which are 0."""
+"""Packs the fields of a STEP_RUN_ROW; accepted_tokens is 0."""
 
 pack_step = Struct("<qqqqqiiiiiiii").pack
-"""All fields of a STRETCH_ROW as its bytes."""
+"""Packs all fields of a STEP_RUN_ROW."""
 
 ACCEPTED_BYTES = 4
-"""The last ones of a STRETCH_ROW are its accepted_tokens."""
+"""accepted_tokens is the last field of a STEP_RUN_ROW."""
 
 _PACK_SPAN = Struct("<qqqq").pack
 
 PAUSE_ROW = np.dtype([("request_id", "<i8"), ("left_ps", "<i8"), ("back_ps", "<i8"), ("is_swapped", "<i8")])
-"""A request gave up its blocks at left_ps and had a seat again at back_ps; swapped, it had all that it had computed."""
+"""A request lost its blocks at left_ps and had a slot again at back_ps; a swapped one kept its computed tokens."""
 
 _PACK_PAUSE = Struct("<qqqq").pack
 
 STALL_ROW = np.dtype([("at_ps", "<i8"), ("blocked_by", "<i8")])
-"""A replica with requests that wait began no step then; until it begins one."""
+"""At this instant a replica with waiting requests began no step; it stalls until it begins one."""
 
 _PACK_STALL = Struct("<qq").pack
 
 COPY_ROW = np.dtype([("row", "<i8"), ("wait_ps", "<i8")])
-"""A stretch, by its place among those of its replica, that waited so long for copies from or to host memory."""
+"""A step run, by its index in its replica, and the time it waited for copies from or to host memory."""
 
 _PACK_COPY = Struct("<qq").pack
 
@@ -88,13 +88,13 @@ _COUNT_COLUMNS = (
 class Recorder:
     """Columns of a run. Row i of a request column is row i of the trace.
 
-    fast: packed rows and memoryviews take a fraction of the time and memory of Python objects, and become numpy
-    columns without a copy.
+    fast: packed rows and memoryviews take a fraction of the time and memory of Python objects, and become numpy columns
+    without a copy.
     """
 
     def __init__(self, n_requests: int, n_replicas: int) -> None:
         self.reasons: list[str] = [""]
-        # A replica adds its own rows, whole, at each commit.
+        # Each replica appends whole rows at each commit.
         self.step_run_rows = [bytearray() for _ in range(n_replicas)]
         self._spans = [bytearray() for _ in range(n_replicas)]
         self._pauses = bytearray()
@@ -122,71 +122,71 @@ class Recorder:
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
-        """A request has had a token at the end of a prefill and in each decode step since, up to `step` excluded."""
+        """Record a request's tokens: one from its prefill and one per decode step since, before `step`."""
         self._spans[replica] += _PACK_SPAN(request.row, request.join_step, step - 1, request.joined_ps)
 
     def hand_over(self, row: int, replica: int) -> None:
-        """Its prompt is computed, and another replica will decode it."""
+        """Record that another replica will decode a prefilled request."""
         self._prefill_replica[row] = self.replica[row]
         self.replica[row] = replica
 
     def find_room(self, row: int, waited_ps: int) -> None:
-        """It has seat and blocks where it will decode, after so long a wait for them."""
+        """Record how long a request waited for a slot and blocks on its decode replica."""
         self._transfer_wait[row] = waited_ps
 
     def arrive(self, row: int, waited_ps: int) -> None:
-        """Its keys and values are there, so long after its prompt was computed."""
+        """Record how long after its prefill the keys and values of a request arrived."""
         self._transfer[row] = waited_ps
 
     def find(self, row: int, n_tokens: int, *, is_first: bool) -> None:
-        """A prefix cache had so many of its tokens when it got its seat, for the first time or after a preemption."""
+        """Record the prefix-cache hit of an admission, the first one or after a preemption."""
         if is_first:
             self._cached[row] = n_tokens
         else:
             self._n_recomputed[row] -= n_tokens
 
     def read(self, row: int, host_tokens: int, disk_tokens: int) -> None:
-        """So many of the tokens that it has found were read from host memory, and from disk."""
+        """Record how many tokens of the hit were read from host memory, and from disk."""
         self._on_host[row], self._on_disk[row] = host_tokens, disk_tokens
 
     def swap(self, row: int) -> None:
-        """It was preempted, and its keys and values went to host memory."""
+        """Record a preemption that moved keys and values to host memory."""
         self._n_preemptions[row] += 1
         self._n_swaps[row] += 1
 
     def preempt(self, row: int, n_lost_tokens: int) -> None:
-        """It lost the keys and values of so many tokens."""
+        """Record a preemption and the tokens it lost."""
         self._n_preemptions[row] += 1
         self._n_recomputed[row] += n_lost_tokens
 
     def resume(self, row: int, left_ps: int, now_ps: int, *, is_swapped: bool = False) -> None:
-        """It runs again after a preemption."""
+        """Record that a preempted request runs again."""
         self._preempted[row] += now_ps - left_ps
         self._pauses += _PACK_PAUSE(row, left_ps, now_ps, is_swapped)
 
     def begin_prompt(self, row: int, step_ps: int) -> None:
-        """A step that lasted so long has computed a part of its prompt, not the last, before any preemption."""
+        """Record the duration of a step that computed a prompt chunk, not the last, before any preemption."""
         self._chunks[row] += step_ps
 
     def stall(self, replica: int, now_ps: int, blocked_code: int) -> None:
-        """Nobody steps though somebody waits."""
+        """Record that no step begins although requests wait."""
         self._stalls[replica] += _PACK_STALL(now_ps, blocked_code)
 
     def wait_for_copies(self, replica: int, wait_ps: int) -> None:
-        """The stretch that begins now waits so long for copies."""
+        """Record how long the step run that begins now waits for copies."""
         self._copies[replica] += _PACK_COPY(len(self.step_run_rows[replica]) // STEP_RUN_ROW.itemsize, wait_ps)
 
     def reject(self, row: int, reason: str) -> None:
-        """A request that can never run."""
+        """Record that a request can never run."""
         self.status[row] = REJECTED
         self._reason[row] = self._code(reason)
 
     def explain(self, row: int, reason: str) -> None:
-        """Why a request did not finish, or finished otherwise than asked."""
+        """Record why a request did not finish, or finished otherwise than asked."""
         self._reason[row] = self._code(reason)
 
     def n_with(self, status: int) -> int:
-        """How many requests have come to that status."""
+        """Return the number of requests with a status."""
         return int((self.columns["status"] == status).sum())
 
     def _code(self, reason: str) -> int:
@@ -195,21 +195,21 @@ class Recorder:
         return self.reasons.index(reason)
 
     def step_runs(self, replica: int) -> NDArray[np.void]:
-        """The stretches of a replica in order, `(n_stretches,)` of STRETCH_ROW."""
+        """Return the step runs of a replica in order, `(n_step_runs,)` of STEP_RUN_ROW."""
         return np.frombuffer(self.step_run_rows[replica], STEP_RUN_ROW)
 
     def spans(self, replica: int) -> NDArray[np.void]:
-        """The spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""
+        """Return the spans of a replica in the order in which they ended, `(n_spans,)` of SPAN_ROW."""
         return np.frombuffer(self._spans[replica], SPAN_ROW)
 
     def pauses(self) -> NDArray[np.void]:
-        """The preemptions that were over before the run was, in the order in which they ended, of PAUSE_ROW."""
+        """Return the preemptions that ended before the run did, in that order, of PAUSE_ROW."""
         return np.frombuffer(self._pauses, PAUSE_ROW)
 
     def stalls(self, replica: int) -> NDArray[np.void]:
-        """When a replica stood still, in order, of STALL_ROW."""
+        """Return the stalls of a replica in order, of STALL_ROW."""
         return np.frombuffer(self._stalls[replica], STALL_ROW)
 
     def copies(self, replica: int) -> NDArray[np.void]:
-        """Stretches of a replica that waited for copies, in order, of COPY_ROW."""
+        """Return the step runs of a replica that waited for copies, in order, of COPY_ROW."""
         return np.frombuffer(self._copies[replica], COPY_ROW)

@@ -1,4 +1,4 @@
-"""Replica: turns plans into time. Plan, sleep until the stretch ends or the bell rings, commit, plan again."""
+"""Replica: turns plans into time. Plan, sleep until the step run ends or is cut, commit, plan again."""
 
 from collections.abc import Callable
 
@@ -16,13 +16,13 @@ from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 DECODE_ON = StepPlan()
 
 OnAnswer = Callable[[int, int], None]
-"""Called with the row of a request, and the instant at which its last token is computed."""
+"""Called with the row of a request and the instant of its last token."""
 
 
 class Replica:
-    """One copy of a model, on one or more GPUs; or a rank of it that has a scheduler of its own.
+    """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
 
-    State changes only at commits (tokens) and when a step begins (seats and blocks of the chunks it computes).
+    State changes only at commits (tokens) and when a step begins (slots and blocks of its chunks).
     """
 
     __slots__ = (
@@ -60,13 +60,13 @@ class Replica:
         "step_run",
         "total_blocks",
     )
-    # fast: found at once, however many a subclass adds in its __dict__; thirty attributes are the most that a dict of
-    # instances shares keys for (CPython, dictobject.c)
+    # fast: slot access costs the same however many a subclass adds in its __dict__; a shared-key dict holds at most
+    # thirty attributes (CPython, dictobject.c)
 
     most_blocks = 1
-    """Blocks that a member of the cohort begins in a step, at most."""
+    """Blocks that a decoding request begins in a step, at most."""
     drafting_ps = 0
-    """Time of its steps in which it proposed tokens."""
+    """Time that its steps spent on drafting."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class Replica:
         self.index = index
         self.role = setup.role
         self.hand_over: Callable[[Request, Replica, int], None] | None = None
-        """Where requests go whose prompt is computed; None: they decode here."""
+        """Called with each prefilled request; None: requests decode here."""
         self.n_outstanding = 0
         self.n_away = 0
-        """Requests that hold blocks here and have left for another replica, or have not come in from one."""
+        """Requests with blocks here that have left for another replica, or are in transfer to this one."""
         self._n_given_back = 0
-        """Blocks that these have given back in the step in flight."""
+        """Blocks that these have freed during the step in flight."""
         self.n_before_queue = 0
-        """Requests from other replicas that have no blocks here yet."""
+        """Requests from other replicas without blocks here yet."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_tokens
         self.batch = setup.batch(index, recorder)
@@ -110,16 +110,16 @@ class Replica:
         self._is_alone = is_alone
         self._n_ahead = int(setup.async_scheduling)
         self._coming: list[tuple[Request, int]] = []
-        """(request, steps of the stretch that begin before its scheduler sees it), where steps are planned ahead."""
+        """(request, steps that begin before the scheduler sees it), with async scheduling."""
         self._blocked_by: Blocked | None = None
         self._blocked_code = 0
         self._step_end = Alarm(clock, self._on_step_end, phase=index)
         self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
 
-    # -- what the cluster calls ------------------------------------------------------------------------------------
+    # -- called by the cluster -----------------------------------------------------------------------------------------
 
     def enqueue(self, request: Request, now_ps: int) -> None:
-        """Take a request in and ring the bell: plan at the end of the step in flight, or now when idle."""
+        """Accept a request; plan at the end of the step in flight, or now when idle."""
         self.n_outstanding += 1
         step_run = self.step_run
         if self._n_ahead and (step_run is not None or self.batch.running):
@@ -127,49 +127,49 @@ class Replica:
         else:
             self.batch.waiting.append(request)
         if step_run is None or (self._blocked_by is None and not self._is_alone):
-            self.ring(now_ps, self._n_ahead)
+            self.wake(now_ps, self._n_ahead)
 
     @property
     def n_waiting(self) -> int:
-        """Requests that hold neither seat nor blocks."""
+        """Requests without a slot or blocks."""
         return len(self.batch.waiting) + len(self._coming)
 
     @property
-    def on_their_way(self) -> list[Request]:
+    def in_transit(self) -> list[Request]:
         """Requests that come from other replicas and do not run here yet."""
         return []
 
     @property
     def cost(self) -> CostModel:
-        """What its steps cost."""
+        """Cost model of its steps."""
         return self._cost
 
     @property
     def streams(self) -> bool:
-        """Tokens leave as they come; otherwise answers leave whole."""
+        """Tokens are streamed; otherwise answers leave whole."""
         return self._scheduler.stream
 
     def uncomputed_tokens(self) -> int:
-        """Tokens of prefills that the steps done leave to compute; O(queue)."""
+        """Return the prefill tokens left to compute after the committed steps; O(queue)."""
         waiting: list[Request] = [*self.batch.waiting, *(request for request, _ in self._coming)]
         n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
         return n_waiting + sum(request.prefill_left_tokens for request in self.batch.prefilling)
 
     def step_end_ps(self, now_ps: int) -> int | None:
-        """When the step in flight is over, and with it the stretch; None: no step is in flight."""
+        """Return the end of the step in flight, cutting the step run there; None: no step is in flight."""
         step_run = self.step_run
         if step_run is None:
             return None
-        self.ring(now_ps)
+        self.wake(now_ps)
         if step_run.end_ps > now_ps:
             return step_run.end_ps
-        self._step_end.due_ps = None  # a step of the stretch ends at this very instant, so the bell ends it now
+        self._step_end.due_ps = None  # a step ends at this very instant, so commit now
         self.commit(step_run, now_ps)
         return None
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
-        """Its client has gone, and no step is in flight: it leaves. In a padded batch it stays to the end, as one that
-        has finished. Returns None, or when to say so again."""
+        """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
+        finished one. Return None, or when to try again."""
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
         elif request.phase is DECODE and self._runs_to_completion:
@@ -178,7 +178,7 @@ class Replica:
         else:
             self.batch.abandon(request)
         self.n_outstanding -= 1
-        self.ring(now_ps)
+        self.wake(now_ps)
         return None
 
     def _linger(self, request: Request, now_ps: int) -> None:
@@ -191,28 +191,28 @@ class Replica:
         self.n_outstanding -= self._scheduler.stream  # whole answers count until they leave
         if len(lingering) == self.cohort.n:
             self._end_batch(now_ps)
-        self.ring(now_ps)
+        self.wake(now_ps)
 
     def found_tokens(self, request: Request) -> int:
-        """Tokens of its prompt that the prefix cache has at this instant."""
+        """Return the prompt tokens in the prefix cache at this instant."""
         if self._caching is None:
             return 0
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding:
-            n_steps = step_run.steps_done(self._clock.now_ps)  # they have taken blocks, and are not committed yet
-            self._caching.make_way(self.cohort.blocks_to_grow(n_steps))
+            n_steps = step_run.steps_done(self._clock.now_ps)  # their blocks are taken but not committed yet
+            self._caching.reclaim(self.cohort.blocks_to_grow(n_steps))
         return self._caching.found_tokens(request)
 
     def give_back(self, request: Request, now_ps: int) -> None:
-        """Another replica has the keys and values of a request: its blocks here are free."""
+        """Free the blocks of a request after its transfer."""
         self.n_away -= 1
         n_blocks = self.batch.give_back(request, request.prefilled_tokens)
         if self.step_run is not None:
             self._n_given_back += n_blocks
         elif self.batch.waiting or self.batch.prefilling:
-            self.ring(now_ps)
+            self.wake(now_ps)
 
-    def ring(self, now_ps: int, n_ahead: int = 0) -> None:
+    def wake(self, now_ps: int, n_ahead: int = 0) -> None:
         """Plan when the step in flight and n_ahead more are over, or now when idle."""
         step_run = self.step_run
         if step_run is None:
@@ -225,7 +225,7 @@ class Replica:
                 self._step_end.set(step_run.end_ps)
 
     def held_blocks(self) -> int:
-        """KV blocks that hold tokens or are set aside at this instant, those of the step in flight included."""
+        """Return the KV blocks used or reserved at this instant, including those of the step in flight."""
         held = self.pool.total_blocks - self.pool.free_blocks
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding and not self._reserves:
@@ -233,22 +233,22 @@ class Replica:
         return held
 
     def stop(self, now_ps: int) -> None:
-        """End the run here: commit the steps that are done and keep what the unfinished have got."""
+        """End the run: commit the steps that are over and record the spans of unfinished requests."""
         if self.step_run is not None:
             self.step_run.cut(self.step_run.steps_done(now_ps))
             if self.step_run.n_steps:
                 self.commit(self.step_run, now_ps)
-        self._let_in(2)
+        self._show_arrivals(2)
         for request in self._still_decoding():
             self._recorder.span(self.index, request, self.cohort.step)
 
     def _still_decoding(self) -> list[Request]:
-        """Those whose span is not over."""
+        """Return the requests with an open span."""
         lingering = self.cohort.lingering
         return [each for each in self.batch.running if each.phase is DECODE and each not in lingering]
 
     def why_waiting(self) -> str:
-        """Who waits for what, for requests that nothing will ever start."""
+        """Explain a deadlock: what waits, and for what."""
         n_running, n_waiting = len(self.batch.running), len(self.batch.waiting)
         return (
             f"deadlock: replica {self.index} is idle with {n_running} requests admitted and {n_waiting} waiting, "
@@ -258,7 +258,7 @@ class Replica:
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
     def _on_step_end(self, now_ps: int) -> None:
-        """Commit, plan and sleep again; without leaving the loop as long as nothing else happens in between."""
+        """Commit, plan and sleep; loop without the clock while no other event happens in between."""
         clock, step_run = self._clock, self.step_run
         events = clock.events
         while step_run is not None:
@@ -266,7 +266,7 @@ class Replica:
             if events and events[0][0] <= now_ps:
                 self._plan_time.set(now_ps)
                 return
-            self.decide(now_ps)  # fast: nothing else happens at this instant, so the plan phase may follow at once
+            self.decide(now_ps)  # fast: no other event at this instant, so plan at once
             step_run = self.step_run
             if step_run is None:
                 return
@@ -277,17 +277,17 @@ class Replica:
             clock._now = now_ps
 
     def _sleep(self, step_run: StepRun) -> None:
-        """Until the end of the stretch, or of the step that the next arrival falls into."""
+        """Sleep until the end of the step run, or of the step that the next arrival falls into."""
         events = self._clock.events
         if self._is_alone and self._blocked_by is None and step_run.n_steps > 1 and events:
-            # fast: what comes next can only be a request for this replica, so the bell is answered before it rings
+            # fast: the next event can only be an arrival for this replica, so cut in advance
             n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
         self._step_end.set(step_run.end_ps)
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Record a stretch, with how things stood at its start (nothing has been committed since), and apply it."""
+        """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
         cohort, pool, n = self.cohort, self.pool, step_run.n_decoding
         self.step_run = None
         if self._is_stateful:
@@ -320,11 +320,11 @@ class Replica:
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
         if self._coming:
-            self._let_in(step_run.n_steps)
+            self._show_arrivals(step_run.n_steps)
         self._n_given_back = 0
 
-    def _let_in(self, n_steps: int) -> None:
-        """So many steps are over: show the scheduler who has waited for them, in the order of their arrival."""
+    def _show_arrivals(self, n_steps: int) -> None:
+        """Show the scheduler the arrivals that have waited for n_steps steps, in the order of arrival."""
         self.batch.waiting.extend(request for request, n in self._coming if n <= n_steps)
         self._coming = [(request, n - n_steps) for request, n in self._coming if n > n_steps]
 
@@ -342,7 +342,7 @@ class Replica:
                 self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
-        """The prefill is complete and has produced a token; the request decodes on, or is done."""
+        """Complete a prefill, which emits a token; the request decodes, leaves for another replica, or is done."""
         self.batch.prefilling.remove(request)
         if not request.emitted_tokens:
             self._recorder.first_token_ps[request.row] = now_ps
@@ -356,8 +356,8 @@ class Replica:
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
         if self._is_stateful:
-            tell = self._scheduler.on_join if n_left else self._scheduler.on_leave
-            tell(request)
+            notify = self._scheduler.on_join if n_left else self._scheduler.on_leave
+            notify(request)
         if not n_left:
             request.join_step = self.cohort.step
             self._last_token(request, now_ps)
@@ -365,7 +365,7 @@ class Replica:
                 self.batch.leave(request, request.prefilled_tokens)
 
     def _send_away(self, request: Request) -> None:
-        """It will decode elsewhere, and holds its blocks until they are fetched."""
+        """Mark a request as in transfer; it holds its blocks until they are fetched."""
         del self.batch.running[request]
         request.phase = TRANSFER
         self.n_away += 1
@@ -374,7 +374,7 @@ class Replica:
             self._scheduler.on_leave(request)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
-        """All its tokens are computed; unless the answer leaves whole with its batch, the client has them."""
+        """Close a request's span; without streaming, the client gets the answer with the whole batch."""
         self._recorder.span(self.index, request, self.cohort.step)
         if self._runs_to_completion:
             self.cohort.lingering.append(request)
@@ -382,7 +382,7 @@ class Replica:
             self._answer(request, now_ps)
 
     def _end_batch(self, now_ps: int) -> None:
-        """All of a padded batch have finished: they leave together, and whole answers with them."""
+        """End a padded batch: all its requests leave together, and whole answers with them."""
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
             self.batch.leave(request, self.cohort.leave(request))
@@ -391,7 +391,7 @@ class Replica:
                 self._answer(request, now_ps)
 
     def _answer(self, request: Request, now_ps: int) -> None:
-        """The client has its whole answer."""
+        """Record that the client has its whole answer."""
         self.n_outstanding -= 1
         self._recorder.finish_ps[request.row] = now_ps
         self._recorder.status[request.row] = FINISHED
@@ -401,13 +401,13 @@ class Replica:
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
     def _plan(self, now_ps: int) -> None:
-        """The plan phase of an instant: decide the next steps and sleep through them."""
+        """Decide the next steps and sleep through them: the plan phase of an instant."""
         self.decide(now_ps)
         if self.step_run is not None:
             self._sleep(self.step_run)
 
     def decide(self, now_ps: int) -> None:
-        """Make room, ask the scheduler if anything waits, and begin the stretch that comes of it."""
+        """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
         cohort, batch = self.cohort, self.batch
         # fast: room is made only where a step could begin more blocks than are free
         just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and batch.make_room(now_ps)
@@ -415,22 +415,22 @@ class Replica:
         while batch.waiting or batch.prefilling:
             plan = batch.ask(now_ps, just_preempted)
             if plan.preempt:
-                batch.give_way(plan.preempt, now_ps)
+                batch.preempt_all(plan.preempt, now_ps)
                 continue
             if plan.prefill or cohort.n:
                 break
             if just_preempted:
-                just_preempted = False  # nobody steps, so the next boundary is at once
+                just_preempted = False  # no step runs, so the next boundary is now
                 continue
             if plan.blocked_by != "blocks" or len(batch.running) < 2 or self.n_away:
                 break
-            # Half-done prompts hold all blocks and none of them can go on.
+            # Requests in prefill hold all blocks, and none can continue.
             batch.preempt_one(now_ps)
             just_preempted = True
         self._blocked_by = plan.blocked_by
         self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
         if plan.prefill:
-            # fast: a single chunk is checked as it begins, and all the rules when it is found wanting
+            # fast: a single chunk is checked as it begins, and by all rules if that fails
             if len(plan.prefill) > 1 or batch.prefilling:
                 check_prefill(self._scheduler, batch.view, plan)
             try:
@@ -441,12 +441,12 @@ class Replica:
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
             if self._caching is not None and plan.blocked_by == "blocks" and n_most is None:
-                n_most = self._caching.steps_as_looked_up()
+                n_most = self._caching.steps_before_recheck()
             if self._coming and self._blocked_by is None:
-                n_most = 1  # they have waited for one step already
+                n_most = 1  # they have already waited for one step
             self._start_decode(plan, now_ps, n_most)
         elif self._coming:
-            self._let_in(2)  # nothing runs that they could be too late for
+            self._show_arrivals(2)  # no step runs that they could miss
             self.decide(now_ps)
         elif plan.wake_at_ps is not None:
             self._plan_time.set(plan.wake_at_ps)
@@ -456,7 +456,7 @@ class Replica:
             self._scheduler.on_idle()
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
-        """One step: prompt chunks, and a token for each decoding request if the plan says so."""
+        """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
@@ -486,13 +486,13 @@ class Replica:
         )
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
-        """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
+        """Begin as many steps as fit before a request finishes, blocks run out or the plan ends."""
         cohort, free_blocks = self.cohort, self.pool.free_blocks
         n = cohort.n
         n_steps = cohort.next_finish_step - cohort.step
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
-        # fast: at most one block a member and block_size steps, so the exact count is seldom needed
+        # fast: at most one block per member and block_size steps, so the exact count is seldom needed
         if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         line = self._lines.get(n)

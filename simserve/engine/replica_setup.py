@@ -1,4 +1,4 @@
-"""ReplicaSetup: what makes a replica, and how several of its kind hang together."""
+"""ReplicaSetup: scheduler, costs and memory of a replica, and its number of ranks."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +18,7 @@ from simserve.state.kv_pool import KvPool
 
 @dataclass(frozen=True)
 class ReplicaSetup:
-    """What makes a replica: its policy, its costs and its memory."""
+    """Scheduler, costs and memory of a replica."""
 
     scheduler: Scheduler
     cost: CostModel
@@ -26,29 +26,29 @@ class ReplicaSetup:
     block_size: int
     max_model_len: int
     async_scheduling: bool = False
-    """A step is planned while the one before it runs, so who comes meanwhile waits for one step more."""
+    """A step is planned while the previous one runs, so a request that arrives meanwhile waits one step more."""
     n_stages: int = 1
-    """Of its pipeline, in which as many batches are at once: lanes, each with a policy and blocks like these."""
+    """Pipeline stages, and as many batches in flight: lanes, each with such a scheduler and blocks."""
     n_in_step: int = 1
-    """Data-parallel ranks that begin and end their steps together, each with a policy and blocks like these."""
+    """Data-parallel ranks that step together, each with such a scheduler and blocks."""
     role: Literal["both", "prefill", "decode"] = "both"
     """Prefill replicas hand over to decode replicas."""
     block_tokens: int | None = None
-    """It keeps blocks of prefixes for those who come later, by ids that stand for so many tokens; None: it does not."""
+    """Tokens per prefix-cache id; None: no prefix caching."""
 
     host_tier: HostTierSpec | None = None
-    """Memory beside its GPUs."""
+    """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
-    """Its steps propose tokens and verify them; None: a token a step."""
+    """Speculative decoding; None: one token per step."""
 
     @property
     def has_tier(self) -> bool:
-        """It uses memory beside its GPUs: prefixes are kept there only where they are kept at all."""
+        """A host tier is in use: offloading needs prefix caching."""
         tier = self.host_tier
         return tier is not None and (tier.swaps or (tier.offloads and self.block_tokens is not None))
 
     def batch(self, index: int, recorder: Recorder) -> BatchState:
-        """With nobody on them."""
+        """Return the empty batch state of a replica."""
         if self.has_tier:
             return self._tiered_batch(index, recorder)
         if self.speculation is not None:
@@ -60,11 +60,11 @@ class ReplicaSetup:
         return CachingBatchState(index, self.scheduler, recorder, caching, self.max_model_len)
 
     def _tiered_batch(self, index: int, recorder: Recorder) -> BatchState:
-        """Likewise, with memory beside the GPUs."""
-        assert self.host_tier is not None, "asked for where there is one"
-        who = (index, self.scheduler, recorder)
+        """Return the empty batch state of a replica with a host tier."""
+        assert self.host_tier is not None, "has_tier is true"
+        base = (index, self.scheduler, recorder)
         if self.block_tokens is None:
-            swapping = SwappingBatchState(*who, KvPool(self.n_blocks, self.block_size), self.max_model_len)
+            swapping = SwappingBatchState(*base, KvPool(self.n_blocks, self.block_size), self.max_model_len)
             swapping.begin(HostTier(self.host_tier))
             return swapping
         pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
@@ -72,7 +72,7 @@ class ReplicaSetup:
             kind: type[SwappingCachingBatchState | OffloadingBatchState] = SwappingCachingBatchState
         else:
             kind = SwappingOffloadingBatchState if self.host_tier.swaps else OffloadingBatchState
-        batch = kind(*who, pool, self.max_model_len)
+        batch = kind(*base, pool, self.max_model_len)
         batch.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
         return batch
 
@@ -89,5 +89,5 @@ class ReplicaSetup:
 
     @property
     def n_ranks(self) -> int:
-        """Schedulers with KV blocks of their own."""
+        """Number of schedulers with KV blocks of their own."""
         return self.n_stages * self.n_in_step

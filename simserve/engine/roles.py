@@ -1,4 +1,4 @@
-"""Roles: what prefill, decode and other replicas of a cluster are made of, and what ties them together."""
+"""Roles: the classes of prefill, decode and other replicas, and the connections between them."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -10,10 +10,10 @@ from simserve.engine.handoff import Disaggregation, Handoff, Sending
 from simserve.engine.link import Link
 from simserve.engine.local_decode import (
     LocalDecode,
+    LocalDecodeIntake,
     LocalDecodeLane,
     LocalDecodeRank,
     LocalDecodeSending,
-    LocallyDecodes,
 )
 from simserve.engine.lockstep import Rank
 from simserve.engine.ordered import OrderedReplica
@@ -32,7 +32,7 @@ from simserve.splitters.base import Where
 
 
 class ReplicaKinds(NamedTuple):
-    """Of one role: a replica alone, a lane of a pipeline, and a rank that steps with others."""
+    """Classes of a role: a replica alone, a pipeline lane, and a rank in lockstep."""
 
     alone: type[Replica]
     lane: type[Lane]
@@ -48,7 +48,7 @@ RECEIVING = ReplicaKinds(Receiving, ReceivingLane, ReceivingRank)
 
 
 def kinds(setup: ReplicaSetup, how: Disaggregation | None) -> ReplicaKinds:
-    """What replicas of a pool are: what their role asks for, unless they have more to them when they are alone."""
+    """Return the replica classes of a pool: those of its role, unless a mechanism needs its own class."""
     kind = _by_role(setup.role, how)
     if setup.speculation is not None:
         return kind._replace(alone=Speculating)
@@ -68,28 +68,30 @@ def _by_role(role: str, how: Disaggregation | None) -> ReplicaKinds:
 
 
 def intake_roles(ranks: Sequence[ReplicaSetup], how: Disaggregation | None) -> tuple[str, ...]:
-    """The roles of those that requests are sent to: who has no prompts computed apart needs one that does all."""
+    """Return the roles that receive requests; without a "both" pool, decode replicas serve local prompts."""
     if how is not None and how.splitter is not None and all(rank.role != "both" for rank in ranks):
         return "prefill", "decode"
     return "prefill", "both"
 
 
 OpenRoutingView = Callable[[Router, Sequence[Replica]], RoutingView]
-"""A router that sees these replicas, as they are or as they were."""
+"""Returns a router that sees these replicas, live or delayed."""
 
 
 class RoleWiring:
-    """Ties the replicas of a cluster together as their roles say."""
+    """Connects the replicas of a cluster according to their roles."""
 
-    def __init__(self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], opened: OpenRoutingView) -> None:
+    def __init__(
+        self, clock: Clock, how: Disaggregation, replicas: Sequence[Replica], open_view: OpenRoutingView
+    ) -> None:
         self._clock = clock
         self._how = how
         self._replicas = replicas
-        self._opened = opened
-        self._decode = opened(how.router, [each for each in replicas if isinstance(each, Receiving)])
+        self._open_view = open_view
+        self._decode = open_view(how.router, [each for each in replicas if isinstance(each, Receiving)])
 
     def connect(self, recorder: Recorder, router_seed: int | str) -> None:
-        """Let prefill replicas hand over to decode replicas."""
+        """Connect prefill replicas to decode replicas."""
         self._how.router.begin(Random(f"{router_seed}/decode"))
         kind = PushHandoff if self._how.is_pushed else Handoff
         handoff = kind(self._clock, recorder, Link(self._how.link), self._decode.pick)
@@ -98,10 +100,10 @@ class RoleWiring:
                 handoff.connect(replica)
 
     def intake(self, router: Router, entries: Sequence[Replica], router_seed: int | str) -> Intake:
-        """Where requests come in: at `router`, unless some of them are not prefilled apart."""
+        """Return the intake: `router`, or a split one if some requests are not prefilled remotely."""
         splitter = self._how.splitter
         if splitter is None:
-            return self._opened(router, entries)
+            return self._open_view(router, entries)
         prefill = self._side(entries, "prefill", router)
         if any(entry.role == "both" for entry in entries):
             local_router = deepcopy(router)
@@ -111,20 +113,20 @@ class RoleWiring:
             local = SplitSide(self._decode, _places(entries, "decode"))
         sides: dict[Where, SplitSide] = {"apart": prefill, "local": local}
         if self._how.keeps:
-            keepers = range(len(entries), len(entries) + len(prefill.places))
-            sides["prefill"] = SplitSide(prefill.routing_view, [*keepers])
+            kept_places = range(len(entries), len(entries) + len(prefill.places))
+            sides["prefill"] = SplitSide(prefill.routing_view, [*kept_places])
         return SplitRoutingView(self._clock, splitter, sides)
 
     @staticmethod
-    def takers(entries: Sequence[Replica]) -> "Sequence[Replica | LocallyDecodes]":
-        """What takes requests in, by the places that the door names."""
-        return [*entries, *(LocallyDecodes(entry) for entry in entries if isinstance(entry, LocalDecode))]
+    def destinations(entries: Sequence[Replica]) -> "Sequence[Replica | LocalDecodeIntake]":
+        """Return the destinations of requests, indexed by the places that the intake returns."""
+        return [*entries, *(LocalDecodeIntake(entry) for entry in entries if isinstance(entry, LocalDecode))]
 
     def _side(self, entries: Sequence[Replica], role: str, router: Router) -> SplitSide:
         places = _places(entries, role)
-        return SplitSide(self._opened(router, [entries[place] for place in places]), places)
+        return SplitSide(self._open_view(router, [entries[place] for place in places]), places)
 
 
 def _places(entries: Sequence[Replica], role: str) -> list[int]:
-    """Of those of a role."""
+    """Return the places of the replicas of a role."""
     return [place for place, entry in enumerate(entries) if entry.role == role]

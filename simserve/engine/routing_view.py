@@ -1,4 +1,4 @@
-"""RoutingView: a router and what it sees of its replicas; asks it, and holds its answer against the rules."""
+"""RoutingView: a router and its view of the replicas; checks the router's answers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from simserve.state.view import LoadView
 
 @dataclass(frozen=True)
 class Delay:
-    """How old what routers see is."""
+    """Age of what routers see."""
 
     refresh_ps: int
-    """They see replicas as they were at the last multiple of this."""
+    """Routers see replicas as they were at the last multiple of this."""
     counts_own_sends: bool = False
-    """And add what they have sent there since."""
+    """Routers add the requests they have sent since."""
 
 
 class Intake(Protocol):
-    """Where requests come in."""
+    """Where requests enter the cluster."""
 
     def pick(self, request: Request) -> int:
-        """The place of the replica that it goes to."""
+        """Return the place of the request's replica."""
 
 
 class RoutingView:
-    """A router that sees its replicas as views show them."""
+    """A router and the views through which it sees its replicas."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[LoadView]) -> None:
         self._clock = clock
@@ -38,7 +38,7 @@ class RoutingView:
         self.views = views
 
     def pick(self, request: Request) -> int:
-        """The place among the views of the replica that the router picks. Raises PolicyError."""
+        """Return the place among the views of the replica that the router picks. Raises PolicyError."""
         router = self._router
         try:
             index = router.pick(request, self.views)
@@ -53,7 +53,7 @@ class RoutingView:
 class Snapshot:
     """A replica as it was at the last refresh.
 
-    What its prefix cache holds is no part of it: engines tell of every block at once, to whoever listens.
+    Prefix cache contents are live: engines publish cache events at once.
     """
 
     __slots__ = ("_held_blocks", "_replica", "block_size", "block_tokens", "n_outstanding", "n_waiting", "total_blocks")
@@ -65,45 +65,45 @@ class Snapshot:
         self.take()
 
     def take(self) -> None:
-        """It is as it is now."""
+        """Take a snapshot now."""
         self.n_outstanding = self._replica.n_outstanding
         self.n_waiting = self._replica.n_waiting
         self._held_blocks = self._replica.held_blocks()
 
     def count(self, request: Request) -> None:
-        """The request was sent there and waits, and its prompt will fill blocks, as far as there are any."""
+        """Count a request sent since: it waits, and its prompt will fill blocks while any are left."""
         self.n_outstanding += 1
         self.n_waiting += 1
         n_blocks = self._held_blocks - (-request.prompt_tokens // self.block_size)
         self._held_blocks = min(n_blocks, self.total_blocks)
 
     def held_blocks(self) -> int:
-        """KV blocks that it held."""
+        """Return the KV blocks held at the last refresh."""
         return self._held_blocks
 
     def found_tokens(self, request: Request) -> int:
-        """What its prefix cache has now."""
+        """Return the prefix cache hit at this instant."""
         return self._replica.found_tokens(request)
 
 
 class CountingRoutingView(RoutingView):
-    """One that counts what it has sent since the last refresh."""
+    """A routing view that counts its own sends since the last refresh."""
 
     def __init__(self, clock: Clock, router: Router, views: Sequence[Snapshot]) -> None:
         super().__init__(clock, router, views)
         self._snapshots = views
 
     def pick(self, request: Request) -> int:
-        """As usual, and it is counted there at once."""
+        """Pick a replica and count the request there at once."""
         index = super().pick(request)
         self._snapshots[index].count(request)
         return index
 
 
 class Refresher:
-    """Takes snapshots at the multiples of the delay that anybody can look at.
+    """Takes snapshots at the multiples of the delay at which they can be seen.
 
-    At one instant they are taken after commits and transfers, before anything is routed.
+    At one instant snapshots follow commits and transfers and precede routing.
     """
 
     def __init__(self, clock: Clock, delay: Delay) -> None:
@@ -113,20 +113,20 @@ class Refresher:
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
     def routing_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
-        """A router that sees snapshots of these."""
+        """Return a router that sees snapshots of these replicas."""
         snapshots = [Snapshot(replica) for replica in replicas]
         self._snapshots += snapshots
         kind = CountingRoutingView if self._delay.counts_own_sends else RoutingView
         return kind(self._clock, router, snapshots)
 
     def start(self) -> None:
-        """What was taken before time zero holds until the first multiple."""
+        """Start refreshing; snapshots of time zero hold until the first multiple."""
         self._due.set(self._delay.refresh_ps)
 
     def _refresh(self, now_ps: int) -> None:
-        """Take them all, unless nothing happens before a later multiple: it shows the same, and this one nobody sees.
+        """Take all snapshots, or skip to the last multiple before the next event, which shows the same.
 
-        When nothing is to come at all, nobody will look again.
+        Without further events no snapshot is needed.
         """
         events = self._clock.events
         if not events:

@@ -1,4 +1,4 @@
-"""Senders: when each request of the load comes. One for a trace at its own times, one for a closed loop."""
+"""Senders: send each request of the load; one class for traces, one for closed loops."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from simserve.engine.recorder import Recorder
 
 
 class TraceSender:
-    """Sends row i at its own arrival time, through the front end's door."""
+    """Sends row i at its own arrival time, through the front end's queue."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class TraceSender:
 
     @property
     def rows_sent(self) -> slice:
-        """Those that were sent, in the order of sending."""
+        """Rows sent, in the order of sending."""
         return slice(self.n_sent)
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class TraceSender:
 
 
 def _out_of_front_end(rows: OfferedRows, recorder: Recorder, front_end: FrontEnd) -> Sequence[int]:
-    """When each row of a trace comes to the router."""
+    """Return when each row of a trace reaches the router."""
     if not front_end.receive_ps and not front_end.token_ps:
         return rows.arrival_ps
     out_ps = FrontEndQueue(front_end, recorder).out_ps
@@ -62,7 +62,7 @@ def _out_of_front_end(rows: OfferedRows, recorder: Recorder, front_end: FrontEnd
 
 
 class ClosedLoopSender:
-    """Clients that each send a request, wait for the answer, and send the next as soon as they have it."""
+    """Clients that each send a request, wait for the answer, and then send the next."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ClosedLoopSender:
         on_end: Callable[[], None],
     ) -> None:
         self.n_sent = 0
-        self._n_asked = 0
+        self._n_begun = 0
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
@@ -84,49 +84,49 @@ class ClosedLoopSender:
         self._send = send
         self._on_end = on_end
         self._coming: deque[tuple[int, int]] = deque()
-        """(instant at which it is through the door, row) of requests on their way, in order."""
-        self._n_refused_at_once = 0
+        """(instant at which it leaves the front end, row) of requests in the front end, in order."""
+        self._n_consecutive_refusals = 0
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
 
     @property
     def rows_sent(self) -> slice:
-        """Those that were sent, in the order of sending."""
+        """Rows sent, in the order of sending."""
         return slice(self.n_sent)
 
     def start(self) -> None:
-        """All clients send at time zero."""
+        """Send from all clients at time zero."""
         for _ in range(self._offered.concurrency or 0):
-            self._ask(0)
+            self._send_next(0)
 
     def on_answer(self, row: int, now_ps: int) -> None:
-        """The last token of an answer is computed; its client has it soon after, and asks again."""
-        self._n_refused_at_once = 0
-        self._ask(now_ps + self._respond_ps)
+        """Let a client send its next request when it has the last token of an answer."""
+        self._n_consecutive_refusals = 0
+        self._send_next(now_ps + self._respond_ps)
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
-        """A client was refused; it asks again at once."""
-        self._n_refused_at_once += 1
-        self._offered.check_refusals(self._n_refused_at_once, reason)
-        self._ask(now_ps)
+        """Let a refused client send its next request at once."""
+        self._n_consecutive_refusals += 1
+        self._offered.check_refusals(self._n_consecutive_refusals, reason)
+        self._send_next(now_ps)
 
-    on_turning_away = on_refusal
-    """Not admitted, it asks again at once too."""
+    on_not_admitted = on_refusal
+    """A client that is not admitted also sends its next request at once."""
 
-    def _ask(self, sent_ps: int) -> None:
-        """A client sends the next row, if there is one."""
+    def _send_next(self, sent_ps: int) -> None:
+        """Send the next row, if there is one."""
         if not self._has_row(sent_ps):
             if not self._coming:
                 self._on_end()
             return
-        row = self._n_asked
-        self._n_asked = row + 1
+        row = self._n_begun
+        self._n_begun = row + 1
         self._rows.arrival_ps[row] = sent_ps
         self._coming.append((self._front_end_queue.out_ps(row, sent_ps, self._rows.prompt_tokens[row]), row))
         if len(self._coming) == 1:
             self._due.set(self._coming[0][0])
 
     def _send_due(self, now_ps: int) -> None:
-        """Hand over all requests that are through the door, in the order in which they were sent."""
+        """Forward all requests that have left the front end, in the order of sending."""
         coming = self._coming
         while coming and coming[0][0] <= now_ps:
             row = coming[0][1]
@@ -139,11 +139,11 @@ class ClosedLoopSender:
             self._on_end()
 
     def _has_row(self, sent_ps: int) -> bool:
-        """There is a request to send; draws further ones where the loop runs for a time."""
+        """Return whether a row is left; draw more where the loop runs for a fixed time."""
         stop_ps = self._offered.stop_sending_ps
         if stop_ps is not None and sent_ps >= stop_ps:
             return False
-        if self._n_asked == len(self._rows) and self._offered.draw_more is not None:
-            self._rows.append(self._offered.draw_more(self._n_asked))
+        if self._n_begun == len(self._rows) and self._offered.draw_more is not None:
+            self._rows.append(self._offered.draw_more(self._n_begun))
             self._recorder.grow(len(self._rows))
-        return self._n_asked < len(self._rows)
+        return self._n_begun < len(self._rows)

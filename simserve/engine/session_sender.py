@@ -1,4 +1,4 @@
-"""SessionSender: sends requests that wait for the answers of others; UserSender: so do users, session after session."""
+"""SessionSender: sends sessions at their own times; UserSender: a fixed number of users, session after session."""
 
 import math
 from array import array
@@ -21,10 +21,10 @@ from simserve.workload.dependencies import Dependencies
 
 
 class SessionSender:
-    """Sessions begin at their own times; all else is sent think_s after the last answer that it waits for.
+    """Sessions begin at their own times; other requests are sent think_s after the last answer they wait for.
 
-    At one instant rows are sent in their order. A session one of whose requests is refused ends: what of it is not
-    sent never will be.
+    At one instant rows are sent in their order. A session ends when one of its requests is refused: its unsent requests
+    are never sent.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class SessionSender:
         self.sessions = Sessions(offered.trace.dependencies or Dependencies.none(len(offered.trace)))
         self._n_begun = 0
         self._n_left = len(rows)
-        """Rows that may still be sent, as far as they are drawn."""
+        """Rows drawn that may still be sent."""
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
@@ -51,20 +51,20 @@ class SessionSender:
         self._on_end = on_end
         self._sent = array("q")
         self._to_send: list[tuple[int, int]] = []
-        """A heap of (instant, row) of what waits for nothing but its time; of sessions to begin the next one alone."""
+        """A heap of (instant, row) of rows that wait only for their time; of session starts only the next."""
         self._coming: deque[tuple[int, int]] = deque()
-        """(instant at which it is through the door, row) of requests on their way, in order."""
+        """(instant at which it leaves the front end, row) of requests in the front end, in order."""
         self._due = Alarm(clock, self._send_due, SEND_PHASE)
         self._stop = Alarm(clock, lambda _: on_end(), SEND_PHASE)
 
     @property
     def n_sent(self) -> int:
-        """Requests that came to the router."""
+        """Requests that reached the router."""
         return len(self._sent)
 
     @property
     def rows_sent(self) -> NDArray[np.int64]:
-        """Their rows, in the order of sending, `(n_sent,)`."""
+        """Rows sent, in the order of sending, `(n_sent,)`."""
         return np.array(self._sent, np.int64)
 
     def start(self) -> None:
@@ -74,7 +74,7 @@ class SessionSender:
         self._begin_first()
 
     def on_answer(self, row: int, now_ps: int) -> None:
-        """The last token of an answer is computed; its client has it soon after, and then what waits for it is due."""
+        """Schedule the requests that waited for an answer, when its client has the last token."""
         sessions, at_ps = self.sessions, now_ps + self._respond_ps
         session = sessions.of_row[row]
         if sessions.n_unsent[session]:
@@ -85,7 +85,7 @@ class SessionSender:
         self._end_one(session, at_ps)
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
-        """A request was refused, so nobody can go on from its answer: the session ends with what is under way."""
+        """End the session of a refused request, except for requests in flight."""
         sessions = self.sessions
         session = sessions.of_row[row]
         self._n_left -= sessions.n_unsent[session]
@@ -96,22 +96,22 @@ class SessionSender:
         self._end_one(session, now_ps)
         self._check_end()
 
-    def on_turning_away(self, row: int, reason: str, now_ps: int) -> None:
-        """Not admitted, it is refused."""
+    def on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
+        """Treat a request that is not admitted as refused."""
         self.on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:
-        """The first session is due at its arrival."""
+        """Schedule the first session."""
         self._on_begun()
 
     def _on_begun(self) -> None:
-        """A session has begun: the next is due at its arrival."""
+        """Schedule the next session when one has begun."""
         if self._n_begun < len(self.sessions):
             row = self._next_first_row()
             self._plan(row, self._rows.arrival_ps[row])
 
     def _on_over(self, at_ps: int) -> None:
-        """All that was sent of a session is answered, and nothing more of it will be sent."""
+        """Handle a session that is over: all its sent requests have ended, and none is left to send."""
 
     def _next_first_row(self) -> int:
         self._n_begun += 1
@@ -124,7 +124,7 @@ class SessionSender:
             self._on_over(at_ps)
 
     def _plan(self, row: int, sent_ps: int) -> None:
-        """Send it then, unless no more is sent then."""
+        """Schedule a row, unless sending ends before."""
         if sent_ps >= self._stop_ps:
             return
         if sent_ps > MAX_PS // 2:
@@ -135,7 +135,7 @@ class SessionSender:
             self._due.set(sent_ps)
 
     def _send_due(self, now_ps: int) -> None:
-        """Let all of this instant in at the door, and hand over all that are through it, in the order of sending."""
+        """Let the rows of this instant into the front end, and forward those that leave it, in the order of sending."""
         coming = self._coming
         while True:
             while self._to_send and self._to_send[0][0] <= now_ps:
@@ -151,12 +151,12 @@ class SessionSender:
         self._check_end()
 
     def _check_end(self) -> None:
-        """Where no instant ends the sending, it ends with the last row."""
+        """End the sending with the last row, unless a fixed instant ends it."""
         if not self._n_left and not self._coming and self._offered.stop_sending_ps is None:
             self._on_end()
 
     def _enter(self, row: int, now_ps: int) -> None:
-        """A client sends it."""
+        """Send a row into the front end."""
         sessions = self.sessions
         session = sessions.of_row[row]
         sessions.n_due[session] -= 1
@@ -170,38 +170,38 @@ class SessionSender:
 
 
 class UserSender(SessionSender):
-    """A fixed number of users: each begins a session, and when that is over, thinks, and begins the next."""
+    """A fixed number of users: each runs a session, thinks, and begins the next."""
 
-    _n_refused_at_once = 0
+    _n_consecutive_refusals = 0
 
     def on_answer(self, row: int, now_ps: int) -> None:
-        """As for any session."""
-        self._n_refused_at_once = 0
+        """Handle an answer and reset the count of refusals."""
+        self._n_consecutive_refusals = 0
         super().on_answer(row, now_ps)
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
-        """As for any session."""
-        self._n_refused_at_once += 1
-        self._offered.check_refusals(self._n_refused_at_once, reason)
+        """Count a refusal and end its session."""
+        self._n_consecutive_refusals += 1
+        self._offered.check_refusals(self._n_consecutive_refusals, reason)
         super().on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:
-        """All users begin at time zero."""
+        """Begin a session of each user at time zero."""
         for _ in range(self._offered.concurrency or 0):
             if self._has_session(0):
                 self._plan(self._next_first_row(), 0)
 
     def _on_begun(self) -> None:
-        """Nobody else begins because of it."""
+        """Do nothing: a session begins only when its user's last one is over."""
 
     def _on_over(self, at_ps: int) -> None:
-        """Its user thinks, and begins another."""
+        """Schedule the user's next session after its think time."""
         if self._has_session(at_ps):
             row = self._next_first_row()
             self._plan(row, at_ps + self.sessions.think_ps[row])
 
     def _has_session(self, at_ps: int) -> bool:
-        """There is a session to begin; draws further ones where the users go on for a time."""
+        """Return whether a session is left; draw more where users run for a fixed time."""
         draw_more = self._offered.draw_more
         if self._n_begun == len(self.sessions) and draw_more is not None and at_ps < self._stop_ps:
             trace = draw_more(len(self._rows))

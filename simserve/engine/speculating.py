@@ -1,4 +1,4 @@
-"""Speculating: a replica whose steps give a request several tokens, as many as were proposed and accepted."""
+"""Speculating: a replica with speculative decoding; a step emits as many tokens per request as were accepted."""
 
 from bisect import bisect_left, bisect_right
 from struct import pack_into
@@ -15,11 +15,11 @@ from simserve.state.request import Request
 from simserve.state.speculative_cohort import SpeculativeCohort
 
 FEW_STEPS = 4
-"""Up to so many, Python finds the ends of steps sooner than numpy."""
+"""Up to this many steps, Python computes the ends faster than numpy."""
 
 
 class UnevenStepRun(StepRun):
-    """Steps whose ends are known one by one."""
+    """Steps with a list of their ends."""
 
     __slots__ = ("ends_ps",)
 
@@ -29,31 +29,31 @@ class UnevenStepRun(StepRun):
         self.cut(len(ends_ps))
 
     def cut(self, n_steps: int) -> None:
-        """Make so many steps only."""
+        """Shorten the run to n_steps steps."""
         self.n_steps = n_steps
         self.end_ps = self.ends_ps[n_steps - 1] if n_steps else self.start_ps
 
     def keep_last(self, queue_len: int) -> None:
-        """All steps but the last are over."""
+        """Keep only the last step; the others are over."""
         self.start_ps = self.ends_ps[self.n_steps - 2]
         self.first_ps = self.end_ps - self.start_ps
         self.n_steps = 1
         self.queue_len = queue_len
 
     def steps_begun(self, at_ps: int) -> int:
-        """Steps begun before that instant: the least number that is done at at_ps or later."""
+        """Return the steps begun before an instant: the least number done at at_ps or later."""
         return bisect_left(self.ends_ps, at_ps) + 1
 
     def steps_done(self, at_ps: int) -> int:
-        """Steps done at that instant."""
+        """Return the steps done at an instant."""
         return bisect_right(self.ends_ps, at_ps)
 
 
 class Speculating(Replica):
-    """A replica that proposes tokens for each decoding request, and verifies them in the same step.
+    """A replica that proposes tokens for each decoding request and verifies them in the same step.
 
-    How many tokens each gets is drawn as it joins, so the ends of steps are known up to the next finish, and a stretch
-    is as long as without. Each step is a row of its own, since no two of them grow alike.
+    The tokens of each step are drawn when a request joins, so the ends of steps are known up to the next finish, and a
+    step run is as long as without speculation. Each step is a row of its own, since no two grow alike.
     """
 
     cohort: SpeculativeCohort
@@ -62,21 +62,21 @@ class Speculating(Replica):
 
     def __init__(self, index: int, setup: ReplicaSetup, *args: Any, **kwargs: Any) -> None:
         super().__init__(index, setup, *args, **kwargs)
-        assert setup.speculation is not None, "only a replica that speculates is one of these"
+        assert setup.speculation is not None, "speculation is set up"
         self.most_blocks = -(-setup.speculation.n_slots // setup.block_size)
         self._draft_lines: dict[int, tuple[int, int]] = {}
         self._queued_from: list[int] = []
-        """Of each who came in mid-stretch, the step that begins with them in the queue, from 0; where steps are planned
-        ahead, `_coming` knows."""
+        """First step, from 0, that begins with each mid-run arrival in the queue; with async scheduling `_coming` has
+        it."""
 
     def enqueue(self, request: Request, now_ps: int) -> None:
-        """Take a request in, and note for the rows to come when."""
+        """Accept a request, and note when it joined the queue."""
         if self.step_run is not None and not self._n_ahead:
             self._queued_from.append(self.step_run.steps_begun(now_ps))
         super().enqueue(request, now_ps)
 
     def commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Record a stretch step by step, and apply it."""
+        """Record a step run step by step, and apply it."""
         cohort, n = self.cohort, step_run.n_decoding
         if step_run.chunks:
             n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
@@ -92,7 +92,7 @@ class Speculating(Replica):
         self._queued_from.clear()
 
     def _commit_but_last(self, step_run: UnevenStepRun) -> None:
-        """All steps but the last, in which nobody finishes."""
+        """Record and apply all steps but the last; no request finishes in them."""
         cohort, pool, n, rows = self.cohort, self.pool, step_run.n_decoding, self._step_run_rows
         n_first, start_ps, queue_len, code = (
             step_run.n_steps - 1,
@@ -117,7 +117,7 @@ class Speculating(Replica):
         pool.take(cohort.advance(n_first), self._reserves)
         step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
         if self._coming:
-            self._let_in(n_first)
+            self._show_arrivals(n_first)
 
     def _note_drafting(self, n: int, n_steps: int) -> None:
         line = self._draft_lines.get(n)
@@ -129,7 +129,7 @@ class Speculating(Replica):
             self.drafting_ps += slope_ps * int(self.cohort.keys_ahead(n_steps).sum())
 
     def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
-        """As many steps as the cohort can make before somebody finishes, blocks run out or the plan ends."""
+        """Begin as many steps as fit before a request finishes, blocks run out or the plan ends."""
         cohort, free_blocks = self.cohort, self.pool.free_blocks
         n = cohort.n
         n_steps = cohort.next_finish_step - cohort.step
@@ -147,7 +147,7 @@ class Speculating(Replica):
             self.step_run.cut(min(n_steps, self.step_run.steps_begun(plan.wake_at_ps)))
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
-        """When each of the next n_steps is over."""
+        """Return the ends of the next n_steps steps."""
         base_ps, slope_ps = line
         keys = self.cohort.keys_ahead(n_steps)
         if n_steps > FEW_STEPS:

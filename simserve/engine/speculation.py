@@ -1,4 +1,4 @@
-"""Speculation: how a replica speculates, and seats whose requests have blocks for what is proposed for them."""
+"""Speculation: acceptance of proposed tokens, and batch state with blocks for them."""
 
 from dataclasses import dataclass
 
@@ -12,36 +12,36 @@ from simserve.state.speculative_cohort import SpeculativeCohort
 
 @dataclass(frozen=True)
 class Speculation:
-    """Proposals, and what becomes of them."""
+    """Proposals and their acceptance."""
 
     acceptance: Acceptance
     n_slots: int
-    """Tokens beyond those stored that a request has blocks for before a step: the one it gets, and those proposed."""
+    """Tokens beyond those stored that a request has blocks for before a step: its next one and the proposed ones."""
 
     @classmethod
     def drawn(cls, rates: tuple[float, ...], seed: int, n_slots: int) -> "Speculation":
-        """With acceptances of those rates, drawn from a seed."""
+        """Return a speculation with acceptances of these rates, drawn from a seed."""
         return cls(Acceptance(rates, seed), n_slots)
 
 
 class SpeculatingBatchState(BatchState):
-    """Seats of requests that get several tokens a step."""
+    """Batch state of requests that get several tokens per step."""
 
     cohort: SpeculativeCohort
 
     def speculate(self, how: Speculation) -> None:
-        """From now on; nobody decodes yet."""
+        """Switch to a speculative cohort while no request decodes."""
         self.cohort = SpeculativeCohort(self.pool.block_size, how.acceptance, how.n_slots)
         self.view.decode_tokens = how.acceptance.n_proposed + 1
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """The scheduler's plan. Raises PolicyError."""
         cohort = self.cohort
-        cohort.crossings[cohort.step % cohort.block_size] = cohort.blocks_to_grow(1)  # where seats look for them
+        cohort.crossings[cohort.step % cohort.block_size] = cohort.blocks_to_grow(1)  # read by the parent class
         return super().ask(now_ps, just_preempted)
 
     def give_back(self, request: Request, kv_tokens: int) -> int:
-        """As usual, and the blocks beyond what is stored, which hold nothing that anybody could find."""
+        """Free the blocks of a request, including those for proposals, which hold nothing that a lookup could find."""
         n_kept = self.cohort.pop_kept_blocks(request)
         if request.reserved_blocks:
             self.pool.take(-n_kept, from_reserved=True)
@@ -51,4 +51,4 @@ class SpeculatingBatchState(BatchState):
 
 
 class SpeculatingCachingBatchState(SpeculatingBatchState, CachingBatchState):
-    """Those with a prefix cache."""
+    """Batch state with speculation and a prefix cache."""

@@ -1,4 +1,4 @@
-"""Split: the gateway of a cluster in which some requests are prefilled apart and others are not."""
+"""Split: the intake of a cluster in which some requests are prefilled remotely and others locally."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +12,18 @@ from simserve.state.request import Request
 
 @dataclass(frozen=True)
 class SplitSide:
-    """Replicas of one kind, their places among all that requests are sent to, and the router that picks one."""
+    """Replicas of one kind, their places among all destinations, and the router that picks one."""
 
     routing_view: RoutingView
     places: list[int]
 
     def place(self, request: Request) -> int:
-        """Of the replica that it goes to."""
+        """Return the place of the request's replica."""
         return self.places[self.routing_view.pick(request)]
 
 
 class SplitRoutingView:
-    """Asks the splitter first, and then the router of that side."""
+    """Asks the splitter for a side, then that side's router for a replica."""
 
     def __init__(self, clock: Clock, splitter: Splitter, sides: Mapping[Where, SplitSide]) -> None:
         self._clock = clock
@@ -32,7 +32,7 @@ class SplitRoutingView:
         self._prefill, self._local = sides["apart"].routing_view, sides["local"].routing_view
 
     def pick(self, request: Request) -> int:
-        """A prefill replica, or one that does all. Raises PolicyError."""
+        """Return the place of a prefill replica or of one that does both. Raises PolicyError."""
         try:
             where = self._splitter.where(request, self._prefill.views, self._local.views)
         except Exception as error:

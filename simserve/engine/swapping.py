@@ -1,4 +1,4 @@
-"""Swapping: seats whose decoding requests, when preempted, go to host memory and come back as they were."""
+"""Swapping: batch state that moves preempted decoding requests to host memory."""
 
 from collections import deque
 
@@ -10,33 +10,33 @@ from simserve.state.request import WAITING, Request
 
 
 class SwappingBatchState(BatchState):
-    """Seats with host memory for those who must give up their blocks while they decode.
+    """Batch state with host memory for preempted decoding requests.
 
-    As vLLM had it before V1: they wait in a queue of their own, nobody new starts at a boundary at which that queue is
-    not empty, and they come back in order as soon as a seat and the blocks for their next token too are free, but never
-    at a boundary at which somebody has to go. Whose prompt is half done, and who finds no room on the host, computes
-    again. Source: vLLM 0.6, core/scheduler.py (_schedule_default, _schedule_swapped) and core/block_manager.py.
+    As in vLLM before V1: swapped requests wait in a queue of their own, and no new request starts while that queue is
+    not empty. They return in order as soon as a slot and the blocks for their next token are free, but never at a
+    boundary with a preemption. Requests in prefill, or without room on the host, recompute. Source: vLLM 0.6,
+    core/scheduler.py (_schedule_default, _schedule_swapped) and core/block_manager.py.
     """
 
     tier: HostTier
     swapped: deque[Request]
     returned: list[Request]
-    """Who has come back and had no token since."""
+    """Requests swapped in that have had no token since."""
 
     def begin(self, tier: HostTier) -> None:
-        """With nobody swapped out."""
+        """Start with no swapped request."""
         self.tier = tier
         self.swapped = deque()
         self.returned = []
 
     def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
-        """The scheduler's plan; it sees nobody new as long as anybody is swapped out."""
+        """Return the scheduler's plan; it sees no new request while any is swapped out."""
         if self.swapped:
             self.view.waiting = ()
         return super().ask(now_ps, just_preempted)
 
-    def put_aside(self, request: Request, now_ps: int) -> None:
-        """Swap a request out, if the host has room for it."""
+    def preempt_decoding(self, request: Request, now_ps: int) -> None:
+        """Swap a request out if the host has room for it; otherwise it recomputes."""
         if request in self.returned:
             self.returned.remove(request)
         else:
@@ -55,8 +55,8 @@ class SwappingBatchState(BatchState):
         request.preempted_at_ps = now_ps
         self.swapped.append(request)
 
-    def next_back(self) -> Request | None:
-        """The first of those swapped out, if it has room: it and all who decode can then take the next step."""
+    def next_to_swap_in(self) -> Request | None:
+        """Return the first swapped request if it fits: it and all decoding requests can then take the next step."""
         free_blocks = self.pool.free_blocks - self.cohort.blocks_to_grow(1)
         if not self.swapped or free_blocks < 0 or len(self.running) >= self._scheduler.max_running:
             return None
@@ -65,41 +65,41 @@ class SwappingBatchState(BatchState):
         return request if n_blocks <= free_blocks else None
 
     def blocks_shared(self, request: Request) -> int:
-        """Its blocks that others hold on the GPU."""
+        """Return the number of its blocks that other requests hold on the GPU."""
         return 0
 
-    def bring_back(self, request: Request, now_ps: int) -> None:
-        """The first of those swapped out has a seat and its blocks again."""
+    def swap_in(self, request: Request, now_ps: int) -> None:
+        """Give the first swapped request a slot and its blocks again."""
         self.swapped.popleft()
         self.returned.append(request)
         self.running[request] = None
         self._recorder.resume(request.row, request.preempted_at_ps, now_ps, is_swapped=True)
-        self.tier.swap_in(self.view.blocks_for(request.prefilled_tokens), self.take_back(request))
+        self.tier.swap_in(self.view.blocks_for(request.prefilled_tokens), self.reacquire(request))
 
     def give_tokens(self, now_ps: int) -> None:
-        """A step that decoded is over, and about to be committed: those who have come back go on with a token."""
+        """Give swapped-in requests a token at the end of a decode step, before its commit."""
         for request in self.returned:
             request.joined_ps, request.join_step = now_ps, self.cohort.step + 1
             request.emitted_tokens += 1
         self.returned.clear()
 
-    def take_back(self, request: Request) -> int:
-        """Take its blocks; returns how many of them were still on the GPU."""
+    def reacquire(self, request: Request) -> int:
+        """Take the blocks of a request; return how many of them were still on the GPU."""
         self.pool.take(self.view.blocks_for(request.prefilled_tokens), from_reserved=False)
         return 0
 
 
 class SwappingCachingBatchState(SwappingBatchState, CachingBatchState):
-    """Those whose blocks can be found by others too, and by themselves when they come back."""
+    """Batch state with swapping and a prefix cache, which may still hold blocks of a swapped request."""
 
     def blocks_shared(self, request: Request) -> int:
-        """Its blocks that others hold on the GPU."""
+        """Return the number of its blocks that other requests hold on the GPU."""
         n_ids = self._n_here(request)
         n_idle = self._cache.idle_blocks_among(request.chain, n_ids)
         return n_ids * self._cache.blocks_per_id - n_idle
 
-    def take_back(self, request: Request) -> int:
-        """Hold what is still here, and take blocks for the rest, which can be found again."""
+    def reacquire(self, request: Request) -> int:
+        """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
         n_here, n_ids = self._n_here(request), self._n_ids(request)
         n_found = n_here * self._cache.blocks_per_id
         self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)

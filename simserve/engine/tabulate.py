@@ -1,4 +1,4 @@
-"""Tabulate: what the recorder wrote down, as tables in seconds."""
+"""Tabulate: what the recorder stored, as tables in seconds."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,11 +14,11 @@ from simserve.tables.run_tables import ExtraColumns, RunTables
 from simserve.units import array_to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
-"""Columns of the load that the tables hand on as they are, nulls where it has none."""
+"""Columns of the load that the tables pass through, null if the load lacks them."""
 
 
 def tabulate(cluster: Cluster, replica_pool: NDArray[np.int32], pool_names: tuple[str, ...]) -> RunTables:
-    """The tables of a finished run, requests in the order of sending; rows that were never sent are left out.
+    """Return the tables of a finished run, requests in the order of sending; unsent rows are left out.
 
     replica_pool: `(n_replicas,)`, the pool of each replica.
     """
@@ -66,8 +66,8 @@ def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
 
 
 def _numbers(cluster: Cluster) -> NDArray[np.int64]:
-    """Ids of requests that the load gives none: their places in the order of sending; those of attempts at one are its
-    first's."""
+    """Return ids for requests without one: their index in the order of sending; retries share the id of the first
+    attempt."""
     sent, n_sent = cluster.sender.rows_sent, cluster.sender.n_sent
     if not isinstance(cluster.sender, Clients):
         return np.arange(n_sent)
@@ -110,7 +110,7 @@ def _blocked_by(codes: NDArray[np.int64]) -> Categorical:
 
 
 def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
-    """How long each row waited for copies."""
+    """Return the time each row waited for copies."""
     waits_ps = np.zeros(sum(lengths), np.int64)
     for index, (first, n_rows) in enumerate(zip(np.cumsum(lengths) - lengths, lengths, strict=True)):
         copies = cluster.recorder.copies(index)
@@ -120,12 +120,12 @@ def _copies(cluster: Cluster, lengths: list[int]) -> NDArray[np.int64]:
 
 
 def _columns(per_replica: list[NDArray[np.void]]) -> Columns:
-    """Each field of packed rows as an array of its own, replica after replica."""
+    """Concatenate each field of packed rows, replica after replica."""
     return {name: np.concatenate([rows[name] for rows in per_replica]) for name in per_replica[0].dtype.names or ()}
 
 
 def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
-    """How many came before each row, counted from each replica's first row."""
+    """Return the count before each row, from each replica's first row."""
     before = np.cumsum(counts) - counts
     starts = np.cumsum([0, *lengths])[:-1]
     offsets = [int(before[start]) if length else 0 for start, length in zip(starts, lengths, strict=True)]
@@ -168,7 +168,7 @@ def _extra(cluster: Cluster, sent: slice | NDArray[np.int64]) -> ExtraColumns:
 
 
 def _places(cluster: Cluster) -> NDArray[np.int64]:
-    """The place of each row among those that were sent."""
+    """Return the index of each row in the order of sending."""
     place = np.empty(cluster.rows.capacity, np.int64)
     place[cluster.sender.rows_sent] = np.arange(cluster.sender.n_sent)
     return place

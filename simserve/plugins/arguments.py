@@ -33,10 +33,10 @@ def check(family: str, spec: Spec) -> tuple[Any | None, list[ValueProblem]]:
         return None, [ValueProblem(("kind",), "is missing", remedy=f"name the {NOUNS[family]}", kind="missing")]
     if not isinstance(kind, str):
         return None, [ValueProblem(("kind",), "must be text", shown(kind))]
-    result = find(family, kind)
-    if isinstance(result, ValueProblem):
-        return None, [result.below(() if isinstance(spec, str) else ("kind",))]
-    return _construct(result, written)
+    plugin_class = find(family, kind)
+    if isinstance(plugin_class, ValueProblem):
+        return None, [plugin_class.below(() if isinstance(spec, str) else ("kind",))]
+    return _construct(plugin_class, written)
 
 
 def spelled_out(plugin: Any) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | No
             plugin = TypeAdapter(plugin_class).validate_json(as_json(arguments), strict=True)
     except ValidationError as error:
         seen = {problem.path for problem in problems}
-        result = [problem for problem in problems_of(error, arguments) if problem.path not in seen]
-        return None, problems + [_with_remedy(plugin_class, problem) for problem in result]
+        others = [problem for problem in problems_of(error, arguments) if problem.path not in seen]
+        return None, problems + [_with_remedy(plugin_class, problem) for problem in others]
     except Exception as error:  # a user's own class may raise anything
         return None, [*problems, ValueProblem((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
     return (None, problems) if problems else (plugin, [])
@@ -108,4 +108,4 @@ def _dataclass_in(annotation: Any) -> type | None:
     """The dataclass inside `Draw | None` or `list[Draw]`."""
     if inspect.isclass(annotation) and dataclasses.is_dataclass(annotation):
         return annotation
-    return next((result for inner in get_args(annotation) if (result := _dataclass_in(inner))), None)
+    return next((dataclass for inner in get_args(annotation) if (dataclass := _dataclass_in(inner))), None)

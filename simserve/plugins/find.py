@@ -85,16 +85,16 @@ def _find_outside(family: str, name: str) -> type | ValueProblem:
     except Exception as error:  # whatever a user's own module does wrong is theirs to read
         text = f"{type(error).__name__}: {error}"
         return ValueProblem((), f"the module {module_name} cannot be imported ({text})", shown(name))
-    result = getattr(module, class_name, None)
-    if not inspect.isclass(result):
+    plugin_class = getattr(module, class_name, None)
+    if not inspect.isclass(plugin_class):
         choices = [item.__name__ for item in _classes(family, module)]
         remedy = did_you_mean(class_name, choices) if choices else None
         return ValueProblem((), f"the module {module_name} has no class {class_name}", shown(name), remedy)
     base = base_of(family)
-    if not issubclass(result, base):
+    if not issubclass(plugin_class, base):
         rule = f"must be a kind of {base.__module__}.{base.__name__}"
         return ValueProblem((), rule, shown(name), f"derive {class_name} from it")
-    return result
+    return plugin_class
 
 
 @contextmanager

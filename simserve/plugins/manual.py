@@ -40,11 +40,11 @@ class Description:
 
 def describe(family: str, name: str) -> Description:
     """What a plug-in does and takes. Raises PolicyError with a did-you-mean for a name that is unknown."""
-    result = find(family, name)
-    if isinstance(result, ValueProblem):
-        raise PolicyError(f"{NOUNS[family]} {name}: {result}")
-    meanings = _meanings(result)
-    types = _types(result)
+    plugin_class = find(family, name)
+    if isinstance(plugin_class, ValueProblem):
+        raise PolicyError(f"{NOUNS[family]} {name}: {plugin_class}")
+    meanings = _meanings(plugin_class)
+    types = _types(plugin_class)
     arguments = tuple(
         Argument(
             field.name,
@@ -53,9 +53,9 @@ def describe(family: str, name: str) -> Description:
             None if _default(field) is dataclasses.MISSING else _default(field),
             meanings.get(field.name, ""),
         )
-        for field in fields_of(result)
+        for field in fields_of(plugin_class)
     )
-    return Description(family, name, inspect.cleandoc(result.__doc__ or ""), arguments)
+    return Description(family, name, inspect.cleandoc(plugin_class.__doc__ or ""), arguments)
 
 
 def plugin_schema(plugin_class: type) -> dict[str, Any]:

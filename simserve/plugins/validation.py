@@ -93,10 +93,10 @@ def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
     Where a value may be one of several types, pydantic reports the findings of each: those furthest inside are of
     the type that the user meant; findings at one place are joined by "or".
     """
-    result: dict[Path, list[Any]] = {}
+    by_path: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
-        result.setdefault(_path_in(data, finding["loc"]), []).append(finding)
-    meant = {path: those for path, those in result.items() if not _is_consequence(path, those, result)}
+        by_path.setdefault(_path_in(data, finding["loc"]), []).append(finding)
+    meant = {path: those for path, those in by_path.items() if not _is_consequence(path, those, by_path)}
     return [_problem(path, those) for path, those in meant.items()]
 
 
@@ -164,11 +164,11 @@ def _could_hold(data: object, item: int | str) -> bool:
     return isinstance(data, Mapping) and item.isidentifier()
 
 
-def _is_consequence(path: Path, findings: list[Any], result: Mapping[Path, list[Any]]) -> bool:
+def _is_consequence(path: Path, findings: list[Any], by_path: Mapping[Path, list[Any]]) -> bool:
     """Only "wrong type" (or "too short", which counts no wrong items) was found here, and more inside the value."""
     outer = ("literal_error", "too_short")
     follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
-    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in result)
+    return follows and any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
 
 
 def _problem(path: Path, findings: list[Any]) -> ValueProblem:

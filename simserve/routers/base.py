@@ -9,20 +9,20 @@ from simserve.state.request import Request
 from simserve.state.view import LoadView
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 
 class Router:
     """A policy: which replica serves a request."""
 
     def begin(self, stream: Random) -> None:
-        """A run begins: forget the last one; `stream` is the router's own source of chance."""
+        """Start a run: reset the state; `stream` is the router's own random stream."""
 
     @property
     def needs_sessions(self) -> bool:
-        """It looks at `request.session`, so a load without sessions is a mistake."""
+        """It uses `request.session`, so a load without sessions is an error."""
         return False
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The index of the replica that gets the request."""
+        """Return the index of the replica that gets the request."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The replica with the smallest share of its KV cache in use."""
+"""Route to the replica with the smallest share of its KV cache in use."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,6 @@ class LeastKv(Router):
     """Smallest share of KV blocks held; fewest requests outstanding on a tie, then the first such replica."""
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The emptiest."""
+        """Return the replica with the emptiest KV cache."""
         loads = [(view.held_blocks() / view.total_blocks, view.n_outstanding) for view in views]
         return loads.index(min(loads))

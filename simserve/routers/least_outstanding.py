@@ -1,4 +1,4 @@
-"""The replica with the fewest requests that have not ended."""
+"""Route to the replica with the fewest outstanding requests."""
 
 from collections.abc import Sequence
 
@@ -14,6 +14,6 @@ class LeastOutstanding(Router):
     """Join the shortest queue: fewest requests waiting or running; the first such replica on a tie."""
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The least loaded."""
+        """Return the least loaded replica."""
         loads = [view.n_outstanding for view in views]
         return loads.index(min(loads))

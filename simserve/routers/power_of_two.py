@@ -1,4 +1,4 @@
-"""The less loaded of two replicas drawn by chance."""
+"""Route to the less loaded of two replicas drawn at random."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,17 +12,17 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class PowerOfTwo(Router):
-    """Draw two different replicas and pick the one with fewer requests outstanding; the first drawn on a tie.
+    """Draw two different replicas and pick the one with fewer outstanding requests; the first drawn on a tie.
 
     Source: Mitzenmacher, "The power of two choices in randomized load balancing" (IEEE TPDS, 2001).
     """
 
     def begin(self, stream: Random) -> None:
-        """Keep the stream."""
+        """Keep the random stream."""
         self._stream = stream
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The better of two."""
+        """Return the better of two replicas."""
         if len(views) == 1:
             return 0
         first = self._stream.randrange(len(views))

@@ -1,4 +1,4 @@
-"""The replica whose prefix cache has most of the prompt, unless it is much busier than others."""
+"""Route to the replica that has most of the prompt in its prefix cache, unless it is much busier than others."""
 
 from collections.abc import Sequence
 from random import Random
@@ -15,30 +15,30 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class PrefixAffinity(Router):
-    """Go where most of the prompt is cached; without a worthwhile hit, and from busy replicas, to the least busy one.
+    """Pick the longest cache hit; without a sufficient hit, or if that replica is too busy, pick the least busy one.
 
     Sources: SGLang's router (cache-aware with a balance threshold), vLLM production stack (prefix-aware routing).
     """
 
     min_hit_frac: Annotated[float, Field(ge=0, le=1)] = 0.3
-    """Share of the prompt from which on a hit decides."""
+    """Minimum hit, as a share of the prompt, that decides."""
     max_imbalance: NonNegativeInt = 32
-    """Requests that the chosen replica may have more than the least busy one."""
+    """Outstanding requests by which the chosen replica may exceed the least busy one."""
     index: Literal["exact", "own_sends"] = "exact"
-    """What caches hold, as engines tell of every block at once; or only the prompts that it has sent there itself."""
+    """exact: cache contents, as engines publish them block by block; own_sends: prompts that the router sent."""
     index_tokens: PositiveInt | None = None
-    """Tokens of own_sends that it remembers of each replica; left out: as many as the replica's KV blocks hold."""
+    """Tokens per replica that own_sends remembers; left out: as many as the replica's KV blocks hold."""
 
     def __post_init__(self) -> None:
         if self.index == "exact" and self.index_tokens is not None:
             raise ValueError(f"index_tokens is for index: own_sends, got {self.index_tokens}; leave it out")
 
     def begin(self, stream: Random) -> None:
-        """Nothing has been sent."""
+        """Start with empty records of sent prompts."""
         self._sent: list[SentPrompts] = []
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The most tokens found, then the fewest requests, then the first."""
+        """Return the replica with the longest hit, then the fewest requests, then the lowest index."""
         if self.index == "exact":
             return self._best(request, views, views)
         if not self._sent:

@@ -1,4 +1,4 @@
-"""Any replica, by chance."""
+"""Route to a random replica."""
 
 from collections.abc import Sequence
 from random import Random as Stream
@@ -12,12 +12,12 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class Random(Router):
-    """Every replica is equally likely, whatever its load."""
+    """Pick every replica with equal probability, whatever its load."""
 
     def begin(self, stream: Stream) -> None:
-        """Keep the stream."""
+        """Keep the random stream."""
         self._stream = stream
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """A uniform draw."""
+        """Draw a replica uniformly."""
         return self._stream.randrange(len(views))

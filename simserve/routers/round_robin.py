@@ -1,4 +1,4 @@
-"""Each replica in turn."""
+"""Route to each replica in turn."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,13 +12,13 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class RoundRobin(Router):
-    """Each replica in turn, whatever its load."""
+    """Pick each replica in turn, whatever its load."""
 
     def begin(self, stream: Random) -> None:
         """Start with the first replica."""
         self._n_picked = 0
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The next in turn."""
+        """Return the next replica in turn."""
         self._n_picked += 1
         return (self._n_picked - 1) % len(views)

@@ -1,4 +1,4 @@
-"""The replica that had the session's last request, unless it is much busier than others."""
+"""Route to the replica of the session's last request, unless it is much busier than others."""
 
 from collections.abc import Sequence
 from random import Random
@@ -13,26 +13,26 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class SessionAffinity(Router):
-    """Keep the requests of a session together; new sessions, and those of busy replicas, go to the least busy one.
+    """Keep a session on one replica; new sessions, and those of replicas that are too busy, go to the least busy one.
 
-    Where each session was last costs no memory worth a limit: gateways leave it with the client, in a cookie. Sources:
-    llm-d's session-affinity-scorer; vLLM production stack (session-based routing, by a hash ring).
+    The record of sessions has no size limit: gateways leave it with the client, in a cookie. Sources: llm-d's
+    session-affinity-scorer; vLLM production stack (session-based routing, by a hash ring).
     """
 
     max_imbalance: NonNegativeInt = 32
-    """Requests that the session's replica may have more than the least busy one; else the session moves there."""
+    """Outstanding requests by which the session's replica may exceed the least busy one before the session moves."""
 
     @property
     def needs_sessions(self) -> bool:
-        """Always."""
+        """The load must have sessions."""
         return True
 
     def begin(self, stream: Random) -> None:
-        """No session has been seen."""
+        """Start without sessions."""
         self._last: dict[str, int] = {}
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The session's own, or the one with the fewest requests, the first on a tie."""
+        """Return the session's replica, or the one with the fewest requests, the first on a tie."""
         loads = [view.n_outstanding for view in views]
         least = min(loads)
         last = self._last.get(request.session)

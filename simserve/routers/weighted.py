@@ -1,4 +1,4 @@
-"""The replica with the highest sum of weighted scores: few requests, free blocks, its prompt, its session."""
+"""Route to the replica with the highest weighted sum of scores: few requests, free blocks, prefix hit, session."""
 
 from collections.abc import Sequence
 from operator import add
@@ -18,26 +18,26 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 @dataclass(config=STRICT)
 class Weighted(Router):
-    """Scores between 0 and 1, each by its weight; the highest sum, on a tie the fewest requests, then the first.
+    """Weighted sum of scores between 0 and 1; the highest wins, on a tie the fewest requests, then the lowest index.
 
     Source: Gateway API inference extension (queue-, kv-cache-utilization- and prefix-cache-scorer, max-score-picker),
     with the weights of its guides; llm-d's active-request- and session-affinity-scorer.
     """
 
     queue: Weight = 2.0
-    """1 for the fewest requests that wait, 0 for the most, in between by their number; 1 where all have as many."""
+    """Score of waiting requests: 1 for the fewest, 0 for the most, linear in between; 1 if all are equal."""
     outstanding: Weight = 0.0
-    """The same of requests that wait or run."""
+    """Score of outstanding requests, waiting or running, computed likewise."""
     kv: Weight = 2.0
-    """The share of KV blocks that are free."""
+    """Score of free KV blocks, as a share."""
     prefix: Weight = 3.0
-    """The share of the prompt that `index` finds."""
+    """Score of the share of the prompt that `index` finds."""
     session: Weight = 0.0
-    """1 for the replica that had the session's last request, else 0."""
+    """Score of the session: 1 for the replica of its last request, else 0."""
     index: Literal["exact", "own_sends"] = "own_sends"
-    """What caches hold, as engines tell of every block at once; or only the prompts that it has sent there itself."""
+    """exact: cache contents, as engines publish them block by block; own_sends: prompts that the router sent."""
     index_tokens: PositiveInt | None = None
-    """Tokens of own_sends that it remembers of each replica; left out: as many as the replica's KV blocks hold."""
+    """Tokens per replica that own_sends remembers; left out: as many as the replica's KV blocks hold."""
 
     def __post_init__(self) -> None:
         if not any((self.queue, self.outstanding, self.kv, self.prefix, self.session)):
@@ -47,21 +47,21 @@ class Weighted(Router):
 
     @property
     def needs_sessions(self) -> bool:
-        """If they have a weight."""
+        """The session score has a weight."""
         return self.session > 0
 
     def begin(self, stream: Random) -> None:
-        """Nothing has been sent, and no session seen."""
+        """Start without sent prompts and sessions."""
         self._sent: list[SentPrompts] = []
         self._last: dict[str, int] = {}
         self._index: Sequence[LoadView | SentPrompts] | None = None
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """The highest score."""
+        """Return the replica with the highest score."""
         loads = [view.n_outstanding for view in views]
         scores = self._scores_of_load(views, loads)
         if self._index is None:
-            self._index = self._what_knows_prompts(views)
+            self._index = self._prompt_indexes(views)
         by_token = self.prefix / request.prompt_tokens
         for place, known in enumerate(self._index):
             scores[place] += by_token * known.found_tokens(request)
@@ -76,7 +76,7 @@ class Weighted(Router):
         return picked
 
     def _scores_of_load(self, views: Sequence[LoadView], loads: list[int]) -> list[float]:
-        """Few requests and free blocks."""
+        """Return the scores of requests and free blocks."""
         scores = _fewest(loads, self.outstanding)
         if self.queue:
             scores = list(map(add, scores, _fewest([view.n_waiting for view in views], self.queue)))
@@ -85,8 +85,8 @@ class Weighted(Router):
                 scores[place] += self.kv * (1.0 - view.held_blocks() / view.total_blocks)
         return scores
 
-    def _what_knows_prompts(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
-        """Of each replica; nothing where nobody keeps prefixes, or they count for nothing."""
+    def _prompt_indexes(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
+        """Return an index of prompts per replica; none without prefix caches or without a weight."""
         if not self.prefix or not any(view.block_tokens for view in views):
             return ()
         if self.index == "exact":
@@ -96,7 +96,7 @@ class Weighted(Router):
 
 
 def _fewest(numbers: list[int], weight: float) -> list[float]:
-    """All of the weight for the least number, nothing for the most."""
+    """Return scores: the full weight for the smallest count, 0 for the largest."""
     most = max(numbers)
     spread = most - min(numbers)
     each, base = (weight / spread, 0.0) if spread else (0.0, weight)
@@ -104,7 +104,7 @@ def _fewest(numbers: list[int], weight: float) -> list[float]:
 
 
 def _highest(scores: list[float], loads: list[int]) -> int:
-    """On a tie the one with the fewest requests, then the first."""
+    """Return the replica with the highest score; on a tie the fewest requests, then the lowest index."""
     highest = max(scores)
     best = scores.index(highest)
     if scores.count(highest) == 1:

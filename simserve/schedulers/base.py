@@ -1,4 +1,4 @@
-"""Scheduler: plan(view) -> StepPlan. What a policy promises, and what it may return."""
+"""Scheduler: plan(view) -> StepPlan."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
-SEATS = ("max_num_seqs", "max_batch_size", "max_running_requests", "batch_size")
-"""What policies call the requests that run at once."""
+SLOT_ARGUMENTS = ("max_num_seqs", "max_batch_size", "max_running_requests", "batch_size")
+"""Names that policies use for their limit on running requests."""
 
 NO_LIMIT = 1 << 62
 
@@ -26,113 +26,112 @@ Blocked = Literal["seats", "blocks", "budget"]
 
 @dataclass(slots=True)
 class StepPlan:
-    """What the next step does."""
+    """The work of the next step."""
 
     prefill: Sequence[tuple[Request, int]] = ()
-    """Requests and the prompt tokens each of them computes in this step."""
+    """Requests and the prompt tokens that each computes in this step."""
     decode: bool = True
     """The decoding requests produce a token each in this step."""
     reserve_tokens: Sequence[int] = ()
-    """For a policy that reserves: KV tokens to set aside for each new request of `prefill`."""
+    """For a policy that reserves: KV tokens to reserve for each new request of `prefill`."""
     valid_steps: int | None = None
-    """Ask again after so many steps; None: when members change."""
+    """Steps for which the plan holds; None: until the batch changes."""
     wake_at_ps: int | None = None
-    """Ask again at the first step boundary from this instant on."""
+    """Plan again at the first step boundary from this instant on."""
     preempt: Sequence[Request] = ()
-    """Running requests that give seats and blocks to one who waits. If there are any, nothing else of the plan counts:
-    they are preempted, and it is asked again at once."""
+    """Running requests to preempt in favor of a waiting one. If there are any, the rest of the plan is ignored: they
+    are preempted, and `plan` is called again at once."""
     blocked_by: Blocked | None = None
-    """What keeps the head of the queue out. Saying so is a promise: until a member finishes or is preempted,
-    nobody who arrives behind that head would be started either."""
+    """Why the head of the queue is not admitted. It is a promise: until a running request finishes or is preempted, no
+    arrival behind the head would be started either."""
 
 
 class Scheduler:
     """A policy: which prompt chunks the next step computes, and whether it decodes.
 
-    `plan` is a pure function of the view, and of what a policy that `follows` was told. It is asked when something
-    waits for prefill and the members of the replica have changed; with an empty queue the engine simply decodes on.
+    `plan` is a pure function of the view, and of the state of a policy that sets `is_stateful`. The engine calls it
+    when requests need prefill and the batch has changed; with an empty queue it simply decodes on.
     """
 
     reserves: bool = False
-    """Blocks for the longest possible output are set aside on admission (each plan says how many tokens)."""
+    """Blocks for the longest possible output are reserved at admission (each plan gives the tokens)."""
     runs_to_completion: ClassVar[bool] = False
-    """Prompts are padded to one length and finished requests stay, at full cost, until the whole batch is done."""
+    """Prompts are padded to one length, and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
-    """Who is preempted waits behind all others; otherwise before them."""
+    """Preempted requests are queued last; otherwise first."""
     is_stateful: bool = False
-    """It keeps state of its own, which changes only when the engine calls the `on_...` methods below."""
+    """It keeps state, which changes only in the `on_...` methods below."""
     orders: bool = False
-    """Its queue is another than first come, first served: who comes may be before who waits."""
+    """Its queue is not first come, first served: an arrival may go before a waiting request."""
     stream: bool = True
-    """Tokens leave as they come; otherwise the answer leaves whole."""
+    """Tokens are streamed; otherwise an answer leaves whole."""
 
     @property
     def max_running(self) -> int:
-        """Requests that run at once at most, as far as its arguments say."""
-        given = (getattr(self, name, None) for name in SEATS)
+        """Limit on running requests, as given by its arguments."""
+        given = (getattr(self, name, None) for name in SLOT_ARGUMENTS)
         return next((slots for slots in given if slots is not None), NO_LIMIT)
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """What the next step does."""
+        """Return the plan of the next step."""
         raise NotImplementedError
 
     def victim(self, view: ReplicaView) -> Request:
-        """Who gives its blocks back when they run out: by default the one admitted last."""
+        """Return the request to preempt when blocks run out: by default the one admitted last."""
         return next(reversed(view.running))  # type: ignore[call-overload, no-any-return]
 
     def queue(self) -> Waiting:
-        """A new queue of those who wait, in the order in which it takes them; of a policy that orders an `Ordered`."""
+        """Return a new queue in the order of admission; a policy that `orders` returns an `Ordered`."""
         return deque()
 
     def never_fits(self, prompt_tokens: int) -> str | None:
-        """Why this policy can never start a prompt of that length; None when it can."""
+        """Return why this policy can never start a prompt of this length; None if it can."""
         return None
 
-    # -- what the engine tells a policy that follows -----------------------------------------------------------------
+    # -- calls from the engine to a stateful policy ------------------------------------------------------------------
 
     def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
-        """Steps of one plan are over: so many that decoded, with prompts or not, and what that plan was blocked by.
+        """Called when steps of one plan are over: n_steps that decoded, whether they had prefill, the plan's blocked_by.
 
-        A stretch may be told in one piece or in several: the state after it must be the same.
+        A step run may be reported whole or in pieces: the state after it must be the same.
         """
 
     def on_admit(self, request: Request) -> None:
-        """A request has got a seat, for the first time or after a preemption."""
+        """Called when a request gets a slot, for the first time or after a preemption."""
 
     def on_join(self, request: Request) -> None:
-        """A request has had a token at the end of its prefill, and decodes from the next step on."""
+        """Called when a request has a token from its prefill; it decodes from the next step on."""
 
     def on_leave(self, request: Request) -> None:
-        """A request that decoded, or whose first token was its last, has finished, is preempted, or has left because
-        its client gave up."""
+        """Called when a decoding request finishes, is preempted or times out, or when a first token is also the last."""
 
     def on_abandon(self, request: Request) -> None:
-        """A request whose prompt was being computed has left because its client gave up."""
+        """Called when a request in prefill times out."""
 
     def on_preempt(self) -> None:
-        """Room is made for the next decode step: all who had to go have left."""
+        """Called when the next decode step has room again: all preempted requests have left."""
 
     def on_idle(self) -> None:
-        """Nobody runs and nobody waits."""
+        """Called when no request runs or waits."""
 
 
 @dataclass_of_policy(config=STRICT)
 class PaddedBatches(Scheduler):
-    """What static and dynamic batching share: batches padded to one length that run until the last answer is done.
+    """Base of static and dynamic batching: batches padded to one length that run until the last answer is done.
 
-    KV for the padded prompt and the longest max_tokens of the batch is set aside for each request.
+    KV for the padded prompt and the longest max_tokens of the batch is reserved for each request.
     """
 
     reserves = True
     runs_to_completion = True
 
     batch_size: PositiveInt = 32
-    """Requests in a batch at most."""
+    """Maximum requests in a batch."""
     stream: bool = False
-    """Give tokens as they come, rather than all answers when the batch is done."""
+    """Stream tokens, rather than return all answers when the batch is done."""
 
     def padded_batch(self, view: ReplicaView) -> StepPlan:
-        """The longest run of waiting requests, up to batch_size, whose padded batch fits the free blocks."""
+        """Plan the longest run of waiting requests, up to batch_size, that fits the free blocks when padded."""
         batch: list[Request] = []
         prompt_tokens = answer_tokens = 0
         for request in islice(view.waiting, self.batch_size):

@@ -17,39 +17,39 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 
 @dataclass(config=STRICT)
 class FairShares:
-    """What tokens count where tenants share a replica (virtual token counters)."""
+    """Token weights where tenants share a replica (virtual token counters)."""
 
     input_weight: Annotated[float, Field(ge=0, le=1e6)] = 1.0
-    """Of a prompt token; 1 in the paper."""
+    """Weight of a prompt token; 1 in the paper."""
     output_weight: Weight = 2.0
-    """Of an output token; 2 in the paper."""
+    """Weight of an output token; 2 in the paper."""
     tenant_weights: dict[str, Weight] = Field(default_factory=dict)
-    """A tenant of weight 2 is served twice as much as one of weight 1, which those have who are not named."""
+    """Weights of tenants, 1 by default; a tenant of weight 2 is served twice as much as one of weight 1."""
 
 
 @dataclass(config=STRICT)
 class Chunked(Scheduler):
-    """Every step decodes all running requests and gives what is left of a token budget to prompts.
+    """Every step decodes all running requests and gives the rest of a token budget to prompts.
 
-    Sources: Sarathi-Serve (OSDI '24); vLLM V1, whose knobs these are but for vtc: "Fairness in Serving Large Language
-    Models" (OSDI '24), algorithm 2, and section 4.3 for tenants of different weight.
+    Sources: Sarathi-Serve (OSDI '24); vLLM V1, which has these arguments, except vtc: "Fairness in Serving Large
+    Language Models" (OSDI '24), algorithm 2, and section 4.3 for tenants of different weight.
     """
 
     max_num_batched_tokens: PositiveInt = 2048
-    """Tokens a step computes at most, decoded ones included."""
+    """Maximum tokens per step, including decode tokens."""
     max_num_seqs: PositiveInt = 256
-    """Requests that run at once at most."""
+    """Maximum running requests."""
     long_prefill_token_threshold: NonNegativeInt = 0
-    """Tokens of one prompt in a step at most; 0: no limit but the budget."""
+    """Maximum tokens of one prompt per step; 0: limited only by the budget."""
     scheduler_reserve_full_isl: bool = True
-    """Admit a request only if the blocks of its whole prompt are free; otherwise those of its first chunk do."""
+    """Admit a request only if the blocks of its whole prompt are free; otherwise its first chunk's blocks suffice."""
     policy: Literal["fcfs", "priority", "vtc"] = "fcfs"
-    """priority: the lowest value is first, and the highest preempted first; vtc: the tenant who was served least."""
+    """priority: the lowest value goes first, the highest is preempted first; vtc: the least-served tenant first."""
     vtc: FairShares | None = None
-    """What tokens count for policy vtc; left out: as in the paper, and all tenants alike."""
+    """Token weights for policy vtc; left out: as in the paper, with equal tenants."""
 
     priority_preemption_threshold: NonNegativeInt | None = None
-    """With policy priority: how much worse a running request is that gives way to who waits; left out: none does."""
+    """With policy priority: how much worse a running request must be to be preempted; left out: none is."""
 
     def __post_init__(self) -> None:
         if self.priority_preemption_threshold is not None and self.policy != "priority":
@@ -63,13 +63,13 @@ class Chunked(Scheduler):
         self._by_service = ByService(self._counters)
 
     def queue(self) -> Waiting:
-        """In the order of arrival, of priority and then arrival, or of what tenants were served."""
+        """Return a queue ordered by arrival, by priority and then arrival, or by the tenants' service."""
         if self.policy == "priority":
             return ByPriority()
         return self._by_service if self.policy == "vtc" else deque()
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """Walk the queue in order until tokens, seats or blocks run out."""
+        """Walk the queue in order until tokens, slots or blocks run out."""
         if self.is_stateful:
             self._by_service.settle()
         budget_tokens = self.max_num_batched_tokens - view.n_decoding * view.decode_tokens
@@ -102,21 +102,21 @@ class Chunked(Scheduler):
             chunks.append((request, n_tokens))
             budget_tokens -= n_tokens
         if blocked_by and self.policy == "priority":
-            in_the_way = self._in_the_way(request, blocked_by, view)
-            if in_the_way is not None:
-                return StepPlan(preempt=[in_the_way])
+            victim = self._to_preempt(request, blocked_by, view)
+            if victim is not None:
+                return StepPlan(preempt=[victim])
         valid_steps = self._by_service.steps_in_order() if self.is_stateful and blocked_by == "blocks" else None
         return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:
-        """The one admitted last; by priority the one of the worst, and of these the one who came last."""
+        """Return the request admitted last; with policy priority, the latest arrival of the worst priority."""
         if self.policy != "priority":
             return super().victim(view)
         return max(view.running, key=lambda request: (request.priority, came_at(request)))
 
-    def _in_the_way(self, request: Request, blocked_by: Blocked, view: ReplicaView) -> Request | None:
-        """The worst of those who run, where one whom blocks keep from going on has a right to its blocks; or one whom
-        seats or blocks keep out, to whom it is worse by enough."""
+    def _to_preempt(self, request: Request, blocked_by: Blocked, view: ReplicaView) -> Request | None:
+        """Return the worst running request if it must yield: a prefill in progress has a right to its blocks; a waiting
+        request needs a priority better by the threshold."""
         if blocked_by == "budget" or not view.running:
             return None
         if not request.is_new:
@@ -126,20 +126,20 @@ class Chunked(Scheduler):
         worst = self.victim(view)
         return worst if worst.priority > request.priority + self.priority_preemption_threshold else None
 
-    # -- what the engine tells, of policy vtc ---------------------------------------------------------------------
+    # -- calls from the engine with policy vtc --------------------------------------------------------------------
 
     def on_admit(self, request: Request) -> None:
-        """Its tenant is charged for its prompt."""
+        """Charge the prompt to the tenant."""
         self._counters.admit(request)
 
     def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
-        """Who decodes has had so many tokens."""
+        """Charge the tokens of the decoding requests."""
         self._counters.advance(n_steps)
 
     def on_join(self, request: Request) -> None:
-        """It has had its first token, and decodes."""
+        """Charge the first token and start decoding."""
         self._counters.join(request)
 
     def on_leave(self, request: Request) -> None:
-        """It decodes no more."""
+        """Stop decoding."""
         self._counters.leave(request)

@@ -1,4 +1,4 @@
-"""Continuous batching, as Orca: requests join and leave at every step, memory reserved to the longest output."""
+"""Continuous batching, as in Orca: requests join and leave at every step; memory is reserved for the longest output."""
 
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
@@ -11,17 +11,17 @@ from simserve.state.view import ReplicaView
 class Continuous(Scheduler):
     """Iteration-level scheduling: whole prompts join the decoding requests in the next step.
 
-    On admission it reserves KV for prompt + max_tokens (without max_tokens: up to max_model_len), so nothing is
-    ever preempted. Source: Orca (OSDI '22), section 4.2.
+    Admission reserves KV for prompt + max_tokens (without max_tokens: up to max_model_len), so no request is preempted.
+    Source: Orca (OSDI '22), section 4.2.
     """
 
     reserves = True
 
     max_num_seqs: PositiveInt = 256
-    """Requests that run at once at most (Orca's max batch size)."""
+    """Maximum running requests (Orca's max batch size)."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """Admit in order while a seat and the longest output's blocks are free."""
+        """Admit in order while a slot and the blocks of the longest output are free."""
         free_slots = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
         chunks = []

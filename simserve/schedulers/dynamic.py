@@ -1,4 +1,4 @@
-"""Dynamic batching, as Triton: a static batch that also waits a while for company."""
+"""Dynamic batching, as in Triton: a static batch that also waits for more requests."""
 
 from itertools import islice
 
@@ -15,10 +15,10 @@ class Dynamic(PaddedBatches):
     """Start a padded batch when batch_size requests wait, or window_s after the oldest of them arrived."""
 
     window_s: NonNegativeFloat = 0.1
-    """How long the oldest waiting request waits for company at most."""
+    """Maximum time that the oldest waiting request waits for a full batch."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """The next batch when the last one is done and the window is over or the batch full."""
+        """Return the next batch when the last one is done, and the window is over or the batch full."""
         if view.n_running:
             return StepPlan(blocked_by="seats")
         waiting = list(islice(view.waiting, self.batch_size))

@@ -1,4 +1,4 @@
-"""Prefill first, as vLLM V0: a step is all prompts or all decode, and prompts that fit go before."""
+"""Prefill first, as in vLLM V0: a step is all prefill or all decode, and prefill goes first."""
 
 from pydantic import PositiveInt
 from pydantic.dataclasses import dataclass
@@ -16,12 +16,12 @@ class PrefillFirst(Scheduler):
     """
 
     max_num_batched_tokens: PositiveInt | None = None
-    """Prompt tokens a step computes at most; left out: a longest request (max_model_len), and at least 2048."""
+    """Maximum prompt tokens per step; left out: max_model_len, but at least 2048."""
     max_num_seqs: PositiveInt = 256
-    """Requests that run at once at most."""
+    """Maximum running requests."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """As many whole prompts as tokens, seats and blocks allow; otherwise decode."""
+        """Admit as many whole prompts as tokens, slots and blocks allow; otherwise decode."""
         budget_tokens = self.max_num_batched_tokens or max(view.max_model_len, 2048)
         free_slots = self.max_num_seqs - view.n_running
         free_blocks = view.free_blocks
@@ -35,7 +35,7 @@ class PrefillFirst(Scheduler):
                 blocked_by = "seats"
             elif free_blocks < 0 or view.just_preempted:
                 blocked_by = "blocks"
-            elif chunks and n_tokens > budget_tokens:  # alone, a recomputation may be longer than the budget
+            elif chunks and n_tokens > budget_tokens:  # alone, a recomputation may exceed the budget
                 blocked_by = "budget"
             if blocked_by:
                 break
@@ -44,7 +44,7 @@ class PrefillFirst(Scheduler):
         return StepPlan(prefill=chunks, decode=not chunks, blocked_by=blocked_by)
 
     def never_fits(self, prompt_tokens: int) -> str | None:
-        """A prompt above the token budget is refused, as vLLM does."""
+        """Refuse a prompt above the token budget, as vLLM does."""
         if self.max_num_batched_tokens is not None and prompt_tokens > self.max_num_batched_tokens:
             return "prompt longer than max_num_batched_tokens, and prompts are not chunked"
         return None

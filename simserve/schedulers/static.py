@@ -1,4 +1,4 @@
-"""Static batching, as FasterTransformer: what waits when idle starts together, padded, and all wait for the longest."""
+"""Static batching, as in FasterTransformer: waiting requests start together, padded, and all wait for the longest."""
 
 from pydantic.dataclasses import dataclass
 
@@ -8,8 +8,8 @@ from simserve.state.view import ReplicaView
 
 @dataclass(config=STRICT)
 class Static(PaddedBatches):
-    """Start what waits when idle, up to batch_size; nobody joins until the whole batch is done."""
+    """Start the waiting requests when idle, up to batch_size; none joins until the whole batch is done."""
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """The next batch when the last one is done."""
+        """Return the next batch when the last one is done."""
         return StepPlan(blocked_by="seats") if view.n_running else self.padded_batch(view)

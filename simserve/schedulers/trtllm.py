@@ -1,4 +1,4 @@
-"""In-flight batching, as TensorRT-LLM: prompts join the decoding requests if they fit the step and the memory."""
+"""In-flight batching, as in TensorRT-LLM: prompts join the decoding requests if they fit the step and the memory."""
 
 from typing import Literal
 
@@ -12,28 +12,28 @@ from simserve.state.view import ReplicaView
 
 @dataclass(config=STRICT)
 class TrtLlm(Scheduler):
-    """Every step decodes all running requests and takes prompts, first come first served, up to max_num_tokens.
+    """Every step decodes all running requests and takes prompts, first come, first served, up to max_num_tokens.
 
     A prompt is computed whole in one step unless enable_chunked_context is on. When blocks run out, the request
-    admitted last is paused: it goes back to the head of the queue and computes its prompt and its tokens so far again;
-    should that be longer than max_num_tokens, it waits until nobody decodes.
-    Sources: TensorRT-LLM, batch_manager/capacityScheduler.cpp and microBatchScheduler.cpp.
+    admitted last is paused: it returns to the head of the queue and recomputes its prompt and output so far; if these
+    exceed max_num_tokens, it waits until no request decodes. Sources: TensorRT-LLM, batch_manager/capacityScheduler.cpp
+    and microBatchScheduler.cpp.
     """
 
     max_num_tokens: PositiveInt = 8192
-    """Tokens a step computes at most, decoded ones included."""
+    """Maximum tokens per step, including decode tokens."""
     max_batch_size: PositiveInt = 2048
-    """Requests that run at once at most."""
+    """Maximum running requests."""
     capacity_scheduler_policy: Literal["guaranteed_no_evict", "max_utilization"] = "guaranteed_no_evict"
-    """guaranteed_no_evict sets aside blocks for prompt + max_tokens; max_utilization does not, so it may pause."""
+    """guaranteed_no_evict reserves blocks for prompt + max_tokens; max_utilization does not, so it may pause."""
     enable_chunked_context: bool = False
-    """Prompts may be cut into chunks, of whole blocks, to fill a step."""
+    """Prompts may be cut into chunks of whole blocks to fill a step."""
 
     def __post_init__(self) -> None:
         self.reserves = self.capacity_scheduler_policy == "guaranteed_no_evict"
 
     def plan(self, view: ReplicaView) -> StepPlan:
-        """Walk the queue in order until seats, blocks or tokens run out."""
+        """Walk the queue in order until slots, blocks or tokens run out."""
         budget_tokens = self.max_num_tokens - view.n_decoding * view.decode_tokens
         free_slots = self.max_batch_size - view.n_running
         free_blocks = view.free_blocks
@@ -63,13 +63,13 @@ class TrtLlm(Scheduler):
         return StepPlan(prefill=chunks, reserve_tokens=reserve_tokens if self.reserves else (), blocked_by=blocked_by)
 
     def never_fits(self, prompt_tokens: int) -> str | None:
-        """Without chunks a prompt above max_num_tokens is refused, as TensorRT-LLM does."""
+        """Refuse a prompt above max_num_tokens without chunks, as TensorRT-LLM does."""
         if prompt_tokens > self.max_num_tokens and not self.enable_chunked_context:
             return "prompt longer than max_num_tokens, and enable_chunked_context is off"
         return None
 
     def _chunk_tokens(self, request: Request, budget_tokens: int, block_size: int, is_first: bool) -> int:
-        """What a step computes of a prompt: all of it, whole blocks of it, or nothing; the first one is never stuck."""
+        """Return the prompt tokens of a step: all, whole blocks, or none; the first prompt always progresses."""
         left_tokens = request.prefill_left_tokens
         if left_tokens <= budget_tokens:
             return left_tokens
@@ -78,7 +78,7 @@ class TrtLlm(Scheduler):
         return left_tokens if is_first else 0
 
     def _blocks(self, view: ReplicaView, request: Request) -> int:
-        """Blocks that a request is yet to take, as far as the capacity policy looks."""
+        """Return the blocks that a request will still take, as the capacity policy counts them."""
         if not self.reserves:
             return view.blocks_for_chunk(request, request.prefill_left_tokens) + request.idle_hit_blocks
         return view.blocks_for(request.prompt_tokens + request.max_tokens) if request.is_new else 0

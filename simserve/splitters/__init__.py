@@ -1,1 +1,1 @@
-"""Splitters: which requests are prefilled apart, one file a policy."""
+"""Splitters: which requests are prefilled remotely, one file per policy."""

@@ -1,4 +1,4 @@
-"""Every request, however short."""
+"""Prefill every request remotely."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class Always(Splitter):
-    """All prompts are computed by prefill replicas."""
+    """Compute all prompts on prefill replicas."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """All apart."""
+        """Return "apart"."""
         return "apart"

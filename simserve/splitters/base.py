@@ -1,4 +1,4 @@
-"""Splitter: where(request, prefill, local) -> who computes prompt and answer: two replicas, or which one."""
+"""Splitter: where(request, prefill, local) -> which replicas compute prompt and answer."""
 
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -9,24 +9,24 @@ from simserve.state.request import Request
 from simserve.state.view import LoadView
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a policy: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 
 Where = Literal["apart", "local", "prefill"]
-"""Who computes prompt and answer: a prefill and a decode replica; one of `local` alone; or a prefill replica alone."""
+"""apart: a prefill and a decode replica; local: one replica of `local`; prefill: one prefill replica."""
 
 
 class Splitter:
-    """A policy: which requests a prefill and a decode replica share, and which one replica serves alone."""
+    """A policy: which requests use a prefill and a decode replica, and which use only one replica."""
 
     keeps: ClassVar[bool] = False
-    """It may answer "prefill": prefill replicas keep some requests and answer them."""
+    """It may return "prefill": prefill replicas decode some requests themselves."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """Who computes its prompt and its answer; `local` are pools of role both, or without these decode replicas."""
+        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones."""
         raise NotImplementedError
 
 
 def uncached_tokens(request: Request, local: Sequence[LoadView]) -> int:
-    """Tokens of its prompt that the replica that knows most of it would have to compute."""
+    """Return the prompt tokens left to compute on the replica with the longest cache hit."""
     return request.prompt_tokens - max(view.found_tokens(request) for view in local)

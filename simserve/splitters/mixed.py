@@ -1,4 +1,4 @@
-"""As long as neither side is overloaded; else the other side serves prompts and answers."""
+"""Prefill remotely while neither side is overloaded; otherwise the other side computes prompt and answer."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -13,7 +13,7 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class Mixed(Splitter):
-    """Apart while some replica of each side has room; one side alone while only the other has none.
+    """Prefill remotely while both sides have room; use one side alone while only the other has none.
 
     Source: Splitwise, ISCA '24, section 4.3, and its simulator (MixedPoolScheduler): prompt machines are overloaded
     when their queue is long, token machines when their memory is full; then a machine of the other kind serves both.
@@ -21,12 +21,12 @@ class Mixed(Splitter):
 
     keeps: ClassVar[bool] = True
     max_prefill_waiting: PositiveInt
-    """A prefill replica where so many wait has no room."""
+    """Waiting requests at which a prefill replica has no room."""
     max_decode_kv_frac: float = Field(gt=0, le=1)
-    """Nor has a decode replica of whose KV blocks more than this share would be taken with its prompt."""
+    """Share of KV blocks, the prompt's included, above which a decode replica has no room."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """Apart, too, when neither side has room: nobody is helped then."""
+        """Return "apart" also when neither side has room, as moving the request would not help."""
         prefill_has_room = min(view.n_waiting for view in prefill) < self.max_prefill_waiting
         decode_has_room = any(self._has_room(view, request) for view in local)
         if prefill_has_room == decode_has_room:

@@ -1,4 +1,4 @@
-"""Long prompts, for a short one holds up nobody's tokens for long."""
+"""Prefill long prompts remotely; a short one delays the tokens of other requests only briefly."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class PromptLength(Splitter):
-    """Prompts of which at least so many tokens have to be computed, those that a prefix cache has left out.
+    """Prefill a prompt remotely if at least min_prompt_tokens of it are not in a prefix cache.
 
     Source: NVIDIA Dynamo, disagg_router: decode workers compute what is not longer than max_local_prefill_length.
     """
@@ -20,5 +20,5 @@ class PromptLength(Splitter):
     min_prompt_tokens: PositiveInt
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """The long ones apart."""
+        """Return "apart" for long prompts."""
         return "apart" if uncached_tokens(request, local) >= self.min_prompt_tokens else "local"

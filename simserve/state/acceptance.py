@@ -1,4 +1,4 @@
-"""Acceptance: how many of the tokens that are proposed for a request each of its steps accepts."""
+"""Acceptance: how many proposed tokens each step of a request accepts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,30 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 GAMMA, MIX_1, MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
-"""SplitMix64 (Steele, Lea and Flood, OOPSLA '14): its step from one state to the next, and what it mixes with."""
+"""SplitMix64 (Steele, Lea and Flood, OOPSLA '14): its increment and its mixing constants."""
 
 MASK = (1 << 64) - 1
 BITS = 53
-"""Of each draw, as many as a float64 has."""
+"""Bits used of each draw: the precision of a float64."""
 
 GROUP_ROWS = 64
-"""fast: requests that come one after the other are drawn at once, for numpy takes as long for one as for ten."""
+"""fast: consecutive rows are drawn together, as numpy takes as long for ten as for one."""
 
 MOST_GROUPS = 32
 GROUP_STEPS = 256
-"""Those who may need more are drawn one by one."""
+"""Steps drawn for a whole group; longer requests are drawn one by one."""
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """Position by position: a proposal is accepted with the rate of its position if all before it were.
+    """Draws acceptance position by position: a proposal may be accepted only if all before it were.
 
-    One draw a request and step, from a stream that is counted by both: what a step accepts depends on neither the
-    replica nor the others in the batch, and a request that was preempted goes on where it was.
+    One draw per request and step, from a counter-based stream: what a step accepts depends on neither the replica nor
+    the rest of the batch, and a preempted request continues where it was.
     """
 
     rates: tuple[float, ...]
-    """Of each position, given that all before it are accepted; as many as are proposed."""
+    """Acceptance rate of each proposed position, given that all before it are accepted."""
     seed: int = 0
     _groups: dict[int, list[NDArray[np.int64]]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -44,12 +44,12 @@ class Acceptance:
 
     @cached_property
     def _mean_tokens(self) -> float:
-        """Of a step."""
+        """Mean tokens per step."""
         return float(sum(accumulate(self.rates, mul), 1.0))
 
     def tokens_before(self, row: int, first_step: int, n_tokens: int) -> NDArray[np.int64]:
-        """What a request has produced before each of its steps from first_step on: 0, then rising, up to n_tokens at
-        least; not to be changed."""
+        """Return the tokens produced before each step from first_step on: 0, then rising to n_tokens or more.
+        Read-only."""
         n_steps = int(1.2 * n_tokens / self._mean_tokens) + 16
         if not first_step and n_steps <= GROUP_STEPS:
             before = self._of_group(row)
@@ -62,7 +62,7 @@ class Acceptance:
         return alone
 
     def _of_group(self, row: int) -> NDArray[np.int64]:
-        """The first GROUP_STEPS of a request."""
+        """Return the tokens of the first GROUP_STEPS steps of a request."""
         group, place = divmod(row, GROUP_ROWS)
         if group not in self._groups:
             if len(self._groups) >= MOST_GROUPS:
@@ -72,7 +72,7 @@ class Acceptance:
         return self._groups[group][place]
 
     def _tokens_before(self, rows: Sequence[int], first_step: int, n_steps: int) -> list[NDArray[np.int64]]:
-        """Of several requests, before each of n_steps and after the last, `(n_steps + 1,)` each."""
+        """Return tokens of several requests, before each of n_steps and after the last, `(n_steps + 1,)` each."""
         counters = np.arange(first_step + 1, first_step + n_steps + 1, dtype=np.uint64) * np.uint64(GAMMA)
         origins = np.array([self._origin(row) for row in rows], np.uint64)
         state = counters + origins[:, None]
@@ -90,12 +90,12 @@ class Acceptance:
         return [*before]
 
     def _origin(self, row: int) -> int:
-        """Where the stream of a request begins, far from all others'."""
+        """Return the start of a request's stream, far from all others."""
         return _mixed(_mixed(self.seed & MASK) + row * GAMMA)
 
 
 def _mixed(state: int) -> int:
-    """What SplitMix64 gives for a state."""
+    """Return the SplitMix64 output for a state."""
     state = (state + GAMMA) & MASK
     state = (state ^ state >> 30) * MIX_1 & MASK
     state = (state ^ state >> 27) * MIX_2 & MASK

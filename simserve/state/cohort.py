@@ -1,18 +1,18 @@
-"""Cohort: the requests of a replica that decode in lockstep, kept as aggregates, not as a loop."""
+"""Cohort: the decoding requests of a replica, kept as aggregates instead of a loop."""
 
 from heapq import heapify, heappop, heappush
 
 from simserve.state.request import DECODE, Request
 
-NOBODY_FINISHES = 1 << 62
+NO_FINISH = 1 << 62
 """Later than any step."""
 
 
 class Cohort:
-    """Requests that each produce one token a step.
+    """Requests that each produce one token per step.
 
-    A request that joins with K tokens in the cache attends K + 1 keys in its next step (the new token's key is
-    written in that step), K + 2 in the one after, and so on.
+    A request that joins with K tokens in the cache attends K + 1 keys in its next step (the new token's key is written
+    in that step), K + 2 in the one after, and so on.
 
     Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = 2 n.
     """
@@ -32,21 +32,21 @@ class Cohort:
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         self.step = 0
-        """Decode steps done by this cohort since the start of the run."""
+        """Decode steps of this cohort since the start of the run."""
         self.n = 0
         self.kv_tokens = 0
         self.crossings = [0] * (2 * block_size)
-        """How many members begin a new block in the steps whose number is i modulo the block size, twice over, so
-        that a run of up to block_size steps is one slice."""
+        """Members that begin a new block in step i modulo the block size, stored twice, so that a run of up to
+        block_size steps is one slice."""
         self.lingering: list[Request] = []
-        """Members that have finished and stay, at full cost, until the whole batch has."""
+        """Finished members that stay, at full cost, until the whole batch has finished."""
         self._finishes: list[tuple[int, int, Request]] = []
         self._n_joins = 0
-        self.next_finish_step = NOBODY_FINISHES
-        """The value of `step` at which the next member will have produced all its tokens."""
+        self.next_finish_step = NO_FINISH
+        """Value of `step` at which the next member finishes."""
 
     def join(self, request: Request, n_left: int) -> None:
-        """Add a request that has n_left tokens to produce, all prefilled; with none left it will linger."""
+        """Add a prefilled request with n_left tokens to produce; with none left it lingers."""
         step = self.step
         kv_tokens = request.padding_tokens + request.prefilled_tokens
         request.phase = DECODE
@@ -65,7 +65,7 @@ class Cohort:
                 self.next_finish_step = finish_step
 
     def leave(self, request: Request) -> int:
-        """Take a member out; returns the tokens it holds in the cache, padding included."""
+        """Remove a member; return the tokens it holds in the cache, padding included."""
         kv_tokens = request.kv_offset + self.step
         request.emitted_tokens += self.step - request.join_step
         self.n -= 1
@@ -76,37 +76,37 @@ class Cohort:
         return kv_tokens
 
     def drop(self, request: Request) -> int:
-        """Take out a member that has not finished; like `leave`, and its finish is forgotten."""
+        """Remove an unfinished member; like `leave`, and cancel its finish."""
         kv_tokens = self.leave(request)
         self.forget(request)
         return kv_tokens
 
     def forget(self, request: Request) -> None:
-        """A member will never finish; it stays until it leaves."""
+        """Cancel a member's finish; it stays until it leaves."""
         self._finishes = [entry for entry in self._finishes if entry[2] is not request]
         heapify(self._finishes)
-        self.next_finish_step = self._finishes[0][0] if self._finishes else NOBODY_FINISHES
+        self.next_finish_step = self._finishes[0][0] if self._finishes else NO_FINISH
 
     def pop_finished(self) -> list[Request]:
-        """Members whose last token came with the last step, by the order in which they joined; still members."""
+        """Return the members finished by the last step, in the order of joining; they are still members."""
         finished: list[Request] = []
         finishes, step = self._finishes, self.step
         while finishes and finishes[0][0] <= step:
             finished.append(heappop(finishes)[2])
-        self.next_finish_step = finishes[0][0] if finishes else NOBODY_FINISHES
+        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
         return finished
 
     def advance(self, n_steps: int) -> int:
-        """Make so many steps; returns the blocks that they begin."""
+        """Advance n_steps steps; return the blocks they begin."""
         at = self.step % self.block_size
-        is_few = n_steps < self.block_size  # fast: as in blocks_to_grow, without the call
+        is_few = n_steps < self.block_size  # fast: blocks_to_grow, inlined
         n_blocks = sum(self.crossings[at : at + n_steps]) if is_few else self.blocks_to_grow(n_steps)
         self.step += n_steps
         self.kv_tokens += n_steps * self.n
         return n_blocks
 
     def blocks_to_grow(self, n_steps: int) -> int:
-        """Blocks that the next n_steps begin."""
+        """Return the blocks that the next n_steps begin."""
         block_size = self.block_size
         at = self.step % block_size
         if n_steps < block_size:
@@ -115,7 +115,7 @@ class Cohort:
         return cycles * self.n + sum(self.crossings[at : at + rest])
 
     def steps_within(self, free_blocks: int) -> int:
-        """The most steps whose new blocks are at most free_blocks. Needs a member."""
+        """Return the most steps that begin at most free_blocks blocks. Needs a member."""
         cycles, left_blocks = divmod(free_blocks, self.n)
         n_steps = cycles * self.block_size
         while True:

@@ -1,4 +1,4 @@
-"""Fair shares: what each tenant has been served, and the queue in which who was served least is first (VTC)."""
+"""Fair shares (VTC): the service of each tenant, and a queue that puts the least-served tenant first."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ from simserve.state.request import Request
 
 @dataclass(slots=True)
 class _Account:
-    """What a tenant has been served since its counter was last lifted.
+    """Service of a tenant since its counter was last lifted.
 
-    Tokens out at a step are out_tokens + n_decoding * step: who begins to decode takes the step off, who ends puts it
-    on again, so that no step has to be booked.
+    Output tokens at a step are out_tokens + n_decoding * step: a request subtracts the step when it joins and adds it
+    when it leaves, so single steps need no bookkeeping.
     """
 
     weight: float
     lifted: float = 0.0
-    """What the counter was lifted to."""
+    """Value to which the counter was lifted."""
     input_tokens: int = 0
     out_tokens: int = 0
     n_decoding: int = 0
@@ -28,10 +28,10 @@ class _Account:
 class TokenCounters:
     """The virtual token counters of VTC ("Fairness in Serving Large Language Models", OSDI '24, algorithm 2).
 
-    Input tokens count when a request is admitted for the first time, output tokens as they come. All is whole numbers
-    until a counter is read, so that k steps at once leave what they leave one by one.
+    Input tokens count at the first admission of a request, output tokens as they are produced. All is integer until a
+    counter is read, so k steps at once have the effect of k single ones.
 
-    Invariant: the n_decoding of all tenants = the requests that decode.
+    Invariant: the sum of n_decoding over tenants = the decoding requests.
     """
 
     def __init__(self, input_weight: float, output_weight: float, tenant_weights: Mapping[str, float]) -> None:
@@ -41,51 +41,51 @@ class TokenCounters:
         self._accounts: dict[str, _Account] = {}
         self._decoding: set[Request] = set()
         self.step = 0
-        """Decode steps done."""
+        """Number of decode steps so far."""
 
     def __getitem__(self, tenant: str) -> float:
-        """What a tenant's counter shows."""
+        """Return the counter of a tenant."""
         account = self._account(tenant)
         out_tokens = account.out_tokens + account.n_decoding * self.step
         served = self._input_weight * account.input_tokens + self._output_weight * out_tokens
         return account.lifted + served / account.weight
 
     def cost(self, request: Request) -> float:
-        """What admitting a request adds to its tenant's counter: nothing if it was admitted before."""
+        """Return what admitting a request adds to its tenant's counter; a preempted one adds nothing."""
         if request.n_preemptions:
             return 0.0
         return self._input_weight * request.prompt_tokens / self._account(request.tenant).weight
 
     def per_step(self, tenant: str) -> float:
-        """What each decode step adds to a tenant's counter."""
+        """Return what each decode step adds to a tenant's counter."""
         account = self._account(tenant)
         return self._output_weight * account.n_decoding / account.weight
 
     def lift(self, tenant: str, least: float) -> None:
-        """Who comes back has saved up nothing: its counter is at least that."""
+        """Raise the counter of a returning tenant to at least this: idle time earns no credit."""
         if self[tenant] < least:
             account = self._account(tenant)
             account.lifted, account.input_tokens = least, 0
             account.out_tokens = -account.n_decoding * self.step
 
     def admit(self, request: Request) -> None:
-        """A request is admitted; one that was preempted has been charged already."""
+        """Charge an admitted request, unless it was preempted and has been charged before."""
         if not request.n_preemptions:
             self._account(request.tenant).input_tokens += request.prompt_tokens
 
     def advance(self, n_steps: int) -> None:
-        """Each decoding request has had so many tokens more."""
+        """Add n_steps tokens to each decoding request."""
         self.step += n_steps
 
     def join(self, request: Request) -> None:
-        """It has had a token at the end of its prefill, and decodes."""
+        """Charge the token of a prefill and start decoding."""
         account = self._account(request.tenant)
         account.out_tokens += 1 - self.step
         account.n_decoding += 1
         self._decoding.add(request)
 
     def leave(self, request: Request) -> None:
-        """It decodes no more; or its first token, which it has just had, was its last here."""
+        """Stop decoding; a first token that was also the last is charged."""
         account = self._account(request.tenant)
         if request not in self._decoding:
             account.out_tokens += 1
@@ -102,25 +102,25 @@ class TokenCounters:
 
 
 class ByService(Lines[str]):
-    """A line a tenant; next is the first of the one whose counter is lowest, of equal ones the one who came first.
+    """One line per tenant; the lowest counter goes first, and on a tie the earliest arrival.
 
-    Counters are as of a step boundary, so who comes between two is taken in (`settle`) when the next is planned.
+    Counters are those of a step boundary, so arrivals in between are queued (`settle`) at the next plan.
     """
 
     def __init__(self, counters: TokenCounters) -> None:
         super().__init__()
         self._counters = counters
         self._newcomers: list[Request] = []
-        self._left_last: str | None = None
-        """The tenant of whom the last one who waited went."""
+        self._last_waiting: str | None = None
+        """Tenant of the last request to leave when the queue became empty."""
 
     def append(self, request: Request) -> None:
-        """Somebody came."""
+        """Note an arrival."""
         self._newcomers.append(request)
 
     def settle(self) -> None:
-        """Take in who came. A tenant of whom nobody waited is lifted to the lowest counter of those who wait, or to
-        that of the tenant who was the last to wait."""
+        """Queue the arrivals. A tenant without waiting requests is lifted to the lowest counter of those with some, or
+        to that of the last tenant that had one."""
         if not self._newcomers:
             return
         newcomers, self._newcomers = self._newcomers, []
@@ -130,12 +130,12 @@ class ByService(Lines[str]):
             super().append(request)
 
     def may_lead(self, request: Request) -> bool:
-        """Nobody of its tenant waits: it is lifted, and may be the next."""
+        """Return True if its tenant has no waiting request: the tenant is lifted and may be next."""
         return request.tenant not in self._lines
 
     def steps_in_order(self) -> int | None:
-        """Decode steps for which the head surely remains the head, at least 1; None: it does until somebody comes, is
-        admitted, or ends. Too few do no harm."""
+        """Return decode steps, at least 1, for which the head surely stays the head; None: until an arrival, admission
+        or finish. A smaller number is also correct."""
         if len(self._lines) < 2:
             return None
         counters, head = self._counters, self._first()
@@ -145,7 +145,7 @@ class ByService(Lines[str]):
         return max(int(min(caught_up)) - 1, 1) if caught_up else None
 
     def remove(self, request: Request) -> None:
-        """Take out anybody; who leaves before being taken in has lifted nobody."""
+        """Remove a request; one that is not settled yet has lifted no tenant."""
         if request in self._newcomers:
             self._newcomers.remove(request)
         else:
@@ -154,8 +154,8 @@ class ByService(Lines[str]):
     def _lift(self, tenant: str) -> None:
         if self._lines:
             self._counters.lift(tenant, min(self._counters[other] for other in self._lines))
-        elif self._left_last is not None:
-            self._counters.lift(tenant, self._counters[self._left_last])
+        elif self._last_waiting is not None:
+            self._counters.lift(tenant, self._counters[self._last_waiting])
 
     def _line_of(self, request: Request) -> str:
         return request.tenant
@@ -163,8 +163,8 @@ class ByService(Lines[str]):
     def _first(self) -> str:
         return min(self._lines, key=lambda tenant: (self._counters[tenant], came_at(self._lines[tenant][0])))
 
-    def _closed(self, key: str) -> None:
-        self._left_last = key
+    def _drop_line(self, key: str) -> None:
+        self._last_waiting = key
 
     def __contains__(self, request: object) -> bool:
         return request in self._newcomers or super().__contains__(request)
@@ -177,8 +177,8 @@ class ByService(Lines[str]):
         return super().__getitem__(place)
 
     def __iter__(self) -> Iterator[Request]:
-        """As they would be admitted one after the other: each is charged before the next is chosen. Who is not taken in
-        comes last, for whoever only looks, between two steps, must lift nobody."""
+        """Iterate in the order of admission: each request is charged before the next is chosen. Unsettled arrivals come
+        last, as iterating between two steps must not lift a tenant."""
         counters = self._counters
         heap = []
         for tenant, line in self._lines.items():

@@ -1,4 +1,4 @@
-"""HostMemory: what lies beside the GPUs of a replica: requests that are swapped out, copies of prefixes, a disk."""
+"""HostMemory: host memory and disk of a replica, with swapped-out requests and copies of prefixes."""
 
 from collections import OrderedDict
 
@@ -6,12 +6,12 @@ from simserve.state.prefix_cache import Chain
 
 
 class HostMemory:
-    """Host blocks of one replica, as large as its own.
+    """Host blocks of one replica, of the size of its GPU blocks.
 
-    Blocks of requests that are swapped out stay until these come back. The rest holds copies of prefixes, by the ids of
-    what they hold, and so does the disk, of ids that the host has given up: an id is on one of the two at most. Each
-    gives up first what was used longest ago. Whoever uses an id uses all before it, and the last ones first (`keep`),
-    so no id is here without those before it, and the ids of a chain that the host has come before those on disk.
+    Blocks of swapped-out requests stay until these return. The rest holds copies of prefixes by id, and the disk holds
+    ids evicted from the host: an id is on at most one of the two. Both evict the least recently used id. Using an id
+    uses all ids before it, the last ones first (`keep`), so no id is present without those before it, and the host ids
+    of a chain precede its disk ids.
 
     Invariant: swapped_blocks + blocks_per_id * ids on the host <= total_blocks; no id is on host and disk.
     """
@@ -22,7 +22,7 @@ class HostMemory:
         self.total_blocks = total_blocks
         self.blocks_per_id = blocks_per_id
         self.swapped_blocks = 0
-        """Blocks of requests that are swapped out."""
+        """Blocks of swapped-out requests."""
         self._host: OrderedDict[int, None] = OrderedDict()
         self._disk: OrderedDict[int, None] = OrderedDict()
         self._most_on_disk = disk_blocks // blocks_per_id
@@ -38,20 +38,20 @@ class HostMemory:
         return len(self._disk)
 
     def has_room(self, n_blocks: int) -> bool:
-        """A request of so many blocks can be swapped out; prefixes make way."""
+        """Return whether a request of n_blocks can be swapped out; prefixes are evicted for it."""
         return self.swapped_blocks + n_blocks <= self.total_blocks
 
     def swap_out(self, n_blocks: int) -> int:
-        """Take the blocks of a request in. Returns how many ids went on to the disk to make room."""
+        """Store the blocks of a request. Return how many ids moved to the disk to make room."""
         self.swapped_blocks += n_blocks
         return self._shrink()
 
     def swap_in(self, n_blocks: int) -> None:
-        """The request takes its blocks back."""
+        """Free the blocks of a returning request."""
         self.swapped_blocks -= n_blocks
 
     def match(self, chain: Chain, most: int) -> tuple[int, int]:
-        """How many of the first `most` ids are in host memory, and how many there or on disk. O(log n)."""
+        """Return how many of the first `most` ids are in host memory, and how many there or on disk. O(log n)."""
         host, disk = self._host, self._disk
         low, high = 0, min(most, len(chain))
         while low < high:  # fast: as in PrefixCache.match
@@ -70,10 +70,10 @@ class HostMemory:
         return n_host, low
 
     def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> tuple[int, int]:
-        """The first n ids are used, and kept in host memory as far as they fit there from the beginning.
+        """Mark the first n ids as used, and keep them in host memory as far as they fit, from the first on.
 
-        The last n_from_disk have just been read from the disk. Returns how many the GPU has written to the host, and
-        how many went from there to the disk.
+        The last n_from_disk were just read from disk. Return how many ids the GPU wrote to the host, and how many moved
+        from the host to disk.
         """
         host, disk = self._host, self._disk
         n_written = 0
@@ -99,7 +99,7 @@ class HostMemory:
         return (self.total_blocks - self.swapped_blocks) // self.blocks_per_id
 
     def _shrink(self) -> int:
-        """Give up what no longer fits; returns how many ids went to the disk."""
+        """Evict what no longer fits; return how many ids moved to disk."""
         host, disk, n_down = self._host, self._disk, 0
         while len(host) > self._most_on_host:
             block, _ = host.popitem(last=False)

@@ -1,4 +1,4 @@
-"""KvPool: how many KV blocks are free, and what the rest are for."""
+"""KvPool: counts of free, used and reserved KV blocks."""
 
 
 class KvPool:
@@ -14,21 +14,21 @@ class KvPool:
         self.block_size = block_size
         self.free_blocks = total_blocks
         self.least_free_blocks = total_blocks
-        """The fewest that have ever been free."""
+        """Minimum of free_blocks so far."""
         self.used_blocks = 0
         """Blocks that hold tokens."""
         self.reserved_blocks = 0
-        """Blocks set aside for running requests that hold no token yet."""
+        """Blocks reserved for running requests that hold no token yet."""
 
     def reserve(self, n_blocks: int) -> None:
-        """Set free blocks aside."""
+        """Reserve free blocks."""
         self.reserved_blocks += n_blocks
         self.free_blocks -= n_blocks
         if self.free_blocks < self.least_free_blocks:
             self.least_free_blocks = self.free_blocks
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
-        """Put tokens into blocks: into those set aside, or into free ones."""
+        """Put tokens into reserved or free blocks."""
         self.used_blocks += n_blocks
         if from_reserved:
             self.reserved_blocks -= n_blocks
@@ -38,7 +38,7 @@ class KvPool:
             self.least_free_blocks = self.free_blocks
 
     def release(self, n_used: int, n_reserved: int = 0) -> None:
-        """Give back blocks that hold tokens, and blocks still set aside."""
+        """Free used blocks and reserved blocks."""
         self.used_blocks -= n_used
         self.reserved_blocks -= n_reserved
         self.free_blocks += n_used + n_reserved

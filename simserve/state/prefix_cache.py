@@ -1,4 +1,4 @@
-"""PrefixCache: which blocks of one replica can be used again, by whom they are held, and which to give up first."""
+"""PrefixCache: reusable KV blocks of one replica, their holders and their eviction order."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,25 +8,24 @@ Chain = Sequence[int]
 
 
 class PrefixCache:
-    """KV blocks of one replica by the id of what they hold, as engines keep them by hash (vLLM) or in a tree (SGLang).
+    """KV blocks of one replica by content id, as engines keep them by hash (vLLM) or in a tree (SGLang).
 
-    A request holds the first n ids of its chain until it is done: those that it found (`pin`) and those that it
-    computed (`insert`). Blocks that nobody holds are idle: they stay as they are, count as free, and are given up in
-    the order in which they came to be idle, of one request the last block first (`evict`). So whoever holds an id
-    holds all before it, no id is here without those before it, and `match` need not look at every one.
+    A request holds the first n ids of its chain until it is done: those it found (`pin`) and those it computed
+    (`insert`). Blocks without holders are idle: they keep their contents, count as free, and are evicted in the order
+    in which they became idle, the last block of a request first (`evict`). So a holder of an id holds all before it, no
+    id is present without those before it, and `match` can use binary search.
 
-    Who computes an id while others hold it has a copy in blocks of its own (engines do not merge them). The copy stays
-    when the others let go of theirs, and whoever comes later shares what was there first.
+    A request that computes an id held by others has a copy in blocks of its own (engines do not merge them). The copy
+    stays when the others release theirs; later requests share the oldest blocks.
 
-    An id costs blocks_per_id blocks of the pool, for ids may be counted in larger blocks than the engine's own. Blocks
-    without an id wait their turn among the idle like the others, of no use to anybody: engines do not know that, and
-    give up an older block of use first.
+    An id costs blocks_per_id blocks of the pool, as ids may cover several engine blocks. Idle blocks without an id are
+    of no use, but are evicted in turn with the others: engines do not know this, and evict older, useful blocks first.
 
-    It has no size of its own. What is idle is part of what the pool counts as free, so whoever takes free blocks evicts
-    as many as keeps idle_blocks <= free_blocks. If nobody evicts, it forgets nothing.
+    The cache has no size of its own. Idle blocks are part of the pool's free blocks, so taking free blocks must evict
+    until idle_blocks <= free_blocks. Without eviction nothing is forgotten.
 
-    Invariant: pinned_blocks = blocks_per_id * (ids with holders); idle_blocks = sum of _idle; of the ids that are here
-    those without holders, and no others, are in _idle; of an id's holders fewer have copies than there are.
+    Invariant: pinned_blocks = blocks_per_id * (ids with holders); idle_blocks = sum of _idle; _idle has exactly the ids
+    present that have no holders; an id has fewer copies than holders.
     """
 
     __slots__ = ("_copies", "_holders", "_idle", "_n_nameless", "blocks_per_id", "idle_blocks", "pinned_blocks")
@@ -34,30 +33,30 @@ class PrefixCache:
     def __init__(self, blocks_per_id: int = 1) -> None:
         self.blocks_per_id = blocks_per_id
         self.pinned_blocks = 0
-        """Blocks with an id that somebody holds, each counted once."""
+        """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
-        """Blocks that nobody holds, with an id or without."""
+        """Blocks without holders, with or without an id."""
         self._holders: dict[int, int] = {}
-        """Requests that hold each id which is here."""
+        """Number of requests that hold each id present."""
         self._copies: dict[int, list[set[int]]] = {}
-        """Of ids that are here more than once: the `copies` of the requests that have one, the oldest first."""
+        """For ids present more than once: the `copies` of the requests that have one, the oldest first."""
         self._idle: OrderedDict[int, int] = OrderedDict()
-        """Blocks of each id without holders, the next to be given up first; those without an id under -1, -2, ..."""
+        """Blocks of each id without holders, the next to evict first; those without an id have keys -1, -2, ..."""
         self._n_nameless = 0
 
     def __len__(self) -> int:
-        """Ids that are here."""
+        """Return the number of ids present."""
         return len(self._holders)
 
     def match(self, chain: Chain, most: int) -> int:
-        """How many of the first `most` ids of a chain are here, from its beginning. O(log n); changes nothing.
+        """Return how many leading ids of a chain, at most `most`, are present. O(log n); changes nothing.
 
-        The last token of a prompt is always computed, for its output is wanted, so of a prompt alone `most` is
+        The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
         (prompt_tokens - 1) // block_tokens.
         """
         holders = self._holders
         low, high = 0, min(most, len(chain))
-        while low < high:  # fast: those that are here come first; the test against the naive cache holds it equal
+        while low < high:  # fast: ids present come first; the test against the naive cache checks it
             middle = (low + high) // 2
             if chain[middle] in holders:
                 low = middle + 1
@@ -66,10 +65,10 @@ class PrefixCache:
         return low
 
     def idle_blocks_among(self, chain: Chain, n: int) -> int:
-        """Blocks that nobody holds of the first n ids, which are here: `pin` takes them from what is free. O(log n)."""
+        """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n)."""
         holders = self._holders
         low, high = 0, n
-        while low < high:  # fast: who holds an id holds those before it, so the held come first
+        while low < high:  # fast: a holder holds all earlier ids, so held ids come first
             middle = (low + high) // 2
             if holders[chain[middle]]:
                 low = middle + 1
@@ -78,7 +77,7 @@ class PrefixCache:
         return (n - low) * self.blocks_per_id
 
     def pin(self, chain: Chain, n: int) -> int:
-        """Hold the first n ids, which are here. Returns the blocks of them that were idle, and now are not free."""
+        """Hold the first n ids, all present. Return their blocks that were idle, and now are not free."""
         holders, idle = self._holders, self._idle
         n_idle = 0
         for block in chain[:n]:
@@ -93,11 +92,11 @@ class PrefixCache:
         return blocks
 
     def insert(self, chain: Chain, start: int, end: int, copies: set[int]) -> None:
-        """A holder of the ids [0, start) has computed those of [start, end), and holds them from now on.
+        """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them.
 
-        Those that somebody else holds in other blocks are put into its `copies`, which are to be kept until it is
-        released, and from which ids go whose other blocks are gone. Where the other block is idle, the new one takes
-        its place and the other is free, without a use, first to be given up; so neither used nor free blocks change.
+        Ids that others hold in other blocks are added to `copies`, which must be kept until the release; an id leaves
+        it when its other blocks are gone. If the other block is idle, the new one replaces it, and the idle one loses
+        its id and is evicted first; so neither used nor free blocks change.
         """
         holders, idle = self._holders, self._idle
         n_new = 0
@@ -112,17 +111,16 @@ class PrefixCache:
                 self._copies.setdefault(block, []).append(copies)
             else:
                 del idle[block]
-                self._put_nameless(self.blocks_per_id, first=True)
+                self._add_unnamed(self.blocks_per_id, first=True)
                 holders[block] = 1
                 n_new += 1
         self.pinned_blocks += n_new * self.blocks_per_id
 
     def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int]) -> int:
-        """A request that holds the first n ids, some in `copies`, lets go of them, and of own_blocks without an id.
+        """Release the first n ids of a request, some in `copies`, and own_blocks without an id.
 
-        Returns the blocks that are free from now on: its own, and those that nobody else holds. All are idle now, to be
-        given up first those without an id, and those of which there are others, then its ids from the last to the
-        first, as engines free a request's blocks.
+        Return the blocks that become free: its own, and those without other holders. All are now idle. The eviction
+        order is that of engines: first blocks without an id and extra copies, then its ids from the last to the first.
         """
         holders, cost = self._holders, self.blocks_per_id
         free: list[int] = []
@@ -134,7 +132,7 @@ class PrefixCache:
             elif not n_holders:
                 free.append(block)
         if own_blocks:
-            self._put_nameless(own_blocks)
+            self._add_unnamed(own_blocks)
         self._idle.update(dict.fromkeys(free, cost))
         n_free = len(free) * cost
         self.pinned_blocks -= n_free
@@ -142,13 +140,13 @@ class PrefixCache:
         return n_free + own_blocks
 
     def _frees_a_copy(self, block: int, n_left: int, mine: set[int]) -> bool:
-        """A holder of an id that is here more than once lets go of it, and n_left remain: whether blocks are free now:
-        its own, or those that it was the last to share."""
+        """Release an id present more than once, with n_left holders remaining; return whether its blocks become free:
+        its own copy, or those it was the last to share."""
         owners = self._copies[block]
         if block in mine:
             mine.discard(block)
             owners[:] = [each for each in owners if each is not mine]
-        elif n_left == len(owners):  # all who remain have their own, the oldest of which others may share from now on
+        elif n_left == len(owners):  # all remaining holders have copies; later requests share the oldest
             owners.pop(0).discard(block)
         else:
             return False
@@ -157,7 +155,7 @@ class PrefixCache:
         return True
 
     def evict(self, n_blocks: int) -> int:
-        """Give up at least n_blocks idle ones, the longest idle first; returns how many, as an id goes as a whole.
+        """Evict at least n_blocks idle blocks, the longest idle first; return how many, as ids are evicted whole.
 
         Needs n_blocks <= idle_blocks.
         """
@@ -167,7 +165,7 @@ class PrefixCache:
             block, n = idle.popitem(last=False)
             if block >= 0:
                 del holders[block]
-            elif n > n_left:  # blocks without an id go singly
+            elif n > n_left:  # blocks without an id are evicted singly
                 idle[block] = n - n_left
                 idle.move_to_end(block, last=False)
                 n = n_left
@@ -185,8 +183,8 @@ class PrefixCache:
         assert all(0 < len(owners) < self._holders[block] for block, owners in self._copies.items()), self._copies
         assert all(n == self.blocks_per_id if block >= 0 else n > 0 for block, n in self._idle.items())
 
-    def _put_nameless(self, n_blocks: int, first: bool = False) -> None:
-        """Blocks of no use to anybody join the idle."""
+    def _add_unnamed(self, n_blocks: int, first: bool = False) -> None:
+        """Add blocks without an id to the idle ones."""
         self._n_nameless += 1
         name = -self._n_nameless
         self._idle[name] = n_blocks

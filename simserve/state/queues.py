@@ -1,4 +1,4 @@
-"""Queues: who waits, in an order other than that of arrival, kept without ever being sorted again."""
+"""Queues: waiting requests in an order other than that of arrival, kept without sorting."""
 
 from abc import ABC, abstractmethod
 from bisect import insort
@@ -11,22 +11,22 @@ from simserve.state.request import Request
 
 
 class Waiting(Protocol):
-    """What a replica does with its queue; a `deque` is the one of first come, first served."""
+    """Operations of a replica on its queue; a `deque` is first come, first served."""
 
     def append(self, request: Request, /) -> None:
-        """Somebody came."""
+        """Add an arrival."""
 
     def appendleft(self, request: Request, /) -> None:
-        """Somebody was preempted, and waits again."""
+        """Requeue a preempted request."""
 
     def extend(self, requests: Iterable[Request], /) -> None:
-        """Several came, in this order."""
+        """Add several arrivals, in this order."""
 
     def popleft(self) -> Request:
-        """Take out the head."""
+        """Remove the head."""
 
     def remove(self, request: Request, /) -> None:
-        """Take out anybody."""
+        """Remove a request."""
 
     def __contains__(self, request: object, /) -> bool: ...
 
@@ -38,25 +38,25 @@ class Waiting(Protocol):
 
 
 class Ordered(Waiting, Protocol):
-    """A queue in which who comes may be before who waits."""
+    """A queue in which an arrival may go before a waiting request."""
 
     def may_lead(self, request: Request) -> bool:
-        """What kept the head out may not keep out who comes now, or it changes who is the head."""
+        """Return whether an arrival may become the head, or may be admitted although the head is blocked."""
 
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 def came_at(request: Request) -> tuple[int, int]:
-    """What the order of arrival goes by; of one instant, the order of the load."""
+    """Return the key of arrival order; within an instant, the order of the load."""
     return request.arrival_ps, request.row
 
 
 class Lines(ABC, Generic[Key]):
-    """Waiting requests in several lines, each in the order of arrival; which line is next, kinds of it decide.
+    """Waiting requests in several lines, each in the order of arrival; subclasses choose the next line.
 
-    Who comes is nearly always the last of its line (not if steps are planned ahead and the replica was idle meanwhile),
-    who is preempted came before most who wait in it: both are O(1) but for the few that are out of turn too.
+    Arrivals nearly always go last (unless steps are planned ahead and the replica was idle meanwhile), preempted
+    requests nearly always first: both are O(1) in the number of requests that are not out of turn.
 
     Invariant: no line is empty; n = the sum of their lengths.
     """
@@ -67,11 +67,11 @@ class Lines(ABC, Generic[Key]):
 
     @abstractmethod
     def _line_of(self, request: Request) -> Key:
-        """In which line it waits."""
+        """Return the key of a request's line."""
 
     @abstractmethod
     def _first(self) -> Key:
-        """The line whose first request is the head."""
+        """Return the key of the line that has the head."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[Request]: ...
@@ -80,14 +80,14 @@ class Lines(ABC, Generic[Key]):
     def may_lead(self, request: Request) -> bool:
         """See `Ordered`."""
 
-    def _opened(self, key: Key) -> None:
-        """A line has got its first request."""
+    def _add_line(self, key: Key) -> None:
+        """Handle the first request of a line."""
 
-    def _closed(self, key: Key) -> None:
-        """A line has lost its last request."""
+    def _drop_line(self, key: Key) -> None:
+        """Handle the removal of a line's last request."""
 
     def append(self, request: Request) -> None:
-        """Somebody came: after all of its line who arrived earlier."""
+        """Add an arrival: after all of its line that arrived earlier."""
         line, n_after = self._line(request), 0
         for other in reversed(line):
             if came_at(other) < came_at(request):
@@ -97,7 +97,7 @@ class Lines(ABC, Generic[Key]):
         self._n += 1
 
     def appendleft(self, request: Request) -> None:
-        """Somebody was preempted: before all of its line who arrived later."""
+        """Requeue a preempted request: before all of its line that arrived later."""
         line, n_before = self._line(request), 0
         for other in line:
             if came_at(other) > came_at(request):
@@ -107,18 +107,18 @@ class Lines(ABC, Generic[Key]):
         self._n += 1
 
     def extend(self, requests: Iterable[Request]) -> None:
-        """Several came."""
+        """Add several arrivals."""
         for request in requests:
             self.append(request)
 
     def popleft(self) -> Request:
-        """Take out the head."""
+        """Remove the head."""
         request = self[0]
         self.remove(request)
         return request
 
     def remove(self, request: Request) -> None:
-        """Take out anybody: at once if it is the first of its line."""
+        """Remove a request: O(1) if it is the first of its line."""
         key = self._line_of(request)
         line = self._lines[key]
         if line[0] is request:
@@ -128,14 +128,14 @@ class Lines(ABC, Generic[Key]):
         self._n -= 1
         if not line:
             del self._lines[key]
-            self._closed(key)
+            self._drop_line(key)
 
     def _line(self, request: Request) -> deque[Request]:
         key = self._line_of(request)
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = deque()
-            self._opened(key)
+            self._add_line(key)
         return line
 
     def __contains__(self, request: object) -> bool:
@@ -151,15 +151,15 @@ class Lines(ABC, Generic[Key]):
 
 
 class ByPriority(Lines[int]):
-    """The lowest priority value first, and within it the order of arrival."""
+    """Lowest priority value first, then in the order of arrival."""
 
     def __init__(self) -> None:
         super().__init__()
         self._priorities: list[int] = []
-        """Of the lines, ascending."""
+        """Priorities of the lines, ascending."""
 
     def may_lead(self, request: Request) -> bool:
-        """It is of a better priority than all who wait."""
+        """Return whether it has a better priority than all waiting requests."""
         return not self._priorities or request.priority < self._priorities[0]
 
     def _line_of(self, request: Request) -> int:
@@ -168,10 +168,10 @@ class ByPriority(Lines[int]):
     def _first(self) -> int:
         return self._priorities[0]
 
-    def _opened(self, key: int) -> None:
+    def _add_line(self, key: int) -> None:
         insort(self._priorities, key)
 
-    def _closed(self, key: int) -> None:
+    def _drop_line(self, key: int) -> None:
         self._priorities.remove(key)
 
     def __iter__(self) -> Iterator[Request]:

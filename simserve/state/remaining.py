@@ -1,4 +1,4 @@
-"""RemainingTokens: how many tokens the decoding requests may still produce, each counted up to a limit."""
+"""RemainingTokens: the tokens that decoding requests may still produce, each capped at a limit."""
 
 from heapq import heapify, heappop, heappush
 
@@ -6,10 +6,10 @@ from simserve.state.request import Request
 
 
 class RemainingTokens:
-    """The sum over members of min(max_tokens - tokens out, limit), O(1) a step and O(log n) a member.
+    """Sum over members of min(max_tokens - emitted tokens, limit), in O(1) per step and O(log n) per member.
 
-    A member whose remainder is above the limit counts as `limit` until the step in which it comes down to it; from
-    then on one less a step.
+    A member with a remainder above the limit counts as `limit` until the step in which it reaches the limit, and one
+    less per step from then on.
 
     Invariant: n = open members + those in the calendar; total = limit * calendar members + sum(ends) - n_open * step.
     """
@@ -19,14 +19,14 @@ class RemainingTokens:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.step = 0
-        """Decode steps done."""
+        """Number of decode steps so far."""
         self._ends: dict[Request, int] = {}
-        """For each member the step at which it will have produced max_tokens."""
+        """Step at which each member will have produced max_tokens."""
         self._n_open = 0
         self._open_ends = 0
         self._n_capped = 0
         self._calendar: dict[int, int] = {}
-        """How many capped members come down to the limit in which step."""
+        """Number of capped members that reach the limit in each step."""
         self._due: list[int] = []
 
     def __len__(self) -> int:
@@ -37,25 +37,25 @@ class RemainingTokens:
 
     @property
     def total(self) -> int:
-        """Tokens that the members may still produce, each counted up to the limit."""
+        """Tokens that the members may still produce, each capped at the limit."""
         return self._n_capped * self._limit + self._open_ends - self._n_open * self.step
 
     def emitted_tokens(self, request: Request) -> int:
-        """Tokens that a member has produced by now."""
+        """Return the tokens that a member has produced by now."""
         return request.max_tokens - (self._ends[request] - self.step)
 
     def sums(self) -> tuple[int, int]:
-        """Tokens that all members have produced, and max_tokens of all; O(n)."""
+        """Return the sums of emitted tokens and of max_tokens over all members; O(n)."""
         most_tokens = sum(request.max_tokens for request in self._ends)
         return most_tokens - sum(self._ends.values()) + len(self._ends) * self.step, most_tokens
 
-    def least_done(self) -> Request:
-        """The member with the fewest tokens out, of several the longest prompt, then the last to join; O(n)."""
+    def fewest_tokens(self) -> Request:
+        """Return the member with the fewest emitted tokens, then the longest prompt, then the latest join; O(n)."""
         ends = self._ends
         return min(reversed(ends), key=lambda request: (request.max_tokens - ends[request], -request.prompt_tokens))
 
     def join(self, request: Request) -> None:
-        """Add a member, whose emitted_tokens are those of now."""
+        """Add a member with its current emitted_tokens."""
         end = self._ends[request] = self.step + request.max_tokens - request.emitted_tokens
         down_at = end - self._limit
         if down_at <= self.step:
@@ -68,7 +68,7 @@ class RemainingTokens:
         self._calendar[down_at] = self._calendar.get(down_at, 0) + 1
 
     def leave(self, request: Request) -> None:
-        """Take a member out."""
+        """Remove a member."""
         end = self._ends.pop(request)
         down_at = end - self._limit
         if down_at <= self.step:
@@ -79,12 +79,12 @@ class RemainingTokens:
         self._calendar[down_at] -= 1
         if not self._calendar[down_at]:
             del self._calendar[down_at]
-            if len(self._due) > 2 * len(self._calendar) + 64:  # steps at which nobody is left to come down
+            if len(self._due) > 2 * len(self._calendar) + 64:  # steps at which no member is left to reach the limit
                 self._due = list(self._calendar)
                 heapify(self._due)
 
     def advance(self, n_steps: int) -> None:
-        """So many steps are done: each member has produced as many tokens more."""
+        """Advance n_steps steps: each member has produced n_steps more tokens."""
         self.step += n_steps
         while self._due and self._due[0] <= self.step:
             down_at = heappop(self._due)

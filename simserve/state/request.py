@@ -1,12 +1,12 @@
-"""One request while it lives: counters and one Phase."""
+"""Request: counters and phase of one live request."""
 
 from collections.abc import Sequence
 from enum import Enum
 
 
 class Phase(Enum):
-    """Where a request stands. It goes back from PREFILL or DECODE to WAITING when it is preempted, and through TRANSFER
-    only from a prefill to a decode replica."""
+    """Phase of a request. Preemption returns it from PREFILL or DECODE to WAITING; TRANSFER is the way from a prefill
+    to a decode replica."""
 
     WAITING = "waiting"
     PREFILL = "prefill"
@@ -15,14 +15,14 @@ class Phase(Enum):
     DONE = "done"
 
 
-# fast: a member of an Enum is looked up three times as fast under a name of its own.
+# fast: a member of an Enum is found three times as fast under a name of its own.
 WAITING, PREFILL, TRANSFER, DECODE, DONE = Phase
 
 
 class Request:
-    """One request while it lives, as policies and the engine see it.
+    """One live request, as policies and the engine see it.
 
-    The number of tokens it will really produce is not here: no policy may know it. The engine keeps it by `row`.
+    Its true output length is not here: no policy may know it. The engine keeps it by `row`.
 
     Invariant: while in PREFILL, prefilled_tokens <= prompt_tokens + emitted_tokens.
     """
@@ -51,54 +51,53 @@ class Request:
         "tenant",
     )
 
-    # From the moment it joins a Cohort: the cohort's step and the instant then, and the tokens it had stored less
-    # that step.
+    # Set when it joins a Cohort: the cohort's step and the instant then, and its stored tokens minus that step.
     join_step: int
     joined_ps: int
     kv_offset: int
-    # Of a request whose replica caches prefixes: the ids of its blocks, how many of them it holds, and of which
-    # of those it has a copy while others have them too.
+    # With prefix caching: the ids of its blocks, how many of them it holds, and which of these are copies of blocks
+    # that others hold.
     chain: Sequence[int]
     n_held_ids: int
     copies: set[int]
 
-    # Where a router asks for it: whose request it is, "" if nobody's.
+    # Set for routers that need it: its session, "" without one.
     session: str
 
     def __init__(self, row: int, arrival_ps: int, prompt_tokens: int, max_tokens: int) -> None:
         self.row = row
-        """Its row in the trace."""
+        """Row in the trace."""
         self.arrival_ps = arrival_ps
         self.prompt_tokens = prompt_tokens
         self.max_tokens = max_tokens
-        """The most tokens it may produce: what its client allowed, or what the model's length leaves."""
+        """Limit on its output: max_tokens of the client, or what the model's length leaves."""
         self.phase = WAITING
         self.prefilled_tokens = 0
-        """Tokens of prompt and earlier output whose keys and values are computed; while it waits, those that a prefix
-        cache had for it when its scheduler was last asked."""
+        """Tokens of prompt and earlier output with computed keys and values; while it waits, its prefix cache hit when
+        its scheduler was last called."""
         self.idle_hit_blocks = 0
-        """Blocks of these that nobody holds."""
+        """Blocks of this hit without holders."""
         self.emitted_tokens = 0
         """Tokens produced, as of the last time it joined or left a cohort."""
         self.padding_tokens = 0
         """Dummy prompt tokens that a padded batch computes for it."""
         self.reserved_blocks = 0
-        """KV blocks set aside for it on admission, used ones included."""
+        """KV blocks reserved at admission, used ones included."""
         self.n_preemptions = 0
         self.preempted_at_ps = 0
-        """When it last lost its blocks; means something only while n_preemptions > 0."""
+        """Instant of the last preemption; valid only if n_preemptions > 0."""
         self.priority = 0
-        """The lower, the better, for policies that look at it."""
+        """A lower value is better, for policies that use it."""
         self.tenant = ""
 
     @property
     def is_new(self) -> bool:
-        """It holds no seat and no blocks: never admitted, or preempted since."""
+        """It has no slot and no blocks: never admitted, or preempted since."""
         return self.phase is WAITING
 
     @property
     def prefill_left_tokens(self) -> int:
-        """Tokens still to compute before it can produce its next one; after a preemption its output so far too."""
+        """Tokens to compute before it can produce its next one; after a preemption, its output so far too."""
         return self.prompt_tokens + self.emitted_tokens - self.prefilled_tokens
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""SentPrompts: what a router remembers of the prompts that it sent to one replica, where nobody tells it more."""
+"""SentPrompts: a router's own record of the prompts it sent to one replica."""
 
 from collections import OrderedDict
 
@@ -7,11 +7,11 @@ from simserve.state.view import LoadView
 
 
 class SentPrompts:
-    """Ids of whole blocks of prompts, as many as given; those not sent for longest are forgotten first.
+    """Ids of whole prompt blocks, up to a capacity; the least recently sent are forgotten first.
 
-    It knows nothing of answers, nor of what the replica computed or gave up meanwhile.
+    It knows nothing of outputs, nor of what the replica has computed or evicted.
 
-    Invariant: of each chain it holds a beginning, for of a prompt the first block is touched last.
+    Invariant: it holds a prefix of each chain, as the first block of a prompt is touched last.
     """
 
     __slots__ = ("_block_tokens", "_ids", "_most_ids")
@@ -20,25 +20,25 @@ class SentPrompts:
         self._block_tokens = block_tokens
         self._most_ids = most_ids
         self._ids: OrderedDict[int, None] = OrderedDict()
-        """The next to be forgotten first."""
+        """Ids, the next to forget first."""
 
     @classmethod
     def of(cls, view: LoadView, most_tokens: int | None) -> "SentPrompts":
-        """With nothing in it; as large as the replica's KV cache unless said. It stays empty without prefix cache."""
+        """Return an empty record, by default as large as the KV cache. Without a prefix cache it stays empty."""
         if view.block_tokens is None:
             return cls(1, 0)
         n_tokens = view.total_blocks * view.block_size if most_tokens is None else most_tokens
         return cls(view.block_tokens, n_tokens // view.block_tokens)
 
     def __len__(self) -> int:
-        """Ids that it holds."""
+        """Return the number of ids held."""
         return len(self._ids)
 
     def found_tokens(self, request: Request) -> int:
-        """Tokens from the beginning of its prompt that were sent before. O(log n); changes nothing."""
+        """Return the leading prompt tokens that were sent before. O(log n); changes nothing."""
         ids = self._ids
         low, high = 0, self._n_ids(request)
-        while low < high:  # fast: of a chain it holds a beginning; the test against plain lists holds it equal
+        while low < high:  # fast: a prefix of each chain is held; the test against plain lists checks it
             middle = (low + high) // 2
             if request.chain[middle] in ids:
                 low = middle + 1
@@ -47,7 +47,7 @@ class SentPrompts:
         return low * self._block_tokens
 
     def add(self, request: Request) -> None:
-        """Its prompt is sent there. O(blocks of the prompt)."""
+        """Record a prompt sent there. O(blocks of the prompt)."""
         ids, n_ids = self._ids, self._n_ids(request)
         for block in reversed(request.chain[:n_ids]) if n_ids else ():
             ids[block] = None
@@ -56,9 +56,9 @@ class SentPrompts:
             ids.popitem(last=False)
 
     def _n_ids(self, request: Request) -> int:
-        """Whole blocks of the prompt that have an id; ids may go on into the answer, which no router knows.
+        """Return the number of whole prompt blocks with an id; ids may extend into the output, which no router knows.
 
-        Of a prompt that is longer than all it holds, the beginning.
+        A prompt longer than the capacity counts only its beginning.
         """
         if not self._most_ids:
             return 0

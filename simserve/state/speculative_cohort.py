@@ -1,4 +1,4 @@
-"""SpeculativeCohort: requests that each produce one token a step and those of its proposals that are accepted."""
+"""SpeculativeCohort: decoding requests that produce one token per step plus their accepted proposals."""
 
 from dataclasses import dataclass
 from heapq import heappush
@@ -11,34 +11,34 @@ from simserve.state.cohort import Cohort
 from simserve.state.request import DECODE, Request
 
 FIRST_STEPS = 4096
-"""Entries that a calendar has at first."""
+"""Initial length of a calendar."""
 
 
 @dataclass(slots=True)
 class Course:
-    """What a member does until it is done, known when it joins."""
+    """The planned steps of a member until it finishes, known when it joins."""
 
     tokens_before: NDArray[np.int64]
-    """Produced since it joined, before each of its steps."""
+    """Tokens produced since it joined, before each of its steps."""
     n_steps: int
     n_tokens: int
-    """Of all its steps; the accepted run in which it ends is cut."""
+    """Tokens of all its steps; the last accepted run is cut at its end."""
     stored_tokens: int
-    """In the cache when it joined."""
+    """Tokens in the cache when it joined."""
     most_slots: int
-    """Tokens that it ever has blocks for."""
+    """Most tokens it ever has blocks for."""
     first_step: int
-    """Of its own steps, preemptions passed over."""
+    """Number of its own first step, counted across preemptions."""
 
 
 class SpeculativeCohort(Cohort):
-    """Requests that produce one token or several a step, as many as `acceptance` says.
+    """Requests that produce one or several tokens per step, as `acceptance` says.
 
-    Before a step a member has blocks for what is stored and `n_slots` tokens more, but never for more than its prompt
-    and max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
+    Before a step a member has blocks for its stored tokens and `n_slots` more, but never for more than its prompt and
+    max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
 
-    Invariant: for each step to come, `_keys` holds the sum of stored tokens + 1 and `_held` that of blocks, over the
-    members that will be in it; kv_tokens and `_held_blocks` are those sums of now.
+    Invariant: for each future step, `_keys` is the sum of stored tokens + 1 and `_held` that of blocks, over the
+    members in that step; kv_tokens and `_held_blocks` are the current sums.
     """
 
     __slots__ = (
@@ -61,21 +61,21 @@ class SpeculativeCohort(Cohort):
         self._n_slots = n_slots
         self._courses: dict[Request, Course] = {}
         self._resume_at: dict[int, int] = {}
-        """Of preempted requests, by row: how many steps they have had."""
+        """Steps done by each preempted request, by row."""
         self._kept_blocks: dict[Request, int] = {}
-        """Of those who have just left: blocks beyond what is stored."""
+        """Blocks of requests that just left, beyond their stored tokens."""
         self._keys = np.zeros(FIRST_STEPS, np.int64)
         self._held = np.zeros(FIRST_STEPS, np.int64)
         self._held_blocks = 0
         self._ending_keys: dict[int, int] = {}
-        """By step: stored tokens + 1 of those who have just made their last one."""
+        """Sum of stored tokens + 1 of members that just made their last step, by step."""
         self._origin = 0
-        """The step that the calendars begin with."""
+        """First step of the calendars."""
         self._ends_at = 0
-        """The step at which all who ever joined are done."""
+        """Step at which all members so far will have finished."""
 
     def join(self, request: Request, n_left: int) -> None:
-        """Add a request that has n_left tokens to produce, at least one, all prefilled."""
+        """Add a prefilled request with n_left tokens, at least one, to produce."""
         step, stored_tokens = self.step, request.prefilled_tokens
         first_step = self._resume_at.pop(request.row, 0)
         before = self._acceptance.tokens_before(request.row, first_step, n_left)
@@ -98,7 +98,7 @@ class SpeculativeCohort(Cohort):
             self.next_finish_step = finish_step
 
     def leave(self, request: Request) -> int:
-        """Take a member out; returns the tokens it holds in the cache."""
+        """Remove a member; return the tokens it holds in the cache."""
         course = self._courses.pop(request)
         n_steps = self.step - request.join_step
         n_tokens = course.n_tokens
@@ -123,11 +123,11 @@ class SpeculativeCohort(Cohort):
         return kv_tokens
 
     def pop_kept_blocks(self, request: Request) -> int:
-        """Blocks that a request which has left had beyond what it stored; to be asked once, 0 for one never here."""
+        """Return the blocks beyond the stored tokens of a request that left; call once, 0 for a request never here."""
         return self._kept_blocks.pop(request, 0)
 
     def advance(self, n_steps: int) -> int:
-        """Make so many steps, at most to the next finish; returns the blocks that they begin."""
+        """Advance n_steps steps, at most to the next finish; return the blocks they begin."""
         n_blocks = self.blocks_to_grow(n_steps)
         self._held_blocks += n_blocks
         self.step += n_steps
@@ -135,34 +135,33 @@ class SpeculativeCohort(Cohort):
         return n_blocks
 
     def keys_ahead(self, n_steps: int) -> NDArray[np.int64]:
-        """What kv_tokens are in each of the next n_steps, at most to the next finish; not to be changed."""
+        """Return kv_tokens of each of the next n_steps, at most to the next finish. Read-only."""
         at = self.step - self._origin
         return self._keys[at : at + n_steps]
 
     def held_ahead(self, n_steps: int) -> NDArray[np.int64]:
-        """Blocks that each of the next n_steps and those before it begin, at most to the next finish."""
+        """Return the blocks begun up to each of the next n_steps, at most to the next finish."""
         at = self.step - self._origin
         return self._held[at : at + n_steps] - self._held_blocks
 
     def tokens_of_next(self) -> int:
-        """What all members together produce in the next step."""
+        """Return the tokens that all members together produce in the next step."""
         after = self.step + 1
         return int(self._keys[after - self._origin]) + self._ending_keys.get(after, 0) - self.kv_tokens
 
     def blocks_to_grow(self, n_steps: int) -> int:
-        """Blocks that the next n_steps begin, at most to the next finish."""
+        """Return the blocks that the next n_steps begin, at most to the next finish."""
         if not n_steps:
             return 0
         return int(self._held[self.step - self._origin + n_steps - 1]) - self._held_blocks
 
     def steps_within(self, free_blocks: int) -> int:
-        """The most steps whose new blocks are at most free_blocks, up to the next finish. Needs a member."""
+        """Return the most steps that begin at most free_blocks blocks, up to the next finish. Needs a member."""
         held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
         return int(held.searchsorted(self._held_blocks + free_blocks, side="right"))
 
     def _add(self, course: Course, first: int, sign: int) -> None:
-        """Put what a member will do from its step number `first` on, which is the next, into the calendars, or take it
-        out."""
+        """Add a member's steps from its next one, number `first`, to the calendars, or remove them."""
         at = self.step - self._origin
         keys = course.tokens_before[first : course.n_steps] + (course.stored_tokens + 1)
         slots = keys + (self._n_slots - 1)
@@ -178,7 +177,7 @@ class SpeculativeCohort(Cohort):
             self._held[at : at + len(keys)] -= slots
 
     def _reach(self, step: int) -> None:
-        """Make the calendars reach to a step, that one included."""
+        """Extend the calendars to include a step."""
         self._ends_at = max(self._ends_at, step)
         if self._ends_at - self._origin < len(self._keys):
             return

@@ -1,4 +1,4 @@
-"""What policies see of a replica. They read it and return a value; they change nothing."""
+"""Views: what policies see of a replica. Policies only read them."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,49 +13,49 @@ class ReplicaView:
     """A replica between two steps, as its scheduler sees it."""
 
     waiting: Collection[Request]
-    """Requests that hold nothing, in the order of their arrival, preempted ones first, or last if the policy says so;
-    or in the order of the policy's own `queue`."""
+    """Waiting requests in the order of arrival, with preempted ones first, or last if the policy says so; or in the
+    order of the policy's own `queue`."""
     prefilling: Sequence[Request]
-    """Requests whose prompt is half done, in the order of their admission."""
+    """Requests with a partly computed prompt, in the order of admission."""
     running: Collection[Request]
-    """All that hold a seat, in the order of their admission."""
+    """Requests with a slot, in the order of admission."""
     total_blocks: int
     block_size: int
     max_model_len: int
     now_ps: int = 0
     n_decoding: int = 0
     n_running: int = 0
-    """Seats taken."""
+    """Slots in use."""
     free_blocks: int = 0
-    """Blocks left after the decoding requests have taken theirs for the next step."""
+    """Free blocks after the decoding requests have taken theirs for the next step."""
     just_preempted: bool = False
-    """Blocks ran out at this very boundary and somebody was preempted."""
+    """A request was preempted at this very boundary, as blocks ran out."""
     decode_tokens: int = 1
-    """Of a step's tokens, what each decoding request takes: one, and those that are proposed for it."""
+    """Tokens of the budget that each decoding request takes per step: one, plus the proposed ones."""
 
     @property
     def queue(self) -> Iterable[Request]:
-        """All that want prefill: the half-done first, then the waiting."""
+        """Requests that need prefill: partly computed ones first, then waiting ones."""
         return chain(self.prefilling, self.waiting) if self.prefilling else self.waiting
 
     def blocks_for(self, n_tokens: int) -> int:
-        """Blocks that n_tokens of one request fill."""
+        """Return the blocks that n_tokens of one request fill."""
         return -(-n_tokens // self.block_size)
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
-        """Blocks that the first n_tokens of a new request take from those that are free, by default its whole prefill:
-        what it fills, and what it finds in the cache and nobody else holds."""
+        """Return the free blocks that the first n_tokens of a new request take, by default its whole prefill: blocks to
+        fill, and idle blocks of its cache hit."""
         left_tokens = request.prefill_left_tokens if n_tokens is None else n_tokens
         return -(-left_tokens // self.block_size) + request.idle_hit_blocks
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
-        """Blocks that n_tokens more of its prefill begin."""
+        """Return the blocks that the next n_tokens of a prefill begin."""
         done = request.prefilled_tokens
         return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
 
 
 class LoadView(Protocol):
-    """A replica as a router sees it: true at this instant, mid-step too, or as it was at the last refresh."""
+    """A replica as a router sees it: live, even mid-step, or as of the last refresh."""
 
     @property
     def n_outstanding(self) -> int:
@@ -63,22 +63,22 @@ class LoadView(Protocol):
 
     @property
     def n_waiting(self) -> int:
-        """Of these, those that no step has begun with, or that were preempted."""
+        """Outstanding requests without a step yet, or preempted."""
 
     @property
     def total_blocks(self) -> int:
-        """KV blocks it has."""
+        """KV blocks in total."""
 
     @property
     def block_size(self) -> int:
-        """Tokens of a KV block."""
+        """Tokens per KV block."""
 
     @property
     def block_tokens(self) -> int | None:
-        """Tokens that an id of `request.chain` stands for; None: it keeps no prefixes, and a request may have none."""
+        """Tokens per id of `request.chain`; None: no prefix caching, and requests may lack ids."""
 
     def held_blocks(self) -> int:
-        """KV blocks that hold tokens or are set aside, those of the step in flight included."""
+        """Return the KV blocks used or reserved, including those of the step in flight."""
 
     def found_tokens(self, request: Request) -> int:
-        """Tokens of its prompt that the replica's prefix cache has now; 0 without one."""
+        """Return the prompt tokens in the replica's prefix cache now; 0 without one."""

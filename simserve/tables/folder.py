@@ -26,7 +26,7 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     made: list[Path] = []
     extra = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
-        with _said_plainly(directory, kind):
+        with _plain_error(directory, kind):
             _make_parents(place, made)
             made.append(extra)
             extra.mkdir()
@@ -41,7 +41,7 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
 
 def check_folder(directory: Path, kind: Kind = RUN) -> None:
     """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
-    with _said_plainly(directory, kind):
+    with _plain_error(directory, kind):
         if not directory.exists():
             _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
             return
@@ -84,7 +84,7 @@ def _check_writable(parent: Path) -> None:
 
 
 @contextmanager
-def _said_plainly(directory: Path, kind: Kind) -> Iterator[None]:
+def _plain_error(directory: Path, kind: Kind) -> Iterator[None]:
     """Turn what the operating system refuses into a message that says what to do."""
     try:
         yield

@@ -18,7 +18,7 @@ from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
     """The first n instants in seconds, `(n,)`. Raises PolicyError."""
     arrival_s = _instants(process, "first", lambda: process.first(n, stream))
-    _hold(process, "first", len(arrival_s) == n, f"must give the {n} instants asked for", len(arrival_s))
+    _require(process, "first", len(arrival_s) == n, f"must give the {n} instants asked for", len(arrival_s))
     return arrival_s
 
 
@@ -26,15 +26,15 @@ def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDAr
     """All instants up to duration_s. Raises PolicyError."""
     arrival_s = _instants(process, "until", lambda: process.until(duration_s, stream))
     last_s = arrival_s[-1] if len(arrival_s) else 0.0
-    _hold(process, "until", last_s <= duration_s, f"must end by {duration_s:g} s", last_s)
+    _require(process, "until", last_s <= duration_s, f"must end by {duration_s:g} s", last_s)
     return arrival_s
 
 
 def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
     """Lengths of n requests. Raises PolicyError."""
     drawn = _requested(lengths, "draw", lambda: lengths.draw(n, stream))
-    _hold(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
-    _hold(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
+    _require(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
+    _require(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
     prompts, outputs = (_tokens(lengths, name, getattr(drawn, name), n) for name in ("prompt_tokens", "output_tokens"))
     return Drawn(prompts, outputs, tuple(map(str, drawn.notes)))
 
@@ -52,64 +52,66 @@ def draw_prefixes(
         return draw_lengths(lengths, n, stream)
 
     trace: Any = _requested(structure, "draw", lambda: structure.draw(arrival_s, duration_s, new_parts, stream))
-    _hold(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
+    _require(structure, "draw", isinstance(trace, Trace), "must return a Trace", trace)
     _instants(structure, "draw", lambda: trace.arrival_s)
     n = len(trace)
     if duration_s is None:
-        _hold(structure, "draw", n == len(arrival_s), f"must give the {len(arrival_s)} requests asked for", n)
+        _require(structure, "draw", n == len(arrival_s), f"must give the {len(arrival_s)} requests asked for", n)
     for name in ("prompt_tokens", "output_tokens"):
         _tokens(structure, name, getattr(trace, name), n)
     prefixes = trace.prefixes
-    _hold(structure, "draw", isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
-    _hold(structure, "draw", len(prefixes) == n, f"must give prefixes of the {n} requests", len(prefixes))
+    _require(structure, "draw", isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
+    _require(structure, "draw", len(prefixes) == n, f"must give prefixes of the {n} requests", len(prefixes))
     too_many = prefixes.n_ids_of_rows() * prefixes.block_tokens > trace.prompt_tokens + trace.output_tokens
     rule = "a request must not have more ids than its prompt and answer have whole blocks"
-    _hold(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
-    _hold_dependencies(structure, trace.dependencies, n)
+    _require(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
+    _check_dependencies(structure, trace.dependencies, n)
     return cast(Trace, trace)
 
 
-def _hold_dependencies(structure: PrefixStructure, result: Any, n: int) -> None:
+def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
     """Each request waits for earlier ones of its own session alone, so no two wait for each other."""
-    if result is None:
+    if links is None:
         return
-    _hold(structure, "draw", isinstance(result, Dependencies), "dependencies must be Dependencies", result)
+    _require(structure, "draw", isinstance(links, Dependencies), "dependencies must be Dependencies", links)
     for name in ("parents", "starts"):
-        is_whole = _numbers(structure, "draw", name, getattr(result, name)).dtype.kind in "iu"
-        _hold(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(result, name))
-    _hold(structure, "draw", len(result) == n, f"must give dependencies of the {n} requests", len(result))
-    think_s, starts = result.think_s, result.starts
+        is_whole = _numbers(structure, "draw", name, getattr(links, name)).dtype.kind in "iu"
+        _require(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(links, name))
+    _require(structure, "draw", len(links) == n, f"must give dependencies of the {n} requests", len(links))
+    think_s, starts = links.think_s, links.starts
     is_time = np.isfinite(think_s) & (think_s >= 0)
     rule = "think_s must be finite and not negative"
-    _hold(structure, "draw", is_time.all(), rule, _first(think_s, ~is_time))
+    _require(structure, "draw", is_time.all(), rule, _first(think_s, ~is_time))
     counted = (
-        len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(result.parents) and (np.diff(starts) >= 0).all()
+        len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(links.parents) and (np.diff(starts) >= 0).all()
     )
-    _hold(structure, "draw", counted, f"starts must rise from 0 to the {len(result.parents)} parents", list(starts[:9]))
-    is_earlier = (result.parents >= 0) & (result.parents < result.children)
+    _require(
+        structure, "draw", counted, f"starts must rise from 0 to the {len(links.parents)} parents", list(starts[:9])
+    )
+    is_earlier = (links.parents >= 0) & (links.parents < links.children)
     rule = "a request must wait for earlier ones alone"
-    _hold(structure, "draw", is_earlier.all(), rule, _first(result.parents, ~is_earlier))
-    first = result.first_rows()
-    is_own = first[result.parents] == first[result.children]
+    _require(structure, "draw", is_earlier.all(), rule, _first(links.parents, ~is_earlier))
+    first = links.first_rows()
+    is_own = first[links.parents] == first[links.children]
     rule = "a request must not wait for two that begin sessions of their own"
-    _hold(structure, "draw", is_own.all(), rule, _first(result.parents, ~is_own))
+    _require(structure, "draw", is_own.all(), rule, _first(links.parents, ~is_own))
 
 
 def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
     arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, ask)).astype(np.float64)
     is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
-    _hold(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
+    _require(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
     goes_back = np.concatenate([[False], np.diff(arrival_s) < 0])
-    _hold(process, method, not goes_back.any(), "instants must never decrease", _first(arrival_s, goes_back))
+    _require(process, method, not goes_back.any(), "instants must never decrease", _first(arrival_s, goes_back))
     return arrival_s
 
 
 def _tokens(lengths: object, name: str, values: Any, n: int) -> NDArray[np.int64]:
     tokens = _numbers(lengths, "draw", name, values)
-    _hold(lengths, "draw", len(tokens) == n, f"must give the {n} {name} asked for", len(tokens))
+    _require(lengths, "draw", len(tokens) == n, f"must give the {n} {name} asked for", len(tokens))
     is_length = (tokens >= 1) & (tokens <= MOST_TOKENS) & (tokens == np.floor(tokens))
     rule = f"{name} must be whole and in [1, {MOST_TOKENS}]"
-    _hold(lengths, "draw", is_length.all(), rule, _first(tokens, ~is_length))
+    _require(lengths, "draw", is_length.all(), rule, _first(tokens, ~is_length))
     return tokens.astype(np.int64)
 
 
@@ -119,7 +121,7 @@ def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any
         column = np.asarray(values)
     except ValueError:  # rows of different lengths
         column = np.empty((), object)
-    _hold(policy, method, column.ndim == 1 and column.dtype.kind in "iuf", f"must return an array of {what}", values)
+    _require(policy, method, column.ndim == 1 and column.dtype.kind in "iuf", f"must return an array of {what}", values)
     return column
 
 
@@ -133,7 +135,7 @@ def _requested(policy: object, method: str, ask: Callable[[], Any]) -> Any:
         raise _broke(policy, method, "must not raise", f"{type(error).__name__}: {error}") from error
 
 
-def _hold(policy: object, method: str, is_so: Any, rule: str, value: object) -> None:
+def _require(policy: object, method: str, is_so: Any, rule: str, value: object) -> None:
     if not is_so:
         raise _broke(policy, method, rule, value)
 

@@ -76,6 +76,6 @@ def _ranks(values: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _lengths(tokens: NDArray[np.int64]) -> dict[str, float]:
-    result = np.percentile(tokens, LEVELS)
-    named = {f"p{level:g}": float(value) for level, value in zip(LEVELS, result, strict=True)}
+    quantiles = np.percentile(tokens, LEVELS)
+    named = {f"p{level:g}": float(value) for level, value in zip(LEVELS, quantiles, strict=True)}
     return {"mean": float(tokens.mean()), "min": float(tokens.min())} | named | {"max": float(tokens.max())}

@@ -65,11 +65,11 @@ def _stream_of(name: str, stream: Stream) -> Stream:
 
 def _drawn(trace: Trace, shares: list[float], stream: Stream, purpose: str) -> Ints:
     """Which of the shares each request falls into, `(n_requests,)`."""
-    who = np.arange(len(trace)) if trace.session_id is None else _in_order(trace.session_id)
+    who = np.arange(len(trace)) if trace.session_id is None else _by_appearance(trace.session_id)
     return picked(np.array(shares), int(who.max(initial=-1)) + 1, stream(purpose))[who]
 
 
-def _in_order(names: NDArray[np.str_]) -> Ints:
+def _by_appearance(names: NDArray[np.str_]) -> Ints:
     """Names as numbers, by their first appearance, so that more rows never change those of the first."""
     _, first, number = np.unique(names, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)

@@ -52,7 +52,7 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     if workload.trace is not None:
         from simserve.workload.replay import replay
 
-        return Load(_whole(replay(workload.trace, base_dir, stream, workload), workload, stream))
+        return Load(_complete(replay(workload.trace, base_dir, stream, workload), workload, stream))
     lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # of classes that all have their own
     prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(workload.prefixes))
     if workload.client is not None:
@@ -62,10 +62,10 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
         raise NoArrivals(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
-    return Load(_whole(trace, workload, stream))
+    return Load(_complete(trace, workload, stream))
 
 
-def _whole(trace: Trace, workload: Any, stream: Stream) -> Trace:
+def _complete(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """The trace with all that a scenario says of its requests, and of others beside them."""
     return _limited(with_batch(labeled(trace, workload, stream), workload, stream), workload.max_tokens)
 
@@ -97,11 +97,11 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
 def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
     """The trace whose users think so long before they begin another session."""
     time: Time = TypeAdapter(Time).validate_python(think_s)
-    result = trace.dependencies or Dependencies.none(len(trace))
-    begins = result.n_parents == 0
-    all_s = result.think_s.copy()
+    dependencies = trace.dependencies or Dependencies.none(len(trace))
+    begins = dependencies.n_parents == 0
+    all_s = dependencies.think_s.copy()
     all_s[begins] = seconds(time, int(begins.sum()), stream("client/think"))
-    return replace(trace, dependencies=replace(result, think_s=all_s))
+    return replace(trace, dependencies=replace(dependencies, think_s=all_s))
 
 
 def _limited(trace: Trace, max_tokens: int | None) -> Trace:

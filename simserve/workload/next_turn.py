@@ -28,27 +28,27 @@ def after_answers(trace: Trace, path: Path) -> Trace:
     names, session = np.unique(trace.session_id, return_inverse=True)
     alone = np.flatnonzero(names[session] == "")
     session[alone] = len(names) + np.arange(len(alone))  # no session, so one of its own
-    result = Dependencies.chains(session, np.zeros(len(trace)))
-    _refuse_turns_out_of_order(trace, result, path)
-    answer_s = trace.e2e_s[result.parents]
-    unknown = result.parents[np.isnan(answer_s)]
+    links = Dependencies.chains(session, np.zeros(len(trace)))
+    _refuse_turns_out_of_order(trace, links, path)
+    answer_s = trace.e2e_s[links.parents]
+    unknown = links.parents[np.isnan(answer_s)]
     if len(unknown):
         rule = f"{AT} needs to know how long the answer took that the next turn waits for"
         row = unknown[0]
         of = f"the request of session '{trace.session_id[row]}' that came after {trace.arrival_s[row]:g} s"
         raise TraceError(f"{path}: {rule}, got nothing for {of}; {len(unknown)} in all: remove those sessions")
     think_s = np.zeros(len(trace))
-    think_s[result.children] = trace.arrival_s[result.children] - trace.arrival_s[result.parents] - answer_s
+    think_s[links.children] = trace.arrival_s[links.children] - trace.arrival_s[links.parents] - answer_s
     n_early = int((think_s < 0).sum())
     text = f"{n_early} of {len(answer_s)} turns came before the answer to the one before; they follow it at once"
     notes = (*trace.notes, text) if n_early else trace.notes
-    return replace(trace, dependencies=replace(result, think_s=np.maximum(think_s, 0.0)), notes=notes)
+    return replace(trace, dependencies=replace(links, think_s=np.maximum(think_s, 0.0)), notes=notes)
 
 
-def _refuse_turns_out_of_order(trace: Trace, result: Dependencies, path: Path) -> None:
+def _refuse_turns_out_of_order(trace: Trace, links: Dependencies, path: Path) -> None:
     if trace.turn is None or trace.session_id is None:
         return
-    goes_back = result.children[trace.turn[result.children] <= trace.turn[result.parents]]
+    goes_back = links.children[trace.turn[links.children] <= trace.turn[links.parents]]
     if len(goes_back):
         row = goes_back[0]
         rule = f"{AT} needs turns that rise in the order of their arrival"

@@ -34,7 +34,7 @@ def sharing(trace: Trace) -> dict[str, Any] | None:
     touches = _Touches(trace, prefixes)
     hits = touches.hit_ids() * prefixes.block_tokens
     shares = hits / trace.prompt_tokens
-    n_blocks = touches.n_distinct + touches.nameless_blocks()
+    n_blocks = touches.n_distinct + touches.unnamed_blocks()
     return {
         "block_tokens": prefixes.block_tokens,
         "hit_frac": float(hits.sum() / trace.prompt_tokens.sum()),
@@ -67,7 +67,7 @@ class _Touches:
         """Leading ids of each request that an earlier one has; chained, so those that are there come first."""
         return np.bincount(self._row[self._is_hit], minlength=len(self._trace))
 
-    def nameless_blocks(self) -> int:
+    def unnamed_blocks(self) -> int:
         """Whole blocks of prompts that have no id."""
         return int(np.maximum(self._trace.prompt_tokens // self._block_tokens - self._n_ids, 0).sum())
 
@@ -99,7 +99,7 @@ def _last_use(block: Ints) -> Ints:
 
 def _larger_before(values: Ints) -> Ints:
     """For each value how many of those before it are larger, `(n,)`: merge sort's count, level by level."""
-    result = np.zeros(len(values), np.int64)
+    n_larger = np.zeros(len(values), np.int64)
     by_value = np.argsort(values, kind="stable")
     for bit in range(len(values).bit_length()):
         at = by_value[np.argsort(by_value >> (bit + 1), kind="stable")]  # halves of 2**bit side by side, each by value
@@ -107,8 +107,8 @@ def _larger_before(values: Ints) -> Ints:
         n_left = np.cumsum(is_left)
         pair = at >> (bit + 1)
         n_left_in_all = n_left[np.searchsorted(pair, pair, side="right") - 1]
-        result[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
-    return result
+        n_larger[at[~is_left]] += (n_left_in_all - n_left)[~is_left]
+    return n_larger
 
 
 def _quantiles(values: NDArray[Any], levels: tuple[int, ...]) -> dict[str, float]:

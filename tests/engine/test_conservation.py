@@ -32,5 +32,5 @@ def test_a_lost_block_is_noticed() -> None:
 def test_a_block_that_nobody_gave_back_is_noticed() -> None:
     broken = cluster()
     broken.replicas[0].pool.take(3, False)
-    with pytest.raises(InvariantError, match="blocks held by nobody on replica 0"):
+    with pytest.raises(InvariantError, match="blocks held by no request on replica 0"):
         broken.run()

@@ -102,5 +102,5 @@ def test_the_closed_form_of_layers_is_that_of_one_after_another() -> None:
         for layer in range(1, n_layers + 1):
             ready_ps = (20 + step_ms) * MS - (n_layers - layer) * (step_ms * MS // n_layers)
             at_ps = max(at_ps, ready_ps) + layer_ps
-        assert Link(spec).follow_ps(5, (port, other), (20 * MS, (20 + step_ms) * MS)) == at_ps
+        assert Link(spec).streamed_arrival_ps(5, (port, other), (20 * MS, (20 + step_ms) * MS)) == at_ps
         assert port.free_at_ps == at_ps

@@ -49,7 +49,7 @@ def test_the_sums_are_those_of_a_loop(data: st.DataObject, limit: int) -> None:
         assert all(remaining.emitted_tokens(member) == n for member, n in out.items())
         if left:
             order = sorted(left, key=lambda member: (out[member], -member.prompt_tokens, -list(left).index(member)))
-            assert remaining.least_done() is order[0]
+            assert remaining.fewest_tokens() is order[0]
 
 
 def test_who_leaves_early_leaves_nothing_behind() -> None:

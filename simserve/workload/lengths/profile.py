@@ -58,13 +58,13 @@ def load_profile(name: str) -> dict[str, Any]:
         raise ValueError(
             f"must be a profile as JSON ({error}), got '{name}'; make one with `simserve trace fit`"
         ) from None
-    wrong = _wrong_with(profile)
+    wrong = _why_invalid(profile)
     if wrong is not None:
         raise ValueError(f"must be a profile, got '{name}', where {wrong}; make one with `simserve trace fit`")
     return dict(profile)
 
 
-def _wrong_with(profile: Any) -> str | None:
+def _why_invalid(profile: Any) -> str | None:
     """What keeps a file from being a profile."""
     if not isinstance(profile, dict):
         return "there is no mapping of keys"

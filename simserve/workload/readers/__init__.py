@@ -25,7 +25,7 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
-    name, note = _text(path) if format == "auto" else (format, None)
+    name, note = _detect(path) if format == "auto" else (format, None)
     read: Callable[[Path], Trace] = import_module(f"simserve.workload.readers.{name}").read
     trace = read(path)
     return replace(trace, notes=(note, *trace.notes)) if note else trace
@@ -33,10 +33,10 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
 
 def detect(path: Path) -> str:
     """The format of a trace file, from its name and how it begins. Raises TraceError."""
-    return _text(path)[0]
+    return _detect(path)[0]
 
 
-def _text(path: Path) -> tuple[str, str | None]:
+def _detect(path: Path) -> tuple[str, str | None]:
     """The format, and a note where another was possible."""
     if path.suffix == ".parquet":
         return "simserve", None
@@ -65,9 +65,9 @@ def _json_hint(text: str) -> tuple[str, str | None]:
     hashed = [row for row in rows if isinstance(row.get("hash_ids"), list) and row["hash_ids"]]
     for row in hashed:
         n_tokens = row.get("input_length")
-        sentence = given_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
-        if sentence is not None:
-            return ("vllm" if sentence == VLLM_BLOCK_TOKENS else "mooncake"), None
+        block_tokens = given_block_tokens(n_tokens, row["hash_ids"]) if isinstance(n_tokens, int) else None
+        if block_tokens is not None:
+            return ("vllm" if block_tokens == VLLM_BLOCK_TOKENS else "mooncake"), None
     if hashed:
         return "mooncake", "read as mooncake, timestamps in milliseconds; if they are seconds, say format: vllm"
     return "vllm", "read as vllm, timestamps in seconds; if they are milliseconds, say format: mooncake"

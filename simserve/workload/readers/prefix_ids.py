@@ -127,16 +127,16 @@ def chained(ids: Ints, offsets: Ints) -> Ints:
     n_ids = np.diff(offsets)
     contents, content = np.unique(ids, return_inverse=True)
     rows = np.argsort(-n_ids, kind="stable")  # the longest first, so that those with a block i are the first ones
-    result = np.empty_like(ids)
+    chain_ids = np.empty_like(ids)
     before = np.zeros(len(rows), np.int64)
     n_given = 0
     for i in range(int(n_ids.max(initial=0))):
         rows = rows[: np.searchsorted(-n_ids[rows], -i)]
         at = offsets[rows] + i
         distinct, new = np.unique(before[: len(rows)] * len(contents) + content[at], return_inverse=True)
-        before = result[at] = n_given + new
+        before = chain_ids[at] = n_given + new
         n_given += len(distinct)
-    return result
+    return chain_ids
 
 
 def _first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | None:

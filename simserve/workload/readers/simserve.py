@@ -90,8 +90,8 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
     except OutputError as error:
         raise UnreadableTrace(str(error)) from None
     columns = {name: column for name, column in columns.items() if WANTED.get(name) or _is_given(column)}
-    result = columns_of(path, list(columns), WANTED)
-    return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in result}, list(columns)
+    present = columns_of(path, list(columns), WANTED)
+    return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in present}, list(columns)
 
 
 def _is_given(column: NDArray[Any]) -> bool:

@@ -43,8 +43,8 @@ def is_result(text: str) -> bool:
 
 
 def _hash_ids(rows: list[Any], prompt_tokens: NDArray[Any]) -> HashIds:
-    sentence = (given_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
-    block_tokens = next((n for n in sentence if n is not None), VLLM_BLOCK_TOKENS)
+    sizes = (given_block_tokens(n, row) for row, n in zip(rows, prompt_tokens.tolist(), strict=True))
+    block_tokens = next((n for n in sizes if n is not None), VLLM_BLOCK_TOKENS)
     return HashIds(rows, block_tokens, may_be_unchained=True)
 
 
