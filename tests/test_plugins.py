@@ -43,6 +43,16 @@ class Broken(Scheduler):
 
 class Unrelated:
     pass
+
+
+class OldFlag(Scheduler):
+    follows = True
+
+
+class OldLimit(Scheduler):
+    @property
+    def seats(self):
+        return 8
 '''
 
 
@@ -181,6 +191,8 @@ def test_a_policy_without_fields_needs_no_dataclass(own_module: str) -> None:
         ("torn_policies:Any", "the module torn_policies cannot be imported (SyntaxError"),
         ("no_such_module:Any", "cannot be imported (ModuleNotFoundError: No module named 'no_such_module')"),
         (":Any", "cannot be imported"),
+        ("policies_of_mine:OldFlag", "OldFlag.follows must have its new name is_stateful, got follows; rename it"),
+        ("policies_of_mine:OldLimit", "OldLimit.seats must have its new name max_running, got seats; rename it"),
         ("json:dumps", "the module json has no class dumps"),
     ],
 )
@@ -193,7 +205,7 @@ def test_describing_a_policy_gives_its_text_and_its_arguments() -> None:
     assert described.text.startswith("Every step decodes all running requests")
     budget = described.arguments[0]
     assert (budget.name, budget.type, budget.default) == ("max_num_batched_tokens", "PositiveInt", 2048)
-    assert budget.meaning == "Tokens a step computes at most, decoded ones included."
+    assert budget.meaning == "Maximum tokens per step, including decode tokens."
     assert not budget.is_required
 
 

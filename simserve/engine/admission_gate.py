@@ -46,5 +46,5 @@ class AdmissionGate:
         except Exception as error:
             raise raised(self._policy, "decide", now_ps, error) from error
         if reason is not None and (not isinstance(reason, str) or not reason):
-            raise broke(self._policy, "decide", now_ps, "must return None, or why not in words", reason)
+            raise broke(self._policy, "decide", now_ps, "must return None or a reason as text", reason)
         return reason

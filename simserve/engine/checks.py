@@ -53,7 +53,7 @@ def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> No
     if len(plan.prefill) > 1 and len({id(request) for request, _ in plan.prefill}) < len(plan.prefill):
         raise broke(scheduler, "plan", view.now_ps, "must name a request once", plan.prefill)
     if scheduler.reserves and len(plan.reserve_tokens) != len(plan.prefill):
-        rule = "a policy that reserves gives reserve_tokens for each request of prefill"
+        rule = "reserve_tokens must have an entry for each request of prefill"
         raise broke(scheduler, "plan", view.now_ps, rule, plan.reserve_tokens)
 
 

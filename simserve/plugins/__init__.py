@@ -1,9 +1,9 @@
-"""Plug-ins: schedulers, routers, splitters, admission, arrivals, lengths and prefixes, found by the name of their file.
+"""Plug-ins: schedulers, routers, splitters, admission, arrivals, lengths and prefixes, found by file name.
 
     build("schedulers", {"kind": "chunked", "max_num_seqs": 64})  # simserve/schedulers/chunked.py
     build("routers", "my_package.my_module:MyRouter")             # importable, or in the current directory
 
-A class's fields are its YAML; an unknown name or argument gets a did-you-mean.
+The fields of a class are its YAML keys; an unknown name or argument gets a did-you-mean.
 """
 
 from simserve.plugins.arguments import build, check, spelled_out

@@ -1,4 +1,4 @@
-"""A plug-in's arguments: checked against the fields of its class, which are its YAML."""
+"""Arguments of a plug-in: checked against the fields of its class, which are its YAML keys."""
 
 import dataclasses
 import inspect
@@ -9,7 +9,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from simserve.errors import PolicyError
-from simserve.plugins.find import NOUNS, find
+from simserve.plugins.find import NOUNS, RENAMED, find
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of, shown
 
 Spec = str | Mapping[str, Any]
@@ -17,7 +17,7 @@ Spec = str | Mapping[str, Any]
 
 
 def build(family: str, spec: Spec) -> Any:
-    """The plug-in that a scenario asks for. Raises PolicyError with everything that is wrong with it."""
+    """Return the plug-in of a spec. Raises PolicyError with all its problems."""
     plugin, problems = check(family, spec)
     if problems:
         name = spec if isinstance(spec, str) else spec.get("kind", "")
@@ -26,7 +26,7 @@ def build(family: str, spec: Spec) -> Any:
 
 
 def check(family: str, spec: Spec) -> tuple[Any | None, list[ValueProblem]]:
-    """The plug-in and no flaws, or None and all flaws, with paths inside the spec."""
+    """Return the plug-in and no problems, or None and all problems, with paths inside the spec."""
     written = {"kind": spec} if isinstance(spec, str) else dict(spec)
     kind = written.pop("kind", None)
     if kind is None:
@@ -36,11 +36,16 @@ def check(family: str, spec: Spec) -> tuple[Any | None, list[ValueProblem]]:
     plugin_class = find(family, kind)
     if isinstance(plugin_class, ValueProblem):
         return None, [plugin_class.below(() if isinstance(spec, str) else ("kind",))]
-    return _construct(plugin_class, written)
+    plugin, problems = _construct(plugin_class, written)
+    renamed = RENAMED.get(family, {})
+    for old in [name for name in renamed if hasattr(plugin, name)]:
+        rule = f"{plugin_class.__name__}.{old} must have its new name {renamed[old]}"
+        problems.append(ValueProblem((), rule, old, f"rename it in {plugin_class.__module__}"))
+    return (None, problems) if problems else (plugin, [])
 
 
 def spelled_out(plugin: Any) -> dict[str, Any]:
-    """Every argument of a plug-in as plain data, those left out included."""
+    """Return every argument of a plug-in as plain data, including defaults."""
     if not dataclasses.is_dataclass(plugin):
         return {}
     values: dict[str, Any] = TypeAdapter(type(plugin)).dump_python(plugin, mode="json")
@@ -48,7 +53,7 @@ def spelled_out(plugin: Any) -> dict[str, Any]:
 
 
 def fields_of(plugin_class: type) -> tuple[dataclasses.Field[Any], ...]:
-    """The arguments a class takes."""
+    """Return the arguments of a class."""
     if not dataclasses.is_dataclass(plugin_class):
         return ()
     return tuple(field for field in dataclasses.fields(plugin_class) if field.init)
@@ -70,7 +75,7 @@ def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | No
         return None, problems + [_with_remedy(plugin_class, problem) for problem in others]
     except Exception as error:  # a user's own class may raise anything
         return None, [*problems, ValueProblem((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
-    return (None, problems) if problems else (plugin, [])
+    return plugin, problems
 
 
 def _unknown(plugin_class: type, key: str, known: list[str]) -> ValueProblem:
@@ -79,12 +84,12 @@ def _unknown(plugin_class: type, key: str, known: list[str]) -> ValueProblem:
     elif dataclasses.is_dataclass(plugin_class):
         remedy = f"{plugin_class.__name__} takes no arguments"
     else:
-        remedy = f"make {plugin_class.__name__} a pydantic dataclass whose fields are its arguments"
+        remedy = f"make {plugin_class.__name__} a pydantic dataclass with its arguments as fields"
     return ValueProblem((key,), "unknown argument", remedy=remedy, kind="unknown")
 
 
 def _may_be_infinite(plugin_class: type, problem: ValueProblem, written: Mapping[str, Any]) -> bool:
-    """An argument that its class declares with `Field(allow_inf_nan=True)` may be .inf, and never .nan."""
+    """Return whether a problem is an infinity that its class permits with `Field(allow_inf_nan=True)`; never NaN."""
     key = str(problem.path[0])
     if len(problem.path) > 1 or math.isnan(written[key]):
         return False
@@ -94,7 +99,7 @@ def _may_be_infinite(plugin_class: type, problem: ValueProblem, written: Mapping
 
 
 def _with_remedy(plugin_class: type, problem: ValueProblem) -> ValueProblem:
-    """An unknown key inside an argument, with what is known there."""
+    """Add the known keys to an unknown key inside an argument."""
     if problem.kind != "unknown":
         return problem
     holder = plugin_class
@@ -105,7 +110,7 @@ def _with_remedy(plugin_class: type, problem: ValueProblem) -> ValueProblem:
 
 
 def _dataclass_in(annotation: Any) -> type | None:
-    """The dataclass inside `Draw | None` or `list[Draw]`."""
+    """Return the dataclass inside `Draw | None` or `list[Draw]`."""
     if inspect.isclass(annotation) and dataclasses.is_dataclass(annotation):
         return annotation
     return next((dataclass for inner in get_args(annotation) if (dataclass := _dataclass_in(inner))), None)

@@ -1,4 +1,4 @@
-"""A name in a scenario -> the class of that plug-in: the file is the name, and there is no registry."""
+"""Find the class of a plug-in by its name in a scenario: the name is the file, and there is no registry."""
 
 import inspect
 import os
@@ -23,7 +23,7 @@ BASES = MappingProxyType(
         "workload.prefixes": "PrefixStructure",
     }
 )
-"""Each family is a package of simserve; its base module holds the class of that name."""
+"""Base class of each family, in the base module of its package."""
 
 NOUNS = MappingProxyType(
     {
@@ -37,16 +37,19 @@ NOUNS = MappingProxyType(
     }
 )
 
+RENAMED = MappingProxyType({"schedulers": {"follows": "is_stateful", "seats": "max_running"}})
+"""Attributes of policies that have new names: the old ones would be ignored silently."""
+
 
 def names(family: str) -> list[str]:
-    """The plug-ins of a family that come with simserve, in alphabetical order."""
+    """Return the names of a family's plug-ins that come with simserve, in alphabetical order."""
     package = import_module(f"simserve.{family}")
     modules = (module.name for module in iter_modules(package.__path__) if module.name != "base")
     return sorted(name for name in modules if _classes(family, import_module(f"simserve.{family}.{name}")))
 
 
 def find(family: str, name: str) -> type | ValueProblem:
-    """The class of a plug-in: `chunked` of this package, or `my_pkg.my_mod:MyClass` of the user's own."""
+    """Return the class of a plug-in: `chunked` of this package, or `my_pkg.my_mod:MyClass` of the user."""
     if ":" in name:
         return _find_outside(family, name)
     if name.isidentifier() and name != "base" and find_spec(f"simserve.{family}.{name}"):
@@ -59,13 +62,13 @@ def find(family: str, name: str) -> type | ValueProblem:
 
 
 def base_of(family: str) -> type:
-    """The class that every plug-in of a family is a kind of."""
+    """Return the base class of a family."""
     base: type = getattr(import_module(f"simserve.{family}.base"), BASES[family])
     return base
 
 
 def _classes(family: str, module: ModuleType) -> list[type]:
-    """The public plug-in classes that a module itself defines."""
+    """Return the public plug-in classes that a module defines itself."""
     base = base_of(family)
     return [
         item
@@ -82,7 +85,7 @@ def _find_outside(family: str, name: str) -> type | ValueProblem:
     try:
         with _current_directory_importable():
             module = import_module(module_name)
-    except Exception as error:  # whatever a user's own module does wrong is theirs to read
+    except Exception as error:  # a user's module may raise anything
         text = f"{type(error).__name__}: {error}"
         return ValueProblem((), f"the module {module_name} cannot be imported ({text})", shown(name))
     plugin_class = getattr(module, class_name, None)
@@ -99,7 +102,7 @@ def _find_outside(family: str, name: str) -> type | ValueProblem:
 
 @contextmanager
 def _current_directory_importable() -> Iterator[None]:
-    """As with `python -m`, which a console script lacks."""
+    """Make the current directory importable, as `python -m` does but a console script does not."""
     here = os.getcwd()
     sys.path.insert(0, here)
     try:

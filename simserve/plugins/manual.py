@@ -1,4 +1,4 @@
-"""What a plug-in says of itself: its docstring and its arguments, with types, defaults and meanings."""
+"""Manual of a plug-in: its docstring and its arguments, with types, defaults and meanings."""
 
 import ast
 import dataclasses
@@ -24,13 +24,13 @@ class Argument:
     type: str
     is_required: bool
     default: Any
-    """What it is when left out; None where it is required, too."""
+    """Default value; None if required, too."""
     meaning: str
 
 
 @dataclass(frozen=True)
 class Description:
-    """A plug-in for people to read."""
+    """Manual page of a plug-in."""
 
     family: str
     name: str
@@ -39,7 +39,7 @@ class Description:
 
 
 def describe(family: str, name: str) -> Description:
-    """What a plug-in does and takes. Raises PolicyError with a did-you-mean for a name that is unknown."""
+    """Describe a plug-in. Raises PolicyError with a did-you-mean for an unknown name."""
     plugin_class = find(family, name)
     if isinstance(plugin_class, ValueProblem):
         raise PolicyError(f"{NOUNS[family]} {name}: {plugin_class}")
@@ -59,7 +59,7 @@ def describe(family: str, name: str) -> Description:
 
 
 def plugin_schema(plugin_class: type) -> dict[str, Any]:
-    """The JSON Schema of a plug-in's arguments."""
+    """Return the JSON Schema of a plug-in's arguments."""
     if not dataclasses.is_dataclass(plugin_class):
         return {"type": "object", "properties": {}}
     schema = TypeAdapter(plugin_class).json_schema()
@@ -70,7 +70,7 @@ def plugin_schema(plugin_class: type) -> dict[str, Any]:
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
-    """What the field is when left out, or MISSING."""
+    """Return the default of a field, or MISSING."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     default = field.default
@@ -78,7 +78,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _types(plugin_class: type) -> dict[str, str]:
-    """The type of each argument as its class writes it."""
+    """Return the type of each argument as its class spells it."""
     annotations = inspect.get_annotations(plugin_class)
     for parent in plugin_class.__mro__[1:-1]:
         annotations = inspect.get_annotations(parent) | annotations
@@ -92,7 +92,7 @@ def _types(plugin_class: type) -> dict[str, str]:
 
 
 def _meanings(plugin_class: type) -> dict[str, str]:
-    """The line under each field, as far as the source is at hand."""
+    """Return the docstring under each field, if the source is available."""
     source = _source(plugin_class)
     body = source.body if source else []
     meanings = {}

@@ -1,4 +1,4 @@
-"""What is wrong inside a mapping, in plain words: pydantic's findings translated, and names that were nearly right."""
+"""Problems inside a mapping, in plain words: translates pydantic's errors and suggests near names."""
 
 import json
 import math
@@ -18,7 +18,7 @@ Path = tuple[str | int, ...]
 Kind = Literal["value", "missing", "unknown"]
 
 MOST_SHOWN = 60
-"""Characters of a value that a message repeats."""
+"""Maximum characters of a value in a message."""
 
 RULES = {
     "missing": "is missing",
@@ -52,10 +52,10 @@ RULES = {
     "value_error": "{error}",
     "assertion_error": "{error}",
 }
-"""pydantic's error types as rules; anything else keeps pydantic's sentence."""
+"""Rules for pydantic's error types; other types keep pydantic's sentence."""
 
 AUTHORED = ("value_error", "assertion_error")
-"""Findings whose words are ours, not pydantic's."""
+"""Error types with simserve's own words instead of pydantic's."""
 
 KINDS: Mapping[str, Kind] = {
     "missing": "missing",
@@ -67,7 +67,7 @@ KINDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True)
 class ValueProblem:
-    """A mistake before its place in a file is known: the keys that lead there, the rule, the value, the remedy."""
+    """A problem before its place in a file is known: its keys, the rule, the value and the remedy."""
 
     path: Path
     rule: str
@@ -75,10 +75,10 @@ class ValueProblem:
     remedy: str | None = None
     kind: Kind = "value"
     is_conflict: bool = False
-    """As of a Mistake."""
+    """See Problem."""
 
     def below(self, path: Path) -> "ValueProblem":
-        """The same flaw, seen from further up."""
+        """Return the problem with its path extended upward."""
         return replace(self, path=(*path, *self.path))
 
     def __str__(self) -> str:
@@ -88,10 +88,10 @@ class ValueProblem:
 
 
 def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
-    """All that pydantic found wrong in `data`, one flaw a place.
+    """Return pydantic's errors in `data`, one problem per place.
 
-    Where a value may be one of several types, pydantic reports the findings of each: those furthest inside are of
-    the type that the user meant; findings at one place are joined by "or".
+    For a union type, pydantic reports the errors of each member: the deepest ones belong to the type that the user
+    meant; errors at one place are joined by "or".
     """
     by_path: dict[Path, list[Any]] = {}
     for finding in error.errors(include_url=False):
@@ -101,7 +101,7 @@ def problems_of(error: ValidationError, data: object) -> list[ValueProblem]:
 
 
 def infinities(data: object, path: Path = ()) -> list[ValueProblem]:
-    """A flaw for every number in `data` that is not finite."""
+    """Return a problem for every number in `data` that is not finite."""
     if isinstance(data, float) and not math.isfinite(data):
         return [ValueProblem(path, "must be a finite number", shown(data))]
     if isinstance(data, Mapping):
@@ -112,12 +112,12 @@ def infinities(data: object, path: Path = ()) -> list[ValueProblem]:
 
 
 def as_json(data: object) -> str:
-    """Plain data for pydantic's strict JSON mode, which takes no "8" for 8; 1e5 counts as a whole number."""
+    """Return data as JSON for pydantic's strict mode, which does not take "8" for 8; 1e5 counts as a whole number."""
     return json.dumps(_exact(data), default=repr)
 
 
 def shown(value: object) -> str:
-    """A value as a message repeats it: as the user would write it in YAML, and short."""
+    """Return a value as a message quotes it: in YAML spelling, and short."""
     if value is None:
         return "nothing"
     if isinstance(value, float) and not math.isfinite(value):
@@ -133,12 +133,12 @@ def shown(value: object) -> str:
 
 
 def dotted(path: Path) -> str:
-    """A path as a user writes it: cluster.pools.0.name."""
+    """Return a path as a user writes it: cluster.pools.0.name."""
     return ".".join(map(str, path))
 
 
 def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
-    """pydantic's location without its names of union members, which are in no user's file."""
+    """Return pydantic's location without the names of union members, which no user's file contains."""
     path: list[str | int] = []
     for index, item in enumerate(loc):
         is_last = index == len(loc) - 1
@@ -151,28 +151,28 @@ def _path_in(data: object, loc: tuple[int | str, ...]) -> Path:
 
 
 def _holds(data: object, item: int | str) -> bool:
-    """`data[item]` is there."""
+    """Return whether `data[item]` exists."""
     if isinstance(item, int):
         return isinstance(data, list | tuple) and item < len(data)
     return isinstance(data, Mapping) and item in data
 
 
 def _could_hold(data: object, item: int | str) -> bool:
-    """`item` is what is missing in `data`, rather than the name of a type."""
+    """Return whether `item` is a key missing in `data`, rather than the name of a type."""
     if isinstance(item, int):
         return isinstance(data, list | tuple)
     return isinstance(data, Mapping) and item.isidentifier()
 
 
 def _is_consequence(path: Path, findings: list[Any], by_path: Mapping[Path, list[Any]]) -> bool:
-    """Only "wrong type" (or "too short", which counts no wrong items) was found here, and more inside the value."""
+    """Return whether all errors here are "wrong type" (or "too short", which ignores items), with others inside."""
     outer = ("literal_error", "too_short")
     follows = all(finding["type"].endswith("_type") or finding["type"] in outer for finding in findings)
     return follows and any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
 
 
 def _problem(path: Path, findings: list[Any]) -> ValueProblem:
-    # A rule of ours was broken, so the value had that rule's type: that it might have had another is no help.
+    # A broken rule of simserve implies the right type, so errors about other types do not help.
     findings = [finding for finding in findings if finding["type"] in AUTHORED] or findings
     first = findings[0]
     kind: Kind = KINDS.get(first["type"], "value")
@@ -206,7 +206,7 @@ def _remedy(findings: list[Any]) -> str | None:
 
 
 def _exact(data: object) -> object:
-    """The same data with 1e5 as the whole number that it is."""
+    """Return the data with 1e5 as a whole number."""
     if isinstance(data, float) and data.is_integer() and abs(data) < 2**53:
         return int(data)
     if isinstance(data, Mapping):

@@ -91,7 +91,7 @@ class Scheduler:
     # -- calls from the engine to a stateful policy ------------------------------------------------------------------
 
     def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
-        """Called when steps of one plan are over: n_steps that decoded, whether they had prefill, the plan's blocked_by.
+        """Called when steps of a plan are over: n_steps that decoded, whether they had prefill, its blocked_by.
 
         A step run may be reported whole or in pieces: the state after it must be the same.
         """
@@ -103,7 +103,7 @@ class Scheduler:
         """Called when a request has a token from its prefill; it decodes from the next step on."""
 
     def on_leave(self, request: Request) -> None:
-        """Called when a decoding request finishes, is preempted or times out, or when a first token is also the last."""
+        """Called when a decoding request finishes, is preempted or times out, or when a first token is the last."""
 
     def on_abandon(self, request: Request) -> None:
         """Called when a request in prefill times out."""

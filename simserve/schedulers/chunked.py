@@ -49,7 +49,7 @@ class Chunked(Scheduler):
     """Token weights for policy vtc; left out: as in the paper, with equal tenants."""
 
     priority_preemption_threshold: NonNegativeInt | None = None
-    """With policy priority: how much worse a running request must be to be preempted; left out: none is."""
+    """Priority gap at which a running request is preempted for a waiting one; left out: never. For policy priority."""
 
     def __post_init__(self) -> None:
         if self.priority_preemption_threshold is not None and self.policy != "priority":

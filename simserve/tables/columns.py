@@ -11,16 +11,16 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 Columns = dict[str, Any]
-"""Name to a `(n_rows,)` numpy array, Categorical or Lists; a column that nobody gave is None and is written as nulls.
+"""Name to a `(n_rows,)` numpy array, Categorical or Lists; a column without data is None and written as nulls.
 
-Times are float seconds, NaN where they never came (null in a file). Integer columns that name a replica hold -1
-for none (null in a file); in any column of whole numbers or flags, masked cells are null in a file.
+Times are float seconds, NaN for a missing value (null in a file). Integer columns of replicas hold -1 for none (null in
+a file); in any column of integers or flags, masked cells are null in a file.
 """
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of few different strings.
+    """A column of strings with few distinct values.
 
     Invariant: -1 <= codes < len(categories); -1 and the category "" mean null.
     """
@@ -32,13 +32,13 @@ class Categorical:
         return len(self.codes)
 
     def without_blank(self) -> "Categorical":
-        """The same column with -1 alone for null."""
+        """Return the same column with only -1 for null."""
         words = tuple(word for word in self.categories if word)
         new_code = np.array([words.index(word) if word else -1 for word in self.categories] + [-1], np.int32)
         return Categorical(new_code[self.codes], words)  # -1 takes the last entry, which is -1
 
     def is_(self, category: str) -> Flags:
-        """Which rows hold that category; none if it is unknown."""
+        """Return which rows hold a category; none if it is unknown."""
         if category not in self.categories:
             return np.zeros(len(self.codes), np.bool_)
         return np.equal(self.codes, self.categories.index(category))
@@ -46,7 +46,7 @@ class Categorical:
 
 @dataclass(frozen=True)
 class Lists:
-    """A column of lists of whole numbers: values[offsets[i] : offsets[i + 1]] is row i's."""
+    """A column of lists of integers: values[offsets[i] : offsets[i + 1]] is row i's."""
 
     values: Ints
     offsets: Ints

@@ -1,4 +1,4 @@
-"""Files: text that is replaced whole or not at all, and JSON that any parser takes."""
+"""Files: atomic replacement of text files, and strict JSON."""
 
 import json
 import math
@@ -13,12 +13,12 @@ from simserve.errors import OutputError
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file beside its place and move it there, so that no reader ever sees half of it. Raises OutputError."""
+    """Write a file beside its place and move it there, so that no reader sees half of it. Raises OutputError."""
     replace_file(path, text.encode())
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Likewise."""
+    """Replace a file that a function writes, in the same way. Raises OutputError."""
     extra = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         extra.write_bytes(content)
@@ -30,12 +30,12 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Strict JSON: null for NaN, infinities and what never came; numpy's numbers as plain ones."""
+    """Return strict JSON: null for NaN, infinities and missing values; numpy numbers as plain ones."""
     return json.dumps(plain(value), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def plain(value: Any) -> Any:
-    """The same value of dicts, lists, text, plain numbers and None."""
+    """Return a value as dicts, lists, text, plain numbers and None."""
     if isinstance(value, Mapping):
         return {str(key): plain(member) for key, member in value.items()}
     if isinstance(value, list | tuple | np.ndarray):
@@ -50,7 +50,7 @@ def plain(value: Any) -> Any:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises OutputError."""
+    """Read a JSON object. Raises OutputError."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

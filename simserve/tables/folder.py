@@ -1,4 +1,4 @@
-"""Folder: a result is written beside its place and swapped in whole; what was there before stays until then."""
+"""Folder: a result is written beside its place and swapped in whole; the earlier one stays until then."""
 
 import errno
 import os
@@ -17,12 +17,12 @@ from simserve.tables.kinds import KINDS, RUN, Kind
 
 @contextmanager
 def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
-    """An empty folder to fill; when the block ends well, it replaces `directory`, otherwise it is gone.
+    """Yield an empty folder to fill; if the block succeeds, it replaces `directory`, otherwise it is removed.
 
     Raises OutputError if `directory` holds anything but an earlier result of the same kind, or cannot be written.
     """
     check_folder(directory, kind)
-    place = Path(os.path.realpath(directory))  # Path.resolve raises where links go in circles
+    place = Path(os.path.realpath(directory))  # Path.resolve raises for cyclic links
     made: list[Path] = []
     extra = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -40,7 +40,7 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
 
 
 def check_folder(directory: Path, kind: Kind = RUN) -> None:
-    """Raises OutputError unless `directory` can be made, or is empty, or an earlier result and nothing else."""
+    """Raise OutputError unless `directory` can be made, is empty, or holds only an earlier result."""
     with _plain_error(directory, kind):
         if not directory.exists():
             _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
@@ -63,7 +63,7 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
 
 
 def kind_of(directory: Path) -> Kind:
-    """Which command wrote the folder. Raises OutputError where none did, or not to its end."""
+    """Return the kind of a result folder. Raises OutputError for a folder without a complete result."""
     if not directory.is_dir():
         raise OutputError(f"{directory}: no such folder; name one that simserve wrote")
     names = {entry.name for entry in directory.iterdir()}
@@ -77,7 +77,7 @@ def kind_of(directory: Path) -> Kind:
 
 
 def _check_writable(parent: Path) -> None:
-    """Raises OSError unless a folder can be made in there."""
+    """Raise OSError unless a folder can be made inside."""
     reason = errno.ENOTDIR if not parent.is_dir() else errno.EACCES
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise OSError(reason, os.strerror(reason))
@@ -85,19 +85,19 @@ def _check_writable(parent: Path) -> None:
 
 @contextmanager
 def _plain_error(directory: Path, kind: Kind) -> Iterator[None]:
-    """Turn what the operating system refuses into a message that says what to do."""
+    """Turn an error of the operating system into a message with a remedy."""
     try:
         yield
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else str(error)
         raise OutputError(
             f"{directory}: must be writable, got {text}; free space there or choose another {kind.option} "
-            "(nothing was written, an earlier result is as it was)"
+            "(nothing was written; an earlier result is unchanged)"
         ) from error
 
 
 def _make_parents(place: Path, made: list[Path]) -> None:
-    """Make the folders above; those that are new go into `made`."""
+    """Make the parent folders; append the new ones to `made`."""
     missing = [parent for parent in place.parents if not parent.exists()]
     for parent in reversed(missing):
         made.append(parent)
@@ -105,7 +105,7 @@ def _make_parents(place: Path, made: list[Path]) -> None:
 
 
 def _swap(extra: Path, place: Path) -> None:
-    """Put the new result in its place; if that fails, the earlier one is back where it was."""
+    """Put the new result in its place; if that fails, restore the earlier one."""
     if not place.exists():
         os.rename(extra, place)
         return
@@ -120,7 +120,7 @@ def _swap(extra: Path, place: Path) -> None:
 
 
 def _remove(made: list[Path]) -> None:
-    """Take away what an unfinished result has left: its own folder, and new folders above it that are empty."""
+    """Remove what an unfinished result has left: its own folder, and new empty parent folders."""
     for path in reversed(made):
         if path.suffix == ".partial":
             shutil.rmtree(path, ignore_errors=True)
@@ -131,7 +131,7 @@ def _remove(made: list[Path]) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold a Ctrl-C back until the block is over; signals reach the main thread only."""
+    """Delay a Ctrl-C until the block is over; signals reach only the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

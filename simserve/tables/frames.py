@@ -1,4 +1,4 @@
-"""Frames: columns as pandas DataFrames, for people. Nothing on the way from a scenario to its files needs pandas."""
+"""Frames: columns as pandas DataFrames. No other step from a scenario to its files needs pandas."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _DTYPES = {"int32": "int32", "int64": "int64"}
 
 
 def frame(fields: tuple[Field, ...], columns: Columns) -> pd.DataFrame:
-    """A DataFrame of the columns in the order of the fields; what never came is NaN or NA."""
+    """Return a DataFrame of the columns in the order of the fields; missing values are NaN or NA."""
     n_rows = next((len(column) for column in columns.values() if column is not None), 0)
     return pd.DataFrame({field.name: _series(field, columns[field.name], n_rows) for field in fields}, copy=False)
 

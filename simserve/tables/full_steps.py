@@ -1,4 +1,4 @@
-"""Full steps: rows of stretches as one row a step."""
+"""Full steps: expands step runs into one row per step."""
 
 from typing import Any
 
@@ -9,9 +9,9 @@ from simserve.units import array_to_ps, array_to_s
 
 
 def full_steps(steps: Columns) -> Columns:
-    """One row a step, `(n_steps in all,)`: times and kv_tokens are those of the step, as exact as the columns are.
+    """Return one row per step, `(n_steps in all,)`: times and kv_tokens are exact for each step.
 
-    Blocks, queue_len and blocked_by stay those at the start of the stretch; its prompt chunks belong to its first step.
+    Blocks, queue_len and blocked_by are those at the start of the step run; its chunks belong to its first step.
     """
     n_steps = steps["n_steps"]
     row = np.repeat(np.arange(len(n_steps)), n_steps)
@@ -26,7 +26,7 @@ def full_steps(steps: Columns) -> Columns:
         "step": full["step"] + place,
         "decode_step": full["decode_step"] + place * decodes,
         "n_steps": np.ones(len(row), n_steps.dtype),
-        # A day is more picoseconds than a float64 counts: both ends of a stretch stay to the last bit as they are.
+        # A float64 cannot count the picoseconds of a day: both ends of a step run keep their bits.
         "start_s": np.where(
             place == 0, full["start_s"], array_to_s(start_ps + _sums(first_ps[row], growth_ps[row], place))
         ),
@@ -50,5 +50,5 @@ def _taken(column: Any, row: Ints) -> Any:
 
 
 def _sums(first: Ints, growth: Ints, n: Ints) -> Ints:
-    """What the first n steps of a stretch last."""
+    """Return the duration of the first n steps of a step run."""
     return n * first + growth * (n * (n - 1) // 2)

@@ -1,4 +1,4 @@
-"""Kinds: what the folder of each command's result holds."""
+"""Kinds: the files in the result folder of each command."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ from simserve.tables.schema import MORE_TABLES, TABLES
 
 @dataclass(frozen=True)
 class Kind:
-    """What the folder of one command's result holds."""
+    """Contents of a command's result folder."""
 
     name: str
-    """Of the command."""
+    """Name of the command."""
     files: frozenset[str]
-    """All that it may hold."""
+    """All files that it may hold."""
     required_files: frozenset[str]
-    """What it always holds; a folder without them is somebody else's."""
+    """Files that it always holds; a folder without them is not a result."""
     option: str = "--out"
-    """That names it."""
+    """Option that names the folder."""
 
 
 RUN = Kind(
@@ -35,7 +35,7 @@ RUN = Kind(
 
 
 def _study(name: str, answer: str, *more: str) -> Kind:
-    """The result of many runs: the answer as JSON, and a page."""
+    """Return the kind of a study: its answer as JSON, and a page."""
     files = {answer, "report.html", *more}
     return Kind(name, frozenset(files), frozenset({answer}))
 
@@ -49,7 +49,7 @@ SWEEP = Kind(
     frozenset({"sweep.json", "sweep.parquet"}),
 )
 UNFINISHED_SWEEP = Kind("sweep", SWEEP.files, frozenset({"sweep.jsonl"}))
-"""What a sweep goes on from; a finished one holds that, too."""
+"""An unfinished sweep that can be continued; a finished one holds this file, too."""
 
 KINDS = (RUN, CAPACITY, COMPARISON, PLAN, SWEEP)
 
@@ -70,4 +70,4 @@ EXPORT = Kind(
     frozenset({"summary.csv"}),
     "--csv",
 )
-"""Results as CSV files: written, and never read again."""
+"""Results as CSV files; simserve never reads them."""

@@ -25,7 +25,7 @@ _TYPES = {
     "text": pa.string(),
 }
 
-# Bytes of the same significance side by side, and differences, halve what zstd has to do (measured on 3e6 rows).
+# Byte streams split by significance, and differences, halve the work of zstd (measured on 3e6 rows).
 _ENCODINGS = {"float": "BYTE_STREAM_SPLIT"} | dict.fromkeys(("int32", "int64", "replica", "id"), "DELTA_BINARY_PACKED")
 
 
@@ -34,7 +34,7 @@ def write_table(
 ) -> None:
     """Write columns as one file; `extra` goes into its metadata under the names `simserve.<key>`.
 
-    The same columns always give the same bytes. Raises OSError where the disk does not take it.
+    The same columns always give the same bytes. Raises OSError if the disk refuses.
     """
     arrays = [_array(field, columns[field.name], _n_rows(columns)) for field in fields]
     metadata = {SCHEMA_KEY: SCHEMA.encode()} | {
@@ -62,7 +62,7 @@ def write_table(
 
 
 def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str, str]]:
-    """The columns of a file that `write_table` wrote, and its extra metadata. Raises OutputError."""
+    """Read the columns of a file by `write_table`, and its extra metadata. Raises OutputError."""
     try:
         table = pq.read_table(path)
     except FileNotFoundError:
@@ -80,7 +80,7 @@ def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str
 
 
 def read_columns(path: Path) -> Columns:
-    """Every column of any parquet file as a numpy array: floats with NaN for null, or objects. Raises OutputError."""
+    """Read every column of any parquet file as numpy: floats with NaN for null, or objects. Raises OutputError."""
     try:
         table = pq.read_table(path)
     except (OSError, pa.ArrowException) as error:
@@ -89,12 +89,12 @@ def read_columns(path: Path) -> Columns:
 
 
 def _plain(column: Any) -> Any:
-    """The column without a dictionary, which arrow cannot turn into numpy where all of it is null."""
+    """Return the column without a dictionary: arrow cannot convert an all-null one to numpy."""
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def write_columns(path: Path, columns: Columns) -> None:
-    """Numbers, strings and lists, `(n,)` each, as a parquet file of its own; the kinds follow the arrays' types."""
+    """Write numbers, strings and lists, `(n,)` each, as a parquet file; the arrays' types give the kinds."""
     kinds = {"f": "float", "i": "int64", "U": "text", "b": "flag"}
     fields = tuple(
         Field(name, "lists" if isinstance(column, Lists) else kinds[column.dtype.kind])  # type: ignore[arg-type]
@@ -122,9 +122,9 @@ def _is_number(array: Any) -> bool:
 
 
 def _array(field: Field, column: Any, n_rows: int) -> Any:
-    """An arrow array that shares the column's memory.
+    """Return an arrow array that shares the column's memory.
 
-    fast: from buffers, for `pa.array` looks whether it was given a pandas object and so imports pandas (0.4 s).
+    fast: from buffers, as `pa.array` checks for a pandas object and so imports pandas (0.4 s).
     """
     if column is None:
         return pa.nulls(n_rows, _TYPES["int64" if field.kind == "id" else field.kind])
@@ -172,7 +172,7 @@ def _dictionary(column: Categorical) -> Any:
 
 
 def _column(field: Field, column: Any) -> Any:
-    """What `_array` was made from."""
+    """Return the column that `_array` was made from."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], array.type)

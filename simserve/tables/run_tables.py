@@ -1,4 +1,4 @@
-"""RunTables: what the engine hands over when a run is done. Everything reported is computed from these."""
+"""RunTables: the engine's output of a finished run. Everything reported is computed from it."""
 
 from dataclasses import dataclass
 
@@ -7,28 +7,28 @@ from simserve.tables.columns import Columns, Floats
 
 @dataclass(frozen=True)
 class ExtraColumns:
-    """What the engine knows of requests and replicas that no file holds: how their time is split is made from it."""
+    """Columns of the engine that no file holds; the split of a request's time is computed from them."""
 
     routed_s: Floats
-    """When each request came to the router, `(n_requests,)`."""
+    """Instant at which each request reached the router, `(n_requests,)`."""
     chunks_s: Floats
-    """Steps that computed a part of its prompt, but for the last part, before any preemption, `(n_requests,)`."""
+    """Time of the steps with a chunk of its prompt, except the last chunk, before any preemption, `(n_requests,)`."""
     pauses: Columns
-    """A row a preemption that was over: request_id (row number), left_s, back_s, is_swapped; in the order of back_s."""
+    """One row per finished preemption: request_id (row number), left_s, back_s, is_swapped; in the order of back_s."""
     stalls: Columns
-    """When a replica began no step though somebody waited: replica, at_s, blocked_by; replicas one after the
-    other, each in time order."""
+    """Instants at which a replica began no step although requests waited: replica, at_s, blocked_by; by replica, then
+    in time order."""
 
 
 @dataclass(frozen=True)
 class RunTables:
-    """Three tables; their columns are those of `tables/schema.py` that the engine itself knows."""
+    """Three tables; their columns are the engine's own among those of `tables/schema.py`."""
 
     requests: Columns
     """Row i is row i of the offered load."""
     steps: Columns
-    """A row a stretch of steps with the same members; replicas one after the other, each in time order."""
+    """One row per step run; by replica, then in time order."""
     spans: Columns
-    """A row a completed prefill: a token at join_s, then one at the end of each decode step first..last."""
+    """One row per completed prefill: a token at join_s, then one at the end of each decode step first..last."""
     extra: ExtraColumns | None = None
-    """None of tables that were read: their requests have the columns that were made from it."""
+    """None for tables read from files: their requests have the columns computed from it."""

@@ -1,17 +1,17 @@
-"""Schemas: the columns of every parquet file of a result, in their order, with kinds and units."""
+"""Schemas: columns of every parquet file of a result, in order, with kinds and units."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 SCHEMA = "simserve/1"
-"""Version of all output files; within it columns are only added."""
+"""Version of all output files; within a version columns are only added."""
 
 Kind = Literal["float", "int32", "int64", "replica", "flag", "category", "text", "id", "lists"]
-"""How a column is kept and written.
+"""Storage of a column.
 
-float: NaN is null. replica: int32, -1 is null. category: few different strings, written as a dictionary. id: whole
-numbers, or strings where the load had its own. lists: of whole numbers, in traces alone. A column that nobody gave is
-None in memory and all null in the file.
+float: NaN is null. replica: int32, -1 is null. category: few distinct strings, written as a dictionary. id: integers,
+or strings if the load has them. lists: lists of integers, only in traces. A column without data is None in memory and
+all null in the file.
 """
 
 
@@ -25,7 +25,7 @@ class Field:
 
 
 def _fields(text: str) -> tuple[Field, ...]:
-    """Columns from lines of `kind unit: names`; the unit may be left out."""
+    """Return columns from lines of `kind unit: names`; the unit may be left out."""
     fields: list[Field] = []
     for line in text.strip().splitlines():
         what, names = line.split(":")
@@ -49,7 +49,7 @@ SPLIT = (
     "recompute_s",
     "batch_wait_s",
 )
-"""Columns of requests that the metrics make from what no file keeps; of a run that was read they stay as written."""
+"""Columns of requests that the metrics compute from data that no file keeps; runs read from files keep them."""
 
 REQUESTS = _fields(f"""
     id: request_id
@@ -75,7 +75,7 @@ REQUESTS = _fields(f"""
 """)
 
 DERIVED = ("queue_s", "ttft_s", "tpot_s", "max_itl_s", "e2e_s", "in_window", "slo_met")
-"""Columns of requests that the metrics add to what the engine hands over."""
+"""Columns of requests that the metrics add to the engine's."""
 
 STEPS = _fields("""
     replica: replica
@@ -110,7 +110,7 @@ TIMESERIES = _fields("""
 """)
 
 TABLES = {"requests": REQUESTS, "steps": STEPS, "spans": SPANS, "timeseries": TIMESERIES}
-"""The tables of a result by name; each is the file `<name>.parquet`."""
+"""Tables of a result by name; each is the file `<name>.parquet`."""
 
 REPLICATIONS = _fields("""
     int64: seed
@@ -130,4 +130,4 @@ REPLICATIONS = _fields("""
 """)
 
 MORE_TABLES = {"replications": REPLICATIONS}
-"""Those that a result has only where they were asked for."""
+"""Tables that a result has only on request."""

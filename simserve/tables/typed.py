@@ -1,4 +1,4 @@
-"""Typed: cells with None where there is nothing, as a column of the kind that its field has."""
+"""Typed columns from cells, with None for a missing value."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ from simserve.tables.schema import Field
 
 
 def typed_columns(fields: Sequence[Field], rows: Sequence[Mapping[str, Any]]) -> Columns:
-    """The rows as columns, `(n_rows,)` each; what a row lacks, or has as None, is null."""
+    """Return rows as columns, `(n_rows,)` each; missing or None cells are null."""
     return {field.name: _column(field, [row.get(field.name) for row in rows]) for field in fields}
 
 

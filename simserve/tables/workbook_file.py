@@ -1,4 +1,4 @@
-"""Workbook file: where one may be written."""
+"""Workbook file: checks the path of an .xlsx file."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from simserve.tables.kinds import KINDS
 
 
 def check_workbook_file(path: Path) -> None:
-    """Raises OutputError where no program would open it, or where it would lie among the files of a result."""
+    """Raise OutputError if no program would open the file, or if it would lie inside a result."""
     if path.suffix != ".xlsx":
-        raise OutputError(f"{path}: must end in .xlsx, got {path.name}; spreadsheet programs go by the name")
+        raise OutputError(f"{path}: must end in .xlsx, got {path.name}; spreadsheet programs require it")
     if path.is_dir():
         raise OutputError(f"{path}: must be a file, got a folder; choose another --xlsx")
     if not path.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Amounts: a number, or a distribution to draw it from, where a prefix structure wants tokens, turns or seconds."""
+"""Amounts: a number, or a distribution to draw it from, of tokens, turns or seconds."""
 
 from typing import Annotated
 
@@ -12,10 +12,10 @@ from simserve.workload.lengths.lognormal import LognormalSide
 from simserve.workload.lengths.uniform import Bounds, between
 
 LONGEST_S = 90 * 86_400
-"""90 days, as long as a run may be."""
+"""90 days, the longest run."""
 
 Whole = Tokens | Bounds | LognormalSide
-"""So many; [least, most], all equally likely; or lognormal: {median, sigma, max}."""
+"""A number; [least, most], uniform; or lognormal: {median, sigma, max}."""
 
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_S)]
 SomeSeconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
@@ -23,7 +23,7 @@ SomeSeconds = Annotated[float, Field(gt=0, le=LONGEST_S)]
 
 @dataclass(config=STRICT)
 class DrawnSeconds:
-    """Seconds that are exponential, {mean}, or lognormal and clipped, {median, sigma, max}."""
+    """Seconds: exponential {mean}, or lognormal and clipped {median, sigma, max}."""
 
     mean: SomeSeconds | None = None
     median: SomeSeconds | None = None
@@ -34,10 +34,10 @@ class DrawnSeconds:
     def __post_init__(self) -> None:
         lognormal = [value is not None for value in (self.median, self.sigma, self.max)]
         if any(lognormal) != all(lognormal) or any(lognormal) == (self.mean is not None):
-            raise ValueError("is given by mean (exponential), or by median, sigma and max (lognormal)")
+            raise ValueError("must have mean (exponential), or median, sigma and max (lognormal)")
 
     def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """n of them, `(n,)`."""
+        """Draw n times, `(n,)`."""
         if self.median is None or self.sigma is None or self.max is None:
             return (self.mean or 0.0) * rng.standard_exponential(n)
         drawn_s = self.median * np.exp(self.sigma * rng.standard_normal(n))
@@ -45,11 +45,11 @@ class DrawnSeconds:
 
 
 Time = Seconds | DrawnSeconds
-"""Always as long, or drawn."""
+"""A fixed time, or a distribution."""
 
 
 def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """n of an amount, `(n,)`; fewer are the first of more."""
+    """Draw n amounts, `(n,)`; fewer are a prefix of more."""
     if isinstance(amount, int):
         return np.full(n, amount)
     if isinstance(amount, LognormalSide):
@@ -58,27 +58,27 @@ def whole_numbers(amount: Whole, n: int, rng: np.random.Generator) -> NDArray[np
 
 
 def most_of(amount: Whole) -> int:
-    """The most that can come of it."""
+    """Return the largest possible amount."""
     if isinstance(amount, int):
         return amount
     return amount.max if isinstance(amount, LognormalSide) else amount[1]
 
 
 def seconds(time: Time, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """n of a time, `(n,)`; fewer are the first of more."""
+    """Draw n times, `(n,)`; fewer are a prefix of more."""
     if isinstance(time, DrawnSeconds):
         return time.draw(n, rng)
     return np.full(n, float(time))
 
 
 def zipf_weights(n: int, exponent: float) -> NDArray[np.float64]:
-    """1 / rank**exponent for the ranks 1 to n: Zipf's law at 1, all alike at 0."""
+    """Return 1 / rank**exponent for the ranks 1 to n: Zipf's law at 1, uniform at 0."""
     weights: NDArray[np.float64] = np.power(np.arange(1, n + 1, dtype=np.float64), -exponent)
     return weights
 
 
 def picked(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """n indexes, each as likely as its weight says, `(n,)`; fewer are the first of more."""
+    """Draw n indexes, each with the probability of its weight, `(n,)`; fewer are a prefix of more."""
     until = np.cumsum(weights)
     which: NDArray[np.int64] = np.searchsorted(until, rng.random(n) * until[-1], side="right")
     return np.minimum(which, len(weights) - 1)

@@ -1,4 +1,4 @@
-"""Batch traffic: the requests of jobs, in one trace with those that come one by one."""
+"""Batch traffic: requests of batch jobs, merged with the interactive ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,16 +21,16 @@ FILLERS: dict[str, Callable[[int], Any]] = {
     "slo_class": lambda n: np.full(n, ""),
     "tenant": lambda n: np.full(n, ""),
 }
-"""What stands in a column that only one of two traces has."""
+"""Fill values for a column that only one of the two traces has."""
 
 
 def with_batch(trace: Trace, workload: Any, stream: Stream) -> Trace:
-    """The trace of `scenario.workload` with its batch traffic, if any; of one instant the others come first."""
+    """Return the trace of `scenario.workload` with its batch traffic, if any; ties favor interactive requests."""
     spec = workload.batch
     if spec is None:
         return trace
     if trace.dependencies is not None:
-        rule = "comes at instants of its own, and the other requests wait for answers"
+        rule = "must not be combined with requests that wait for answers"
         raise TraceError(f"workload.batch: {rule}; leave it out, or send turns by the clock")
     jobs_s = np.atleast_1d(np.array(spec.at_s, np.float64))
     paces_s = np.arange(spec.n_requests) * (spec.over_s / spec.n_requests)
@@ -52,7 +52,7 @@ def with_batch(trace: Trace, workload: Any, stream: Stream) -> Trace:
 
 
 def _merged(first: Trace, second: Trace) -> Trace:
-    """The requests of both in the order of their arrival; second's prompts share nothing."""
+    """Merge two traces by arrival; prompts of the second share nothing."""
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("arrival_s", "prompt_tokens", "output_tokens")
@@ -70,5 +70,5 @@ def _merged(first: Trace, second: Trace) -> Trace:
 
 
 def _extended(prefixes: Prefixes, n: int) -> Prefixes:
-    """With n more requests that have no ids."""
+    """Add n requests without ids."""
     return replace(prefixes, starts=np.concatenate([prefixes.starts, np.full(n, prefixes.starts[-1])]))

@@ -1,4 +1,4 @@
-"""Convert: any trace as a file of our own format."""
+"""Convert: writes any trace in simserve's own format."""
 
 import csv
 from itertools import pairwise
@@ -27,13 +27,13 @@ COLUMNS = (
 )
 
 DECIMALS = 9
-"""Of seconds in a CSV file: nanoseconds, finer than any public trace."""
+"""Decimals of seconds in a CSV file: nanoseconds, finer than any public trace."""
 
 
 def write_trace(trace: Trace, path: Path) -> None:
-    """Write a trace as CSV or parquet, by the ending of the name. Raises TraceError, OutputError."""
+    """Write a trace as CSV or parquet, by the file name's ending. Raises TraceError, OutputError."""
     if trace.dependencies is not None:
-        rule = "a trace says when requests come, so none of it can wait for answers"
+        rule = "a trace has arrival times, so its requests cannot wait for answers"
         raise TraceError(f"{path}: {rule}; give next_turn: after_arrival, or keep the structure in a scenario")
     columns: dict[str, Any] = {name: getattr(trace, name) for name in COLUMNS}
     columns = {name: column for name, column in columns.items() if column is not None} | _prefix_columns(trace)
@@ -65,7 +65,7 @@ def _csv_text(columns: dict[str, Any]) -> str:
 
 
 def _shown(column: Any) -> list[Any]:
-    """The cells of a column; lists as numbers apart by spaces."""
+    """Return the cells of a column; lists as numbers separated by spaces."""
     if isinstance(column, Lists):
         texts, ends = list(map(str, column.values.tolist())), column.offsets.tolist()
         return [" ".join(texts[start:end]) for start, end in pairwise(ends)]

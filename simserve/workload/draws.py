@@ -1,4 +1,4 @@
-"""Draws: requests of arrival processes, lengths and prefixes, held against the rules; all of them may be anybody's."""
+"""Draws: calls arrival, length and prefix plug-ins, and checks what they return."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,14 +16,14 @@ from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
 
 def first_arrivals(process: Arrivals, n: int, stream: Stream) -> NDArray[np.float64]:
-    """The first n instants in seconds, `(n,)`. Raises PolicyError."""
+    """Return the first n instants in seconds, `(n,)`. Raises PolicyError."""
     arrival_s = _instants(process, "first", lambda: process.first(n, stream))
-    _require(process, "first", len(arrival_s) == n, f"must give the {n} instants asked for", len(arrival_s))
+    _require(process, "first", len(arrival_s) == n, f"must return {n} instants", len(arrival_s))
     return arrival_s
 
 
 def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDArray[np.float64]:
-    """All instants up to duration_s. Raises PolicyError."""
+    """Return all instants up to duration_s. Raises PolicyError."""
     arrival_s = _instants(process, "until", lambda: process.until(duration_s, stream))
     last_s = arrival_s[-1] if len(arrival_s) else 0.0
     _require(process, "until", last_s <= duration_s, f"must end by {duration_s:g} s", last_s)
@@ -31,7 +31,7 @@ def arrivals_until(process: Arrivals, duration_s: float, stream: Stream) -> NDAr
 
 
 def draw_lengths(lengths: Lengths, n: int, stream: Stream) -> Drawn:
-    """Lengths of n requests. Raises PolicyError."""
+    """Draw the lengths of n requests. Raises PolicyError."""
     drawn = _requested(lengths, "draw", lambda: lengths.draw(n, stream))
     _require(lengths, "draw", isinstance(drawn, Drawn), "must return Drawn", drawn)
     _require(lengths, "draw", isinstance(drawn.notes, tuple | list), "notes must be a tuple of texts", drawn.notes)
@@ -46,7 +46,7 @@ def draw_prefixes(
     lengths: Lengths,
     stream: Stream,
 ) -> Trace:
-    """Requests whose prompts share what the structure says. Raises PolicyError."""
+    """Draw requests with the structure's shared prompts. Raises PolicyError."""
 
     def new_parts(n: int) -> Drawn:
         return draw_lengths(lengths, n, stream)
@@ -56,12 +56,12 @@ def draw_prefixes(
     _instants(structure, "draw", lambda: trace.arrival_s)
     n = len(trace)
     if duration_s is None:
-        _require(structure, "draw", n == len(arrival_s), f"must give the {len(arrival_s)} requests asked for", n)
+        _require(structure, "draw", n == len(arrival_s), f"must return {len(arrival_s)} requests", n)
     for name in ("prompt_tokens", "output_tokens"):
         _tokens(structure, name, getattr(trace, name), n)
     prefixes = trace.prefixes
     _require(structure, "draw", isinstance(prefixes, Prefixes), "must return a Trace with Prefixes", prefixes)
-    _require(structure, "draw", len(prefixes) == n, f"must give prefixes of the {n} requests", len(prefixes))
+    _require(structure, "draw", len(prefixes) == n, f"must return prefixes of {n} requests", len(prefixes))
     too_many = prefixes.n_ids_of_rows() * prefixes.block_tokens > trace.prompt_tokens + trace.output_tokens
     rule = "a request must not have more ids than its prompt and answer have whole blocks"
     _require(structure, "draw", not too_many.any(), rule, f"row {int(np.argmax(too_many))}" if too_many.any() else None)
@@ -70,14 +70,14 @@ def draw_prefixes(
 
 
 def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
-    """Each request waits for earlier ones of its own session alone, so no two wait for each other."""
+    """Check that each request waits only for earlier ones of its own session, so there is no cycle."""
     if links is None:
         return
     _require(structure, "draw", isinstance(links, Dependencies), "dependencies must be Dependencies", links)
     for name in ("parents", "starts"):
         is_whole = _numbers(structure, "draw", name, getattr(links, name)).dtype.kind in "iu"
         _require(structure, "draw", is_whole, f"{name} must be whole numbers", getattr(links, name))
-    _require(structure, "draw", len(links) == n, f"must give dependencies of the {n} requests", len(links))
+    _require(structure, "draw", len(links) == n, f"must return dependencies of {n} requests", len(links))
     think_s, starts = links.think_s, links.starts
     is_time = np.isfinite(think_s) & (think_s >= 0)
     rule = "think_s must be finite and not negative"
@@ -89,11 +89,11 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
         structure, "draw", counted, f"starts must rise from 0 to the {len(links.parents)} parents", list(starts[:9])
     )
     is_earlier = (links.parents >= 0) & (links.parents < links.children)
-    rule = "a request must wait for earlier ones alone"
+    rule = "a request must wait only for earlier ones"
     _require(structure, "draw", is_earlier.all(), rule, _first(links.parents, ~is_earlier))
     first = links.first_rows()
     is_own = first[links.parents] == first[links.children]
-    rule = "a request must not wait for two that begin sessions of their own"
+    rule = "a request must not wait for two sessions"
     _require(structure, "draw", is_own.all(), rule, _first(links.parents, ~is_own))
 
 
@@ -108,7 +108,7 @@ def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[n
 
 def _tokens(lengths: object, name: str, values: Any, n: int) -> NDArray[np.int64]:
     tokens = _numbers(lengths, "draw", name, values)
-    _require(lengths, "draw", len(tokens) == n, f"must give the {n} {name} asked for", len(tokens))
+    _require(lengths, "draw", len(tokens) == n, f"must return {n} {name}", len(tokens))
     is_length = (tokens >= 1) & (tokens <= MOST_TOKENS) & (tokens == np.floor(tokens))
     rule = f"{name} must be whole and in [1, {MOST_TOKENS}]"
     _require(lengths, "draw", is_length.all(), rule, _first(tokens, ~is_length))
@@ -116,7 +116,7 @@ def _tokens(lengths: object, name: str, values: Any, n: int) -> NDArray[np.int64
 
 
 def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any]:
-    """A returned column as an array of numbers, `(n,)`."""
+    """Return a column as an array of numbers, `(n,)`."""
     try:
         column = np.asarray(values)
     except ValueError:  # rows of different lengths
@@ -126,7 +126,7 @@ def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any
 
 
 def _requested(policy: object, method: str, ask: Callable[[], Any]) -> Any:
-    """What a plug-in answers, whose own exceptions are its mistake."""
+    """Call a plug-in; an exception of its own becomes a PolicyError."""
     try:
         return ask()
     except (SimserveError, MemoryError):
@@ -148,5 +148,5 @@ def _broke(policy: object, method: str, rule: str, value: object) -> PolicyError
 
 
 def _first(values: NDArray[Any], is_bad: NDArray[np.bool_]) -> object:
-    """The first bad value and its row."""
+    """Return the first bad value and its row."""
     return f"{values[is_bad][0]} in row {int(np.argmax(is_bad))}" if is_bad.any() else None

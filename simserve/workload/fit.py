@@ -1,4 +1,4 @@
-"""Fit: a few hundred figures of a real trace, from which lengths and rates like its own can be drawn."""
+"""Fit: a few hundred figures of a real trace, from which similar lengths and rates can be drawn."""
 
 from typing import Any
 
@@ -9,16 +9,16 @@ from simserve.workload.info import trace_info
 from simserve.workload.trace import Trace
 
 N_BINS = 20
-"""Bins of equally many requests by prompt length; each has its own answers, so that the two stay correlated."""
+"""Bins with equally many requests by prompt length; each has its own output lengths, which keeps the correlation."""
 
 SHARES = (0, 0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995, 1)
-"""Shares at which quantiles are kept."""
+"""Shares of the quantiles."""
 
 FEWEST = 200
 
 
 def fit_profile(trace: Trace, source: str, license: str) -> dict[str, Any]:
-    """The profile of a trace as plain data. Raises ValueError for fewer than 200 requests."""
+    """Return the profile of a trace as plain data. Raises ValueError for fewer than 200 requests."""
     if len(trace) < FEWEST:
         raise ValueError(f"a profile needs at least {FEWEST} requests, got {len(trace)}")
     info = trace_info(trace)

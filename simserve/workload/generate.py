@@ -1,4 +1,4 @@
-"""Generate: a trace of one's own, from an arrival process, a distribution of lengths, and what prompts share."""
+"""Generate: a synthetic trace from arrivals, lengths and shared prefixes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ def generate(
     duration_s: float | None = None,
     seed: int = 0,
 ) -> Trace:
-    """So many requests, or all of so many seconds. Raises PolicyError for a spec that is wrong."""
+    """Generate n_requests requests, or duration_s seconds of them. Raises PolicyError for a wrong spec."""
     process: Arrivals = plugins.build("workload.arrivals", arrivals)
     prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(prefixes))
     return draw(process, prompts, n_requests, duration_s, streams(seed))
@@ -35,13 +35,13 @@ def generate(
 
 @dataclass(frozen=True)
 class Prompts:
-    """What requests ask for: how much that is new, and what they share."""
+    """Prompts of requests: new parts and shared prefixes."""
 
     lengths: Lengths
     structure: PrefixStructure | None
 
     def draw(self, arrival_s: NDArray[np.float64], duration_s: float | None, stream: Stream) -> Trace:
-        """The requests that come at these instants, or whose conversations begin then. Raises PolicyError."""
+        """Draw the requests, or conversations, that begin at these instants. Raises PolicyError."""
         if self.structure is not None:
             return draw_prefixes(self.structure, arrival_s, duration_s, self.lengths, stream)
         drawn = draw_lengths(self.lengths, len(arrival_s), stream)
@@ -49,7 +49,7 @@ class Prompts:
 
 
 def prefix_structure(spec: Spec | None) -> PrefixStructure | None:
-    """What a workload's `prefixes` asks for, if anything. Raises PolicyError for a spec that is wrong."""
+    """Build the `prefixes` of a workload, if any. Raises PolicyError for a wrong spec."""
     structure: PrefixStructure | None = None if spec is None else plugins.build("workload.prefixes", spec)
     return structure
 
@@ -57,7 +57,7 @@ def prefix_structure(spec: Spec | None) -> PrefixStructure | None:
 def draw(
     process: Arrivals, prompts: Prompts, n_requests: int | None, duration_s: float | None, stream: Stream
 ) -> Trace:
-    """Requests from plug-ins that are built. Raises PolicyError for one that breaks a rule."""
+    """Draw requests from built plug-ins. Raises PolicyError for one that breaks a rule."""
     if n_requests is not None and duration_s is None:
         arrival_s = first_arrivals(process, n_requests, stream)
     elif duration_s is not None and n_requests is None:

@@ -1,4 +1,4 @@
-"""Info: what a planner wants to know of a trace before replaying it."""
+"""Info: figures of a trace that matter before replaying it."""
 
 from typing import Any
 
@@ -9,14 +9,14 @@ from simserve.workload.sharing import sharing
 from simserve.workload.trace import Trace
 
 WINDOWS_S = (1.0, 10.0, 60.0, 300.0)
-"""Windows over which the index of dispersion is taken."""
+"""Windows of the index of dispersion."""
 
 LEVELS = (1, 10, 25, 50, 75, 90, 99, 99.9)
 FEWEST_WINDOWS = 10
 
 
 def trace_info(trace: Trace) -> dict[str, Any]:
-    """Rate, burstiness, lengths and shared prefixes of a trace as plain data; None where it does not tell."""
+    """Return rate, burstiness, lengths and shared prefixes of a trace as plain data; None for unknown values."""
     prompts, outputs = trace.prompt_tokens, trace.output_tokens
     duration_s = float(trace.arrival_s[-1] - trace.arrival_s[0])
     return {
@@ -35,34 +35,34 @@ def trace_info(trace: Trace) -> dict[str, Any]:
 
 
 def gap_cv(arrival_s: NDArray[np.float64]) -> float | None:
-    """Coefficient of variation of the gaps between arrivals: 1 for Poisson, more is burstier."""
+    """Return the coefficient of variation of the gaps between arrivals: 1 for Poisson, larger is burstier."""
     gaps = np.diff(arrival_s)
     return float(gaps.std() / gaps.mean()) if len(gaps) > 1 and gaps.mean() > 0 else None
 
 
 def index_of_dispersion(arrival_s: NDArray[np.float64], window_s: float) -> float | None:
-    """Variance of the arrivals in a window over their mean: 1 for Poisson at every window (Cox and Lewis 1966)."""
+    """Return the variance over the mean of arrivals per window: 1 for Poisson at every window (Cox and Lewis 1966)."""
     n_windows = int((arrival_s[-1] - arrival_s[0]) / window_s)
     if n_windows < FEWEST_WINDOWS:
         return None
     since_s = arrival_s - arrival_s[0]
     within_s = since_s[since_s <= n_windows * window_s]  # the last window includes its end
     window = np.minimum(np.floor(within_s / window_s), n_windows - 1)
-    _, counts = np.unique(window, return_counts=True)  # of a long trace most windows are empty
+    _, counts = np.unique(window, return_counts=True)  # most windows of a long trace are empty
     mean = counts.sum() / n_windows
     variance = ((counts**2).sum() - n_windows * mean**2) / (n_windows - 1)
     return float(variance / mean)
 
 
 def rank_correlation(first: NDArray[np.int64], second: NDArray[np.int64]) -> float | None:
-    """Spearman's: whether long prompts go with long answers; ties share their mean rank."""
+    """Return Spearman's correlation of prompt and output lengths; ties share their mean rank."""
     if len(first) < 2 or len(np.unique(first)) < 2 or len(np.unique(second)) < 2:
         return None
     return float(np.corrcoef(_ranks(first), _ranks(second))[0, 1])
 
 
 def stamp_s(trace: Trace) -> float | None:
-    """The step of the stamps if they are coarser than the gaps between requests; None when they are fine enough."""
+    """Return the step of the stamps if it is coarser than the gaps between requests, else None."""
     stamps = np.unique(trace.arrival_s)
     if len(stamps) < 2 or len(trace) < 3 * len(stamps):
         return None

@@ -1,4 +1,4 @@
-"""Marks: which class a request is of, how urgent it is and whose, drawn by the shares that a scenario gives."""
+"""Labels: class, priority and tenant of requests, drawn by the shares of a scenario."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,14 +18,14 @@ Ints = NDArray[np.int64]
 
 
 def labeled(trace: Trace, workload: Any, stream: Stream) -> Trace:
-    """The trace with the classes and tenants of `scenario.workload`. Raises TraceError where it has its own.
+    """Return the trace with the classes and tenants of `scenario.workload`. Raises TraceError if it has its own.
 
-    Requests of one session are of one class and one tenant. The first n marks are the first n of any more, and neither
-    arrivals nor lengths change but those of classes that have lengths of their own.
+    Requests of a session share class and tenant. The first n labels are a prefix of any more. Arrivals stay the same,
+    and lengths change only for classes with lengths of their own.
     """
     for key, column in (("classes", "slo_class"), ("tenants", "tenant")):
         if getattr(workload, key) and getattr(trace, column) is not None:
-            raise TraceError(f"workload.{key}: the trace has a column {column}, whose values are used; leave {key} out")
+            raise TraceError(f"workload.{key}: the trace has a column {column} of its own; leave {key} out")
     if workload.classes:
         trace = _with_classes(trace, workload.classes, stream)
     if workload.tenants:
@@ -49,7 +49,7 @@ def _with_classes(trace: Trace, classes: Mapping[str, Any], stream: Stream) -> T
 
 
 def _with_lengths(trace: Trace, is_of_class: NDArray[np.bool_], lengths: Mapping[str, Any], stream: Stream) -> Trace:
-    """Those of a class have its own lengths."""
+    """Replace the lengths of classes that have their own."""
     drawn = draw_lengths(plugins.build("workload.lengths", lengths), len(trace), stream)
     return replace(
         trace,
@@ -64,13 +64,13 @@ def _stream_of(name: str, stream: Stream) -> Stream:
 
 
 def _drawn(trace: Trace, shares: list[float], stream: Stream, purpose: str) -> Ints:
-    """Which of the shares each request falls into, `(n_requests,)`."""
-    who = np.arange(len(trace)) if trace.session_id is None else _by_appearance(trace.session_id)
-    return picked(np.array(shares), int(who.max(initial=-1)) + 1, stream(purpose))[who]
+    """Draw the share that each request falls into, `(n_requests,)`."""
+    owner = np.arange(len(trace)) if trace.session_id is None else _by_appearance(trace.session_id)
+    return picked(np.array(shares), int(owner.max(initial=-1)) + 1, stream(purpose))[owner]
 
 
 def _by_appearance(names: NDArray[np.str_]) -> Ints:
-    """Names as numbers, by their first appearance, so that more rows never change those of the first."""
+    """Number names by first appearance, so that more rows never change the first ones."""
     _, first, number = np.unique(names, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

@@ -1,4 +1,4 @@
-"""Load: the requests that a scenario's workload offers, drawn or read."""
+"""Load: the requests of a scenario's workload, drawn or read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,26 +20,26 @@ from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
 CLOSED_LOOP_ROWS = 4096
-"""Rows that a closed loop of unknown length is given at first; it asks for as many again when they are used up."""
+"""Initial rows of a closed loop of unknown length; it draws as many again when they are used up."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is offered to the cluster."""
+    """The load offered to the cluster."""
 
     trace: Trace
     concurrency: int | None = None
-    """Clients of a closed loop; None: the trace is sent at its own times."""
+    """Clients of a closed loop; None: an open load at the trace's times."""
     draw_more: Callable[[int], Trace] | None = None
-    """The next so many rows, for a closed loop that ends at a time."""
+    """Draws further rows, for a closed loop that ends at a time."""
     stop_sending_s: float | None = None
-    """Where requests are sent because others are answered, none is from then on."""
+    """End of sending, for requests that are sent after answers."""
     drain_limit_s: float | None = None
-    """How long after the last arrival the run may go on; None: until all is done."""
+    """Limit on the run after the last arrival; None: until all requests are done."""
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
-    """The load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
+    """Return the load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
     load = _offered(workload, seed, base_dir)
     is_answered = load.concurrency is not None or load.trace.dependencies is not None
     stop_s = workload.duration_s if is_answered else None
@@ -53,7 +53,7 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
         from simserve.workload.replay import replay
 
         return Load(_complete(replay(workload.trace, base_dir, stream, workload), workload, stream))
-    lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # of classes that all have their own
+    lengths = workload.lengths or next(iter(workload.classes.values())).lengths  # all classes have their own
     prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(workload.prefixes))
     if workload.client is not None:
         return _closed_loop(workload, prompts, stream)
@@ -66,12 +66,12 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
 
 
 def _complete(trace: Trace, workload: Any, stream: Stream) -> Trace:
-    """The trace with all that a scenario says of its requests, and of others beside them."""
+    """Add labels, batch traffic and limits of the scenario to a trace."""
     return _limited(with_batch(labeled(trace, workload, stream), workload, stream), workload.max_tokens)
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
-    """Rows in the order in which clients will send them, or in which users will begin their sessions."""
+    """Draw rows in the order in which clients send them, or users begin their sessions."""
     think_s = workload.client.get("think_s")
 
     def drawn(n: int) -> Trace:
@@ -95,7 +95,7 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
 
 
 def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
-    """The trace whose users think so long before they begin another session."""
+    """Set the users' think time before they begin another session."""
     time: Time = TypeAdapter(Time).validate_python(think_s)
     dependencies = trace.dependencies or Dependencies.none(len(trace))
     begins = dependencies.n_parents == 0
@@ -105,7 +105,7 @@ def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:
 
 
 def _limited(trace: Trace, max_tokens: int | None) -> Trace:
-    """The trace whose requests state a limit, if the scenario gives one and they state none."""
+    """Set max_tokens of a scenario on a trace without limits of its own."""
     if max_tokens is None or trace.max_tokens is not None:
         return trace
     return replace(trace, max_tokens=np.full(len(trace), max_tokens))

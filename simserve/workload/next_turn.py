@@ -1,4 +1,4 @@
-"""Next turn: the requests of a recorded session follow the answers that they get, after the time that passed then."""
+"""Next turn: the turns of a recorded session follow their simulated answers after the recorded delay."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +13,10 @@ AT = "workload.trace.next_turn: after_answer"
 
 
 def after_answers(trace: Trace, path: Path) -> Trace:
-    """The trace whose turns are sent as long after the answer before them as they were in the recording.
+    """Return the trace with each turn sent after the previous answer, with the recorded delay in between.
 
-    That time is the gap between the two requests less what the first one's answer took; where a turn came before that
-    answer was there, it is none, and a note says how often. Raises TraceError for a file that does not tell.
+    The delay is the gap between the two requests minus the duration of the first answer. It is zero for a turn that
+    came before that answer, and a note says how often. Raises TraceError for a file that lacks these times.
     """
     if trace.session_id is None:
         raise TraceError(

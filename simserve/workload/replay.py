@@ -15,7 +15,7 @@ from simserve.workload.trace import Trace
 
 
 def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
-    """The trace of a scenario's `workload.trace`. Raises TraceError."""
+    """Return the trace of a scenario's `workload.trace`. Raises TraceError."""
     path = Path(spec.path) if Path(spec.path).is_absolute() else base_dir / spec.path
     trace = read_trace(path, spec.format)
     if spec.next_turn == "after_answer":
@@ -36,7 +36,7 @@ def replay(spec: Any, base_dir: Path, stream: Stream, workload: Any) -> Trace:
 
 
 def spread(trace: Trace, stream: Stream) -> Trace:
-    """Requests of one coarse stamp spread uniformly, by chance, over the step up to the next stamp."""
+    """Spread requests with equal coarse stamps at random, uniformly up to the next stamp."""
     step_s = stamp_s(trace)
     if step_s is None:
         return trace

@@ -1,4 +1,4 @@
-"""Sharing: what the prompts of a trace have in common, and what a cache that forgets nothing would make of it."""
+"""Sharing: common prefixes of a trace's prompts, and the hits of an unlimited cache."""
 
 from typing import Any
 
@@ -12,14 +12,14 @@ Ints = NDArray[np.int64]
 LEVELS = (10, 25, 50, 75, 90, 99)
 DISTANCE_LEVELS = (50, 90, 99, 100)
 MOST_IDS_FOR_DISTANCES = 2_000_000
-"""A second or two of time to find them."""
+"""Limit for a second or two of computing time."""
 
 
 def hit_tokens(trace: Trace) -> Ints:
-    """Prompt tokens of each request that an earlier one has computed, `(n_requests,)`; zeros where nobody knows.
+    """Return the prompt tokens of each request that an earlier one has computed, `(n_requests,)`; zeros if unknown.
 
-    Whole blocks only, and never the last token of a prompt, which is always computed. An earlier request counts as
-    done: its answer is there too, as far as it has ids.
+    Only whole blocks count, and never the last token of a prompt, which is always computed. An earlier request counts
+    as done: its output is included, as far as it has ids.
     """
     if trace.prefixes is None:
         return np.zeros(len(trace), np.int64)
@@ -27,7 +27,7 @@ def hit_tokens(trace: Trace) -> Ints:
 
 
 def sharing(trace: Trace) -> dict[str, Any] | None:
-    """The figures of a trace's prefixes as plain data; None where it has none."""
+    """Return the figures of a trace's prefixes as plain data; None without prefixes."""
     prefixes = trace.prefixes
     if prefixes is None:
         return None
@@ -47,7 +47,7 @@ def sharing(trace: Trace) -> dict[str, Any] | None:
 
 
 class _Touches:
-    """Every id of every request, in their order: one touch of a block each, `(n_touches,)`."""
+    """Every id of every request in order, one touch of a block each, `(n_touches,)`."""
 
     def __init__(self, trace: Trace, prefixes: Prefixes) -> None:
         ids, offsets = prefixes.ids()
@@ -57,25 +57,25 @@ class _Touches:
         self._block = ids if ids.max(initial=0) < 2 * len(ids) else np.unique(ids, return_inverse=True)[1]
         self._row = np.repeat(np.arange(len(trace)), self._n_ids)
         first_row = np.full(self._block.max(initial=-1) + 1, len(trace))
-        first_row[self._block[::-1]] = self._row[::-1]  # the last value that is written stays: the earliest row's
+        first_row[self._block[::-1]] = self._row[::-1]  # the last write wins: the earliest row's
         self.n_distinct = int((first_row < len(trace)).sum())
         most_ids = (trace.prompt_tokens - 1) // self._block_tokens
         can_hit = np.arange(len(ids)) - offsets[self._row] < most_ids[self._row]
         self._is_hit = can_hit & (first_row[self._block] < self._row)
 
     def hit_ids(self) -> Ints:
-        """Leading ids of each request that an earlier one has; chained, so those that are there come first."""
+        """Return the leading ids of each request that an earlier one has; ids are chained, so hits come first."""
         return np.bincount(self._row[self._is_hit], minlength=len(self._trace))
 
     def unnamed_blocks(self) -> int:
-        """Whole blocks of prompts that have no id."""
+        """Return the whole prompt blocks without an id."""
         return int(np.maximum(self._trace.prompt_tokens // self._block_tokens - self._n_ids, 0).sum())
 
     def distances(self) -> dict[str, float] | None:
-        """Tokens of different blocks touched from one use of a block to the next, both uses included, over all hits.
+        """Return tokens of distinct blocks touched between two uses of a block, both included, over all hits.
 
-        A cache of so many tokens that gives up the least recently used keeps that share of the hits. What has no id
-        takes room too. None without hits, or where there is too much to count.
+        An LRU cache of this many tokens keeps that share of the hits. Blocks without an id take room too. None without
+        hits, or with too many ids.
         """
         if not self._is_hit.any() or len(self._block) > MOST_IDS_FOR_DISTANCES:
             return None
@@ -89,7 +89,7 @@ class _Touches:
 
 
 def _last_use(block: Ints) -> Ints:
-    """Where each block was touched the last time before, -1 for the first time, `(n,)`."""
+    """Return the previous touch of each block, -1 for the first, `(n,)`."""
     order = np.argsort(block, kind="stable")
     before = np.full(len(block), -1)
     again = np.flatnonzero(np.diff(block[order]) == 0)
@@ -98,11 +98,11 @@ def _last_use(block: Ints) -> Ints:
 
 
 def _larger_before(values: Ints) -> Ints:
-    """For each value how many of those before it are larger, `(n,)`: merge sort's count, level by level."""
+    """Count the larger values before each value, `(n,)`: merge sort's count, level by level."""
     n_larger = np.zeros(len(values), np.int64)
     by_value = np.argsort(values, kind="stable")
     for bit in range(len(values).bit_length()):
-        at = by_value[np.argsort(by_value >> (bit + 1), kind="stable")]  # halves of 2**bit side by side, each by value
+        at = by_value[np.argsort(by_value >> (bit + 1), kind="stable")]  # halves of 2**bit, each sorted by value
         is_left = (at >> bit) & 1 == 0
         n_left = np.cumsum(is_left)
         pair = at >> (bit + 1)

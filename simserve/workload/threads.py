@@ -1,4 +1,4 @@
-"""Threads: contexts that grow from call to call, branch out from one another, and have answers of branches joined."""
+"""Threads: contexts that grow from call to call, branch, and are joined again."""
 
 import numpy as np
 
@@ -8,27 +8,27 @@ from simserve.workload.trace import Prefixes
 
 
 class Threads:
-    """Calls in an order in which each comes after those it waits for; a thread is calls that each go on from the last.
+    """Calls in an order in which each follows those it waits for; a thread is a chain of calls.
 
-    A branch is a thread that begins with the context of a call of a main thread, its answer included. Of a call that
-    waits for calls of other threads, those they go on from aside, the answers are in its prompt.
+    A branch is a thread that begins with the context of a call of a main thread, its answer included. The prompt of a
+    call contains the answers of the calls of other threads that it waits for.
     """
 
     def __init__(self) -> None:
         self._thread: list[int] = []
-        """Of each call."""
+        """Thread of each call."""
         self._awaited: list[list[int]] = []
-        """The calls that each call waits for."""
+        """Calls that each call waits for."""
         self._fork: list[int | None] = []
-        """The call that each thread goes on from; None: a main thread."""
+        """Call that each thread continues from; None: a main thread."""
 
     def begin(self, fork: int | None = None) -> int:
-        """A new thread, which goes on from a call or, if from none, begins with the system prompt."""
+        """Begin a new thread, from a call or, without one, from the system prompt."""
         self._fork.append(fork)
         return len(self._fork) - 1
 
     def call(self, thread: int, awaited: list[int]) -> int:
-        """One more call of a thread, sent after others have been answered."""
+        """Add a call to a thread, sent after other calls are answered."""
         self._thread.append(thread)
         self._awaited.append(awaited)
         return len(self._thread) - 1
@@ -41,17 +41,17 @@ class Threads:
         return len(self._thread)
 
     def dependencies(self, think_s: Floats) -> Dependencies:
-        """Who waits for whom, and think_s longer, `(n_calls,)`."""
+        """Return the dependencies of the calls, with think_s, `(n_calls,)`."""
         n_awaited = [len(awaited) for awaited in self._awaited]
         parents = np.array([parent for awaited in self._awaited for parent in awaited], np.int64)
         return Dependencies(parents, np.cumsum([0, *n_awaited]), think_s)
 
     def grown(self, drawn: Drawn, system_tokens: int, block_tokens: int) -> tuple[Ints, Prefixes]:
-        """Whole prompts of calls with such new parts and answers, `(n_calls,)`, and what they share."""
+        """Return whole prompts, given new parts and answers, `(n_calls,)`, and what they share."""
         new, answers = drawn.prompt_tokens.tolist(), drawn.output_tokens.tolist()
         length: dict[int, int] = {}
         shared = [system_tokens] * len(self._fork)
-        """Tokens of each thread that more than one of its calls, or a branch, has."""
+        """Return the tokens of each thread that several of its calls, or a branch, share."""
         prompts: list[int] = []
         for call, (thread, awaited) in enumerate(zip(self._thread, self._awaited, strict=True)):
             fork = self._fork[thread]
@@ -68,12 +68,12 @@ class Threads:
         return prompt_tokens, self._prefixes(after, np.array(shared, np.int64), system_tokens, block_tokens)
 
     def _prefixes(self, after: Ints, shared: Ints, system_tokens: int, block_tokens: int) -> Prefixes:
-        """Each call's ids: of the system prompt, of its main thread, of its branch.
+        """Return the ids of each call: of the system prompt, its main thread and its branch.
 
         after: tokens of each call's prompt and answer, `(n_calls,)`.
         """
         thread = np.array(self._thread, np.int64)
-        n_before = np.full(len(shared), system_tokens // block_tokens)  # ids of what each thread goes on from
+        n_before = np.full(len(shared), system_tokens // block_tokens)  # ids of the context it continues from
         main = np.arange(len(shared))
         for branch in np.unique(thread).tolist():
             fork = self._fork[branch]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from simserve.workload.dependencies import Dependencies
 
 MOST_TOKENS = 10_000_000
-"""More than any model takes: a length above it is a mistake, and may not fit 64 bits."""
+"""More than any model takes: a length above it is an error, and may not fit 64 bits."""
 
 Rows = slice | NDArray[np.int64]
 Ints = NDArray[np.int64]
@@ -17,29 +17,28 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Which prompts begin alike: the ids of the leading blocks of each request, in blocks of block_tokens tokens.
+    """Shared beginnings of prompts: the ids of each request's leading blocks of block_tokens tokens.
 
-    Ids are chained: an id stands for all tokens up to the end of its block, so two requests with an equal id are equal
-    up to there. Ids go on from the prompt into the answer where a later prompt contains it. Whole blocks alone have
-    ids, for no engine shares another; what comes after a request's last id is nobody else's.
+    Ids are chained: an id stands for all tokens up to the end of its block, so requests with an equal id are equal up
+    to there. Ids extend into the output if a later prompt contains it. Only whole blocks have ids, as engines share no
+    others; tokens after a request's last id are its own.
 
-    Ids are kept as runs of consecutive ones, since they are given out in order: a thousand shared tokens take one
-    run a request, not sixty ids.
+    Ids are stored as runs of consecutive ids: a thousand shared tokens take one run per request instead of sixty ids.
 
     Invariant: starts rises from 0 to the number of runs; first_ids and n_ids are not negative.
     """
 
     block_tokens: int
     first_ids: Ints
-    """The first id of each run, `(n_runs,)`."""
+    """First id of each run, `(n_runs,)`."""
     n_ids: Ints
-    """How many ids it has, `(n_runs,)`."""
+    """Number of ids of each run, `(n_runs,)`."""
     starts: Ints
     """Runs [starts[i], starts[i + 1]) are those of request i, `(n_requests + 1,)`."""
 
     @classmethod
     def from_ids(cls, block_tokens: int, ids: Ints, offsets: Ints) -> "Prefixes":
-        """From the ids of all requests end to end, of which [offsets[i], offsets[i + 1]) are those of request i."""
+        """Build from concatenated ids, of which [offsets[i], offsets[i + 1]) are those of request i."""
         begins = np.ones(len(ids) + 1, np.bool_)
         begins[1:-1] = np.diff(ids) != 1
         begins[offsets] = True
@@ -50,12 +49,12 @@ class Prefixes:
         return len(self.starts) - 1
 
     def n_ids_of_rows(self) -> Ints:
-        """How many ids each request has, `(n_requests,)`."""
+        """Return the number of ids of each request, `(n_requests,)`."""
         ends = np.concatenate([[0], np.cumsum(self.n_ids)])
         return np.diff(ends[self.starts])
 
     def of(self, row: int) -> list[int]:
-        """The ids of one request, first block first."""
+        """Return the ids of one request, first block first."""
         runs = slice(self.starts[row], self.starts[row + 1])
         ids: list[int] = []
         for first, n in zip(self.first_ids[runs].tolist(), self.n_ids[runs].tolist(), strict=True):
@@ -63,12 +62,12 @@ class Prefixes:
         return ids
 
     def ids(self) -> tuple[Ints, Ints]:
-        """All ids end to end, and where each request's begin and end among them: what `from_ids` takes."""
+        """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""
         ends = np.concatenate([[0], np.cumsum(self.n_ids)])
         return _counted_up(self.first_ids, self.n_ids), ends[self.starts]
 
     def take(self, rows: Rows) -> "Prefixes":
-        """Those of some requests, or of all in another order."""
+        """Select requests, or reorder all."""
         first = self.starts[:-1][rows]
         n_runs = self.starts[1:][rows] - first
         runs = _counted_up(first, n_runs)
@@ -77,21 +76,21 @@ class Prefixes:
 
 
 def _counted_up(firsts: Ints, counts: Ints) -> Ints:
-    """first, first + 1, ... for each of firsts, as many as counts says, end to end."""
+    """Return first, first + 1, ... for each of firsts, as many as in counts, concatenated."""
     before = np.cumsum(counts) - counts
     return np.repeat(firsts - before, counts) + np.arange(counts.sum())
 
 
 @dataclass(frozen=True)
 class Trace:
-    """Requests in the order of their arrival, `(n_requests,)` each; a column that nobody gave is None.
+    """Requests in the order of arrival, `(n_requests,)` each; a column without data is None.
 
     Invariant: arrival_s never decreases; prompt_tokens and output_tokens in [1, MOST_TOKENS].
     """
 
     arrival_s: NDArray[np.float64]
-    """Seconds from the start of the run; the first request need not be at 0. Of a request that is sent after others
-    have been answered: when it was sent in the recording, or when its session begins."""
+    """Seconds from the start of the run; the first request need not be at 0. For a request sent after others are
+    answered: its recorded time, or the start of its session."""
     prompt_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     max_tokens: NDArray[np.int64] | None = None
@@ -103,22 +102,22 @@ class Trace:
     tenant: NDArray[np.str_] | None = None
     prefixes: Prefixes | None = None
     e2e_s: NDArray[np.float64] | None = None
-    """How long each answer took where the load was recorded; NaN where nobody knows."""
+    """Recorded duration of each answer; NaN if unknown."""
     dependencies: Dependencies | None = None
-    """Which requests are sent after others have been answered; None: all at their arrival_s."""
+    """Requests that are sent after others are answered; None: all at their arrival_s."""
     notes: tuple[str, ...] = ()
-    """What a reader or generator wants the user to know: sorted rows, clipped shares, coarse stamps."""
+    """Notes of a reader or generator for the user: sorted rows, clipped shares, coarse stamps."""
 
     def __len__(self) -> int:
         return len(self.arrival_s)
 
     def take(self, rows: Rows) -> "Trace":
-        """Some of the requests, or all in another order."""
+        """Select requests, or reorder all."""
         given: dict[str, Any] = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
         return Trace(**{name: _taken(value, rows) for name, value in given.items()})
 
 
 def _taken(column: Any, rows: Rows) -> Any:
-    if isinstance(column, tuple):  # notes are of the whole trace
+    if isinstance(column, tuple):  # notes are about the whole trace
         return column
     return column.take(rows) if isinstance(column, Prefixes | Dependencies) else column[rows]

@@ -245,5 +245,5 @@ def test_a_policy_that_answers_nonsense_is_told_so() -> None:
         def decide(self, request: Request, views: Sequence[QueueView], now_ps: int) -> str | None:
             return True  # type: ignore[return-value]
 
-    with pytest.raises(PolicyError, match=r"Yes\.decide: must return None, or why not in words, got True"):
+    with pytest.raises(PolicyError, match=r"Yes\.decide: must return None or a reason as text, got True"):
         serve(one(), trace([0.0], [5], [1]), admission=Yes())

@@ -84,5 +84,5 @@ def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: st
 
 
 def test_jobs_and_turns_that_follow_answers() -> None:
-    with pytest.raises(TraceError, match=r"workload\.batch: comes at instants of its own, and the other requests wait"):
+    with pytest.raises(TraceError, match=r"workload\.batch: must not be combined with requests that wait for answers"):
         simulate(scenario({"prefixes": TURNS, "batch": {"n_requests": 5, "lengths": LENGTHS}}))

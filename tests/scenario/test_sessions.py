@@ -27,7 +27,7 @@ AGENTS = "workload.prefixes={kind: agents, steps: [1, 4], tool_s: 1, fan_out_fra
         (["workload.arrivals=", "workload.client={concurrency: 4, think_s: -1}"], "think_s: must be at least 0"),
         (
             ["workload.arrivals=", "workload.client={concurrency: 4, think_s: {mean: 2, sigma: 1}}"],
-            "is given by mean (exponential), or by median, sigma and max (lognormal)",
+            "must have mean (exponential), or median, sigma and max (lognormal)",
         ),
         (["workload.prefixes={kind: agents, steps: 3}"], "workload.prefixes.tool_s: is missing"),
         (["workload.prefixes={kind: agents, steps: 3, tool_s: 1, fan_out: 0.1}"], "did you mean fan_out_frac?"),

@@ -40,7 +40,7 @@ class Tokens(Lengths):
 @pytest.mark.parametrize(
     ("instants", "sentence"),
     [
-        ([0.0, 1.0], "must give the 3 instants asked for, got 2"),
+        ([0.0, 1.0], "must return 3 instants, got 2"),
         ([0.0, -1.0, 2.0], "finite and not negative, got -1.0 in row 1"),
         ([0.0, float("nan"), 2.0], "finite and not negative, got nan in row 1"),
         ([0.0, 2.0, 1.0], "must never decrease, got 1.0 in row 2"),
@@ -58,7 +58,7 @@ def test_instants_that_cannot_be_are_the_plug_ins_mistake(instants: Any, sentenc
 @pytest.mark.parametrize(
     ("prompts", "sentence"),
     [
-        ([1, 2], "must give the 3 prompt_tokens asked for, got 2"),
+        ([1, 2], "must return 3 prompt_tokens, got 2"),
         ([1, 0, 2], "prompt_tokens must be whole and in [1, 10000000], got 0 in row 1"),
         ([1, 1.5, 2], "got 1.5 in row 1"),
         ([1, 10**9, 2], "got 1000000000 in row 1"),

@@ -57,7 +57,7 @@ def refused(folder: Path, file: Path) -> str:
 @pytest.mark.parametrize(
     ("part", "sentence"),
     [
-        ({"arrivals": "theirs:Short"}, "theirs:Short.first: must give the 20 instants asked for, got 19"),
+        ({"arrivals": "theirs:Short"}, "theirs:Short.first: must return 20 instants, got 19"),
         ({"arrivals": "theirs:Unsorted"}, "theirs:Unsorted.first: instants must never decrease, got 18.0 in row 1"),
         ({"lengths": "theirs:Empty"}, "theirs:Empty.draw: output_tokens must be whole and in [1, 10000000], got 0"),
         ({"lengths": "theirs:Nameless"}, "theirs:Nameless.draw: notes must be a tuple of texts, got 5"),

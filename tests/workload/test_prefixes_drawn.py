@@ -189,9 +189,9 @@ class Theirs(PrefixStructure):
         ({"prompt_tokens": np.array([1, 0, 1])}, "prompt_tokens must be whole and in [1, 10000000], got 0 in row 1"),
         ({"prompt_tokens": np.array([1, 2 * 10**7, 1])}, "got 20000000 in row 1"),
         ({"arrival_s": np.array([0.0, 2.0, 1.0])}, "instants must never decrease, got 1.0 in row 2"),
-        ({"arrival_s": np.array([0.0])}, "must give the 3 requests asked for, got 1"),
+        ({"arrival_s": np.array([0.0])}, "must return 3 requests, got 1"),
         ({"prefixes": None}, "must return a Trace with Prefixes, got None"),
-        ({"prefixes": prefixes([0])}, "must give prefixes of the 3 requests, got 1"),
+        ({"prefixes": prefixes([0])}, "must return prefixes of 3 requests, got 1"),
         ({"prefixes": prefixes([0], [0, 1, 2], [])}, "more ids than its prompt and answer have whole blocks, got row"),
     ],
 )  # fmt: skip

@@ -102,7 +102,7 @@ BAD = {
     "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format begins with 'a,b,c'"),
     "header below blanks": ("t.csv", "\n\narrival_s,prompt_token,output_tokens\n", "t.csv:3: column prompt_tokens"),
     "unknown below blanks": ("t.csv", "\n\na,b,c\n", "t.csv:3: no known format"),
-    "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must be there once"),
+    "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must appear once"),
     "value over two lines": ("t.csv", "request_id," + HEAD + 'a,0,1,1\n"b\nc",0,0,1\n', "line 3: prompt_tokens"),
     "stamps in nanoseconds": ("t.csv", HEAD + "0,1,1\n1.7e18,1,1\n", "line 3: an arrival must be at most 1e+11 s"),
     "too deep JSON": ("t.jsonl", VLLM_ROW + "[" * 100_000, "t.jsonl:2: must be one JSON object a line (too many"),

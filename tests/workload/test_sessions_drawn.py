@@ -264,14 +264,14 @@ def test_files_that_do_not_tell_are_refused(tmp_path: Path, text: str, sentence:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"parents": np.array([1])}, "a request must wait for earlier ones alone, got 1 in row 0"),
-        ({"parents": np.array([-1])}, "a request must wait for earlier ones alone, got -1 in row 0"),
+        ({"parents": np.array([1])}, "a request must wait only for earlier ones, got 1 in row 0"),
+        ({"parents": np.array([-1])}, "a request must wait only for earlier ones, got -1 in row 0"),
         ({"think_s": np.array([0.0, -1.0, 0.0])}, "think_s must be finite and not negative, got -1.0 in row 1"),
-        ({"think_s": np.zeros(2)}, "must give dependencies of the 3 requests, got 2"),
+        ({"think_s": np.zeros(2)}, "must return dependencies of 3 requests, got 2"),
         ({"starts": np.array([0, 0, 2, 1])}, "starts must rise from 0 to the 1 parents"),
         (
             {"parents": np.array([0, 1]), "starts": np.array([0, 0, 0, 2])},
-            "a request must not wait for two that begin sessions of their own",
+            "a request must not wait for two sessions",
         ),
         ({"parents": np.array([0.5])}, "parents must be whole numbers"),
         (None, "dependencies must be Dependencies, got none"),

@@ -1,4 +1,4 @@
-"""Lengths: how long prompts and answers are."""
+"""Lengths: numbers of prompt and output tokens."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,7 +11,7 @@ from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a distribution: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a plug-in's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 Tokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
 """A number of tokens."""
@@ -27,8 +27,8 @@ class Drawn:
 
 
 class Lengths:
-    """A distribution. Its first n draws are the first n of its first m > n."""
+    """A distribution. Its first n draws are a prefix of its first m > n."""
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """Lengths of n requests, `(n,)` each, at least 1."""
+        """Draw the lengths of n requests, `(n,)` each, at least 1."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Lengths drawn from a table of observed ones."""
+"""Empirical lengths, drawn from a table of observed ones."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ from simserve.workload.streams import Stream
 
 @dataclass(config=STRICT)
 class Empirical(Lengths):
-    """Pairs of a prompt and its answer, each equally likely: from the lists given, or from a trace file."""
+    """Pairs of prompt and output lengths, each equally likely: from lists, or from a trace file."""
 
     prompt_tokens: Annotated[list[Tokens], Field(min_length=1)] | None = None
     output_tokens: Annotated[list[Tokens], Field(min_length=1)] | None = None
     path: str | None = None
-    """A trace file in any format that can be replayed."""
+    """A trace file in any supported format."""
 
     def __post_init__(self) -> None:
         has_lists = self.prompt_tokens is not None and self.output_tokens is not None
@@ -30,7 +30,7 @@ class Empirical(Lengths):
             raise ValueError(f"no such file, got '{self.path}'")
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """Rows of the table, with replacement."""
+        """Draw rows of the table with replacement."""
         if self.path is not None:
             from simserve.workload.readers import read_trace
 

@@ -1,4 +1,4 @@
-"""All prompts are alike, and all answers."""
+"""Fixed lengths of all prompts and all outputs."""
 
 import numpy as np
 from pydantic.dataclasses import dataclass
@@ -9,11 +9,11 @@ from simserve.workload.streams import Stream
 
 @dataclass(config=STRICT)
 class Fixed(Lengths):
-    """The same lengths for every request."""
+    """One pair of lengths for all requests."""
 
     prompt_tokens: Tokens
     output_tokens: Tokens
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """No chance at all."""
+        """Return the fixed lengths."""
         return Drawn(np.full(n, self.prompt_tokens), np.full(n, self.output_tokens))

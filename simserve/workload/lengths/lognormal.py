@@ -11,7 +11,7 @@ from simserve.workload.streams import Stream
 
 @dataclass(config=STRICT)
 class LognormalSide:
-    """One of the two: exp of a normal variable, rounded down, clipped to [1, max]."""
+    """Prompt or output lengths: exp of a normal variable, rounded down, clipped to [1, max]."""
 
     median: Tokens
     sigma: NonNegativeFloat
@@ -19,7 +19,7 @@ class LognormalSide:
     max: Tokens
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
-        """n lengths, and the share of them that was clipped."""
+        """Draw n lengths; also return the share clipped."""
         tokens = np.floor(self.median * np.exp(self.sigma * rng.standard_normal(n)))
         clipped = (tokens < 1) | (tokens > self.max)
         return np.clip(tokens, 1, self.max).astype(np.int64), float(clipped.mean()) if n else 0.0
@@ -27,13 +27,13 @@ class LognormalSide:
 
 @dataclass(config=STRICT)
 class Lognormal(Lengths):
-    """Prompt and answer drawn independently."""
+    """Prompt and output lengths drawn independently."""
 
     prompt_tokens: LognormalSide
     output_tokens: LognormalSide
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """Two independent draws a request; says which share was clipped."""
+        """Draw prompts and outputs independently; note the share clipped."""
         prompts, prompt_share = self.prompt_tokens.draw(n, stream("lengths/prompt"))
         outputs, output_share = self.output_tokens.draw(n, stream("lengths/output"))
         shares = {"prompt": prompt_share, "output": output_share}

@@ -1,4 +1,4 @@
-"""Lengths like those of a real trace, drawn from figures fitted to it."""
+"""Profile lengths: like those of a real trace, drawn from figures fitted to it."""
 
 from importlib import resources
 from pathlib import Path
@@ -14,12 +14,12 @@ from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
 
 KEYS = ("shares", "prompt_tokens_by_bin", "output_tokens_by_bin")
-"""Of a profile's file: shares, and by bin of prompts the quantiles of prompts and answers at these shares."""
+"""Keys of a profile: shares, and per bin of prompts the quantiles of prompts and outputs at these shares."""
 
 
 @dataclass(config=STRICT)
 class Profile(Lengths):
-    """Joint quantiles of prompts and answers, so that the two stay correlated."""
+    """Joint quantiles of prompt and output lengths, which keep their correlation."""
 
     name: str
     """azure-conv-2023, azure-code-2023, mooncake-conversation, mooncake-synthetic; or the path of a fitted .json."""
@@ -32,7 +32,7 @@ class Profile(Lengths):
         load_profile(self.name)
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """A bin of prompts and a place in it, then a place among that bin's answers."""
+        """Draw a bin and a quantile of the prompt, then a quantile of that bin's outputs."""
         profile = load_profile(self.name)
         prompts, outputs = (np.array(profile[f"{side}_tokens_by_bin"]) for side in ("prompt", "output"))
         at = stream("lengths/prompt").random(n) * len(prompts)
@@ -43,13 +43,13 @@ class Profile(Lengths):
 
 
 def profile_names() -> list[str]:
-    """The profiles that are shipped."""
+    """Return the names of the shipped profiles."""
     files = (resources.files("simserve.workload") / "profiles").iterdir()
     return sorted(file.name.removesuffix(".json") for file in files if file.name.endswith(".json"))
 
 
 def load_profile(name: str) -> dict[str, Any]:
-    """A shipped profile by name, or one from a file. Raises ValueError for a file that is no profile."""
+    """Load a shipped profile by name, or one from a file. Raises ValueError for a file that is no profile."""
     is_file = name.endswith(".json")
     place = Path(name) if is_file else resources.files("simserve.workload") / "profiles" / f"{name}.json"
     try:
@@ -65,7 +65,7 @@ def load_profile(name: str) -> dict[str, Any]:
 
 
 def _why_invalid(profile: Any) -> str | None:
-    """What keeps a file from being a profile."""
+    """Return why a file is not a profile, or None."""
     if not isinstance(profile, dict):
         return "there is no mapping of keys"
     missing = [key for key in KEYS if key not in profile]
@@ -77,7 +77,7 @@ def _why_invalid(profile: Any) -> str | None:
 
 
 def _table(value: Any) -> NDArray[np.float64] | None:
-    """A list of finite numbers, or a list of such lists that are equally long."""
+    """Return a list of finite numbers, or of equally long such lists, as an array; else None."""
     try:
         table = np.array(value)
     except (ValueError, OverflowError):
@@ -99,7 +99,7 @@ def _wrong_among(shares: Any, prompts: Any, outputs: Any) -> str | None:
 def _inverse(
     quantiles: NDArray[np.float64], shares: NDArray[np.float64], in_bin: NDArray[np.int64], share: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Lengths at a share of the way through each request's bin, linear between quantiles, `(n,)`."""
+    """Interpolate lengths at a share of each request's bin, linear between quantiles, `(n,)`."""
     right = np.clip(np.searchsorted(shares, share, side="right"), 1, len(shares) - 1)
     left = right - 1
     part = (share - shares[left]) / (shares[right] - shares[left])

@@ -1,4 +1,4 @@
-"""Lengths uniform between two bounds, both included: what benchmarks with random data use."""
+"""Uniform lengths between two bounds, both included, as in benchmarks with random data."""
 
 from typing import Annotated
 
@@ -22,13 +22,13 @@ Bounds = Annotated[tuple[Tokens, Tokens], AfterValidator(_in_order)]
 
 @dataclass(config=STRICT)
 class Uniform(Lengths):
-    """Prompt and answer drawn independently, each integer from the first bound to the second equally likely."""
+    """Prompt and output lengths drawn independently and uniformly from the integers between two bounds."""
 
     prompt_tokens: Bounds
     output_tokens: Bounds
 
     def draw(self, n: int, stream: Stream) -> Drawn:
-        """Two independent uniform draws a request."""
+        """Draw prompts and outputs independently."""
         return Drawn(
             between(self.prompt_tokens, stream("lengths/prompt").random(n)),
             between(self.output_tokens, stream("lengths/output").random(n)),
@@ -36,6 +36,6 @@ class Uniform(Lengths):
 
 
 def between(bounds: tuple[int, int], share: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The integer at a share of the way from the first bound to the second, both included, `(n,)`."""
+    """Return the integer at a share of the way from the first bound to the second, both included, `(n,)`."""
     low, high = bounds
     return (low + np.floor(share * (high - low + 1))).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Agents: tasks of several model calls with tools between them, some of which branch out and join again."""
+"""Agents: tasks of several model calls with tools in between, some with branches that join again."""
 
 from itertools import count
 from typing import Annotated, ClassVar
@@ -16,31 +16,30 @@ from simserve.workload.threads import Threads
 from simserve.workload.trace import Trace
 
 MOST_CALLS = 10_000
-"""Of a task, those of its branches included."""
+"""Maximum calls of a task, including its branches."""
 
 
 @dataclass(config=STRICT)
 class Agents(PrefixStructure):
-    """A task is so many steps, a model call each, with a tool at work between them; its context grows with each call.
+    """A task is a sequence of steps, one model call each, with a tool in between; its context grows with each call.
 
-    A task may also fan out between two steps: so many branches, of so many calls each, go on from the same context side
-    by side, and the next step waits for the last answer of each and has those answers in its prompt. What is new in a
-    call (what a tool has found, what a branch is told to do) is what `lengths` draws. Tasks begin as the arrival
-    process says, or as users begin them.
+    A task may fan out between two steps: branches of several calls each continue from the same context in parallel, and
+    the next step waits for the last answer of each and has those answers in its prompt. `lengths` draws the new part of
+    a call (the tool's output, or the instructions of a branch). Tasks begin with the arrival process, or by users.
     """
 
     steps: Whole
     """Calls of a task outside of branches: a number, [least, most], or lognormal {median, sigma, max}."""
     tool_s: Time
-    """From the answers that a call waits for until it is sent: seconds, exponential {mean}, or lognormal."""
+    """Delay from the last awaited answer to a call: seconds, exponential {mean}, or lognormal."""
     fan_out_frac: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of the gaps between steps in which the task fans out."""
+    """Share of the gaps between steps at which the task fans out."""
     branches: Whole = 2
-    """Of a fan-out."""
+    """Branches of a fan-out."""
     branch_calls: Whole = 1
-    """Calls of a branch, one after the other."""
+    """Calls of a branch, in sequence."""
     system_tokens: SomeTokens = 0
-    """Length of a system prompt, descriptions of tools included, with which all tasks begin."""
+    """Length of the system prompt, tool descriptions included, that begins all tasks."""
     block_tokens: BlockTokens = 16
 
     makes_sessions: ClassVar[bool] = True
@@ -54,7 +53,7 @@ class Agents(PrefixStructure):
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """The first calls, task after task; or all calls of the tasks that begin before duration_s."""
+        """Draw the first calls, task after task; or all calls of the tasks that begin before duration_s."""
         threads, tasks = self._calls(len(arrival_s), None if duration_s is not None else len(arrival_s), stream)
         task = np.array(tasks, np.int64)
         n = len(task)
@@ -72,9 +71,9 @@ class Agents(PrefixStructure):
         )
 
     def _calls(self, n_tasks: int, n_calls: int | None, stream: Stream) -> tuple[Threads, list[int]]:
-        """So many calls, or all of so many tasks; and the task of each."""
+        """Draw n_calls calls, or all of n_tasks tasks, and the task of each."""
         n_steps = whole_numbers(self.steps, n_tasks, stream("prefixes/steps"))
-        if n_calls is not None:  # each step is a call at least
+        if n_calls is not None:  # each step is at least one call
             n_steps = n_steps[: int(np.searchsorted(np.cumsum(n_steps), n_calls)) + 1]
         n_gaps = int(n_steps.sum())
         fans_out = (stream("prefixes/fan_out").random(n_gaps) < self.fan_out_frac).tolist()
@@ -98,7 +97,7 @@ class Agents(PrefixStructure):
         return threads, tasks
 
     def _branch(self, threads: Threads, fork: int, n_calls: int) -> int:
-        """A branch that goes on from a call; returns its last call."""
+        """Add a branch that continues from a call; return its last call."""
         branch = threads.begin(fork)
         call = fork
         for _ in range(n_calls):

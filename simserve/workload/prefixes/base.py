@@ -1,4 +1,4 @@
-"""Prefix structures: what prompts begin with, before the new part whose length `lengths` draws."""
+"""Prefix structures: the shared beginnings of prompts, before the new part that `lengths` draws."""
 
 from collections.abc import Callable
 from typing import Annotated, ClassVar
@@ -12,52 +12,51 @@ from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a structure: its fields are its YAML, and unknown ones are mistakes."""
+"""Config of a plug-in's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
 BlockTokens = Annotated[int, Field(ge=1, le=MOST_TOKENS)]
-"""Tokens of a block that prompts can share: those of the engine's blocks, or a multiple. Larger ones run quicker."""
+"""Tokens per shareable block: the engine's block size, or a multiple. Larger blocks run faster."""
 
 SomeTokens = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
-"""A number of tokens, perhaps none."""
+"""A number of tokens, possibly zero."""
 
 Ints = NDArray[np.int64]
 DrawLengths = Callable[[int], Drawn]
-"""Lengths of so many requests: new part and answer. The first n are the first n of any more."""
+"""Draws the lengths of n requests: new part and output. The first n are a prefix of any more."""
 
 
 class PrefixStructure:
-    """What is before the new part of a prompt, and which prompts have it in common.
+    """The part of a prompt before its new part, and the prompts that share it.
 
-    It draws from streams of its own, whose names begin with "prefixes/", so that arrivals and lengths stay what they
-    are without it. Its first n requests are the first n of its first m > n, with the same ids if it needs no arrivals.
+    It draws from streams of its own, named "prefixes/...", so that arrivals and lengths stay the same with or without
+    it. Its first n requests are a prefix of its first m > n, with the same ids if it needs no arrivals.
     """
 
     needs_arrivals: ClassVar[bool] = False
-    """It says when requests come, so a closed loop cannot have it; said by the class, or by an object in `__init__`."""
+    """It sets arrival times, so a closed loop cannot use it; a class attribute, or set in `__init__`."""
     makes_sessions: ClassVar[bool] = False
     """Its requests have a session_id."""
 
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """Requests with their whole prompts and their prefixes.
+        """Return requests with whole prompts and prefixes.
 
-        As many as there are instants; or, of a structure that says when requests come, all before duration_s if that
-        is given.
+        One per instant; or, for a structure that sets arrival times, all before duration_s if that is given.
         """
         raise NotImplementedError
 
 
 def prepended(arrival_s: NDArray[np.float64], drawn: Drawn, before: Ints, prefixes: Prefixes) -> Trace:
-    """Requests whose prompts begin with so many tokens each, `(n,)`."""
+    """Return requests with `before` tokens ahead of each prompt, `(n,)`."""
     prompts = before + drawn.prompt_tokens
     return Trace(arrival_s, prompts, drawn.output_tokens, prefixes=prefixes, notes=drawn.notes)
 
 
 def runs_of_two(block_tokens: int, system_tokens: int, own_first_ids: Ints, n_ids: Ints) -> Prefixes:
-    """Chains that begin with the ids 0, 1, ... of one system prompt's whole blocks and go on with ids of their own.
+    """Return chains of a system prompt's ids 0, 1, ..., followed by ids of their own.
 
-    own_first_ids: the first id after those of the system prompt, n_ids: how many ids in all, `(n_requests,)` each.
+    own_first_ids: the first id after the system prompt, n_ids: the number of ids in all, `(n_requests,)` each.
     """
     n_system = np.minimum(n_ids, system_tokens // block_tokens)
     first_ids = np.stack([np.zeros_like(own_first_ids), own_first_ids], axis=1).reshape(-1)

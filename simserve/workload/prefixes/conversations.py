@@ -1,4 +1,4 @@
-"""Conversations: each turn's prompt is all that was said before, and what is new."""
+"""Conversations: the prompt of a turn is the whole conversation so far plus a new part."""
 
 from dataclasses import replace
 from typing import ClassVar, Literal, NamedTuple
@@ -28,52 +28,52 @@ FEWEST = 64
 
 
 class Turns(NamedTuple):
-    """Requests in the order of their arrival, `(n,)` each."""
+    """Requests in the order of arrival, `(n,)` each."""
 
     arrival_s: NDArray[np.float64]
     conversation: Ints
     turn: Ints
-    """From 1."""
+    """Turn number, from 1."""
 
     def first(self, n: int) -> "Turns":
-        """The first n of them."""
+        """Return the first n requests."""
         return Turns(self.arrival_s[:n], self.conversation[:n], self.turn[:n])
 
 
 @dataclass(config=STRICT)
 class Conversations(PrefixStructure):
-    """A prompt is all earlier prompts and answers of its conversation, and the new part after them.
+    """A prompt is all earlier prompts and answers of its conversation, followed by a new part.
 
-    The arrival process says when conversations begin, so requests come turns times as often. With next_turn:
-    after_arrival each turn comes think_s after the one before it came, answered or not: an open loop; with after_answer
-    think_s after the one before it was answered, and users of a closed loop may begin them.
+    The arrival process starts conversations, so the request rate is `turns` times as high. With next_turn:
+    after_arrival a turn comes think_s after the previous one arrived, answered or not: an open loop. With after_answer
+    it comes think_s after the previous answer, and users of a closed loop may begin the conversations.
     """
 
     turns: Whole
     """Requests of a conversation: a number, [least, most], or lognormal {median, sigma, max}."""
     think_s: Time
-    """From a turn to the next: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
+    """Time between turns: seconds, exponential {mean}, or lognormal {median, sigma, max}."""
     next_turn: Literal["after_arrival", "after_answer"] = "after_arrival"
-    """What think_s counts from."""
+    """Event from which think_s counts."""
     system_tokens: SomeTokens = 0
-    """Length of a system prompt with which all conversations begin."""
+    """Length of the system prompt that begins all conversations."""
     max_prompt_tokens: Tokens | None = None
-    """A turn whose prompt would be longer begins anew, with the system prompt and its new part; left out: none does."""
+    """A turn with a longer prompt restarts with the system prompt and its new part; left out: no limit."""
     block_tokens: BlockTokens = 16
 
     makes_sessions: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        self.needs_arrivals = self.next_turn == "after_arrival"  # type: ignore[misc]  # this object's own answer
+        self.needs_arrivals = self.next_turn == "after_arrival"  # type: ignore[misc]  # depends on the arguments
         if most_of(self.turns) > MOST_TURNS:
             raise ValueError(f"turns must be at most {MOST_TURNS}, got {most_of(self.turns)}")
 
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """The first requests of all conversations; request i has the i-th lengths, whichever conversation it is of.
+        """Return the first requests of all conversations; request i has the i-th lengths, in whichever conversation.
 
-        After answers nobody knows which comes first, so they are those of one conversation after the other.
+        After answers the order is unknown, so the rows go conversation by conversation.
         """
         if self.next_turn == "after_answer":
             return self._after_answers(arrival_s, duration_s, lengths, stream)
@@ -93,17 +93,17 @@ class Conversations(PrefixStructure):
         return replace(trace, dependencies=Dependencies.chains(conversation, think_s))
 
     def _text(self, turns: Turns, drawn: Drawn) -> Trace:
-        """Requests of these turns, with all that was said before."""
+        """Build the requests of these turns, with their conversations so far."""
         before, prefixes = self._history(turns, drawn)
         trace = prepended(turns.arrival_s, drawn, before, prefixes)
         return replace(trace, session_id=turns.conversation.astype(np.str_), turn=turns.turn)
 
     def _first(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
-        """As many requests as there are instants: no conversation after those needed is drawn."""
+        """Return as many requests as there are instants, drawing only the conversations needed."""
         n, n_begun = len(start_s), FEWEST
         while n_begun < n:
             turns = self._turns(start_s[:n_begun], stream)
-            if np.searchsorted(turns.arrival_s, start_s[n_begun]) >= n:  # none that begins later comes before these
+            if np.searchsorted(turns.arrival_s, start_s[n_begun]) >= n:  # no later conversation comes before these
                 break
             n_begun *= 2
         return self._turns(start_s[:n_begun], stream).first(n)
@@ -113,7 +113,7 @@ class Conversations(PrefixStructure):
         return turns.first(int(np.searchsorted(turns.arrival_s, duration_s)))
 
     def _turns(self, start_s: NDArray[np.float64], stream: Stream) -> Turns:
-        """All turns of the conversations that begin at these instants."""
+        """Draw all turns of the conversations that begin at these instants."""
         n_turns = whole_numbers(self.turns, len(start_s), stream("prefixes/turns"))
         first = np.cumsum(n_turns) - n_turns
         conversation = np.repeat(np.arange(len(start_s)), n_turns)
@@ -122,27 +122,27 @@ class Conversations(PrefixStructure):
         think_s[first] = 0.0
         passed_s = np.cumsum(think_s)
         arrival_s = start_s[conversation] + (passed_s - passed_s[first][conversation])
-        order = np.argsort(arrival_s, kind="stable")  # of one instant, earlier conversations and turns first
+        order = np.argsort(arrival_s, kind="stable")  # on a tie, earlier conversations and turns first
         return Turns(arrival_s[order], conversation[order], turn[order] + 1)
 
     def _history(self, turns: Turns, drawn: Drawn) -> tuple[Ints, Prefixes]:
-        """Tokens before the new part of each request, and its ids: turn by turn, all conversations at once."""
+        """Return the tokens before each new part, and their ids: turn by turn, all conversations at once."""
         n = len(turns.conversation)
         n_conversations = int(turns.conversation.max(initial=-1)) + 1
         so_far = np.full(n_conversations, self.system_tokens)
         chain = np.arange(n_conversations)
-        """The chain that each conversation is at: begun anew it has another."""
+        """Current chain of each conversation; a restart begins another one."""
         n_chains = n_conversations
         before, of_chain = np.empty(n, np.int64), np.empty(n, np.int64)
         by_turn = np.argsort(turns.turn, kind="stable")
         for rows in np.split(by_turn, np.flatnonzero(np.diff(turns.turn[by_turn])) + 1):
-            who = turns.conversation[rows]
-            too_long = self._is_too_long(so_far[who] + drawn.prompt_tokens[rows]) & (turns.turn[rows] > 1)
-            so_far[who[too_long]] = self.system_tokens
-            chain[who[too_long]] = n_chains + np.arange(too_long.sum())
+            conversation = turns.conversation[rows]
+            too_long = self._is_too_long(so_far[conversation] + drawn.prompt_tokens[rows]) & (turns.turn[rows] > 1)
+            so_far[conversation[too_long]] = self.system_tokens
+            chain[conversation[too_long]] = n_chains + np.arange(too_long.sum())
             n_chains += int(too_long.sum())
-            before[rows], of_chain[rows] = so_far[who], chain[who]
-            so_far[who] += drawn.prompt_tokens[rows] + drawn.output_tokens[rows]
+            before[rows], of_chain[rows] = so_far[conversation], chain[conversation]
+            so_far[conversation] += drawn.prompt_tokens[rows] + drawn.output_tokens[rows]
         if self.next_turn == "after_answer":  # in the order of rows, so that further conversations change no id
             of_chain = np.unique(of_chain, return_inverse=True)[1]
             _, first = np.unique(of_chain, return_index=True)
@@ -155,9 +155,9 @@ class Conversations(PrefixStructure):
         return prompt_tokens > self.max_prompt_tokens
 
     def _prefixes(self, before: Ints, of_chain: Ints, n_chains: int, drawn: Drawn) -> Prefixes:
-        """Ids of what is before a request's new part, and of all of it and its answer if another turn comes."""
+        """Return the ids before a request's new part, and of its whole prompt and answer if another turn follows."""
         shared = np.full(n_chains, self.system_tokens)
-        np.maximum.at(shared, of_chain, before)  # what the last turn of a chain has before it
+        np.maximum.at(shared, of_chain, before)  # context of the last turn of each chain
         tokens = np.where(before < shared[of_chain], before + drawn.prompt_tokens + drawn.output_tokens, before)
         n_system = self.system_tokens // self.block_tokens
         n_own = shared // self.block_tokens - n_system

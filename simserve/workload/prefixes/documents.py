@@ -1,4 +1,4 @@
-"""Questions about documents: prompts begin with a text of a corpus, some of them asked about again and again."""
+"""Documents: prompts begin with a text of a corpus, and some texts are asked about again and again."""
 
 from typing import Annotated
 
@@ -25,13 +25,13 @@ MOST_DOCUMENTS = 10_000_000
 
 @dataclass(config=STRICT)
 class Documents(PrefixStructure):
-    """A prompt is a document of a corpus, and the new part, a question, after it."""
+    """A prompt is a document of a corpus, followed by a new part, the question."""
 
     n_documents: Annotated[PositiveInt, Field(le=MOST_DOCUMENTS)]
     document_tokens: Whole
     """Length of a document: a number, [least, most], or lognormal {median, sigma, max}."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 1.0
-    """The i-th document is asked about as often as 1 / i**zipf_exponent says: 0 makes them all alike."""
+    """Popularity of the i-th document is 1 / i**zipf_exponent; 0: uniform."""
     system_tokens: SomeTokens = 0
     """Length of a system prompt before every document."""
     block_tokens: BlockTokens = 16
@@ -39,7 +39,7 @@ class Documents(PrefixStructure):
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """One document a request; its length is drawn once, with the corpus."""
+        """Draw one document per request; its length is drawn once, with the corpus."""
         weights = zipf_weights(self.n_documents, self.zipf_exponent)
         which = picked(weights, len(arrival_s), stream("prefixes/popularity"))
         drawn = whole_numbers(self.document_tokens, self.n_documents, stream("prefixes/document_tokens"))

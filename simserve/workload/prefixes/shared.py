@@ -19,16 +19,16 @@ Weight = Annotated[PositiveFloat, Field(allow_inf_nan=False)]
 
 @dataclass(config=STRICT)
 class Shared(PrefixStructure):
-    """A prompt is one of n_prefixes system prompts, and the new part after it."""
+    """A prompt is one of n_prefixes system prompts, followed by a new part."""
 
     prefix_tokens: Tokens | Annotated[list[Tokens], Field(min_length=1)]
-    """Length of every system prompt, or a list with that of each."""
+    """Length of every system prompt, or a list with one length each."""
     n_prefixes: Annotated[PositiveInt, Field(le=MOST_PREFIXES)] | None = None
-    """How many there are; left out: as many as the lists have, else one."""
+    """Number of system prompts; left out: the length of the lists, else one."""
     zipf_exponent: Annotated[float, Field(ge=0, le=10)] = 0.0
-    """The i-th is as likely as 1 / i**zipf_exponent: 0 makes them all alike."""
+    """Popularity of the i-th system prompt is 1 / i**zipf_exponent; 0: uniform."""
     weights: Annotated[list[Weight], Field(min_length=1)] | None = None
-    """How likely each is, in place of zipf_exponent."""
+    """Weight of each system prompt, instead of zipf_exponent."""
     block_tokens: BlockTokens = 16
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Shared(PrefixStructure):
     def draw(
         self, arrival_s: NDArray[np.float64], duration_s: float | None, lengths: DrawLengths, stream: Stream
     ) -> Trace:
-        """One system prompt a request, by their weights."""
+        """Draw one system prompt per request, by weight."""
         weights = zipf_weights(self._n, self.zipf_exponent) if self.weights is None else np.array(self.weights)
         which = picked(weights, len(arrival_s), stream("prefixes/popularity"))
         tokens = np.broadcast_to(np.array(self.prefix_tokens), self._n)

@@ -1,4 +1,4 @@
-"""Readers of trace files, one file a format, and `auto`, which tells them apart by how they begin."""
+"""Readers of trace files, one file per format, and `auto`, which detects the format."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ ROWS_LOOKED_AT = 100
 
 
 def read_trace(path: Path, format: str = "auto") -> Trace:
-    """A trace file as a Trace that starts at its first stamp. Raises TraceError."""
+    """Read a trace file as a Trace that starts at its first stamp. Raises TraceError."""
     if format not in (*FORMATS, "auto"):
         remedy = did_you_mean(format, FORMATS)
         raise TraceError(f"{path}: no such format '{format}', there are {', '.join(FORMATS)}; {remedy}")
@@ -32,12 +32,12 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
 
 
 def detect(path: Path) -> str:
-    """The format of a trace file, from its name and how it begins. Raises TraceError."""
+    """Return the format of a trace file, from its name and first lines. Raises TraceError."""
     return _detect(path)[0]
 
 
 def _detect(path: Path) -> tuple[str, str | None]:
-    """The format, and a note where another was possible."""
+    """Return the format, and a note if another is possible."""
     if path.suffix == ".parquet":
         return "simserve", None
     text = read_text(path)
@@ -56,7 +56,7 @@ def _detect(path: Path) -> tuple[str, str | None]:
 
 
 def _json_hint(text: str) -> tuple[str, str | None]:
-    """Mooncake's stamps are milliseconds and vLLM's are seconds, which only the size of their blocks tells."""
+    """Tell Mooncake (milliseconds) from vLLM (seconds) by the block size; the stamps do not tell."""
     from simserve.workload.readers.vllm import is_result
 
     if is_result(text):
@@ -77,4 +77,4 @@ def _json(line: str) -> Any:
     try:
         return parsed(line)
     except json.JSONDecodeError:
-        return None  # the reader of the format says what is wrong with it, and where
+        return None  # the reader of the format reports the error and its place

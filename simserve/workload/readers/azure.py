@@ -14,7 +14,7 @@ WANTED = {"TIMESTAMP": True, "ContextTokens": True, "GeneratedTokens": True}
 
 
 def read(path: Path) -> Trace:
-    """An Azure trace; its stamps have up to seven fractional digits. Raises TraceError."""
+    """Read an Azure trace; its stamps have up to seven fractional digits. Raises TraceError."""
     place, columns, _ = read_csv(path, WANTED)
     arrival_s = seconds_since_first(place, "TIMESTAMP", columns["TIMESTAMP"])
     prompts, outputs = (numbers(place, name, columns[name]) for name in ("ContextTokens", "GeneratedTokens"))

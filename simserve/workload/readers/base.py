@@ -1,4 +1,4 @@
-"""What every reader shares: text of a file, the mistakes found in its rows, and the trace that comes of good ones."""
+"""Base of all readers: file text, checks of rows, and the trace of valid rows."""
 
 import gzip
 import zlib
@@ -14,38 +14,38 @@ from simserve.errors import TraceError, UnreadableTrace
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 MOST_NAMED_ROWS = 5
-"""Bad rows that a message lists by number."""
+"""Maximum bad rows that a message lists by number."""
 
 LEAST = {"prompt_tokens": 1, "output_tokens": 1, "max_tokens": 1, "turn": 0, "priority": -MOST_TOKENS}
-"""Columns of whole numbers, and the least that may stand in each."""
+"""Integer columns, and their minimum values."""
 
 MOST_S = 1e11
-"""Seconds: a stamp above it, the year 5138 if it counts from 1970, is one of finer units."""
+"""Largest stamp in seconds, the year 5138 since 1970; a larger one is in finer units."""
 
 GZIP_MAGIC = b"\x1f\x8b"
-"""How a packed file begins, RFC 1952 section 2.3.1; whatever it is called."""
+"""First bytes of a gzip file, RFC 1952 section 2.3.1; the file name does not matter."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where rows stand, for messages: the file, and the number of each row's line (or item) in it, `(n_rows,)`."""
+    """Place of rows for messages: the file, and the line (or item) number of each row, `(n_rows,)`."""
 
     path: Path
     numbers: NDArray[np.int64]
     word: str = "line"
 
     def take(self, rows: NDArray[np.int64]) -> "Place":
-        """Some of the rows."""
+        """Select rows."""
         return replace(self, numbers=self.numbers[rows])
 
 
 def items(path: Path, n_rows: int, word: str) -> Place:
-    """Rows without lines of their own: counted from 1."""
+    """Return the place of rows without lines: they are counted from 1."""
     return Place(path, np.arange(1, n_rows + 1), word)
 
 
 def read_text(path: Path) -> str:
-    """A file's text, unpacked if it is gzip. Raises TraceError."""
+    """Return the text of a file, unpacked if it is gzip. Raises TraceError."""
     if path.is_dir():
         raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it")
     try:
@@ -56,11 +56,11 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: must be UTF-8 text, got byte {error.start} that is not; convert the file") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableTrace(f"{path}: cannot be read ({error}); was the file cut, or is it closed to you?") from None
+        raise UnreadableTrace(f"{path}: cannot be read ({error}); check that it is complete and readable") from None
 
 
 def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:
-    """A column as floats, `(n,)`; names the rows whose value is missing or no number. Raises TraceError."""
+    """Return a column as floats, `(n,)`; missing or non-numeric values are reported by row. Raises TraceError."""
     try:
         column = np.array(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -72,7 +72,7 @@ def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> ND
 
 
 def spans_s(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.float64]:
-    """A column of seconds, `(n,)`, NaN where there is nothing that could be some: they are wanted by few."""
+    """Return a column of seconds, `(n,)`, NaN for anything invalid: few loads need it."""
     found_s = np.array([_number(value) for value in values])
     found_s[~((found_s >= 0) & (found_s <= MOST_S))] = np.nan
     return found_s
@@ -86,7 +86,7 @@ def _number(value: Any) -> float:
 
 
 def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Sequence[Any] | NDArray[Any]) -> None:
-    """Raises TraceError naming the first few bad rows by their place in the file, and how many there are."""
+    """Raise TraceError that names the first few bad rows by their place in the file, and their count."""
     bad = np.flatnonzero(is_bad)
     if len(bad):
         named = ", ".join(map(str, place.numbers[bad[:MOST_NAMED_ROWS]].tolist()))
@@ -98,7 +98,7 @@ def refuse_rows(place: Place, is_bad: NDArray[np.bool_], rule: str, values: Sequ
 
 
 def shown(value: Any) -> str:
-    """A value as a message quotes it: short, and `nothing` for one that is missing."""
+    """Return a value as a message quotes it: short, and `nothing` for a missing one."""
     if value is None or value == "":
         return "nothing"
     text = f"{value:.15g}" if isinstance(value, float) else repr(value)
@@ -106,10 +106,10 @@ def shown(value: Any) -> str:
 
 
 def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], Trace] | None = None) -> Trace:
-    """The rows of a file as a trace that starts at its first stamp, in order of arrival; counts become integers.
+    """Return the rows of a file as a trace that starts at its first stamp, in order of arrival, with integer counts.
 
-    Prefixes are put to rows whose lengths are right, still in the order of the file. Raises TraceError for rows that
-    cannot be served.
+    Prefixes are added to rows with valid lengths, still in file order. Raises TraceError for rows that cannot be
+    served.
     """
     if not len(trace):
         raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
@@ -136,6 +136,6 @@ def _in_order(trace: Trace) -> Trace:
     n_back = int((np.diff(trace.arrival_s) < 0).sum())
     if not n_back:
         return trace
-    sentence = "1 row comes before its predecessor" if n_back == 1 else f"{n_back} rows come before their predecessors"
+    sentence = "1 row was out of order" if n_back == 1 else f"{n_back} rows were out of order"
     note = f"{sentence}; the trace was sorted by arrival"
     return replace(trace.take(np.argsort(trace.arrival_s, kind="stable")), notes=(*trace.notes, note))

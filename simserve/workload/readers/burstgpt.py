@@ -21,7 +21,7 @@ WANTED = {
 
 
 def read(path: Path) -> Trace:
-    """A BurstGPT trace; stamps are seconds. Raises TraceError."""
+    """Read a BurstGPT trace; stamps are seconds. Raises TraceError."""
     place, columns, _ = read_csv(path, WANTED)
     stamps, prompts, outputs = (
         numbers(place, name, columns[name]) for name in ("Timestamp", "Request tokens", "Response tokens")

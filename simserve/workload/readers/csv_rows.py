@@ -1,4 +1,4 @@
-"""Rows of a CSV file with a header, and the line that each stands in."""
+"""Rows of a CSV file with a header, and the line of each."""
 
 import csv
 from collections.abc import Mapping
@@ -17,9 +17,9 @@ Texts = tuple[str, ...]
 
 
 def read_csv(path: Path, wanted: Mapping[str, bool]) -> tuple[Place, dict[str, Texts], list[str]]:
-    """The wanted columns that are there, `wanted` says which are required, and the names of all columns.
+    """Return the wanted columns that are present (`wanted` marks required ones) and the names of all columns.
 
-    A row that is too short has "" in its last columns; blank lines are passed over. Raises TraceError.
+    A short row has "" in its last columns; blank lines are skipped. Raises TraceError.
     """
     rows, lines = _rows(path, read_text(path))
     if not rows:
@@ -33,14 +33,14 @@ def read_csv(path: Path, wanted: Mapping[str, bool]) -> tuple[Place, dict[str, T
 
 
 def _rows(path: Path, text: str) -> tuple[list[list[str]], NDArray[np.int64]]:
-    """The rows that are not blank, and the line in which each begins."""
+    """Return the rows that are not blank, and the first line of each."""
     reader = csv.reader(StringIO(text, newline=""))
     try:
         rows = list(reader)
     except csv.Error as error:
         raise TraceError(f"{path}:{reader.line_num}: must be CSV ({error}); is a quote left open?") from None
     begins = np.arange(1, len(rows) + 1)
-    if reader.line_num != len(rows):  # a quoted value goes on in the next line
+    if reader.line_num != len(rows):  # a quoted value continues on the next line
         again = csv.reader(StringIO(text, newline=""))
         begins[1:] = [again.line_num + 1 for _ in again][:-1]
     kept = [i for i, row in enumerate(rows) if len(row) > 1 or (row and not row[0].isspace())]
@@ -48,11 +48,11 @@ def _rows(path: Path, text: str) -> tuple[list[list[str]], NDArray[np.int64]]:
 
 
 def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: int = 1) -> dict[str, int]:
-    """Where each wanted column stands; `wanted` says which are required. Raises TraceError with a did-you-mean."""
+    """Return the index of each wanted column; `wanted` marks required ones. Raises TraceError with a did-you-mean."""
     twice = next((name for name in wanted if header.count(name) > 1), None)
     if twice is not None:
         raise TraceError(
-            f"{path}:{line}: column {twice} must be there once, got it {header.count(twice)} times; remove one"
+            f"{path}:{line}: column {twice} must appear once, got it {header.count(twice)} times; remove one"
         )
     missing = [name for name, is_required in wanted.items() if is_required and name not in header]
     if missing:
@@ -65,6 +65,6 @@ def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: 
 
 
 def unused(header: list[str], wanted: Mapping[str, bool]) -> Texts:
-    """A note a column that was probably meant as one that is wanted, and is therefore not used."""
+    """Return a note for each unused column with a name close to a wanted one."""
     near = {name: closest(name, wanted.keys() - set(header)) for name in header if name not in wanted}
     return tuple(f"column {name} is not used; did you mean {meant}?" for name, meant in near.items() if meant)

@@ -1,4 +1,4 @@
-"""Lines of JSON with timestamp, input_length and output_length: what Mooncake and vLLM traces have in common."""
+"""JSON lines with timestamp, input_length and output_length, as in Mooncake and vLLM traces."""
 
 import json
 from collections.abc import Callable
@@ -17,11 +17,11 @@ KEYS = ("timestamp", "input_length", "output_length")
 
 
 Meaning = Callable[[list[Any], NDArray[Any]], HashIds]
-"""What the hash_ids of all rows are ids of, given the lengths of their prompts."""
+"""Interprets the hash_ids of all rows, given the prompt lengths."""
 
 
 def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
-    """A trace of such lines; empty ones are passed over. Raises TraceError."""
+    """Read a trace of such lines; empty ones are skipped. Raises TraceError."""
     lines: list[int] = []
     columns: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
     hash_ids: list[Any] = []
@@ -39,7 +39,7 @@ def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
 
 
 def parsed(text: str) -> Any:
-    """A text as JSON. Raises JSONDecodeError, also where Python's own reader gives up."""
+    """Parse JSON. Raises JSONDecodeError, also where Python's own reader gives up."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

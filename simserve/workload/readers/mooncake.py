@@ -1,7 +1,7 @@
 """Mooncake traces: JSON lines, timestamp in milliseconds but in steps of 3 s, chained hash_ids of 512 tokens.
 
-There is an id for the last block of a prompt too, which nearly always is not full. That one is left out: engines share
-whole blocks, and only a prompt that is equal to the last token has it as well.
+The last block of a prompt, nearly always partial, has an id too. It is dropped: engines share whole blocks, and only a
+prompt equal to the last token has the same id.
 
 Source: Mooncake (Qin et al., FAST '25), Apache-2.0.
 """
@@ -14,5 +14,5 @@ from simserve.workload.trace import Trace
 
 
 def read(path: Path) -> Trace:
-    """A Mooncake trace. Raises TraceError."""
+    """Read a Mooncake trace. Raises TraceError."""
     return read_lines(path, 1e-3, lambda rows, _: HashIds(rows, MOONCAKE_BLOCK_TOKENS))

@@ -1,4 +1,4 @@
-"""What a file says of shared prefixes, as Prefixes: ids of blocks, checked row by row, or the name of a prefix."""
+"""Shared prefixes of a file as Prefixes: block ids, checked row by row, or the name of a prefix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,14 +20,14 @@ CHAINED = (
 MOONCAKE_BLOCK_TOKENS = 512
 VLLM_BLOCK_TOKENS = 16
 LONGEST_VLLM_BLOCK_TOKENS = 32
-"""Prompt tokens for each of the hash_ids: at most 24 where blocks hold 16, more where they hold 512; prompts up to 32
-tokens do not tell."""
+"""Prompt tokens per hash id: at most 24 with blocks of 16, more with blocks of 512; prompts up to 32 tokens do not
+tell."""
 
 Ints = NDArray[np.int64]
 
 
 def given_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
-    """Whether a row's ids are of 16 or of 512 tokens each; None where it does not tell."""
+    """Return whether a row's ids stand for 16 or 512 tokens each; None if it does not tell."""
     if not isinstance(hash_ids, list) or not hash_ids or n_tokens <= LONGEST_VLLM_BLOCK_TOKENS:
         return None
     is_small = n_tokens <= LONGEST_VLLM_BLOCK_TOKENS * len(hash_ids)
@@ -36,18 +36,18 @@ def given_block_tokens(n_tokens: float, hash_ids: Any) -> int | None:
 
 @dataclass(frozen=True)
 class HashIds:
-    """hash_ids as they stand in a file: a list a row, nothing of it known to be right; None or empty for none."""
+    """hash_ids as in a file: a list per row, unchecked; None or empty for none."""
 
     rows: Sequence[Any]
     block_tokens: int
     of_prompts: bool = True
-    """One id for each block of the prompt; a last block that is not full may have one or not. Else they may end
-    sooner, or go on into the answer."""
+    """One id for each block of the prompt; a last, partial block may have one or not. Otherwise the ids may end sooner,
+    or extend into the output."""
     may_be_unchained: bool = False
-    """An id may stand for its own block alone, after whatever others."""
+    """An id may stand for its own block alone, whatever precedes it."""
 
     def put(self, place: Place, trace: Trace) -> Trace:
-        """The trace with its prefixes. Needs lengths that are checked. Raises TraceError."""
+        """Return the trace with its prefixes. Needs checked lengths. Raises TraceError."""
         self._refuse_bad(place)
         offered = np.fromiter(map(_n_ids, self.rows), np.int64, len(self.rows))
         n_ids = self._whole_blocks(place, trace, offered)
@@ -67,7 +67,7 @@ class HashIds:
         refuse_rows(place, is_bad, f"hash_ids must be whole numbers in [0, {MOST_ID}]", self.rows)
 
     def _whole_blocks(self, place: Place, trace: Trace, offered: Ints) -> Ints:
-        """How many of each row's ids are those of whole blocks."""
+        """Return the number of each row's ids that are whole blocks."""
         tokens = trace.prompt_tokens if self.of_prompts else trace.prompt_tokens + trace.output_tokens
         whole = tokens // self.block_tokens
         most = -(-tokens // self.block_tokens)
@@ -91,15 +91,15 @@ class HashIds:
 
 @dataclass(frozen=True)
 class PrefixNames:
-    """prefix_id and prefix_tokens as they stand in a file: the first prefix_tokens are those of all with that id."""
+    """prefix_id and prefix_tokens as in a file: rows with equal ids share their first prefix_tokens."""
 
     prefix_id: NDArray[np.str_]
-    """Empty for none."""
+    """Name of the prefix; empty for none."""
     prefix_tokens: NDArray[Any]
     block_tokens: int
 
     def put(self, place: Place, trace: Trace) -> Trace:
-        """The trace with its prefixes. Needs lengths that are checked. Raises TraceError."""
+        """Return the trace with its prefixes. Needs checked lengths. Raises TraceError."""
         tokens = self.prefix_tokens
         is_whole = (tokens >= 0) & (tokens == np.floor(tokens)) & (tokens <= trace.prompt_tokens)
         refuse_rows(place, ~is_whole, "prefix_tokens must be whole and in [0, prompt_tokens]", tokens)
@@ -112,7 +112,7 @@ class PrefixNames:
 
 
 def same_in_all(place: Place, name: str, column: Sequence[Any] | NDArray[Any]) -> int:
-    """The one value of a column that says something of the whole file. Raises TraceError."""
+    """Return the single value of a column that describes the whole file. Raises TraceError."""
     if not len(column):
         raise TraceError(f"{place.path}: must hold at least one request, got none; is it the right file?")
     values = numbers(place, name, column)
@@ -123,10 +123,10 @@ def same_in_all(place: Place, name: str, column: Sequence[Any] | NDArray[Any]) -
 
 
 def chained(ids: Ints, offsets: Ints) -> Ints:
-    """Ids of contents made into ids of all up to there: equal where the id and all before it in its row are equal."""
+    """Chain content ids: new ids are equal where the id and all before it in the row are equal."""
     n_ids = np.diff(offsets)
     contents, content = np.unique(ids, return_inverse=True)
-    rows = np.argsort(-n_ids, kind="stable")  # the longest first, so that those with a block i are the first ones
+    rows = np.argsort(-n_ids, kind="stable")  # the longest first, so that rows with a block i come first
     chain_ids = np.empty_like(ids)
     before = np.zeros(len(rows), np.int64)
     n_given = 0
@@ -140,7 +140,7 @@ def chained(ids: Ints, offsets: Ints) -> Ints:
 
 
 def _first_other_predecessor(ids: Ints, offsets: Ints) -> tuple[Ints, Ints] | None:
-    """Where an id comes after another one than the first time it comes, and where that was; None if it never does."""
+    """Return where an id follows another one than at its first use, and where that was; None if never."""
     before = np.concatenate([[-1], ids[:-1]])
     before[offsets[:-1][np.diff(offsets) > 0]] = -1
     _, first, same = np.unique(ids, return_index=True, return_inverse=True)

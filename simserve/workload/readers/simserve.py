@@ -1,4 +1,4 @@
-"""Our own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
+"""Simserve's own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ Columns = dict[str, Sequence[Any] | NDArray[Any]]
 
 
 def read(path: Path) -> Trace:
-    """A trace of ours. Raises TraceError."""
+    """Read a simserve trace. Raises TraceError."""
     place, columns, header = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     texts = {name: _texts(columns[name]) for name in TEXTS if name in columns}
     if "request_id" in texts:
@@ -51,12 +51,12 @@ def read(path: Path) -> Trace:
 
 
 def _prefixes(place: Place, columns: Columns) -> Callable[[Place, Trace], Trace] | None:
-    """What puts prefixes to the trace: hash_ids, or prefix_id with prefix_tokens; both need hash_block_tokens."""
+    """Return the source of prefixes: hash_ids, or prefix_id with prefix_tokens; both need hash_block_tokens."""
     given = [name for name in ("hash_ids", "prefix_id") if name in columns]
     if not given:
         return None
     if len(given) > 1:
-        raise TraceError(f"{place.path}: prefixes are told by hash_ids or by prefix_id, got both; remove one")
+        raise TraceError(f"{place.path}: prefixes must come from hash_ids or prefix_id, got both; remove one")
     missing = [name for name in ("hash_block_tokens", "prefix_tokens") if name not in columns]
     if "hash_block_tokens" in missing:
         rule = f"column hash_block_tokens is missing beside {given[0]}"
@@ -72,7 +72,7 @@ def _prefixes(place: Place, columns: Columns) -> Callable[[Place, Trace], Trace]
 
 
 def _ids(value: Any) -> Any:
-    """The ids of a row: in CSV they are text, apart by spaces; what is neither stays as it is, to be refused."""
+    """Return the ids of a row, in CSV text separated by spaces; anything else is left as it is, to be refused."""
     if isinstance(value, str):
         words = value.split()
         return [int(word) for word in words] if all(map(str.isdecimal, words)) else value
@@ -80,7 +80,7 @@ def _ids(value: Any) -> Any:
 
 
 def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
-    from simserve.tables.parquet import read_columns  # late: only tables/ knows pyarrow, which is slow to import
+    from simserve.tables.parquet import read_columns  # late: only tables/ imports pyarrow, which is slow to import
 
     if not path.is_file():
         what = "must be a file, got a folder; name the file in it" if path.is_dir() else "no such file"
@@ -95,7 +95,7 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
 
 
 def _is_given(column: NDArray[Any]) -> bool:
-    """Something stands in it: tables of ours have columns of nulls for what nobody gave."""
+    """Return whether a column has values: simserve's tables fill missing columns with nulls."""
     if column.dtype.kind == "f":
         return not len(column) or not np.isnan(column).all()
     return not len(column) or any(value is not None for value in column)
@@ -107,7 +107,7 @@ def _csv(path: Path) -> tuple[Place, Columns, list[str]]:
 
 
 def _texts(values: Sequence[Any] | NDArray[Any]) -> NDArray[np.str_]:
-    """A column of text; what is missing is empty."""
+    """Return a column of text; missing cells are empty."""
     return np.array(["" if value is None else str(value) for value in values], np.str_)
 
 

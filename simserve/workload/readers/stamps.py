@@ -1,4 +1,4 @@
-"""Stamps: dates and times in UTC as seconds."""
+"""Stamps: UTC dates and times as seconds."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ DATE_CHARACTERS = len("2023-11-16")
 
 
 def seconds_since_first(place: Place, name: str, stamps: Sequence[str]) -> NDArray[np.float64]:
-    """Seconds since the earliest stamp, `(n,)`; `name` is the column's. Raises TraceError."""
+    """Return seconds since the earliest stamp, `(n,)`; `name` is the column's. Raises TraceError."""
     every = "".join(stamps)
     is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
     plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
@@ -27,14 +27,14 @@ def seconds_since_first(place: Place, name: str, stamps: Sequence[str]) -> NDArr
 
 
 def _without_zone(stamp: str) -> str:
-    """The stamp without its UTC mark; nothing for one of another zone."""
+    """Return the stamp without its UTC mark; empty for another zone."""
     plain = stamp.removesuffix("+00:00").removesuffix("Z")
     time = plain[DATE_CHARACTERS:]
     return "" if "+" in time or "-" in time else plain
 
 
 def _instant(stamp: str) -> np.datetime64:
-    """The instant, or not-a-time for what is none."""
+    """Return the instant, or not-a-time for an invalid stamp."""
     try:
         return np.datetime64(stamp, "ns")
     except ValueError:

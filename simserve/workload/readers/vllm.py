@@ -1,6 +1,6 @@
-"""vLLM: a timed trace (JSON lines, seconds), or the result file of `vllm bench serve` with its detailed arrays.
+"""vLLM: a timed trace (JSON lines, seconds), or the detailed result file of `vllm bench serve`.
 
-Timed traces, as the Qwen-Bailian ones, have hash_ids of 16 tokens (vllm-project/vllm pull request 39795), each made
+Timed traces, such as the Qwen-Bailian ones, have hash_ids of 16 tokens (vllm-project/vllm pull request 39795), each
 from its own block alone (README of alibaba-edu/qwen-bailian-usagetraces-anon). Mooncake's in seconds have 512.
 """
 
@@ -21,7 +21,7 @@ ARRAYS = ("start_times", "input_lens", "output_lens")
 
 
 def read(path: Path) -> Trace:
-    """A vLLM trace or bench result. Raises TraceError."""
+    """Read a vLLM trace or bench result. Raises TraceError."""
     text = read_text(path)
     if not is_result(text):
         return read_lines(path, 1.0, _hash_ids)
@@ -31,14 +31,14 @@ def read(path: Path) -> Trace:
     kept = np.flatnonzero(outputs != 0)
     n_failed = len(outputs) - len(kept)
     notes = (f"{n_failed} failed requests (no output tokens) were left out",) if n_failed else ()
-    with np.errstate(over="ignore"):  # an arrival that is infinitely late is refused with the others
+    with np.errstate(over="ignore"):  # an infinite arrival is refused with the others
         arrival_s = starts - starts.min(initial=np.inf)
     trace = Trace(arrival_s, prompts, outputs, notes=notes)
     return checked(place.take(kept), trace.take(kept))
 
 
 def is_result(text: str) -> bool:
-    """Whether a text is the result of a benchmark rather than a trace."""
+    """Return whether a text is a benchmark result rather than a trace."""
     return '"start_times"' in text or '"input_lens"' in text
 
 
