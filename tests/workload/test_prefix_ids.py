@@ -191,7 +191,7 @@ def test_a_prefix_may_have_a_name_and_a_length_instead(tmp_path: Path) -> None:
         ("hash_ids,hash_block_tokens", "0 1 2 3 4,16", "line 2: hash_ids must be at most one for each block of 16"),
         ("hash_ids,hash_block_tokens", "0,0", "hash_block_tokens must be whole and in [1, 10000000], got 0"),
         ("hash_ids,hash_block_tokens", "0,16\n1,50,10,0,32", "line 3: hash_block_tokens must be the same in all rows"),
-        ("hash_ids,prefix_id,hash_block_tokens", "0,a,16", "by hash_ids or by prefix_id, got both; remove one"),
+        ("hash_ids,prefix_id,hash_block_tokens", "0,a,16", "hash_ids or prefix_id, got both; remove one"),
         ("prefix_id,hash_block_tokens", "a,16", "column prefix_tokens is missing beside prefix_id"),
         ("prefix_id,prefix_tokens,hash_block_tokens", "a,51,16", "line 2: prefix_tokens must be whole and in [0, pro"),
     ],

@@ -165,7 +165,7 @@ PACKED = gzip.compress(AZURE.encode() * 100)
 def test_a_packed_file_that_is_damaged_is_an_error_of_the_file(packed: bytes, tmp_path: Path) -> None:
     path = tmp_path / "azure.csv.gz"
     path.write_bytes(packed)
-    with pytest.raises(TraceError, match=r"azure\.csv\.gz: cannot be read .* was the file cut"):
+    with pytest.raises(TraceError, match=r"azure\.csv\.gz: cannot be read .* check that it is complete"):
         read_trace(path)
 
 

@@ -299,7 +299,7 @@ def test_a_row_cannot_be_taken_without_those_it_waits_for() -> None:
 
 def test_a_trace_file_cannot_hold_what_waits_for_answers(tmp_path: Path) -> None:
     trace = drawn(Agents(steps=3, tool_s=1.0), [0.0])
-    with pytest.raises(TraceError, match="none of it can wait for answers; give next_turn: after_arrival"):
+    with pytest.raises(TraceError, match="its requests cannot wait for answers; give next_turn: after_arrival"):
         write_trace(trace, tmp_path / "a.csv")
 
 
