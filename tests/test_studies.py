@@ -74,7 +74,7 @@ def coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("coarsely")
-def test_apart_wins_under_tight_goals_and_loses_under_loose_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disaggregation_wins_under_tight_goals_and_loses_under_loose_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     of_case = study(monkeypatch, "disaggregation").of_case
     first = of_case("512 in, 64 out", FEWER, [3])
     assert 1.2 < first["over whole prompts"] < 2.5  # DistServe, figure 1: 2.1 times
@@ -109,26 +109,26 @@ def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.Monke
     result = module.result()
     assert module.printed(result).splitlines() == shown(monkeypatch, "prefix_cache")
     chats, quiet, loaded = result.values()
-    assert 0.65 < chats["prompt tokens found"] < 0.8
-    assert 1.4 < chats["times as early"] < 2.0  # SGLang: 1.7 at 74%
-    assert 4 < quiet["times as early"] < 12  # Prompt Cache: 8
-    assert loaded["times as early"] > 1.5 * quiet["times as early"]
+    assert 0.65 < chats["prompt tokens cached"] < 0.8
+    assert 1.4 < chats["ratio"] < 2.0  # SGLang: 1.7 at 74%
+    assert 4 < quiet["ratio"] < 12  # Prompt Cache: 8
+    assert loaded["ratio"] > 1.5 * quiet["ratio"]
 
 
-def test_old_news_make_the_shortest_queue_the_worst_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stale_views_make_the_shortest_queue_the_worst_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "stale_views")
 
     def mean_s(router: str, refresh_s: float | None, **how: bool) -> float:
         result: float = module.run(router, refresh_s, n_requests=6000, **how)["ttft_s"]["mean"]
         return result
 
-    by_chance = mean_s("random", None)
+    at_random = mean_s("random", None)
     shortest, two = mean_s("least_outstanding", None), mean_s("power_of_two", None)
-    assert shortest < by_chance / 3 and two < by_chance / 3
+    assert shortest < at_random / 3 and two < at_random / 3
     assert mean_s("least_outstanding", 0.05) > 2 * shortest  # at the age that gateways have
     assert mean_s("power_of_two", 0.05) < 1.2 * two
-    assert mean_s("least_outstanding", 0.5) > 2 * by_chance
-    assert mean_s("power_of_two", 0.5) < by_chance / 2
+    assert mean_s("least_outstanding", 0.5) > 2 * at_random
+    assert mean_s("power_of_two", 0.5) < at_random / 2
     assert mean_s("least_outstanding", 0.5, counts_own_sends=True) < 1.2 * shortest
 
 
@@ -174,7 +174,7 @@ def test_proposing_tokens_pays_at_low_load_and_costs_at_high_load(monkeypatch: p
     assert gain(512, acceptance=0.5) < 0.85
 
 
-def test_what_is_sent_while_it_is_computed_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transfer_that_overlaps_with_prefill_adds_almost_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "handing_over")
     pull, push, by_chunk, by_layer = (half for half, _ in module.transfer_ms(n_requests=1000).values())
     assert pull > push > by_chunk > 5 * by_layer
@@ -183,7 +183,7 @@ def test_what_is_sent_while_it_is_computed_keeps_nobody_waiting(monkeypatch: pyt
     assert min(by_length[1], by_load[1]) > always[1]
 
 
-def test_in_bursts_of_long_answers_prefill_replicas_that_help_out_keep_more_promises(
+def test_in_bursts_of_long_answers_prefill_replicas_that_decode_raise_the_attainment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     always, load, *mixed = study(monkeypatch, "handing_over").in_bursts(n_requests=1500).values()

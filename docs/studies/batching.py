@@ -1,4 +1,4 @@
-"""Batches that wait to be full, batches with a window, batches of whoever waits, and no batches: what each can serve.
+"""Compare whole batches (full, with a window, of all waiting requests) with continuous batching: the load of each.
 
 python docs/studies/batching.py
 """
@@ -13,11 +13,11 @@ from table import Rows, markdown
 POLICIES = {
     "full batches only": "{kind: dynamic, batch_size: 32, window_s: 3600}",
     "dynamic, window of 0.2 s": "{kind: dynamic, batch_size: 32, window_s: 0.2}",
-    "static, whoever waits": "{kind: static, batch_size: 32}",
+    "static, all waiting": "{kind: static, batch_size: 32}",
     "continuous": "{kind: continuous, max_num_seqs: 32}",
 }
 BURSTS = "workload.arrivals={kind: mmpp, rates_per_s: [0.01, 100], mean_dwell_s: [8, 0.08]}"
-"""Some eight requests within a tenth of a second, then nothing for eight seconds."""
+"""About eight requests within a tenth of a second, then none for eight seconds."""
 COLUMNS = {
     "req/s at 2x": "{:.2f}",
     "req/s at 20x": "{:.2f}",
@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 def result(*changes: str) -> Rows:
-    """Rates at which the median answer takes at most 2 and 20 times as long a token as one alone; what bursts do."""
+    """Return the rates at which the median token takes at most 2 and 20 times as long as alone, and the burst results."""
     alone_s = seconds_a_token(run("batching", [*changes, scheduler("continuous"), "workload.arrivals.rate_per_s=0.01"]))
     return {policy: of_policy(policy, alone_s, changes) for policy in POLICIES}
 
@@ -52,7 +52,7 @@ def scheduler(policy: str) -> str:
 
 
 def seconds_a_token(result: Results) -> float:
-    """The median of latency over length of the answer: Orca's normalized latency."""
+    """Return the median of latency over output length, Orca's normalized latency."""
     requests = result.requests[result.requests.in_window]
     return float(np.median(requests.e2e_s / requests.output_tokens))
 

@@ -1,4 +1,4 @@
-"""Chunked prefill against whole prompts first: the gaps between tokens, and the rates that a bound on them allows.
+"""Compare chunked prefill with whole prompts first: gaps between tokens, and the rates that a bound on them allows.
 
 python docs/studies/chunked_prefill.py
 """
@@ -9,7 +9,7 @@ from highest_rate import Results, highest_rate_per_s, run
 from table import Rows, markdown
 
 QUEUE_S = 2.0
-"""Half of the requests wait at most so long: the other half of Sarathi-Serve's capacity."""
+"""Bound on the median wait, the second condition of Sarathi-Serve's capacity."""
 POLICIES = {
     "whole prompts first": "{kind: prefill_first, max_num_batched_tokens: 8192, max_num_seqs: 128}",
     "chunks of 2048 tokens": "{kind: chunked, max_num_batched_tokens: 2048, max_num_seqs: 128}",
@@ -25,7 +25,7 @@ COLUMNS = {
 
 
 def result(*changes: str) -> Rows:
-    """Gaps and TTFT at one request a second, and the highest rates."""
+    """Return gaps and TTFT at 1 req/s, and the highest rates."""
     return {name: of_policy([*changes, f"cluster.pools.0.scheduler={policy}"]) for name, policy in POLICIES.items()}
 
 
@@ -45,7 +45,7 @@ def of_policy(chosen: list[str]) -> dict[str, float]:
 
 
 def is_smooth(gap_s: float, result: Results) -> bool:
-    """As Sarathi-Serve defines capacity."""
+    """Check Sarathi-Serve's definition of capacity."""
     return bool(result.summary["itl_s"]["p99"] <= gap_s and result.summary["queue_s"]["p50"] <= QUEUE_S)
 
 

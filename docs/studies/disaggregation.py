@@ -1,4 +1,4 @@
-"""Prefill and decode apart against together: the rate a card at which 90% of requests meet the SLO, tight and loose.
+"""Compare disaggregated with colocated prefill and decode: the rate per GPU at which 90% of requests meet the SLO.
 
 python docs/studies/disaggregation.py
 """
@@ -42,7 +42,7 @@ COLUMNS = {
     "TPOT": "{:g} s",
     "whole prompts first": "{:.2f}",
     "chunks": "{:.2f}",
-    "apart": "{:.2f}",
+    "disaggregated": "{:.2f}",
     "best split": "{}",
     "over whole prompts": "{:.2f}x",
     "over chunks": "{:.2f}x",
@@ -50,7 +50,7 @@ COLUMNS = {
 
 
 def result(*changes: str) -> Rows:
-    """Requests a second and card of every case: together, and with the best split."""
+    """Return requests/s per GPU of every case: together, and with the best split."""
     return {case: of_case(case, changes, SPLITS) for case in CASES}
 
 
@@ -65,7 +65,7 @@ def of_case(case: str, changes: Sequence[str], splits: Sequence[int]) -> dict[st
         "TPOT": tpot_s,
         "whole prompts first": first,
         "chunks": max(chunks),
-        "apart": disaggregated[best],
+        "disaggregated": disaggregated[best],
         "best split": best,
         "over whole prompts": disaggregated[best] / first,
         "over chunks": disaggregated[best] / max(chunks),
@@ -73,12 +73,12 @@ def of_case(case: str, changes: Sequence[str], splits: Sequence[int]) -> dict[st
 
 
 def together(policy: str) -> list[str]:
-    """All cards do both."""
+    """Return the overrides for GPUs that all do both."""
     return [f"cluster.pools=[{{replicas: {N_GPUS}, scheduler: {policy}}}]", "cluster.kv_link=null"]
 
 
 def of_split(n_prefill: int) -> list[str]:
-    """So many cards for prompts, the rest for answers."""
+    """Return the overrides for n_prefill prefill GPUs, the rest decode."""
     return [f"cluster.pools.0.replicas={n_prefill}", f"cluster.pools.1.replicas={N_GPUS - n_prefill}"]
 
 
@@ -87,12 +87,12 @@ def per_gpu(chosen: Sequence[str]) -> float:
 
 
 def meets(result: Results) -> bool:
-    """90 of 100 meet both goals: DistServe's goodput."""
+    """Check DistServe's goodput: 90% of requests meet both goals."""
     return bool(result.summary["slo_attainment"]["frac"] >= 0.9)
 
 
 def printed(rows: Rows) -> str:
-    return markdown("requests/s and card", rows, COLUMNS)
+    return markdown("requests/s per GPU", rows, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The gate's rule on recorded pairs: how often it raises a false alarm, and how often it finds a real loss.
+"""Measure the gate's rule on recorded pairs: the rates of false alarms and of losses detected.
 
-`python docs/studies/gate.py` draws pairs from the runs of gate.json, without a seed on both sides or with the same on
-both. `--record N` makes that file again from N seeds, some minutes for each hundred.
+`python docs/studies/gate.py` draws pairs from the runs of gate.json, with disjoint or the same seeds on both sides.
+`--record N` makes that file again from N seeds, some minutes for each hundred.
 """
 
 import argparse
@@ -24,7 +24,7 @@ RUNS = HERE / "gate.json"
 SCENARIO = HERE.parents[1] / "scenarios" / "chat_burst.yaml"
 GOAL = 0.99
 FIRST_SEED = 1000
-"""Not those of the baseline that is committed."""
+"""Disjoint from the seeds of the committed baseline."""
 
 UNCHANGED = (0.895, 0.967)
 LOST = (0.829, 0.895)
@@ -34,13 +34,13 @@ SLOWER = "engine={name: vllm, busy_compute_frac: 0.786}"
 
 
 def recorded() -> dict[str, Any]:
-    """What `--record` has written."""
+    """Return the runs that `--record` wrote."""
     result: dict[str, Any] = json.loads(RUNS.read_text())
     return result
 
 
 def record(n_seeds: int) -> None:
-    """Run both sides with all seeds."""
+    """Run both sides with all seeds and write their counts."""
     seeds = range(FIRST_SEED, FIRST_SEED + n_seeds)
     scenario, slower = load_scenario(SCENARIO), load_scenario(SCENARIO, overrides=[SLOWER])
     middle = float(np.sqrt(UNCHANGED[0] * UNCHANGED[1]))
@@ -55,7 +55,7 @@ def record(n_seeds: int) -> None:
 
 
 def _counts(scenario: Scenario, scales: Sequence[float], seeds: Sequence[int]) -> list[list[list[int]]]:
-    """Who met every SLO and who arrived, at the lower load and at the higher, a number a seed."""
+    """Return requests that met every SLO and requests that arrived, at both loads, one number per seed."""
     sides = replicate([at_scale(scenario, scale) for scale in scales], seeds)
     return [[[run["slo_attainment"][key] for run in each] for key in ("n_met", "n_arrived")] for each in sides]
 
@@ -63,7 +63,7 @@ def _counts(scenario: Scenario, scales: Sequence[float], seeds: Sequence[int]) -
 def drawn(
     runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int
 ) -> Iterator[tuple[list[AttainmentCurve], list[Any]]]:
-    """Baselines and candidates of LOOKS[-1] seeds each, and how hard their seeds are."""
+    """Yield baselines and candidates of LOOKS[-1] seeds each, with the covariates of their seeds."""
     rng = np.random.default_rng(0)
     before, after = (np.array(runs[key], np.int64) for key in ("unchanged", side))
     hard = np.array(runs["crowding"])
@@ -86,7 +86,7 @@ def drawn(
 def shares(
     runs: Mapping[str, Any], side: str, *, is_paired: bool, n_draws: int, tolerance_frac: float = 0.02
 ) -> dict[str, float]:
-    """How often the gate fails, passes and cannot tell, and with how many seeds."""
+    """Return how often the gate fails, passes and stays open, and the mean number of seeds."""
     text: Counter[str] = Counter()
     n_seeds = 0
     for curves, control_variate in drawn(runs, side, is_paired=is_paired, n_draws=n_draws):

@@ -1,8 +1,8 @@
-"""How long keys and values keep an answer waiting: fetched, or pushed whole, by chunk or by layer; and who goes apart.
+"""Compare the wait for KV transfers: pulled, pushed whole, by chunk or by layer; and the choices of splitters.
 
     python docs/studies/handing_over.py
 
-On the scenarios disaggregated, conditional_disaggregation and mixed_pool, as they come.
+On the scenarios disaggregated, conditional_disaggregation and mixed_pool, as shipped.
 """
 
 from pathlib import Path
@@ -31,7 +31,7 @@ MIXING = {
 
 
 def transfer_ms(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
-    """p50 and p99 of `transfer_s` of each way."""
+    """Return p50 and p99 of `transfer_s` of each way."""
     result = {}
     for name, way in WAYS.items():
         keys = way.replace("{", "{bytes_per_s: 50.0e9, latency_s: 10.0e-6, ")
@@ -41,7 +41,7 @@ def transfer_ms(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
 
 
 def attainment(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
-    """Share of requests prefilled apart, and share that meet the SLO, of each splitter."""
+    """Return the disaggregated share and the SLO attainment of each splitter."""
     result = {}
     for name, splitter in SPLITTERS.items():
         summary = _summary("conditional_disaggregation", n_requests, f"cluster.disaggregate={splitter}")
@@ -50,7 +50,7 @@ def attainment(n_requests: int = 6000) -> dict[str, tuple[float, float]]:
 
 
 def in_bursts(n_requests: int = 3000) -> dict[str, tuple[float, float, float]]:
-    """Shares of requests prefilled apart, answered by prefill replicas, and that meet the SLO, of each splitter."""
+    """Return the disaggregated share, the share decoded by prefill replicas and the SLO attainment of each splitter."""
     result = {}
     for name, splitter in MIXING.items():
         summary = _summary("mixed_pool", n_requests, f"cluster.disaggregate={splitter}")
@@ -68,6 +68,6 @@ if __name__ == "__main__":
     for way, (half, most) in transfer_ms().items():
         print(f"{way}: transfer p50 {half:.2f} ms, p99 {most:.1f} ms")
     for splitter, (disaggregated, met) in attainment().items():
-        print(f"{splitter}: {disaggregated:.1%} apart, {met:.2%} meet the SLO")
+        print(f"{splitter}: {disaggregated:.1%} disaggregated, {met:.2%} meet the SLO")
     for splitter, (disaggregated, kept, met) in in_bursts().items():
-        print(f"{splitter}, in bursts: {disaggregated:.1%} apart, {kept:.1%} kept, {met:.2%} meet the SLO")
+        print(f"{splitter}, in bursts: {disaggregated:.1%} disaggregated, {kept:.1%} kept, {met:.2%} meet the SLO")

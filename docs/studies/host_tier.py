@@ -1,4 +1,4 @@
-"""When a preempted request is better swapped to host memory than computed again.
+"""Find when swapping a preempted request to host memory beats recomputation.
 
 python docs/studies/host_tier.py
 """
@@ -15,14 +15,14 @@ LINKS = {"PCIe 3.0": 16e9, "PCIe 4.0": 32e9, "PCIe 5.0": 64e9, "NVLink-C2C": 450
 CONTEXTS = (500, 1000, 2000, 4000, 8000, 16000, 32000)
 
 LENGTHS = {"short": ([100, 400], [100, 400]), "long": ([2000, 3000], [200, 600])}
-"""Prompts and answers, from and to."""
+"""Ranges of prompt and output tokens."""
 
 KV_TOKENS = {"short": 6_000, "long": 30_000}
-"""What the KV cache holds: too little for the clients, so that requests are preempted."""
+"""Size of the KV cache: too small for the clients, so that requests are preempted."""
 
 
 def scenario(model: str, lengths: str, host_tier: dict[str, object] | None = None, n_requests: int = 600) -> Scenario:
-    """64 clients and a replica on an H100 that has too few blocks for them."""
+    """Return a scenario of 64 clients and one H100 replica with too few blocks for them."""
     pool: dict[str, object] = {"num_gpu_blocks": KV_TOKENS[lengths] // 16, "enable_prefix_caching": False}
     if host_tier is not None:
         pool["host_tier"] = {"bytes": 200e9, **host_tier}
@@ -37,7 +37,7 @@ def scenario(model: str, lengths: str, host_tier: dict[str, object] | None = Non
 
 
 def break_even(model: str) -> dict[int, tuple[float, float]]:
-    """For contexts of n tokens: how long their prefill takes alone, and at how many bytes/s two copies do."""
+    """Return, for contexts of n tokens, the prefill time alone and the bytes/s at which two copies take as long."""
     setup = scenario(model, "long").setups[0]
     cost = setup.step_cost()
     token_bytes = setup.ledger.block_bytes / setup.ledger.block_size
@@ -50,7 +50,7 @@ def break_even(model: str) -> dict[int, tuple[float, float]]:
 
 
 def runs(model: str, lengths: str, n_requests: int = 600) -> dict[str, Summary]:
-    """Recomputing, and swapping over each link."""
+    """Return the summaries of recomputation and of swapping over each link."""
     tiers = {"recompute": None} | {
         name: {"bytes_per_s": bytes_per_s, "preemption": "swap"} for name, bytes_per_s in LINKS.items()
     }

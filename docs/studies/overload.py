@@ -1,4 +1,4 @@
-"""A burst after which a cluster stays overloaded: clients that give up and ask again keep it so, and admission ends it.
+"""Reproduce overload that outlives a burst: retries sustain it, and admission ends it.
 
 python docs/studies/overload.py
 
@@ -25,15 +25,15 @@ RETRIES = {"max_attempts": 5, "backoff_s": 0.5, "multiplier": 2, "max_backoff_s"
 ADMISSION = {"kind": "queue_length", "max_outstanding": 128}
 
 CASES: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "nobody asks again": ({}, {"timeout": TIMEOUT}),
+    "no retries": ({}, {"timeout": TIMEOUT}),
     "retries": ({}, {"timeout": TIMEOUT, "retries": RETRIES}),
     "retries, admission": ({"admission": ADMISSION}, {"timeout": TIMEOUT, "retries": RETRIES}),
 }
-"""What is added to the cluster and to the workload."""
+"""Additions to the cluster and to the workload."""
 
 
 def load(seed: int = 0) -> Trace:
-    """Chats at a steady rate, and a burst."""
+    """Return chats at a steady rate, and a burst."""
     rng = np.random.default_rng(seed)
     steady_s = np.cumsum(rng.exponential(1 / STEADY_PER_S, int(2 * STEADY_PER_S * END_S)))
     burst_s = BURST_S[0] + np.cumsum(rng.exponential(1 / (BURST_PER_S - STEADY_PER_S), int(BURST_PER_S * END_S)))
@@ -43,7 +43,7 @@ def load(seed: int = 0) -> Trace:
 
 
 def run(case: str) -> Results:
-    """Llama-3.1-8B on one H100 under vLLM."""
+    """Run Llama-3.1-8B on one H100 under vLLM."""
     cluster, clients = CASES[case]
     workload = {"arrivals": {"kind": "poisson", "rate_per_s": STEADY_PER_S}, "lengths": LENGTHS, "duration_s": END_S}
     base = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "measure": {"replays": 0}}
@@ -51,11 +51,11 @@ def run(case: str) -> Results:
 
 
 LENGTHS = {"kind": "fixed", "prompt_tokens": 500, "output_tokens": 300}
-"""Of the scenario; `load` is served in its place."""
+"""Placeholder of the scenario; `load` is served in its place."""
 
 
 def answered_frac(results: Results, span_s: tuple[float, float]) -> float:
-    """Of the users who first asked in that span, the share that had an answer in the end."""
+    """Return the share answered in the end, of requests first sent in that span."""
     requests = results.columns["requests"]
     mine = (requests["first_sent_s"] >= span_s[0]) & (requests["first_sent_s"] < span_s[1])
     answered = mine & requests["status"].is_("finished")
@@ -67,4 +67,4 @@ if __name__ == "__main__":
         results = run(case)
         shares = ", ".join(f"{name} {answered_frac(results, span_s):.0%}" for name, span_s in SPANS_S.items())
         attempts, wasted = results.summary["retries"]["attempts_per_request"], results.summary["wasted"]["frac"]
-        print(f"{case:19} answered {shares}; {attempts:.1f} attempts a request, {wasted:.0%} of tokens for nobody")
+        print(f"{case:19} answered {shares}; {attempts:.1f} attempts per request, {wasted:.0%} of tokens wasted")

@@ -1,4 +1,4 @@
-"""KV blocks as they are needed against blocks set aside: what the same card can serve, and how many run at once.
+"""Compare paged KV blocks with reserved ones: the load of the same GPU, and the requests that run at once.
 
 python docs/studies/paged_blocks.py
 """
@@ -14,12 +14,12 @@ from simserve import load_scenario, simulate
 from simserve.workload.load import offered_load
 
 MOST_S = 0.2
-"""A token, in the mean over requests of latency over length of the answer: vLLM's normalized latency."""
+"""Bound on the mean of latency over output length, vLLM's normalized latency."""
 COLUMNS = {"req/s": "{:.2f}", "of paged": "{:.0%}", "running at 2 req/s": "{:.1f}"}
 
 
 def knowing_lengths(changes: Sequence[str]) -> Results:
-    """As run, with max_tokens of each request the length of its answer, which no server can know."""
+    """Run with max_tokens equal to each request's output length, which no server can know."""
     scenario = load_scenario(HERE / "paged_blocks.yaml", changes)
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     return simulate(scenario, load=replace(load, trace=replace(load.trace, max_tokens=load.trace.output_tokens)))
@@ -35,7 +35,7 @@ POLICIES: dict[str, tuple[Served, str]] = {
 
 
 def result(*changes: str) -> Rows:
-    """The highest rate of each policy, its share of what paged blocks serve, and requests that run at once."""
+    """Return the highest rate of each policy, its ratio to paged blocks, and the requests that run at once."""
     rows: dict[str, dict[str, float]] = {}
     for name, (served, policy) in POLICIES.items():
         chosen = [*changes, f"cluster.pools.0.scheduler={policy}"]
@@ -52,7 +52,7 @@ def is_quick(result: Results) -> bool:
 
 
 def running(result: Results) -> float:
-    """Requests at once, in the mean over the time in which requests arrive."""
+    """Return the mean number of running requests while requests arrive."""
     series = result.timeseries
     arriving = series[series.end_s <= result.requests.arrival_s.max()]
     return float(arriving.running.mean())

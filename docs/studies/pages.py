@@ -13,18 +13,18 @@ SHOWN = re.compile(r"(?<=<!-- printed -->\n\n).*?(?=\n\n<!-- end -->)", re.DOTAL
 
 
 def names() -> list[str]:
-    """The studies: what has a scenario, a script and a page of one name."""
+    """Return the studies: names with a scenario, a script and a page."""
     return sorted(page.stem for page in HERE.glob("*.md") if page.with_suffix(".py").exists())
 
 
 def shown(name: str) -> str:
-    """What a page says that its command prints."""
+    """Return the output that a page shows."""
     result = SHOWN.search((HERE / f"{name}.md").read_text(encoding="utf-8"))
     return result.group() if result else ""
 
 
 def printed(name: str) -> str:
-    """What the command prints."""
+    """Return the output of the command."""
     study = import_module(name)
     text: str = study.printed(study.result())
     return text

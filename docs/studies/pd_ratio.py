@@ -1,4 +1,4 @@
-"""How many of eight replicas should compute prompts, and how many answers? The best split for five loads.
+"""Find the best split of eight replicas into prefill and decode for five loads.
 
 python docs/studies/pd_ratio.py
 """
@@ -21,20 +21,20 @@ LOADS = {
     "Azure code": (*SPLITWISE, "workload.lengths={kind: profile, name: azure-code-2023}"),
 }
 TOGETHER = {"together": "chunked", "together, chunks of 512": "{kind: chunked, max_num_batched_tokens: 512}"}
-"""As vLLM comes, with 8192 tokens a step on this card, and with small chunks."""
+"""vLLM's default, 8192 tokens a step on this card, and small chunks."""
 MOST_PER_S = 256.0
 Rates = dict[str, dict[str, float]]
-"""Requests a second, by load and split."""
+"""Requests/s by load and split."""
 
 
 def result(*changes: str) -> Rates:
-    """The highest rate of each load with each split, and with replicas that do both."""
+    """Return the highest rate of each load with each split, and with replicas that do both."""
     splits = [f"{n}:{N_REPLICAS - n}" for n in range(1, N_REPLICAS)]
     return {load: of_load(load, changes, [*splits, *TOGETHER]) for load in LOADS}
 
 
 def of_load(load: str, changes: Sequence[str], names: Sequence[str]) -> dict[str, float]:
-    """Requests a second of some splits, and of replicas that do both."""
+    """Return requests/s of some splits, and of replicas that do both."""
     n_gpus = 8 if load.startswith("Azure") else 1
     chosen = [*LOADS[load], *changes]
     return {
@@ -57,17 +57,17 @@ def rate_per_s(chosen: Sequence[str]) -> float:
 
 
 def meets(result: Results) -> bool:
-    """99 of 100 do."""
+    """Check that 99% of requests meet the SLO."""
     return bool(result.summary["slo_attainment"]["frac"] >= 0.99)
 
 
 def best(rates: dict[str, float]) -> str:
-    """The split of the highest rate."""
+    """Return the split with the highest rate."""
     return max((name for name in rates if name not in TOGETHER), key=lambda name: rates[name])
 
 
 def printed(result: Rates) -> str:
-    """A line a split; the best of each load in bold."""
+    """Return one line per split, the best of each load in bold."""
     rows = {
         split: {
             load: f"**{rates[split]:.1f}**" if split == best(rates) else f"{rates[split]:.1f}"
@@ -75,7 +75,7 @@ def printed(result: Rates) -> str:
         }
         for split in result["chat"]
     }
-    return markdown("prompts : answers", rows, dict.fromkeys(LOADS, "{}"))
+    return markdown("prefill : decode", rows, dict.fromkeys(LOADS, "{}"))
 
 
 if __name__ == "__main__":

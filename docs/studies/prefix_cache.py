@@ -1,4 +1,4 @@
-"""What a prefix cache takes off the time to first token: of chats, and of questions about long documents.
+"""Measure the effect of a prefix cache on TTFT, for chats and for questions about long documents.
 
 python docs/studies/prefix_cache.py
 """
@@ -16,15 +16,15 @@ LOADS = {
     "documents, 2 req/s": (*QUESTIONS, "workload.arrivals.rate_per_s=2"),
 }
 COLUMNS = {
-    "prompt tokens found": "{:.0%}",
+    "prompt tokens cached": "{:.0%}",
     "mean TTFT without": "{:.0f} ms",
     "with the cache": "{:.0f} ms",
-    "times as early": "{:.1f}",
+    "ratio": "{:.1f}",
 }
 
 
 def result(*changes: str) -> Rows:
-    """The share of prompt tokens that were in the cache, and the mean TTFT with it and without."""
+    """Return the cached share of prompt tokens, and the mean TTFT with and without the cache."""
     return {load: of_load([*chosen, *changes]) for load, chosen in LOADS.items()}
 
 
@@ -35,10 +35,10 @@ def of_load(chosen: list[str]) -> dict[str, float]:
     )
     cached_s, plain_s = cached["ttft_s"]["mean"], plain["ttft_s"]["mean"]
     return {
-        "prompt tokens found": cached["prefix_cache"]["hit_frac"],
+        "prompt tokens cached": cached["prefix_cache"]["hit_frac"],
         "mean TTFT without": plain_s * 1e3,
         "with the cache": cached_s * 1e3,
-        "times as early": plain_s / cached_s,
+        "ratio": plain_s / cached_s,
     }
 
 

@@ -1,8 +1,8 @@
-"""Does it pay to let a small model propose tokens? By the load: yes while GPUs wait for memory, no once they compute.
+"""Measure when a draft model pays: while GPUs wait for memory, and no longer once they compute.
 
     python docs/studies/speculation.py
 
-Llama-3.1-70B on four H100s, chat, proposals by Llama-3.2-1B; so many clients, each with one request in flight.
+Llama-3.1-70B on four H100s, chat, proposals by Llama-3.2-1B; a number of clients, each with one request in flight.
 """
 
 from typing import Any
@@ -14,13 +14,13 @@ DRAFT = {"kind": "draft_model", "model": "llama-3.2-1b"}
 
 
 def tokens_per_s(clients: int, tokens: int, acceptance: float = 0.7, n_each: int = 6) -> float:
-    """Output tokens a second; `tokens` are proposed in a step, 0 for plain decoding. n_each: requests of a client."""
+    """Return output tokens/s with `tokens` proposals per step, 0 for plain decoding; n_each: requests of a client."""
     summary = simulate(Scenario.from_dict(scenario(clients, tokens, acceptance, n_each))).summary
     return float(summary["output_tokens_per_s"])
 
 
 def scenario(clients: int, tokens: int, acceptance: float, n_each: int) -> dict[str, Any]:
-    """The same load for all; what happens while the clients begin does not count."""
+    """Return the same load for all settings; the start of the clients is warm-up."""
     n_requests = max(n_each * clients, 40)
     speculation = {**DRAFT, "tokens": tokens, "acceptance": acceptance}
     return {
