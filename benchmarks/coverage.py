@@ -1,10 +1,10 @@
-"""How often 95% intervals hold what is true, and queues are called what they are: on M/M/1, whose answers are known.
+"""Measure the coverage of 95% intervals and the classification of queues on M/M/1, whose answers are known.
 
     python benchmarks/coverage.py               # 1,000 runs a row: the tables of docs/statistics.md, some minutes
     python benchmarks/coverage.py --runs 100    # rough figures in half a minute
 
 Runs are made by Lindley's recursion in one line rather than by the engine, which gives the same times
-(tests/study/test_coverage.py) but takes longer; intervals and verdicts are simserve's own.
+(tests/study/test_coverage.py) but takes longer; intervals and states are simserve's own.
 """
 
 import argparse
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 LEVELS = (50.0, 90.0, 99.0, 99.9)
 SHARES = (0.9, 0.99)
-"""Of an SLO that so many requests meet in truth."""
+"""True attainments of the SLOs."""
 
 LENGTHS = (2_000, 10_000, 50_000)
 LOADS = (0.5, 0.7, 0.9)
@@ -37,7 +37,7 @@ REPLICATIONS = 10
 
 @dataclass(frozen=True)
 class Queue:
-    """A run of one server, first come first served; a mean service takes 1 s."""
+    """A run of one server, first come, first served; a mean service takes 1 s."""
 
     arrival_s: Floats
     start_s: Floats
@@ -45,11 +45,11 @@ class Queue:
 
     @property
     def sojourn_s(self) -> Floats:
-        """What a client sees."""
+        """Return the latency of each request."""
         return self.finish_s - self.arrival_s
 
     def requests(self) -> Columns:
-        """As the engine's table would have them."""
+        """Return the columns of the engine's table."""
         n = len(self.arrival_s)
         columns = {
             "arrival_s": self.arrival_s,
@@ -60,7 +60,7 @@ class Queue:
         return columns | {"found_there": n_in_system(columns)}
 
     def steps(self) -> Columns:
-        """A row an answer, blocked where somebody waits as it begins."""
+        """Return one row per answer, blocked where another request waits at its start."""
         n = len(self.arrival_s)
         waits = np.searchsorted(self.arrival_s, self.start_s, side="right") > np.arange(n) + 1
         return {
@@ -72,26 +72,26 @@ class Queue:
 
 
 def m_m_1(load: float, n: int, generator: np.random.Generator, *, begins_empty: bool = False) -> Queue:
-    """n requests; the first finds the queue as a long run has it, or empty."""
+    """Return a run of n requests; the first sees the stationary queue, or an empty one."""
     gap_s, service_s = generator.exponential(1 / load, n), generator.exponential(1.0, n)
     first_s = 0.0 if begins_empty or generator.random() > load else generator.exponential(1 / (1 - load))
     return queue(np.cumsum(gap_s), service_s, first_s)
 
 
 def queue(arrival_s: Floats, service_s: Floats, first_wait_s: float = 0.0) -> Queue:
-    """Lindley (1952): waits are a walk of services less gaps, lifted by its lowest point so far below 0."""
+    """Return the run by Lindley (1952): waits are a walk of services less gaps, minus its running minimum below 0."""
     walk = first_wait_s + np.concatenate([[0.0], np.cumsum(service_s[:-1] - np.diff(arrival_s))])
     wait_s = walk - np.minimum(np.minimum.accumulate(walk), 0.0)
     return Queue(arrival_s, arrival_s + wait_s, arrival_s + wait_s + service_s)
 
 
 def quantile_s(load: float, share: float) -> float:
-    """Of the sojourn, which is exponential with rate 1 - load."""
+    """Return the quantile of the sojourn, which is exponential with rate 1 - load."""
     return -math.log(1 - share) / (1 - load)
 
 
 def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
-    """Of each figure of one run: its interval holds the truth, and is bounded above; none is left out."""
+    """Return for each figure of one run whether its interval contains the truth, and whether it is bounded above."""
     sojourn_s = run.sojourn_s
     ordered, per_sample = np.sort(sojourn_s), inefficiency(run.requests()["found_there"])
     result = {"mean": _held(mean_interval(sojourn_s), 1 / (1 - load))}
@@ -107,7 +107,7 @@ def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
 
 
 def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
-    """Likewise of replications, whose figures are independent."""
+    """Return the same for replications, whose figures are independent."""
     sojourns = [run.sojourn_s for run in runs]
     n_effective = sum(
         len(each) / inefficiency(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True)
@@ -124,7 +124,7 @@ def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
 
 
 def state_of(load: float, n: int, generator: np.random.Generator) -> Steadiness:
-    """Of a run that begins empty, a fifteenth of which is warm-up as in chat_burst."""
+    """Return the state of a run that begins empty, with a fifteenth as warm-up, as in chat_burst."""
     run = m_m_1(load, n, generator, begins_empty=True)
     requests = run.requests()
     warmup = {"warmup_s": float(run.arrival_s[n // 15])}
@@ -161,7 +161,7 @@ def _print_coverage(title: str, rows: Iterable[tuple[str, list[dict[str, tuple[b
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description="Measure how often intervals hold the truth.")
+    parser = argparse.ArgumentParser(description="Measure how often intervals contain the truth.")
     parser.add_argument("--runs", type=int, default=1000)
     n_runs = parser.parse_args().runs
     rng = np.random.default_rng
@@ -181,7 +181,7 @@ def main() -> None:
             for n in LENGTHS[: 3 if load > 0.8 else 2]
         ),
     )
-    print("\nWhat the queue is called (%)\n")
+    print("\nHow the queue is classified (%)\n")
     states = ("steady", "undetermined", "critical", "growing")
     _row(["load, requests", *states])
     _row(["---"] * (len(states) + 1))

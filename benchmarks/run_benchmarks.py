@@ -1,4 +1,4 @@
-"""How fast the simulator is: a table of whole `simserve run` commands, every file written, one process each.
+"""Measure the simulator's speed: a table of whole `simserve run` commands, every file written, one process each.
 
     python benchmarks/run_benchmarks.py                     # all of it: ten minutes or so
     python benchmarks/run_benchmarks.py --short             # small sizes, once: half a minute, figures are rough
@@ -53,7 +53,7 @@ NAMES = "abcdef"
 
 @dataclass(frozen=True)
 class Run:
-    """What one whole command took."""
+    """Time and memory of one whole command."""
 
     wall_s: float
     peak_bytes: int
@@ -61,7 +61,7 @@ class Run:
 
 
 def main() -> None:
-    """Measure what the command line asks for, and print the tables."""
+    """Measure the workloads of the command line, and print the tables."""
     options = _options()
     n_repeats = 1 if options.short else options.repeats
     print(f"simserve on {os.cpu_count()} cores, Python {sys.version.split()[0]}, median of {n_repeats}\n")
@@ -132,13 +132,13 @@ def _run(arguments: list[str]) -> Run:
 
 
 def _output_tokens(out: Path) -> int:
-    """Output tokens of the whole run: the scenarios here have no warm-up, so the window holds them all."""
+    """Return the output tokens of the whole run, which is the window: the scenarios here have no warm-up."""
     file = out / "vllm_bench.json"
     return int(json.loads(file.read_text())["total_output_tokens"]) if file.exists() else 0
 
 
 def _floor_per_s(script: Path) -> dict[str, float]:
-    """Requests/s that the floor script prints for (a), (b) and (d)."""
+    """Return the requests/s that the floor script prints for (a), (b) and (d)."""
     text = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True).stdout
     figures = [float(figure.replace(",", "")) for figure in re.findall(r"req/s=([\d,.]+)", text)]
     return dict(zip(("a", "b", "d"), figures, strict=True))

@@ -1,12 +1,12 @@
-"""How well a sweep uses the cores: a whole `simserve sweep` against its runs one after another in one process.
+"""Measure how well a sweep uses the cores: a whole `simserve sweep` against its runs, one after another in one process.
 
     python benchmarks/sweep.py                     # 64 points of 20,000 requests, three times: minutes
     python benchmarks/sweep.py --points 16 --requests 5000 --repeats 1
 
-Efficiency is the CPU time of the runs alone, in one process, over cores times wall time of the command: the share of
-what the machine can give that goes into runs. Where others use it, too, wall time says how busy they are. The share
-of the command's own CPU time that its runs take alone can still be held against a bar: it counts starting workers,
-importing, moving data and writing, and leaves out only waiting. The best of several is told.
+Efficiency is the CPU time of the runs alone, in one process, over cores times wall time of the command. On a shared
+machine wall time also depends on other processes. The share of the command's own CPU time that its runs take alone
+does not: it counts starting workers, importing, moving data and writing, and leaves out only waiting. The best of
+several is printed.
 """
 
 import argparse
@@ -21,15 +21,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SCENARIO = ROOT / "scenarios" / "chat_burst.yaml"
-SEATS = "cluster.pools.0.scheduler.max_num_seqs"
-"""From 128 up the points are alike in what they cost: this is about the sweep, not about its points."""
+SLOTS = "cluster.pools.0.scheduler.max_num_seqs"
+"""Varied from 128 up, where all points cost the same, as this measures the sweep and not its points."""
 
 FIRST_SLOTS = 128
 
 
 @dataclass(frozen=True)
 class Took:
-    """What one sweep took."""
+    """Time of one sweep."""
 
     wall_s: float
     cpu_s: float
@@ -45,12 +45,12 @@ def main() -> None:
         alone_s, took = _alone_s(options), _sweep(options)
         result.append((alone_s / (n_cores * took.wall_s), alone_s / took.cpu_s))
         print(f"runs alone {alone_s:6.1f} s CPU; sweep {took.wall_s:6.1f} s wall, {took.cpu_s:6.1f} s CPU")
-    print(f"parallel efficiency {max(whole for whole, _ in result):.0%} of cores x wall (bar 90%)")
+    print(f"parallel efficiency {max(whole for whole, _ in result):.0%} of cores x wall (bound 90%)")
     print(f"share of the sweep's CPU time that is its runs {max(share for _, share in result):.0%}")
 
 
 def _sweep(options: argparse.Namespace) -> Took:
-    """The whole command, all files written."""
+    """Run the whole command, all files written."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "simserve", "sweep", str(SCENARIO), *_given(options), "--out", f"{folder}/out"]
         before_s, started_s = _children_s(), time.perf_counter()
@@ -59,7 +59,7 @@ def _sweep(options: argparse.Namespace) -> Took:
 
 
 def _alone_s(options: argparse.Namespace) -> float:
-    """CPU time of the same runs in one process, imports and the first run left out."""
+    """Return the CPU time of the same runs in one process, without imports and the first run."""
     from simserve.scenario.loader import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.run import run_row, task_of
@@ -75,13 +75,13 @@ def _alone_s(options: argparse.Namespace) -> float:
 
 
 def _given(options: argparse.Namespace) -> list[str]:
-    vary = f"{SEATS}={FIRST_SLOTS}..{FIRST_SLOTS + options.points - 1}"
+    vary = f"{SLOTS}={FIRST_SLOTS}..{FIRST_SLOTS + options.points - 1}"
     sizes = ("workload.duration_s=null", f"workload.n_requests={options.requests}")
     return ["--vary", vary, *(part for size in sizes for part in ("--set", size))]
 
 
 def _children_s() -> float:
-    """CPU time of all processes that were waited for, and of those that they waited for."""
+    """Return the CPU time of all finished child processes and their children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
