@@ -27,7 +27,7 @@ COLUMNS = {
 
 
 def result(*changes: str) -> Rows:
-    """Return the rates at which the median token takes at most 2 and 20 times as long as alone, and results of bursts."""
+    """Return the rates at which the median token takes at most 2 and 20 times as long as alone; add bursts."""
     alone_s = seconds_a_token(run("batching", [*changes, scheduler("continuous"), "workload.arrivals.rate_per_s=0.01"]))
     return {policy: of_policy(policy, alone_s, changes) for policy in POLICIES}
 
