@@ -74,7 +74,7 @@ ALLOWED: dict[str, set[str]] = {
 OWNERS = {
     "simpy": {"engine"},
     "pyarrow": {"tables"},
-    "plotly": {"report"},
+    "plotly": set(),
     "typer": {"cli"},
     "scipy": {"calibrate", "study"},
     "xlsxwriter": {"report"},

@@ -1,38 +1,59 @@
 """The page's frame: one HTML document that loads nothing, its scripts named by their hashes."""
 
+import gzip
 import json
+import re
 from base64 import b64encode
 from collections.abc import Mapping
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 
 from simserve.report.charts import Figure
 from simserve.report.sections import text
 
+PLOTLY = "plotly/plotly-basic.min.js.gz"
+"""The npm package plotly.js-basic-dist-min 4.1.1, compressed; SHA-256 of its file: 99784e3abfb0..., see the test."""
+
+SECTION = re.compile(r'<section\b[^>]*?\bid="([^"]+)"[^>]*><h2>(.*?)</h2>')
+
+NO_SCRIPTS = "Scripts are blocked, so the charts are not drawn. The text and the tables are complete."
+
 
 def document(title: str, body: str, figures: Mapping[str, Figure]) -> str:
-    """A self-contained page; `figures` are drawn into the elements of the same ids, `{}` needs no plotly."""
-    library = _plotly() if figures else ""
-    drawing = _resource("page.js") if figures else ""
-    scripts = [script for script in (library, drawing) if script]
-    policy = _policy(scripts)
+    """Return a self-contained page; `figures` are drawn into the elements of the same ids, and `{}` needs no plotly."""
+    scripts = notice = ""
+    if figures:
+        notice = f"<noscript><p>{NO_SCRIPTS}</p></noscript>"
+        scripts = (
+            f'<script type="application/json" id="charts">{_inert_json(figures)}</script>\n'
+            f'<script type="application/gzip" id="plotly">{b64encode(_plotly()).decode()}</script>\n'
+            f"<script>{_resource('page.js')}</script>\n"
+        )
     return "".join(
         (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(with_charts=bool(figures))}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<meta name="color-scheme" content="light dark">',
-            f"<title>{text(title)}</title><style>{_resource('page.css')}</style></head>\n<body><main>{body}</main>\n",
-            f'<script type="application/json" id="charts">{_inert_json(figures)}</script>\n',
-            *(f"<script>{script}</script>\n" for script in scripts),
-            "</body></html>\n",
+            f"<title>{text(title)}</title><style>{_resource('page.css')}</style></head>\n",
+            f"<body><main>{_with_contents(body, notice)}</main>\n{scripts}</body></html>\n",
         )
     )
 
 
-def _policy(scripts: list[str]) -> str:
-    """Nothing may load, and only these very scripts may run; plotly writes style elements of its own."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
+def _with_contents(body: str, notice: str) -> str:
+    """Return the body with links to its sections, and a notice, below its header."""
+    items = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in SECTION.findall(body))
+    contents = f'<nav class="contents" aria-label="Contents"><ul>{items}</ul></nav>' if items else ""
+    return body.replace("</header>", f"</header>{contents}{notice}", 1)
+
+
+@cache
+def _policy(*, with_charts: bool) -> str:
+    """Return the rule that nothing may load and only these very scripts may run; plotly writes style elements."""
+    scripts = [gzip.decompress(_plotly()), _resource("page.js").encode()] if with_charts else []
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script).digest()).decode()}'" for script in scripts)
     rules = {
         "default-src": "'none'",
         "script-src": hashes or "'none'",
@@ -44,10 +65,9 @@ def _policy(scripts: list[str]) -> str:
     return "; ".join(f"{name} {value}" for name, value in rules.items())
 
 
-def _plotly() -> str:
-    from plotly.offline import get_plotlyjs  # late: the library is 5 MB
-
-    return str(get_plotlyjs())
+@cache
+def _plotly() -> bytes:
+    return files("simserve.report").joinpath(PLOTLY).read_bytes()
 
 
 def _resource(name: str) -> str:
@@ -55,6 +75,6 @@ def _resource(name: str) -> str:
 
 
 def _inert_json(figures: Mapping[str, Figure]) -> str:
-    """JSON that no HTML parser takes for markup."""
+    """Return JSON that no HTML parser takes for markup."""
     plain = json.dumps(figures, allow_nan=False, separators=(",", ":"))
     return plain.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

@@ -1,9 +1,28 @@
-// Draws the page's charts and keeps their colors those of the page: light, dark, and on paper.
-(() => {
+// Unpacks plotly.js, draws the page's charts, and keeps their width and colors those of the page: screen, dark, paper.
+(async () => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
+  const places = Object.keys(charts).map((id) => document.getElementById(id));
   const config = { displayModeBar: false, scrollZoom: false, doubleClick: "reset" };
 
-  // "$c1" in a figure is the page's color --c1; "$c1/0.2" is the same color, 20 % opaque.
+  const say = (sentence) => {
+    for (const place of places) {
+      place.removeAttribute("role");
+      place.className = "empty";
+      place.textContent = sentence;
+    }
+    document.documentElement.dataset.drawn = 0;
+  };
+
+  // The content security policy names plotly's hash, so an element with any other text would not run.
+  const unpack = async () => {
+    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (byte) => byte.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+  };
+
+  // "$c1" in a figure is the page's color --c1; "$c1/0.2" is the same color, 20% opaque.
   const TOKEN = /^\$[a-z]\w*(\/[\d.]+)?$/;
   const color = (token, style) => {
     const [name, opacity] = token.slice(1).split("/");
@@ -24,23 +43,36 @@
     if (axis.ticktext?.length > 4) axis.ticktext = axis.ticktext.map((label, at) => (at % 2 ? "" : label));
   };
 
-  const draw = () => {
+  const draw = (place) => {
     const style = getComputedStyle(document.documentElement);
-    for (const [id, figure] of Object.entries(charts)) {
-      const place = document.getElementById(id);
-      const { data, layout } = resolve(figure, style);
-      layout.font.family = style.getPropertyValue("--text").trim();
-      layout.datarevision = Date.now();
-      place.style.height = layout.height + "px"; // or each resize would add the padding above it
-      if (place.clientWidth < 380) thin(layout.xaxis);
-      Plotly.react(place, data, layout, config);
+    const { data, layout } = resolve(charts[place.id], style);
+    layout.font.family = style.getPropertyValue("--text").trim();
+    layout.datarevision = Date.now();
+    layout.width = place.clientWidth;
+    place.style.height = layout.height + "px"; // or each resize would add the padding above it
+    if (layout.width < 380) thin(layout.xaxis);
+    Plotly.react(place, data, layout, config);
+    // Where a browser prints without redrawing, print styles scale the drawing to the paper.
+    for (const svg of place.querySelectorAll(".main-svg")) {
+      svg.setAttribute("viewBox", `0 0 ${layout.width} ${layout.height}`);
+      svg.setAttribute("preserveAspectRatio", "xMinYMin meet");
     }
-    document.documentElement.dataset.drawn = Object.keys(charts).length;
   };
+  const drawAll = () => places.forEach(draw);
 
-  draw();
-  const fit = new ResizeObserver((seen) => seen.forEach(({ target }) => Plotly.Plots.resize(target)));
-  Object.keys(charts).forEach((id) => fit.observe(document.getElementById(id)));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  matchMedia("print").addEventListener("change", draw);
+  if (!("DecompressionStream" in window))
+    return say("This browser is too old for the charts: it has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 have.");
+  try {
+    await unpack();
+  } catch (error) {
+    return say(`The charts could not be unpacked (${error}). The file may be damaged: write the page again.`);
+  }
+  drawAll();
+  document.documentElement.dataset.drawn = places.length;
+  const fit = new ResizeObserver((seen) =>
+    seen.forEach(({ target }) => target.clientWidth !== target.layout.width && draw(target)),
+  );
+  places.forEach((place) => fit.observe(place));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  matchMedia("print").addEventListener("change", drawAll); // the page then has the width of the paper
 })();

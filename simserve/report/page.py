@@ -6,7 +6,7 @@ import numpy as np
 
 from simserve.report import cards, groups, sections, slowest
 from simserve.report.chart_data import CdfCurve, Floats, curve, even_rows, quantile_bands
-from simserve.report.charts import Figure, by_prompt, cdf
+from simserve.report.charts import Figure, by_prompt, cdf, tail
 from simserve.report.document import document
 from simserve.report.headline import HEADLINES
 from simserve.report.page_data import PageData, gather
@@ -19,25 +19,22 @@ if TYPE_CHECKING:
 
 
 def render(results: "Results") -> str:
-    """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
+    """Return the page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper."""
     reader, page_data = SummaryReader(results.summary), gather(results)
-    first = SummaryReader({**results.summary, "replications": None})  # of whose requests the charts are
-    figures = {
-        name: drawn
-        for name, drawn in (
-            ("ttft", _cdf(first, page_data.ttft_s, page_data, "ttft_s")),
-            ("tpot", _cdf(first, page_data.tpot_s, page_data, "tpot_s")),
-            ("prompt", _by_prompt(first, page_data)),
-            ("time", _timeline(first, page_data)),
-        )
-        if drawn is not None
+    first = SummaryReader({**results.summary, "replications": None})  # the charts show the requests of the first run
+    figures: dict[str, Figure | None] = {
+        **_latency(first, page_data, "ttft_s", page_data.ttft_s),
+        **_latency(first, page_data, "tpot_s", page_data.tpot_s),
+        "prompt": _by_prompt(first, page_data),
+        "time": _timeline(first, page_data),
     }
+    drawn = {name: figure for name, figure in figures.items() if figure is not None}
     body = (
         sections.header(reader),
         sections.warning_section(reader),
-        cards.latency(reader, page_data, figures),
+        cards.latency(reader, page_data, drawn),
         slowest.slowest(reader),
-        cards.timeline(reader, page_data, figures),
+        cards.timeline(reader, page_data, drawn),
         sections.percentiles(reader),
         groups.classes(reader),
         groups.tenants(reader),
@@ -47,31 +44,43 @@ def render(results: "Results") -> str:
         sections.scenario(results.scenario_yaml),
         sections.footer(reader),
     )
-    return document(f"{reader.name}: {HEADLINES[reader.state].lower()} · simserve", "".join(body), figures)
+    return document(f"{reader.name}: {HEADLINES[reader.state].lower()} · simserve", "".join(body), drawn)
 
 
-def _cdf(reader: SummaryReader, values: Floats, page_data: PageData, key: str) -> Figure | None:
-    """The share of the window's requests within each TTFT or TPOT; None where nobody had one above 0."""
+def _latency(reader: SummaryReader, page_data: PageData, key: str, values: Floats) -> dict[str, Figure]:
+    """Return a latency's cumulative distribution over the window's requests, and its tail; none without a time."""
     inside = page_data.is_in_window
-    goal_s = reader.slo.get(key)
+    n_requests, slo_s = int(np.count_nonzero(inside)), reader.slo.get(key)
     n_at_once = int(np.count_nonzero(page_data.has_one_token & inside)) if key == "tpot_s" else 0
-    reached = curve(values[inside], int(np.count_nonzero(inside)), through=goal_s, n_at_once=n_at_once)
+    reached = curve(values[inside], n_requests, through=slo_s, n_at_once=n_at_once)
     if len(reached.value) == 0 or reached.value[-1] <= 0:
-        return None
-    marks = {level: value for level in ("p50", "p99") if (value := reader.percentile(key, level)) is not None}
-    return cdf(
-        reached, marks, goal_s, None if goal_s is None else _share_within(reached, goal_s, n_at_once / inside.sum())
-    )
+        return {}
+    within = None if slo_s is None else _share_within(reached, slo_s, n_at_once / n_requests)
+    name = key.removesuffix("_s")
+    return {
+        name: cdf(reached, _levels(reader, key, ("p50", "p99")), slo_s, within),
+        f"{name}-tail": tail(reached, _levels(reader, key, TAIL_LEVELS), slo_s, None if within is None else 1 - within),
+    }
 
 
-def _share_within(reached: CdfCurve, goal_s: float, least: float) -> float:
-    """The curve at the goal, where it has a point or is flat."""
-    place = int(np.searchsorted(reached.value, goal_s, side="right"))
+TAIL_LEVELS = ("p90", "p99", "p99.9")
+
+
+def _levels(reader: SummaryReader, key: str, levels: tuple[str, ...]) -> dict[str, float]:
+    """Return percentiles of a latency; in its tail only those that the run has enough requests for."""
+    values = {level: reader.percentile(key, level) for level in levels}
+    is_shown = {level: levels is not TAIL_LEVELS or not reader.is_guess(level) for level in levels}
+    return {level: value for level, value in values.items() if value is not None and is_shown[level]}
+
+
+def _share_within(reached: CdfCurve, slo_s: float, least: float) -> float:
+    """Return the curve at the SLO, where it has a point or is flat."""
+    place = int(np.searchsorted(reached.value, slo_s, side="right"))
     return float(reached.share[place - 1]) if place else least
 
 
 def _by_prompt(reader: SummaryReader, page_data: PageData) -> Figure | None:
-    """TTFT against prompt length; None where nobody had a first token or all prompts are alike."""
+    """Return TTFT against prompt length; None where no request had a first token or all prompts are alike."""
     rows = np.flatnonzero(page_data.is_in_window & ~np.isnan(page_data.ttft_s))
     prompt_tokens, ttft_s = page_data.prompt_tokens[rows], page_data.ttft_s[rows]
     if len(rows) == 0 or prompt_tokens.min() == prompt_tokens.max():
@@ -82,7 +91,7 @@ def _by_prompt(reader: SummaryReader, page_data: PageData) -> Figure | None:
 
 
 def _timeline(reader: SummaryReader, page_data: PageData) -> Figure | None:
-    """What happened when; None where nothing arrived."""
+    """Return what happened when; None where nothing arrived."""
     if len(page_data.arrival_s) == 0:
         return None
     start_s, end_s = reader.number("window", "start_s"), reader.number("window", "end_s")

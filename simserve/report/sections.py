@@ -231,7 +231,7 @@ def section(name: str, title: str, note: str, body: str) -> str:
 
 def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:
     """A table; the names of rows are HTML already, everything else is text."""
-    top = "".join(f'<th scope="col">{text(cell)}</th>' for cell in head)
+    top = "".join(f'<th scope="col">{text(cell)}</th>' if cell else "<td></td>" for cell in head)
     lines = (
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{prose(cell)}</td>" for cell in cells)}</tr>'
         for name, cells in rows

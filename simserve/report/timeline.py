@@ -1,4 +1,4 @@
-"""The timeline: arrivals, queue, batch, KV and tokens over one clock, at most 600 points a line."""
+"""Timeline of a run: arrivals, queue, batch, KV and tokens over one clock, at most 600 points a line."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ PANELS = {
     "prefill_tokens_per_s": "Prefill tokens/s, per replica",
     "output_tokens_per_s": "Output tokens/s, per replica",
 }
-"""What the timeline shows below the arrivals, top to bottom."""
+"""Panels below the arrivals, top to bottom."""
 
 SPOKEN = {
     "queue_len": "waiting",
@@ -29,11 +29,11 @@ SPOKEN = {
     "prefill_tokens_per_s": "prefill tokens/s",
     "output_tokens_per_s": "output tokens/s",
 }
-"""The same in the box that follows the pointer."""
+"""Their names in the box that follows the pointer."""
 
 MIN_BINS = 30
 FEW_PER_BIN = 5.0
-"""Arrivals a bin: with fewer, chance looks like bursts."""
+"""Arrivals per bin: with fewer, chance looks like bursts."""
 
 PANEL_HEIGHT = 92
 ARRIVALS_HEIGHT = 130
@@ -66,33 +66,39 @@ class Timeline:
 
 
 def timeline(page_data: PageData, window_s: tuple[float, float]) -> Timeline:
-    """The timeline of a run, binned so that a line has at most MAX_BINS points and a bin a few arrivals."""
-    end_s, n_requests = page_data.end_s, len(page_data.arrival_s)
-    width_s = bin_width(end_s, int(np.clip(n_requests / FEW_PER_BIN, MIN_BINS, MAX_BINS)))
+    """Return the timeline of a run, binned so that a line has at most MAX_BINS points and a bin a few arrivals."""
+    end_s = page_data.end_s
+    width_s, series_width_s = bin_widths_s(page_data)
     n_bins = max(int(np.ceil(end_s / width_s)), 1)
     missed = page_data.has_missed_slo
     others = page_data.arrival_s if missed is None else page_data.arrival_s[~missed]
-    factor = -(-page_data.n_intervals // MAX_BINS) or 1
+    factor = round(series_width_s / page_data.interval_s)
     return Timeline(
         arrival_width_s=width_s,
         met_per_s=per_bin(others, width_s, n_bins),
         missed_per_s=None if missed is None else per_bin(page_data.arrival_s[missed], width_s, n_bins),
-        width_s=page_data.interval_s * factor,
+        width_s=series_width_s,
         tracks={key: _tracks(page_data, key, factor) for key in PANELS if page_data.n_intervals},
         window_s=window_s,
         end_s=end_s,
     )
 
 
+def bin_widths_s(page_data: PageData) -> tuple[float, float]:
+    """Return the time that a point stands for, of the arrivals and of the series."""
+    n_bins = int(np.clip(len(page_data.arrival_s) / FEW_PER_BIN, MIN_BINS, MAX_BINS))
+    return bin_width(page_data.end_s, n_bins), page_data.interval_s * (-(-page_data.n_intervals // MAX_BINS) or 1)
+
+
 def _tracks(page_data: PageData, key: str, factor: int) -> tuple[TimelineTrack, ...]:
-    """A track for each pool, in the order of the replicas."""
+    """Return a track for each pool, in the order of the replicas."""
     pools = list(dict.fromkeys(page_data.replica_pool))
     of_replica = np.array(page_data.replica_pool)
     return tuple(TimelineTrack(pool, *coarser(page_data.series[key][of_replica == pool], factor)) for pool in pools)
 
 
 def timeline_figure(timeline: Timeline) -> Figure:
-    """All panels in one figure over one time axis, so that they are zoomed and read together."""
+    """Return all panels in one figure over one time axis, so that they are zoomed and read together."""
     unit_s, unit = clock(timeline.end_s)
     panels = [key for key in PANELS if timeline.tracks.get(key)]
     heights = [ARRIVALS_HEIGHT] + [PANEL_HEIGHT] * len(panels)
@@ -114,20 +120,20 @@ def timeline_figure(timeline: Timeline) -> Figure:
             domains[place - 1], max(float(np.fmax.reduce(t.peak)) for t in tracks), key
         )
         layout["annotations"].append(_title(PANELS[key], domains[place - 1]))
-        for color, track in zip(_colors(len(tracks)), tracks, strict=True):
+        for pool, track in enumerate(tracks):
             label = SPOKEN[key] if len(tracks) == 1 else f"{track.pool}: {SPOKEN[key]}"
             shown = _hover(label, ".1~%" if key == "kv_frac" else ",.3~r")
-            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, color)
+            data += _track_traces(track, timeline.width_s / unit_s, {"yaxis": f"y{place}"} | shown, pool)
     return figure(data, plot_height + MARGIN["t"] + MARGIN["b"], **layout)
 
 
 def clock(end_s: float) -> tuple[float, str]:
-    """The unit that a run so long is read in, in seconds and by name."""
+    """Return the unit for a run of that length, in seconds and by name."""
     return (1.0, "seconds") if end_s <= 300 else (60.0, "minutes") if end_s <= 3 * 3600 else (3600.0, "hours")
 
 
 def _domains(heights: list[int], plot_height: int) -> list[list[float]]:
-    """Where each panel stands on the paper, from the top down."""
+    """Return where each panel stands on the paper, from the top down."""
     domains, top = [], plot_height
     for height in heights:
         domains.append([max(top - height, 0) / plot_height, top / plot_height])
@@ -162,7 +168,7 @@ def _title(text: str, domain: list[float]) -> dict[str, Any]:
 
 
 def _outside_window(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:
-    """Shades over the warm-up and over what follows the last arrival."""
+    """Return shades over the warm-up and over what follows the last arrival."""
     start_s, end_s = timeline.window_s
     spans = [(0.0, start_s), (end_s, timeline.end_s)]
     shade = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 0}, "layer": "below"}
@@ -187,20 +193,21 @@ def _arrival_traces(timeline: Timeline, unit_s: float) -> list[dict[str, Any]]:
 
 
 def _arrivals_hover(label: str) -> dict[str, Any]:
-    """`arrivals/s that missed it 3.2`."""
+    """Return `arrivals/s that missed it 3.2`."""
     return {"hovertemplate": f"{label} <b>%{{y:,.3~r}}</b><extra></extra>"}
 
 
 def _hover(label: str, number_format: str) -> dict[str, Any]:
-    """`waiting 3.2, highest 5.1`, for one track of a panel."""
+    """Return `waiting 3.2, highest 5.1`, for one track of a panel."""
     shown = f"{_literal(label)} <b>%{{y:{number_format}}}</b>, highest %{{customdata:{number_format}}}<extra></extra>"
     return {"hovertemplate": shown}
 
 
-def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], color: str) -> list[dict[str, Any]]:
-    """The mean as a line and, where replicas differ, the band from it to the highest one."""
+def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], place: int) -> list[dict[str, Any]]:
+    """Return the mean as a line and, where replicas differ, the band from it to the highest one."""
     base = {"type": "scatter", "mode": "lines", "x": _starts(track.mean, width)} | more
-    line = {"color": color, "width": 1.6, "shape": "hv"}
+    color = POOL_COLORS[place % len(POOL_COLORS)]
+    line = {"color": color, "width": 1.6, "shape": "hv", "dash": "solid" if place < len(POOL_COLORS) else "4px,3px"}
     pool = _literal(track.pool)
     mean = base | {
         "y": numbers(track.mean, 4),
@@ -216,7 +223,7 @@ def _track_traces(track: TimelineTrack, width: float, more: dict[str, Any], colo
 
 
 def _literal(text: str) -> str:
-    """Text that plotly, which reads labels as markup and as templates, shows as it is."""
+    """Return text that plotly, which reads labels as markup and as templates, shows as it is."""
     return escape(text).replace("{", "&#123;")
 
 
@@ -227,7 +234,3 @@ def _starts(values: Floats, width: float) -> list[float | None]:
 def _peak_arrivals(timeline: Timeline) -> float:
     total = timeline.met_per_s if timeline.missed_per_s is None else timeline.met_per_s + timeline.missed_per_s
     return float(total.max())
-
-
-def _colors(n_pools: int) -> list[str]:
-    return [POOL_COLORS[i % len(POOL_COLORS)] for i in range(n_pools)]

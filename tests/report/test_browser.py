@@ -54,8 +54,8 @@ def test_the_browser_draws_every_chart_in_the_pages_colors_and_complains_of_noth
 ) -> None:
     dom, console = opened(page, tmp_path, *flags)
     assert console == ""
-    assert 'data-drawn="4"' in dom
-    for name in ("ttft", "tpot", "prompt", "time"):
+    assert 'data-drawn="6"' in dom
+    for name in ("ttft", "ttft-tail", "tpot", "tpot-tail", "prompt", "time"):
         chart = dom.split(f'id="{name}"')[1].split('class="card"')[0]
         assert chart.count('class="js-line"') >= 1
     body = re.sub(r"<script.*?</script>|<style.*?</style>", "", dom, flags=re.S)

@@ -8,7 +8,7 @@ from simserve.report import chart_data
 
 def test_a_short_curve_is_the_empirical_distribution() -> None:
     curve = chart_data.curve(np.array([3.0, 1.0, np.nan, 2.0]), 4)
-    assert curve.exact
+    assert curve.is_exact
     assert curve.value.tolist() == [1, 2, 3]
     assert curve.share.tolist() == [0.25, 0.5, 0.75]
 

@@ -1,0 +1,106 @@
+"""Chromium opens the page fast, fits it to a phone and to paper, and axe-core finds nothing to complain of."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from simserve.report.page import render
+from tests.report.driver import CHROMEDRIVER, Driver
+from tests.report.synthetic import synthetic
+from tests.report.test_browser import BROWSER
+
+pytestmark = pytest.mark.skipif(not (BROWSER and CHROMEDRIVER), reason="no chromium with chromedriver on this machine")
+
+WIDTHS = """return [...document.querySelectorAll(".chart")].map(
+    (chart) => [chart.clientWidth, chart.querySelector(".main-svg").getBoundingClientRect().width])"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(render(synthetic(20_000, pools=("prefill", "decode"))), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Driver]:
+    driver = Driver()
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core: the file that AXE_CORE names, or the package from npm."""
+    if given := os.environ.get("AXE_CORE"):
+        return Path(given).read_text(encoding="utf-8")
+    folder = tmp_path_factory.mktemp("axe")
+    if shutil.which("npm") is None:
+        pytest.skip("no npm to get axe-core with")
+    command = ["npm", "pack", "--silent", "--prefer-offline", "axe-core@4"]
+    if subprocess.run(command, cwd=folder, capture_output=True, timeout=120).returncode:
+        pytest.skip("npm cannot get axe-core here")
+    shutil.unpack_archive(next(folder.glob("*.tgz")), folder)
+    return (folder / "package" / "axe.min.js").read_text(encoding="utf-8")
+
+
+def test_all_charts_are_drawn_within_a_second_of_the_browsers_time(page: Path, chromium: Driver) -> None:
+    def busy_s() -> float:
+        chromium.devtools("Performance.enable", timeDomain="threadTicks")  # the time of the thread, not of the clock
+        chromium.open(page)
+        metrics = chromium.devtools("Performance.getMetrics")["metrics"]
+        chromium.devtools("Performance.disable")
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
+
+    assert min(busy_s() for _ in range(3)) < 1.0
+
+
+def test_a_print_from_a_wide_window_fits_every_chart_to_the_paper(page: Path, chromium: Driver) -> None:
+    chromium.open(page)
+    on_screen = chromium.script(WIDTHS)
+    chromium.script(
+        'window.printed = []; matchMedia("print").addEventListener('
+        f'"change", ({{ matches }}) => matches && window.printed.push(...(() => {{ {WIDTHS} }})()))'
+    )
+    chromium.devtools("Page.printToPDF")
+    on_paper = chromium.script("return window.printed")
+    assert len(on_paper) == len(on_screen) == 6
+    assert all(abs(drawn - room) <= 1 for room, drawn in on_paper + on_screen)
+    assert max(room for room, _ in on_paper) < 900 < max(room for room, _ in on_screen)
+    assert chromium.script(WIDTHS) == on_screen
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_nothing_overflows_and_axe_finds_nothing(
+    page: Path, chromium: Driver, axe: str, scheme: str, width: int
+) -> None:
+    chromium.prefer(scheme)
+    chromium.resize(width)
+    chromium.open(page)
+    assert chromium.script("return document.documentElement.scrollWidth") == width
+    assert all(drawn <= room for room, drawn in chromium.script(WIDTHS))
+    chromium.script(axe)
+    found = chromium.script("return axe.run().then(({ violations }) => violations.map(({ id }) => id))")
+    assert found == []
+    assert chromium.console() == []
+
+
+def test_a_link_of_the_contents_leads_to_its_section(page: Path, chromium: Driver) -> None:
+    chromium.open(page)
+    chromium.script("""document.querySelector('.contents a[href="#replicas"]').click()""")
+    top = chromium.script('return document.getElementById("replicas").getBoundingClientRect().top')
+    assert 0 <= top < 900
+
+
+def test_a_browser_without_decompression_says_so_where_each_chart_would_be(page: Path, chromium: Driver) -> None:
+    script = chromium.devtools("Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream")
+    chromium.open(page)
+    words = chromium.script('return [...document.querySelectorAll(".card > .empty")].map((each) => each.textContent)')
+    chromium.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
+    assert len(words) == 6
+    assert all("it has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 have" in each for each in words)
