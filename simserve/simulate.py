@@ -102,7 +102,7 @@ def simulate(
         drafting_s=served.drafting_s,
         respond_s=to_s(_front_end(setups).respond_ps),
     )
-    return Results.from_run(tables, facts, scenario.to_yaml())
+    return Results.from_run(tables, facts, scenario.to_yaml(), load.drawn)
 
 
 def _goals(targets: Targets) -> dict[str, float]:

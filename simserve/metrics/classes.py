@@ -32,7 +32,7 @@ def by_class(
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
     result = {}
     for name in dict.fromkeys([*facts.slo_classes, *sorted(there)]):
-        mine = np.isin(requests["slo_class"], ["", name] if name == UNNAMED else [name])
+        mine = of_class(requests, name)
         targets = facts.slo_classes.get(name, facts.slo)
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
         result[name] = {
@@ -43,6 +43,11 @@ def by_class(
             "served_per_s": _served(requests, window, mine) / window.duration_s,
         }
     return result
+
+
+def of_class(requests: Columns, name: str) -> Flags:
+    """Return which requests are of a class, `(n_requests,)`; UNNAMED are those without one."""
+    return np.isin(requests["slo_class"], ["", name] if name == UNNAMED else [name])
 
 
 def by_tenant(

@@ -1,5 +1,6 @@
 """Decision: whether a share of requests meets its goal, by one rule for every command, page and workbook."""
 
+import math
 from typing import Literal
 
 Decision = Literal["met", "edge", "missed"]
@@ -14,15 +15,26 @@ def decide(
     *,
     is_far_below: bool = False,
     load_off_frac: float = 0.0,
+    queue: str | None = None,
 ) -> Decision:
     """Return the decision about an attainment whose 95% interval is given.
 
     interval: low and high end of the attained share, 0..1; None where there are too few requests for one.
     is_far_below: no request missed and none came within half of a limit, so that a short run is answer enough.
     load_off_frac: drawn over nominal load, less 1; 0 where the interval is already given at the nominal load.
+    queue: steady, critical, growing or undetermined. A growing queue misses any SLO in time; a critical one may.
     """
-    if interval is not None and interval[1] < goal_frac and load_off_frac <= LOAD_TOLERANCE_FRAC:
+    is_missed = queue == "growing" or (interval is not None and interval[1] < goal_frac)
+    if is_missed and load_off_frac <= LOAD_TOLERANCE_FRAC:
         return "missed"
-    if abs(load_off_frac) > LOAD_TOLERANCE_FRAC:
+    if is_missed or abs(load_off_frac) > LOAD_TOLERANCE_FRAC or queue == "critical":
         return "edge"
     return "met" if is_far_below or (interval is not None and interval[0] >= goal_frac) else "edge"
+
+
+def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
+    """Return Wilson's interval (1927) for a share of n independent outcomes."""
+    scale = 1 + quantile**2 / n
+    center = (frac + quantile**2 / (2 * n)) / scale
+    half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
+    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))

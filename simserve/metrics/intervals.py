@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.metrics.batches import Batches
+from simserve.metrics.decision import wilson
 from simserve.tables.columns import Flags, Floats
 
 LEAST_BEYOND = 10
@@ -59,14 +60,6 @@ def share_error(batches: Batches, inefficiency: float) -> float:
     if 2 * n_mixed >= batches.n_batches:
         return batches.error or alone
     return max(batches.error, alone * math.sqrt(inefficiency))
-
-
-def wilson(frac: float, n: float, quantile: float) -> tuple[float, float]:
-    """Wilson's interval for a share of n independent outcomes."""
-    scale = 1 + quantile**2 / n
-    center = (frac + quantile**2 / (2 * n)) / scale
-    half = quantile / scale * math.sqrt(frac * (1 - frac) / n + quantile**2 / (4 * n * n))
-    return max(0.0, min(frac, center - half)), min(1.0, max(frac, center + half))
 
 
 def mean_interval(values: Floats) -> Ends | None:

@@ -10,6 +10,7 @@ import numpy as np
 from simserve.metrics.backlog import n_in_system
 from simserve.metrics.batches import inefficiency
 from simserve.metrics.decode_rows import DecodeRows, decode_rows
+from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
@@ -39,8 +40,8 @@ class Reduced:
     vllm_bench: dict[str, Any]
 
 
-def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
-    """All metrics of a run; depends on nothing but the two arguments."""
+def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None = None) -> Reduced:
+    """Compute all metrics of a run, from the arguments alone."""
     spans = tables.spans
     requests = tables.requests | latency_columns(tables.requests)
     window = measured_window(requests, facts.measure, facts.last_arrival_s, facts.end_s)
@@ -70,7 +71,7 @@ def reduce_run(tables: RunTables, facts: RunFacts) -> Reduced:
         return _latencies(requests, counted & some, rows, spans, answers_whole)
 
     run = Measured(requests, spans, tables.steps, facts, window, met, use, latencies_of)
-    return Reduced(columns, summary(run, latencies), vllm_bench(requests, window, latencies, met, fastest))
+    return Reduced(columns, summary(run, latencies, arrivals), vllm_bench(requests, window, latencies, met, fastest))
 
 
 def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:

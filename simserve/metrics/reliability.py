@@ -72,10 +72,11 @@ def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished
 
 
 def too_short(n: int, n_effective: float, state: str) -> str:
-    """Why intervals are too narrow, and how long a run would do."""
-    steady = ", and whether the queue is steady cannot be told" if state == "undetermined" else ""
+    """Return why intervals are too narrow, and how long a run would do."""
+    steady = "; whether the queue is steady cannot be told" if state == "undetermined" else ""
+    times = math.ceil(ENOUGH / max(n_effective, 1))
+    remedy = "double the run" if times <= 2 else f"make the run {times} times as long"
     return (
-        f"requests hang together so long that {n:,} tell about as much as {max(n_effective, 1):.0f} independent ones: "
-        f"intervals are too narrow{steady}; make the run {math.ceil(ENOUGH / max(n_effective, 1))} times as long, or "
-        "add --replications 10"
+        f"latencies are autocorrelated: {n:,} requests carry the information of about {max(n_effective, 1):.0f} "
+        f"independent ones, so these intervals are too narrow{steady}. {remedy.capitalize()} or add --replications 10"
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simserve.errors import OutputError
+from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts, facts_from_dict, facts_to_dict
@@ -46,9 +47,11 @@ class Results:
         """What vllm_bench.json holds."""
 
     @classmethod
-    def from_run(cls, tables: RunTables, facts: RunFacts, scenario_yaml: str) -> "Results":
-        """Reduce what the engine wrote down. Columns of the tables are shared, not copied, and not changed."""
-        reduced = reduce_run(tables, facts)
+    def from_run(
+        cls, tables: RunTables, facts: RunFacts, scenario_yaml: str, arrivals: ArrivalRates | None = None
+    ) -> "Results":
+        """Reduce what the engine recorded. Columns of the tables are shared, not copied, and not changed."""
+        reduced = reduce_run(tables, facts, arrivals)
         return cls(reduced.columns, facts, scenario_yaml, plain(reduced.summary), plain(reduced.vllm_bench))
 
     @cached_property

@@ -7,7 +7,10 @@ from typing import Any
 import numpy as np
 
 from simserve import __version__
+from simserve.metrics.answer import run_answer
 from simserve.metrics.classes import class_cautions
+from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, good_tokens, goodput
 from simserve.metrics.kv import kv_use, preemptions
 from simserve.metrics.mechanisms import Measured, mechanisms
@@ -24,16 +27,25 @@ from simserve.tables.schema import SCHEMA
 FATES = ("finished", "rejected", "timed_out", "unfinished")
 
 
-def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, Any]:
-    """Everything that is reported of a run in numbers; NaN where a number could not be measured."""
+def summary(
+    run: Measured, latencies: Mapping[str, Distribution], arrivals: ArrivalRates | None = None
+) -> dict[str, Any]:
+    """Collect all numbers that are reported of a run; NaN where a number could not be measured."""
     requests, facts, window = run.requests, run.facts, run.window
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
     attained = attainment(requests, window, run.met)
     queue = steadiness(requests, run.steps, window, facts.replica_pool)
     result = reliability(facts, window, queue, fates["finished"])
     text = mechanisms(run)
-    warnings = (facts.warnings, cautions(result, facts, window, fates["finished"]), class_cautions(text["classes"]))
-    return {
+    rates = throughput(requests, window)
+    load = drawn_load(window, arrivals, rates["offered_per_s"])
+    warnings = (
+        facts.warnings,
+        load_warning(load),
+        cautions(result, facts, window, fates["finished"]),
+        class_cautions(text["classes"]),
+    )
+    numbers = {
         "schema": SCHEMA,
         "version": __version__,
         "name": facts.name,
@@ -53,7 +65,8 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
         "slo": dict(facts.slo),
         "slo_classes": facts.slo_classes,
         **{name: _latency(found_in) for name, found_in in latencies.items()},
-        **throughput(requests, window),
+        **rates,
+        "load": load,
         "slo_attainment": attained,
         "goodput": attained
         and goodput(attained["n_met"], window.duration_s, facts) | good_tokens(requests, window, run.met),
@@ -68,6 +81,7 @@ def summary(run: Measured, latencies: Mapping[str, Distribution]) -> dict[str, A
         "notes": list(facts.notes),
         "warnings": list(chain(*warnings)),
     }
+    return numbers | {"answer": run_answer(numbers, GOAL_FRAC)}
 
 
 def _latency(result: Distribution) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What would help a run that misses its SLO, from where the time and the requests went: the end of the verdict."""
+"""Advice for a run that misses its SLO, from where the time and the requests went: the end of the headline."""
 
 import math
 
@@ -6,8 +6,8 @@ from simserve.report.formats import SHORT, count, goal, listed, plural, rate, se
 from simserve.report.summary_reader import SummaryReader
 
 HELD_UP = {
-    "link": "with most of the waiting for the link: raise kv_link.bytes_per_s, or compute shorter prompts elsewhere",
-    "decode": "with most of the waiting for seats and KV of decode replicas: add decode replicas or give them more KV",
+    "link": "mostly waiting for the link. Raise kv_link.bytes_per_s, or prefill shorter prompts locally",
+    "decode": "mostly waiting for slots and KV of decode replicas. Add decode replicas or give them more KV",
 }
 """Why requests that were handed over are late, by what binds."""
 
@@ -16,61 +16,69 @@ REFUSED = "refused: "
 
 
 def advice(reader: SummaryReader) -> str:
-    """What fails and what would help, from the p99s and where their time went."""
+    """Return what fails and what would help, from the p99s and where their time went."""
     n_lost = sum(reader.n(fate) for fate in ("rejected", "timed_out", "unfinished"))
     if n_lost * 2 > (1 - (reader.attainment or 0.0)) * reader.n("arrived"):
         return f"{plural(n_lost, 'attempt' if reader.has_retries else 'request')} got no full answer{lost(reader)}"
     worst = reader.worst_slo
     if worst is None:
-        return "no single goal is to blame: look at the bursts in the timeline, smooth them or add replicas"
+        return "No single goal is to blame. Look at the bursts in the timeline, smooth them or add replicas"
     if worst == "itl_s":
         return (
-            "single gaps between tokens are too long: lower max_num_batched_tokens, or avoid preemptions with more KV"
+            "Single gaps between tokens are too long. Lower max_num_batched_tokens, or avoid preemptions with more KV"
         )
-    against = f"p99 {seconds(reader.percentile(worst, 'p99'))} against {goal(reader.slo[worst])}"
-    return f"{SHORT[worst]} fails most ({against}), {_cause(reader, worst)}"
+    return f"{SHORT[worst]} fails most ({_how_much(reader, worst)}), {_cause(reader, worst)}"
+
+
+def _how_much(reader: SummaryReader, key: str) -> str:
+    """Return the p99 where it is over the limit, else the share of requests that miss in all runs of the answer."""
+    p99, met = reader.percentile(key, "p99"), reader.met_frac(key)
+    if met is None or p99 is None or p99 > reader.slo[key]:
+        return f"p99 {seconds(p99)}, limit {goal(reader.slo[key])}"
+    n_runs = int((reader.answer or {}).get("n_runs", 1))
+    return f"{share(1 - met)} of requests" + (f" over {n_runs} runs" if n_runs > 1 else "")
 
 
 def lost(reader: SummaryReader) -> str:
-    """Why requests got no full answer, and what would give them one."""
+    """Return why requests got no full answer, and what would give them one."""
     reasons = reader.reasons
     if not reasons:
-        return ": read status_reason in requests.parquet first"
+        return ". Read status_reason in requests.parquet first"
     text = listed([f"{count(n)} “{reason}”" for reason, n in reasons.items()])
     most = max((fate for fate in ("rejected", "timed_out", "unfinished")), key=reader.n)
     refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
     if most == "timed_out":
-        act = "add replicas, lower the rate, or refuse what cannot be answered in time (cluster.admission)"
+        act = "Add replicas, lower the rate, or refuse what cannot be answered in time (cluster.admission)"
     elif most == "rejected" and refused * 2 > reader.n("rejected"):
-        act = "add replicas, lower the rate, or let cluster.admission take more"
+        act = "Add replicas, lower the rate, or let cluster.admission take more"
     elif most == "rejected":
-        act = "shorten the prompts or give the cluster more KV memory"
+        act = "Shorten the prompts or give the cluster more KV memory"
     else:
-        act = "lower the load or raise workload.drain_limit_s"
-    return f" ({text}): {act}"
+        act = "Lower the load or raise workload.drain_limit_s"
+    return f" ({text}). {act}"
 
 
 def in_the_end(reader: SummaryReader) -> str:
-    """What came of it for those who asked again."""
+    """Return what became of requests whose clients retried."""
     succeeded, n = reader.number("retries", "succeeded_frac"), reader.number("retries", "requests")
     if not reader.has_retries or succeeded is None or n is None:
         return ""
-    return f"; after retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
+    return f". After retries, {share(succeeded)} of {plural(n, 'request')} were answered in the end"
 
 
 def _uneven(reader: SummaryReader) -> str:
-    """Replicas are not short, but badly used."""
+    """Advise another router: replicas are not too few, but unevenly used."""
     mean, spread = rate(reader.mean_outstanding), rate(reader.number("routing", "outstanding_std"))
     return (
-        f"mostly time in the queue of some replicas while others have far fewer requests ({mean} requests at each on "
-        f"average, standard deviation {spread}): take another router or give it fresher views before you add replicas"
+        f"mostly queueing at some replicas while others have far fewer requests (mean {mean}, standard deviation "
+        f"{spread}). Take another router or give it fresher views before you add replicas"
     )
 
 
 def _cause(reader: SummaryReader, key: str) -> str:
-    """Where the time of a failing latency goes, and what shortens it."""
+    """Return where the time of a failing latency goes, and what shortens it."""
     if key in ("ttft_s", "e2e_s") and any(pool.get("streamed") is False for pool in reader.pools):
-        return "as answers leave whole with their batch: take a continuous or chunked scheduler, or set stream: true"
+        return "as answers leave whole with their batch. Take a continuous or chunked scheduler, or set stream: true"
     queue_s, total_s = reader.percentile("queue_s", "p99"), reader.percentile(key, "p99")
     if key in ("ttft_s", "e2e_s") and queue_s is not None and total_s is not None and queue_s >= 0.5 * total_s:
         if reader.binds in HELD_UP:
@@ -78,19 +86,19 @@ def _cause(reader: SummaryReader, key: str) -> str:
         if reader.is_uneven:
             return _uneven(reader)
         more = "prefill replicas" if reader.binds else "replicas"
-        return f"mostly time in the queue: add {more}, lower the rate or smooth the bursts"
+        return f"mostly in the queue. Add {more}, lower the rate or smooth the bursts"
     if key == "ttft_s":
-        return "mostly the prefill itself: raise tensor parallelism, take a faster GPU or shorten the prompts"
+        return "mostly in the prefill itself. Raise tensor parallelism, take a faster GPU or shorten the prompts"
     if reader.binds in HELD_UP:
         return HELD_UP[reader.binds]
     preempted = reader.preempted_frac
     if preempted is not None and preempted > 0.01:
-        return f"with {share(preempted)} of requests preempted for want of KV: add KV memory or allow fewer seats"
-    return "because decode steps are long: lower max_num_batched_tokens, add replicas or raise tensor parallelism"
+        return f"with {share(preempted)} of requests preempted for lack of KV. Add KV memory or lower max_num_seqs"
+    return "because decode steps are long. Lower max_num_batched_tokens, add replicas or raise tensor parallelism"
 
 
 def replicas_needed(reader: SummaryReader) -> str:
-    """How many replicas the offered load takes, if what is served grows with their number."""
+    """Return how many replicas the offered load needs, if throughput grows with their number."""
     offered, served = reader.number("offered_per_s"), reader.number("served_per_s")
     if reader.binds:
         return " or raise kv_link.bytes_per_s" if reader.binds == "link" else f" or add {reader.binds} replicas"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.report.advice import advice, in_the_end, lost, replicas_needed
 from simserve.report.confidence import FEWEST
@@ -35,7 +36,7 @@ HEADLINES = {
     "nothing": "Nothing finished",
     "unmeasured": "Nothing was measured",
 }
-"""The verdict in a few words, by `Answers.state`."""
+"""The decision in a few words, by `SummaryReader.state`."""
 
 CONFIDENCE_ROW = "95%"
 """What a row of intervals is called."""
@@ -45,30 +46,38 @@ GOAL = f"{GOAL_FRAC * 100:.4g}%"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """One sentence: the answer, the number behind it, and what to do about it."""
+    """Return the decision, the number behind it, the cause and what to do about it."""
     reader = SummaryReader(summary)
     return f"{HEADLINES[reader.state]}: {detail(reader)}"
 
 
 def prediction(summary: Mapping[str, Any]) -> str | None:
-    """How far the costs of steps are known, said of what the SLO limits; None where nothing was replayed."""
+    """Return what replays with other loads and costs came to, for what the SLO limits; None without replays."""
     reader = SummaryReader(summary)
     result = summary.get("prediction")
     if not result:
         return None
     keys = [key for key in (*reader.slo, "ttft_s", "tpot_s") if reader.predicted(key, "p99") is not None]
-    text = [f"p99 {SHORT[key]} {between(reader.predicted(key, 'p99'))}" for key in dict.fromkeys(keys)]
-    chance = number(result.get("slo_probability"))
-    sure = "" if chance is None else f"; the SLO is met with a probability of {chance * 100:.0f}%"
-    n = plural(int(result["replays"]), "replay")
+    ends = listed([f"p99 {SHORT[key]} is {between(reader.predicted(key, 'p99'))}" for key in dict.fromkeys(keys)])
+    n = int(result["replays"])
     of_all = " over all classes" if len(reader.classes) > 1 else ""
-    confidence = f"{result['confidence'] * 100:.0f}% prediction{of_all}"
-    return f"As far as step costs are known ({n}), {confidence}: {listed(text)}{sure}."
+    confidence = f"{result['confidence'] * 100:.0f}% prediction interval{of_all}"
+    text = f"Allowing for load and cost-model error ({n} perturbed replays), {ends} ({confidence})."
+    n_met, chance = number(result.get("n_met")), number(result.get("slo_probability"))
+    if n_met is not None:
+        text += f" {count(n_met)} of {plural(n, 'replay')} meet the SLO"
+        text += "." if chance is None else f"; the probability for a window like this is {probability(chance)}."
+    return text
+
+
+def probability(chance: float) -> str:
+    """Return a whole percentage; never 0% or 100%."""
+    return "<1%" if chance < 0.005 else ">99%" if chance > 0.995 else f"{chance:.0%}"
 
 
 def between(ends: tuple[float, float] | None) -> str:
-    """`279 to 385 ms`, as seconds are written."""
-    return "" if ends is None else f"{seconds(ends[0])} to {seconds(ends[1])}"
+    """Return a range of seconds: `279–385 ms`."""
+    return "" if ends is None else span(*ends)
 
 
 def terminal_table(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -96,17 +105,41 @@ def confidence_cells(reader: SummaryReader, key: str) -> list[list[str]]:
 
 
 def how_sure(reader: SummaryReader) -> str:
-    """What the rows of intervals are, and what marks a guess; nothing where there are neither."""
-    text = []
+    """Return what load the latencies are of, what the rows of intervals are, and what marks a guess."""
+    text = [drawn_load(reader)] if drawn_load(reader) else []
     if any(reader.confidence(key, level) for key in LATENCIES for level in LEVELS):
-        where = f"Means over {over_runs(reader)}; " if reader.replications else ""
-        text.append(f"{where}{CONFIDENCE_ROW}: where the value of endless runs lies, as far as chance goes")
-        text.append("≥: too short a run to say where it ends")
+        where = f"Figures are means over {over_runs(reader)}. " if reader.replications else ""
+        text.append(f"{where}{CONFIDENCE_ROW} rows are confidence intervals (sampling noise only).")
+        if any(end and end[1] is None for end in (reader.confidence(k, at) for k in LATENCIES for at in LEVELS)):
+            text.append("≥: the run is too short for an upper bound.")
     guesses = [level for level in LEVELS if reader.is_guess(level) and reader.n("finished")]
     if guesses:
         least = listed([f"{count(FEWEST[level])} for a {level}" for level in guesses])
-        text.append(f"~: a guess, with fewer requests than {least}")
-    return f"{'. '.join(text)}." if text else ""
+        text.append(f"~: a guess, with fewer requests than {least}.")
+    return " ".join(text)
+
+
+def drawn_load(reader: SummaryReader) -> str:
+    """`Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s.`"""
+    load = reader.summary.get("load") or {}
+    nominal_per_s, unit = number(load.get("nominal_per_s")), _load_unit(reader)
+    if nominal_per_s is None or (reader.replications and unit != "req/s"):
+        return ""
+    drawn_per_s = reader.number("offered_per_s") if reader.replications else number(load["drawn_per_s"])
+    off = _off((drawn_per_s or 0.0) / nominal_per_s - 1)
+    drawn = f"{rate(drawn_per_s)} {unit}{' on average' if reader.replications else ''}"
+    return f"Latencies are those of the drawn load: {drawn}, {off} the nominal {rate(nominal_per_s)} {unit}."
+
+
+def _load_unit(reader: SummaryReader) -> str:
+    return "sessions/s" if (reader.summary.get("load") or {}).get("kind") == "sessions" else "req/s"
+
+
+def _off(off_frac: float) -> str:
+    """`15% below`, or `close to` for what rounds to nothing."""
+    if abs(off_frac) < 0.005:
+        return "equal to"
+    return f"{abs(off_frac):.0%} {'below' if off_frac < 0 else 'above'}"
 
 
 def over_runs(reader: SummaryReader) -> str:
@@ -120,10 +153,10 @@ def _marked(cell: str, is_guess: bool) -> str:
 
 
 def detail(reader: SummaryReader) -> str:
-    """The rest of the verdict's sentence; with classes it is about the one that fares worst."""
+    """Return all but the decision; with classes it is about the one that fares worst."""
     text = _of_worst(reader)
     if reader.queue_state == "undetermined" and reader.state in ("met", "edge", "missed", "none"):
-        return f"{text.removesuffix('.')}; whether the queue is steady, so short a run cannot tell."
+        return f"{text} The run is too short to tell whether the queue is steady."
     return text
 
 
@@ -140,34 +173,34 @@ def _of_worst(reader: SummaryReader) -> str:
 
 
 def _met(reader: SummaryReader) -> str:
-    goodput = f"a goodput of {rate(reader.number('goodput', 'per_s'))} requests/s on {plural(reader.n_gpus, 'GPU')}"
-    return f"{_attained(reader)}, {goodput}{_margin(reader)}."
+    goodput = f"Goodput is {rate(reader.number('goodput', 'per_s'))} req/s on {plural(reader.n_gpus, 'GPU')}"
+    return f"{_attained(reader)}; the goal is {GOAL}. {goodput}{_margin(reader)}."
 
 
 def _edge(reader: SummaryReader) -> str:
-    what = "these runs" if reader.replications else "this run"
-    return (
-        f"{_attained(reader)}, too close to {GOAL} to tell from {what}; "
-        "make it longer, run it with more seeds (--replications), or add a little capacity, before you rely on it."
-    )
+    why = f"the interval holds the goal of {GOAL}"
+    off_frac = number((reader.answer or {}).get("load_off_frac")) or 0.0
+    if abs(off_frac) > LOAD_TOLERANCE_FRAC:
+        why = f"a load {_off(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
+    more = "add seeds (--replications 10)" if reader.replications is None else "add seeds"
+    return f"{_attained(reader)}; {why}. Make the run longer, {more}, or add capacity."
 
 
 def _few(reader: SummaryReader) -> str:
-    return f"{_attained(reader)}; offer some hundreds at least, better 1,000, before you rely on it."
+    return f"{_attained(reader)}. Offer some hundreds of requests at least, better 1,000."
 
 
 def _missed(reader: SummaryReader) -> str:
-    only = "only " if reader.attainment else ""
-    return f"{only}{_attained(reader)}, where {GOAL} should; {advice(reader)}{in_the_end(reader)}."
+    return f"{_attained(reader)}, below the goal of {GOAL}. {advice(reader)}{in_the_end(reader)}."
 
 
 def _none(reader: SummaryReader) -> str:
     ttft, tpot = (seconds(reader.percentile(key, "p99")) for key in ("ttft_s", "tpot_s"))
     served = f"{count(reader.n('finished'))} of {plural(reader.n('arrived'), 'request')} finished"
-    at_rate = f"{rate(reader.number('requests_per_s'))} a second"
+    at_rate = f"{rate(reader.number('requests_per_s'))} req/s"
     return (
-        f"{served}, {at_rate}, with a p99 TTFT of {ttft} and a p99 TPOT of {tpot}; "
-        "give the scenario an slo, such as {ttft_s: 0.5, tpot_s: 0.05}, to learn its attainment and goodput."
+        f"{served}, {at_rate}, with a p99 TTFT of {ttft} and a p99 TPOT of {tpot}. "
+        "Add an slo to the scenario, such as {ttft_s: 0.5, tpot_s: 0.05}, for attainment and goodput."
     )
 
 
@@ -175,9 +208,9 @@ def _saturated(reader: SummaryReader) -> str:
     offered, served = rate(reader.number("offered_per_s")), rate(reader.number("served_per_s"))
     what = "attempts" if reader.has_retries else "requests"
     return (
-        f"{offered} {what}/s arrived and {served} were served, so the queue grew as long as requests came, and "
-        f"latencies tell how long the run was rather than how good the cluster is; stay below {served} requests/s"
-        f"{replicas_needed(reader)}."
+        f"{offered} {what}/s arrived and {served} were served, so the queue grew as long as requests came. "
+        "Latencies reflect the length of the run, not the cluster. "
+        f"Stay below {served} requests/s{replicas_needed(reader)}."
     )
 
 
@@ -185,8 +218,8 @@ def _critical(reader: SummaryReader) -> str:
     served = rate(reader.number("served_per_s"))
     return (
         f"{rate(reader.number('offered_per_s'))} requests/s arrived and {served} were served, but the queue hardly "
-        "ever emptied: at capacity it grows with the square root of time, and latencies tell how long the run was; "
-        f"stay well below {served} requests/s{replicas_needed(reader)}."
+        "ever emptied. At capacity it grows with the square root of time, so latencies reflect the length of the run. "
+        f"Stay well below {served} requests/s{replicas_needed(reader)}."
     )
 
 
@@ -197,16 +230,16 @@ def _nothing(reader: SummaryReader) -> str:
     text = listed([f"{count(reader.n(fate))} {words}" for fate, words in fates.items() if reader.n(fate)])
     refused = reader.n("rejected") * 2 > reader.n("arrived")
     act = (
-        "see status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory"
+        "See status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory"
         if refused
-        else "lower the load or raise workload.drain_limit_s, and see status_reason in requests.parquet"
+        else "Lower the load or raise workload.drain_limit_s, and see status_reason in requests.parquet"
     )
-    return f"none of {plural(reader.n('arrived'), 'request')} in the window was answered in full ({text}); {act}."
+    return f"none of {plural(reader.n('arrived'), 'request')} in the window was answered in full ({text}). {act}."
 
 
 def _unmeasured(reader: SummaryReader) -> str:
     return (
-        "no request arrived after the warm-up; shorten measure.warmup_s (or warmup_requests), or make the run longer."
+        "no request arrived after the warm-up. Shorten measure.warmup_s (or warmup_requests), or make the run longer."
     )
 
 
@@ -224,20 +257,34 @@ _SENTENCES = {
 
 
 def _attained(reader: SummaryReader) -> str:
-    """`96.2% of 16,000 requests had TTFT ≤ 500 ms (95% interval 95.1–97.2%)`."""
-    ends = reader.attainment_interval
-    sure = f" (95% interval {interval(*ends)})" if ends else ""
-    return f"{share(reader.attainment)} of {reader.requested} had {slo_terms(reader.slo)}{sure}"
+    """`96.4% (95% CI 94.6–98.4%) of requests meet TTFT ≤ 500 ms at the nominal 14.4 req/s`."""
+    answer, ends = reader.answer or {}, reader.attainment_interval
+    sure = f" (95% CI {interval(*ends)})" if ends else ""
+    what = "attempts" if reader.has_retries else "requests"
+    of = f"{count(reader.n('arrived'))} {what}" if answer.get("basis") == "run" else what
+    return f"{share(reader.attainment)}{sure} of {of} meet {slo_terms(reader.slo)}{_at_load(reader)}"
+
+
+def _at_load(reader: SummaryReader) -> str:
+    """` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
+    load, answer = reader.summary.get("load") or {}, reader.answer or {}
+    nominal, unit = number(load.get("nominal_per_s")), _load_unit(reader)
+    if nominal is None:
+        return ""
+    off_frac = number(answer.get("load_off_frac"))
+    if not off_frac:
+        return f" at the nominal {rate(nominal)} {unit}"
+    return f" at {rate(nominal * (1 + off_frac))} {unit} ({_off(off_frac)} the nominal {rate(nominal)} {unit})"
 
 
 def _margin(reader: SummaryReader) -> str:
-    """How close the tightest goal is; an ITL goal binds the largest gap, so its pooled p99 says little."""
+    """Return how close the tightest goal is; an ITL goal binds the largest gap, so its pooled p99 says little."""
     p99s = {key: reader.percentile(key, "p99") for key in reader.slo if key != "itl_s"}
     used = {key: p99 / reader.slo[key] for key, p99 in p99s.items() if p99 is not None}
     if not used:
         return ""
     key = max(used, key=lambda name: used[name])
     if reader.is_far_below:
-        return f"; there is room for more load, as even the highest {SHORT[key]} takes less than half of its limit"
+        return f"; there is room for more load. The highest {SHORT[key]} is less than half of its limit"
     room = "there is room for more load" if used[key] < 0.7 else "expect little room for more load"
-    return f"; {room}, as the p99 {SHORT[key]} takes {used[key] * 100:.0f}% of its limit"
+    return f"; {room}. p99 {SHORT[key]} is {used[key] * 100:.0f}% of its limit"

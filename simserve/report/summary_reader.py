@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.answer import run_answer
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.report.confidence import FEWEST, QUEUES, is_far_below, lies_between, over_runs, queue_state
+from simserve.report.confidence import FEWEST, QUEUES, lies_between, over_runs, queue_state
 from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
-
-SURELY_MISSED_FRAC = 0.9
-"""Below this share even a run too short for an interval has missed: Wilson's upper end stays under GOAL_FRAC."""
 
 UNEVEN = 3
 """How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
@@ -48,17 +46,23 @@ class SummaryReader:
         return self._groups("classes")
 
     @property
+    def answer(self) -> Mapping[str, Any] | None:
+        """The decision and what it rests on; None without an SLO or without requests."""
+        given: Mapping[str, Any] | None = self.summary.get("answer")
+        return (given or run_answer(self.summary, GOAL_FRAC)) if self.has_slo else None
+
+    @property
     def judged_class(self) -> str | None:
-        """The class that fares worst, by which a run with classes is judged; None without classes that have targets."""
-        shares = {name: own.attainment for name, own in self.classes.items()}
-        known = {name: met for name, met in shares.items() if met is not None}
-        return min(known, key=lambda name: known[name], default=None)
+        """The class that fares worst, which decides; None without classes that have targets."""
+        return (self.answer or {}).get("slo_class")
 
     @property
     def judged(self) -> "SummaryReader":
-        """What the verdict is about: the run as that class had it, or as a whole."""
+        """The run as the worst class had it, or as a whole."""
         worst = self.judged_class
-        return self if worst is None else self.classes[worst]
+        if worst is None or self.answer is None:
+            return self
+        return SummaryReader({**self.classes[worst].summary, "answer": {**self.answer, "slo_class": None}})
 
     @property
     def tenants(self) -> dict[str, "SummaryReader"]:
@@ -67,7 +71,7 @@ class SummaryReader:
 
     def _groups(self, key: str) -> dict[str, "SummaryReader"]:
         """Of the first run, where there are several."""
-        alone: dict[str, None] = dict.fromkeys(("classes", "replications"))
+        alone: dict[str, None] = dict.fromkeys(("classes", "replications", "answer"))
         return {
             name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
         }
@@ -110,30 +114,43 @@ class SummaryReader:
 
     @property
     def attainment(self) -> float | None:
-        """Share of the window's arrivals that met every SLO; None without an SLO."""
-        return self.number("slo_attainment", "frac") if self.has_slo else None
+        """Share of requests that meet every SLO, at the nominal load where the answer is; None without an SLO."""
+        answer = self.answer
+        if answer is None or answer["slo_class"] is not None:
+            return self.number("slo_attainment", "frac") if self.has_slo else None
+        return number(answer["attained_frac"])
 
     @property
     def attainment_interval(self) -> tuple[float, float] | None:
-        """Its 95% interval, where the run is long enough for one."""
-        of_all, alone = over_runs(self.summary, "slo_attainment.frac"), self.summary.get("slo_attainment") or {}
-        low, high = (number(of_all[end] if of_all else alone.get(f"{end}_frac")) for end in ("low", "high"))
+        """Its 95% interval; None where a run alone is too short for one."""
+        answer, own = self.answer, self.summary.get("slo_attainment") or {}
+        if answer is None or answer["slo_class"] is not None or answer["basis"] == "run":
+            low, high = number(own.get("low_frac")), number(own.get("high_frac"))
+        else:
+            low, high = number(answer["low_frac"]), number(answer["high_frac"])
         return None if low is None or high is None else (low, high)
 
     @property
     def is_far_below(self) -> bool:
-        """Nobody missed, and nobody came near: then a run too short to count on rare misses is answer enough."""
-        return self.attainment == 1 and is_far_below(self.summary, self.slo)
+        """No request missed, and none came within half of a limit."""
+        return bool(self.answer and self.answer["is_far_below"])
 
     @property
     def worst_slo(self) -> str | None:
         """The goal that the most requests missed; None if none stands out as missed by its p99."""
-        by_slo = {key: met for key in self.slo if (met := self.number("slo_attainment", "by_slo", key)) is not None}
+        by_slo = {key: met for key in self.slo if (met := self.met_frac(key)) is not None}
         if by_slo:
             return min(by_slo, key=lambda key: by_slo[key])
         used = {key: (self.percentile(key, "p99") or 0) / goal for key, goal in self.slo.items() if key != "itl_s"}
         worst = max(used, key=lambda key: used[key], default=None)
         return worst if worst is not None and used[worst] > 1 else None
+
+    def met_frac(self, key: str) -> float | None:
+        """Share of requests that met one goal, over all runs behind the answer."""
+        answer = self.answer
+        if answer is None or answer["slo_class"] is not None or key not in answer["by_slo"]:
+            return self.number("slo_attainment", "by_slo", key)
+        return number(answer["by_slo"][key])
 
     @property
     def n_gpus(self) -> int:
@@ -143,12 +160,13 @@ class SummaryReader:
     @property
     def is_saturated(self) -> bool:
         """More arrived than was served, as long as requests came; in most runs, where there are several."""
-        return self.queue_state == "growing" if self.replications else self.trusts("saturated")
+        return self.queue_state == "growing"
 
     @property
     def queue_state(self) -> str | None:
-        """steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
-        return queue_state(self.summary)
+        """Steady, critical, growing or undetermined; of several runs what more than half of them are, or worse."""
+        answer = self.answer
+        return queue_state(self.summary) if answer is None else answer["queue"]
 
     @property
     def preempted_frac(self) -> float | None:
@@ -203,7 +221,7 @@ class SummaryReader:
 
     @property
     def state(self) -> str:
-        """The verdict as a key of `verdict.HEADLINES`."""
+        """The decision as a key of `headline.HEADLINES`."""
         if not self.n("arrived"):
             return "unmeasured"
         if not self.n("finished"):
@@ -212,15 +230,11 @@ class SummaryReader:
             return "saturated"
         if self.queue_state == "critical":
             return "critical"
-        judged = self.judged
-        if judged.attainment is None:
+        answer = self.answer
+        if answer is None:
             return "none"
-        if judged.attainment_interval is None:
-            return "few" if judged.attainment >= SURELY_MISSED_FRAC else "missed"
-        low, high = judged.attainment_interval
-        if low < GOAL_FRAC <= high and not judged.is_far_below:
-            return "edge"
-        return "met" if judged.attainment >= GOAL_FRAC else "missed"
+        is_short = answer["basis"] == "run" and self.judged.attainment_interval is None
+        return "few" if is_short and answer["decision"] == "edge" else str(answer["decision"])
 
     def facts(self) -> list[tuple[str, str]]:
         """Throughput and use, as pairs of words."""

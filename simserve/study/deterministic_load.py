@@ -73,7 +73,7 @@ def _is_same_load(scenario: Scenario) -> bool:
 
 
 def _load(scenario: Scenario, seed: int) -> Any:
-    return dataclasses.replace(offered_load(scenario.workload, seed, scenario.base_dir), draw_more=None)
+    return dataclasses.replace(offered_load(scenario.workload, seed, scenario.base_dir), draw_more=None, drawn=None)
 
 
 def _is_same(one: Any, other: Any) -> bool:

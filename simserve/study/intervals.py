@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtr, stdtrit
 
-from simserve.metrics.intervals import wilson
+from simserve.metrics.decision import wilson
+from simserve.metrics.student import quantile
 from simserve.tables.columns import Floats
 
 CONFIDENCE = 0.95
@@ -89,7 +89,7 @@ def percentile_of(values: Sequence[float], share_beyond: float, n_effective: flo
 
 def around(value: float, error: float, n_free: int) -> Estimate:
     """A value whose standard error was estimated with so many degrees of freedom."""
-    half = float(stdtrit(n_free, (1 + CONFIDENCE) / 2)) * error
+    half = quantile((1 + CONFIDENCE) / 2, n_free) * error
     return Estimate(value, value - half, value + half)
 
 
@@ -98,8 +98,8 @@ def median_rank(n: int) -> int | None:
 
     None: so few values that even their ends do not.
     """
-    ranks = [rank for rank in range(1, n // 2 + 1) if bdtr(rank - 1, n, 0.5) <= (1 - CONFIDENCE) / 2]
-    return max(ranks, default=None)
+    below = np.cumsum([math.comb(n, k) for k in range(n // 2 + 1)], dtype=object) / 2**n
+    return max((rank for rank in range(1, n // 2 + 1) if below[rank - 1] <= (1 - CONFIDENCE) / 2), default=None)
 
 
 def blocks_of(n: int) -> NDArray[np.int64] | None:

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from simserve.errors import SimserveError, did_you_mean
+from simserve.metrics.answer import whole_outcome
+from simserve.metrics.drawn_load import load_warning
+from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.reliability import too_short
 from simserve.metrics.results import Results
 from simserve.metrics.stats import PERCENTILES, level_name
 from simserve.scenario import Scenario
-from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of, share_of
+from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_of
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
+from simserve.study.nominal import answer_of, at_nominal
 from simserve.study.run_seeds import Summary, replicate
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
@@ -95,17 +99,23 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
         n = min(MOST_SEEDS, max(n + 1, math.ceil(n * min(more, MOST_AT_ONCE))))
     results.columns["replications"] = _table(scenario.seed, runs)
     results.summary["replications"] = _facts(scenario.seed, runs, wanted)
+    results.summary["answer"] = answer_of(runs, GOAL_FRAC)
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
-    results.summary["warnings"] = [text for text in results.summary["warnings"] if text != about_one_run]
+    one_run = (about_one_run, *load_warning(results.summary["load"]))
+    results.summary["warnings"] = [text for text in results.summary["warnings"] if text not in one_run]
 
 
 def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
-    """The mean over independent runs. A high end that is open is infinite; a measure that a run lacks has no mean."""
+    """Return the mean over independent runs; that of the attainment is given at the nominal load.
+
+    A high end that is open is infinite; a measure that a run lacks has no mean.
+    """
     values = [measure.of(run) for run in runs]
     n_effective = sum(run["trust"]["n_worth"] or 0.0 for run in runs)
     if measure is ATTAINMENT:
-        return share_of(values, n_effective)
+        known = [each for each in map(whole_outcome, runs) if each is not None]
+        return at_nominal(known) if len(known) == len(runs) else mean_of(values)
     level = measure.key.partition(".")[2]
     if level in LEVELS:
         return percentile_of(values, 1 - LEVELS[level] / 100, n_effective / len(runs))

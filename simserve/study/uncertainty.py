@@ -5,7 +5,7 @@ kernels and servers were off, and every latency once more by what was left over 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log, sqrt
 from statistics import NormalDist
 from typing import Any
@@ -14,12 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.cost.calibration import Calibration
+from simserve.metrics.answer import FAR_FRAC, Outcomes, outcomes, worst_class
+from simserve.metrics.classes import of_class
 from simserve.metrics.goal import GOAL_FRAC
-from simserve.metrics.goodput import all_met, met_by_goal
+from simserve.metrics.goodput import met_by_goal
 from simserve.metrics.results import Results
+from simserve.metrics.student import quantile
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
 from simserve.simulate import simulate
+from simserve.study.nominal import answer_over, met_probability
+from simserve.tables.columns import Flags
 
 REPLAYS = 8
 """Unless a scenario says how many."""
@@ -67,27 +72,33 @@ class CostSpread:
 
 
 def predict(scenario: Scenario, results: Results, progress: Callable[[int, int], None] | None = None) -> None:
-    """Put `prediction` into the summary of a run: intervals of all percentiles, and the probability of meeting the SLO.
+    """Put `prediction` and the `answer` of the replays into the summary of a run.
 
-    null where nothing is replayed. Deterministic: the factors come from the scenario's seed. `told` hears of each
-    replay done, and how many there are.
+    Each replay draws a load of its own, with the seeds after the scenario's, beside costs of its own. `prediction` is
+    null where nothing is replayed; the answer is then that of the run. Deterministic: the factors come from the
+    scenario's seed. `progress` is called after each replay, with how many are done and how many there are.
     """
     n_replays = replays_of(scenario, len(results.columns["requests"]["arrival_s"]))
-    results.summary["prediction"] = _prediction(scenario, results, n_replays, progress) if n_replays > 1 else None
-
-
-def _prediction(
-    scenario: Scenario, results: Results, n_replays: int, progress: Callable[[int, int], None] | None
-) -> dict[str, Any]:
-    replays = []
+    results.summary["prediction"] = None
+    if n_replays < 2:
+        return
+    replays: list[_Replay] = []
     for distortion, left_over in _draws(spread_of(scenario.setups), n_replays, scenario.seed):
-        replays.append(_Replay.of(simulate(scenario, distortion=distortion), left_over))
+        reseeded = scenario.model_copy(update={"seed": scenario.seed + len(replays) + 1})
+        replays.append(_Replay.of(simulate(reseeded, distortion=distortion), left_over))
         if progress:
             progress(len(replays), n_replays)
-    attained = [replay.attainment for replay in replays if replay.attainment is not None]
-    n_met = sum(share >= GOAL_FRAC for share in attained)
+    results.summary["prediction"] = _prediction(results, replays)
+    results.summary["answer"] = answer_over(_all_runs(results, replays), GOAL_FRAC, "replays")
+
+
+def _prediction(results: Results, replays: Sequence["_Replay"]) -> dict[str, Any]:
+    runs = _all_runs(results, replays)
+    name = worst_class(runs)
+    judged = [run[name] for run in runs if name in run]
+    attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
     return {
-        "replays": n_replays,
+        "replays": len(replays),
         "confidence": CONFIDENCE,
         "latencies": {
             key: {
@@ -98,8 +109,13 @@ def _prediction(
             if results.summary[key]["n"] and all(key in replay.latencies for replay in replays)
         },
         "attainment": [min(attained), max(attained)] if attained else None,
-        "slo_probability": (n_met + 1) / (len(attained) + 2) if attained else None,
+        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained else None,
+        "slo_probability": met_probability(judged, GOAL_FRAC),
     }
+
+
+def _all_runs(results: Results, replays: Sequence["_Replay"]) -> list[Outcomes]:
+    return [outcomes(results.summary), *(replay.outcomes for replay in replays)]
 
 
 def replays_of(scenario: Scenario, n_requests: int) -> int:
@@ -170,10 +186,10 @@ def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict
 
 @dataclass(frozen=True)
 class _Replay:
-    """What one replay came to."""
+    """The latencies and outcomes of one replay."""
 
     latencies: Mapping[str, Mapping[str, float]]
-    attainment: float | None
+    outcomes: Outcomes
 
     @classmethod
     def of(cls, results: Results, left_over: Mapping[str, float]) -> "_Replay":
@@ -182,24 +198,34 @@ class _Replay:
             for key, factor in left_over.items()
             if results.summary[key]["n"]
         }
-        return cls(latencies, _attainment(results, left_over))
+        return cls(latencies, _outcomes(results, left_over))
 
 
-def _attainment(results: Results, left_over: Mapping[str, float]) -> float | None:
-    """The share of the window's requests that meet every SLO when their latencies are off by the left-over factors."""
+def _outcomes(results: Results, left_over: Mapping[str, float]) -> Outcomes:
+    """Return the outcomes of a run whose latencies are off by the left-over factors."""
+    met, is_far = _met(results, left_over), _met(results, left_over, FAR_FRAC)
+    requests, result = results.columns["requests"], {}
+    for name, outcome in outcomes(results.summary).items():
+        mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
+        result[name] = replace(
+            outcome,
+            attained_frac=float(np.logical_and.reduce(list(met.values()))[mine].mean()),
+            by_slo={goal: float(met[goal][mine].mean()) for goal in outcome.by_slo},
+            is_far_below=bool(np.logical_and.reduce(list(is_far.values()))[mine].all()),
+            interval=None,
+        )
+    return result
+
+
+def _met(results: Results, left_over: Mapping[str, float], frac: float = 1.0) -> dict[str, Flags]:
+    """Return which requests meet that share of the limit of each goal, `(n_requests,)`."""
     slo, slo_classes = results.facts.slo, results.facts.slo_classes
-    if not slo and not slo_classes:
-        return None
-    requests = results.columns["requests"]
-    factors = {"itl_s": left_over["itl_s"], **left_over}
 
     def nearer(targets: Mapping[str, float]) -> dict[str, float]:
-        return {goal: limit / factors[goal] for goal, limit in targets.items()}
+        return {goal: frac * limit / left_over[goal] for goal, limit in targets.items()}
 
     of_classes = {name: nearer(targets) for name, targets in slo_classes.items()}
-    met = all_met(met_by_goal(requests, nearer(slo), of_classes))
-    window = requests["in_window"]
-    return None if met is None or not window.any() else float(met[window].mean())
+    return met_by_goal(results.columns["requests"], nearer(slo), of_classes)
 
 
 def _interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
@@ -207,12 +233,6 @@ def _interval(predicted: float | None, values: Sequence[float]) -> list[float] |
     if predicted is None or not predicted > 0 or not all(value > 0 for value in values):
         return None
     logs = np.log(values) - log(predicted)
-    half = _student((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
+    half = quantile((1 + CONFIDENCE) / 2, len(logs) - 1) * float(logs.std(ddof=1))
     center = float(logs.mean())
     return [predicted * exp(min(center - half, 0.0)), predicted * exp(max(center + half, 0.0))]
-
-
-def _student(share: float, n_free: int) -> float:
-    """A quantile of Student's t to 1% from four degrees of freedom on (Abramowitz and Stegun, 26.7.5)."""
-    z = NormalDist().inv_cdf(share)
-    return z + (z**3 + z) / (4 * n_free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n_free**2)

@@ -30,7 +30,8 @@ def generate(
     """Generate n_requests requests, or duration_s seconds of them. Raises PolicyError for a wrong spec."""
     process: Arrivals = plugins.build("workload.arrivals", arrivals)
     prompts = Prompts(plugins.build("workload.lengths", lengths), prefix_structure(prefixes))
-    return draw(process, prompts, n_requests, duration_s, streams(seed))
+    stream = streams(seed)
+    return prompts.draw(draw_arrivals(process, n_requests, duration_s, stream), duration_s, stream)
 
 
 @dataclass(frozen=True)
@@ -54,14 +55,12 @@ def prefix_structure(spec: Spec | None) -> PrefixStructure | None:
     return structure
 
 
-def draw(
-    process: Arrivals, prompts: Prompts, n_requests: int | None, duration_s: float | None, stream: Stream
-) -> Trace:
-    """Draw requests from built plug-ins. Raises PolicyError for one that breaks a rule."""
+def draw_arrivals(
+    process: Arrivals, n_requests: int | None, duration_s: float | None, stream: Stream
+) -> NDArray[np.float64]:
+    """Draw the first n instants, or all of so many seconds. Raises PolicyError for a process that breaks a rule."""
     if n_requests is not None and duration_s is None:
-        arrival_s = first_arrivals(process, n_requests, stream)
-    elif duration_s is not None and n_requests is None:
-        arrival_s = arrivals_until(process, duration_s, stream)
-    else:
-        raise ValueError(f"give n_requests or duration_s and not both, got {n_requests} and {duration_s}")
-    return prompts.draw(arrival_s, duration_s, stream)
+        return first_arrivals(process, n_requests, stream)
+    if duration_s is not None and n_requests is None:
+        return arrivals_until(process, duration_s, stream)
+    raise ValueError(f"give n_requests or duration_s and not both, got {n_requests} and {duration_s}")

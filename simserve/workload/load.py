@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from simserve import plugins
@@ -14,13 +15,35 @@ from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.batch import with_batch
 from simserve.workload.dependencies import Dependencies
-from simserve.workload.generate import Prompts, draw, prefix_structure
+from simserve.workload.generate import Prompts, draw_arrivals, prefix_structure
 from simserve.workload.labels import labeled
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
 CLOSED_LOOP_ROWS = 4096
 """Initial rows of a closed loop of unknown length; it draws as many again when they are used up."""
+
+
+@dataclass(frozen=True)
+class DrawnArrivals:
+    """Instants that an arrival process drew, without the later turns of sessions and without batch jobs."""
+
+    process: Arrivals
+    at_s: NDArray[np.float64]
+    """`(n_drawn,)`, never decreasing."""
+    kind: str = "requests"
+    """sessions: each instant is the start of one."""
+
+    def rates_per_s(self, start_s: float, end_s: float) -> tuple[float, float] | None:
+        """Return the drawn and the expected rate, up to the last instant; None where nothing is expected."""
+        end_s = min(end_s, float(self.at_s[-1]))
+        if not end_s > start_s:
+            return None
+        expected = self.process.expected(start_s, end_s)
+        if expected is None or not expected > 0:
+            return None
+        first, last = np.searchsorted(self.at_s, start_s), np.searchsorted(self.at_s, end_s, side="right")
+        return float(last - first) / (end_s - start_s), expected / (end_s - start_s)
 
 
 @dataclass(frozen=True)
@@ -36,6 +59,8 @@ class Load:
     """End of sending, for requests that are sent after answers."""
     drain_limit_s: float | None = None
     """Limit on the run after the last arrival; None: until all requests are done."""
+    drawn: DrawnArrivals | None = None
+    """What an arrival process drew; None of a trace or a closed loop."""
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
@@ -58,11 +83,15 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
     if workload.client is not None:
         return _closed_loop(workload, prompts, stream)
     arrivals: Arrivals = plugins.build("workload.arrivals", workload.arrivals)
-    trace = draw(arrivals, prompts, workload.n_requests, workload.duration_s, stream)
+    arrival_s = draw_arrivals(arrivals, workload.n_requests, workload.duration_s, stream)
+    trace = prompts.draw(arrival_s, workload.duration_s, stream)
     if not len(trace):
         rule = f"a request must arrive within workload.duration_s, {workload.duration_s:g} s"
         raise NoArrivals(f"workload.arrivals: {rule}, got none; lengthen it or raise the rate")
-    return Load(_complete(trace, workload, stream))
+    drawn = DrawnArrivals(arrivals, arrival_s)
+    if trace.session_id is not None and trace.turn is not None:
+        drawn = DrawnArrivals(arrivals, np.sort(trace.arrival_s[trace.turn == 1]), "sessions")
+    return Load(_complete(trace, workload, stream), drawn=drawn)
 
 
 def _complete(trace: Trace, workload: Any, stream: Stream) -> Trace:

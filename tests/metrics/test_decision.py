@@ -35,3 +35,10 @@ def test_a_load_that_is_off_cannot_say_met(off_frac: float) -> None:
 def test_a_miss_counts_below_the_nominal_load_and_not_above_it() -> None:
     assert decide((0.9, 0.95), 0.99, load_off_frac=-0.15) == "missed"
     assert decide((0.9, 0.95), 0.99, load_off_frac=0.15) == "edge"
+
+
+def test_a_growing_queue_misses_in_time_and_one_at_capacity_is_never_met() -> None:
+    assert decide((0.995, 1.0), 0.99, queue="growing") == "missed"
+    assert decide((0.995, 1.0), 0.99, queue="growing", load_off_frac=0.2) == "edge"
+    assert decide((0.995, 1.0), 0.99, queue="critical") == "edge"
+    assert decide((0.9, 0.95), 0.99, queue="critical") == "missed"

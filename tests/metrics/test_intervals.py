@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simserve.metrics.batches import T_95, Batches, inefficiency
-from simserve.metrics.intervals import mean_interval, percentile_interval, share_interval, wilson
+from simserve.metrics.decision import wilson
+from simserve.metrics.intervals import mean_interval, percentile_interval, share_interval
 from simserve.tables.columns import Flags, Floats
 
 

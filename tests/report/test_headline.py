@@ -1,11 +1,13 @@
-"""The verdict is one sentence that a planner can act on."""
+"""The headline says decision, number, cause and next step."""
 
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from simserve.metrics.answer import queue_over
 from simserve.report.headline import headline, how_sure, terminal_table
 from simserve.report.run_warnings import cautions
 from simserve.report.summary_reader import SummaryReader
@@ -38,32 +40,32 @@ def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
         )
     )
     assert sentence == (
-        "Meets the SLO: 99.6% of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95% interval 99.4–99.8%), "
-        "a goodput of 19.5 requests/s on 2 GPUs; expect little room for more load, as the p99 TTFT takes 90% of its "
+        "Meets the SLO: 99.6% (95% CI 99.4–99.8%) of 12,000 requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms; "
+        "the goal is 99%. Goodput is 19.5 req/s on 2 GPUs; expect little room for more load. p99 TTFT is 90% of its "
         "limit."
     )
 
 
 def test_an_interval_across_the_goal_is_no_answer() -> None:
     sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
-    assert sentence.startswith("On the edge of the SLO: 99.1% of 12,000 requests had ")
-    assert "too close to 99% to tell from this run; make it longer" in sentence
+    assert sentence.startswith("On the edge of the SLO: 99.1% (95% CI 98.5–99.7%) of 12,000 requests meet ")
+    assert "; the interval holds the goal of 99%. Make the run longer, add seeds (--replications 10), or " in sentence
 
 
 def test_a_few_requests_that_all_met_it_are_no_answer_but_a_miss_shows_soon() -> None:
     a_few = REQUESTS | {"arrived": 12, "finished": 12}
     sentence = headline(summary(requests=a_few, slo_attainment={"frac": 1.0}))
     assert sentence.startswith(
-        "Too few requests to tell: 100% of 12 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms; offer"
+        "Too few requests to tell: 100% of 12 requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms. Offer"
     )
-    assert headline(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: only 75.0% of")
+    assert headline(summary(requests=a_few, slo_attainment={"frac": 0.75})).startswith("Misses the SLO: 75.0% of")
 
 
 def test_whole_answers_are_blamed_for_a_late_first_token() -> None:
     pool = synthetic(200).summary["pools"][0] | {"streamed": False}
     missed = attained(0.1, 0.09, 0.11, ttft_s=0.1, tpot_s=1.0)
     sentence = headline(summary(requests=REQUESTS, pools=[pool], slo_attainment=missed))
-    assert "answers leave whole with their batch: take a continuous or chunked scheduler" in sentence
+    assert "answers leave whole with their batch. Take a continuous or chunked scheduler" in sentence
 
 
 def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
@@ -72,8 +74,8 @@ def test_a_missed_slo_names_what_fails_and_that_it_waits_in_the_queue() -> None:
         summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 2.1))
     )
     assert sentence == (
-        "Misses the SLO: only 93.0% of 12,000 requests had TTFT ≤ 500 ms and TPOT ≤ 50 ms (95% interval 92.0–94.0 "
-        "%), where 99% should; TTFT fails most (p99 2.31 s against 500 ms), mostly time in the queue: add replicas, "
+        "Misses the SLO: 93.0% (95% CI 92.0–94.0%) of 12,000 requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms, "
+        "below the goal of 99%. TTFT fails most (p99 2.31 s, limit 500 ms), mostly in the queue. Add replicas, "
         "lower the rate or smooth the bursts."
     )
 
@@ -83,27 +85,27 @@ def test_a_slow_prefill_is_not_blamed_on_the_queue() -> None:
     sentence = headline(
         summary(requests=REQUESTS, slo_attainment=missed, ttft_s=percentiles(0.1, 2.31), queue_s=percentiles(0.01, 0.2))
     )
-    assert "mostly the prefill itself: raise tensor parallelism" in sentence
+    assert "mostly in the prefill itself. Raise tensor parallelism" in sentence
 
 
 def test_slow_decoding_is_told_from_preemption() -> None:
     missed = {"requests": REQUESTS, "slo_attainment": attained(0.9, 0.89, 0.91, ttft_s=0.99, tpot_s=0.9)}
-    assert "decode steps are long: lower max_num_batched_tokens" in headline(summary(**missed))
+    assert "decode steps are long. Lower max_num_batched_tokens" in headline(summary(**missed))
     preempted = {"n": 900, "requests_frac": 0.075}
-    assert "7.5% of requests preempted for want of KV" in headline(summary(**missed, preemptions=preempted))
+    assert "7.5% of requests preempted for lack of KV" in headline(summary(**missed, preemptions=preempted))
 
 
 def test_requests_without_an_answer_are_blamed_first() -> None:
     lost = REQUESTS | {"finished": 11_000, "rejected": 1000}
     sentence = headline(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
-    assert sentence.endswith("; 1,000 requests got no full answer: read status_reason in requests.parquet first.")
+    assert sentence.endswith("99%. 1,000 requests got no full answer. Read status_reason in requests.parquet first.")
 
 
 @pytest.mark.parametrize(
     ("fate", "reason", "remedy"),
     [
         ("rejected", "refused: the queue is full", "let cluster.admission take more"),
-        ("rejected", "prompt leaves no room for a token within max_model_len", "shorten the prompts"),
+        ("rejected", "prompt leaves no room for a token within max_model_len", "Shorten the prompts"),
         ("timed_out", "no whole answer within 15 s", "refuse what cannot be answered in time (cluster.admission)"),
         ("unfinished", "still there at drain_limit_s after the last arrival", "raise workload.drain_limit_s"),
     ],
@@ -111,28 +113,28 @@ def test_requests_without_an_answer_are_blamed_first() -> None:
 def test_the_reason_why_answers_are_lost_chooses_the_remedy(fate: str, reason: str, remedy: str) -> None:
     lost = REQUESTS | {"finished": 11_000, fate: 1000, "reasons": {reason: 1000}}
     sentence = headline(summary(requests=lost, slo_attainment=attained(0.91, 0.9, 0.92)))
-    assert f"1,000 requests got no full answer (1,000 “{reason}”): " in sentence
+    assert f"1,000 requests got no full answer (1,000 “{reason}”). " in sentence
     assert remedy in sentence
 
 
 def test_where_clients_ask_again_attempts_are_counted_and_what_came_of_them_in_the_end() -> None:
     again = {"attempts_per_request": 1.5, "requests": 8000, "succeeded_frac": 0.9}
     sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.91, 0.9, 0.92), retries=again))
-    assert "of 12,000 attempts had" in sentence
-    assert sentence.endswith("; after retries, 90.0% of 8,000 requests were answered in the end.")
+    assert "of 12,000 attempts meet" in sentence
+    assert sentence.endswith(". After retries, 90.0% of 8,000 requests were answered in the end.")
 
 
 def test_a_queue_at_some_replicas_alone_is_blamed_on_the_routing() -> None:
     late = {"ttft_s": percentiles(0.1, 2.31), "queue_s": percentiles(0.01, 2.1), "e2e_s": {"p99": 9, "mean": 8.0}}
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
     base = {"requests": REQUESTS, "slo_attainment": missed, "requests_per_s": 20.0, **late}
-    assert "take another router" in headline(summary(**base, routing={"outstanding_std": 40.0}))
-    assert "add replicas, lower the rate" in headline(summary(**base, routing={"outstanding_std": 9.0}))
+    assert "Take another router" in headline(summary(**base, routing={"outstanding_std": 40.0}))
+    assert "Add replicas, lower the rate" in headline(summary(**base, routing={"outstanding_std": 9.0}))
 
 
 def test_without_an_slo_the_verdict_gives_the_latencies_and_how_to_set_one() -> None:
     sentence = headline(summary(requests=REQUESTS, slo=None, slo_attainment=None, requests_per_s=20.13))
-    assert sentence.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 a second, with a p99 TTFT of ")
+    assert sentence.startswith("No SLO to meet: 12,000 of 12,000 requests finished, 20.1 req/s, with a p99 TTFT of ")
     assert "{ttft_s: 0.5, tpot_s: 0.05}" in sentence
 
 
@@ -140,8 +142,8 @@ def test_when_nothing_finished_the_fates_are_counted() -> None:
     nobody = {"arrived": 512, "finished": 0, "rejected": 500, "timed_out": 0, "unfinished": 12}
     sentence = headline(summary(requests=nobody))
     assert sentence == (
-        "Nothing finished: none of 512 requests in the window was answered in full (500 rejected and 12 unfinished); "
-        "see status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory."
+        "Nothing finished: none of 512 requests in the window was answered in full (500 rejected and 12 unfinished). "
+        "See status_reason in requests.parquet, then shorten the prompts or give the cluster more KV memory."
     )
 
 
@@ -156,7 +158,7 @@ def test_when_admission_lets_nobody_in_that_is_said() -> None:
 
 def test_an_empty_window_is_said_to_be_empty() -> None:
     nobody = dict.fromkeys(REQUESTS, 0)
-    assert headline(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up;")
+    assert headline(summary(requests=nobody)).startswith("Nothing was measured: no request arrived after the warm-up.")
 
 
 def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_needs() -> None:
@@ -170,7 +172,7 @@ def test_a_saturated_run_says_what_it_can_serve_and_how_many_replicas_the_load_n
         )
     )
     assert sentence.startswith("Saturated: 31.2 requests/s arrived and 24.0 were served, so the queue grew")
-    assert sentence.endswith("stay below 24.0 requests/s or use about 3 replicas instead of 2.")
+    assert sentence.endswith("Stay below 24.0 requests/s or use about 3 replicas instead of 2.")
 
 
 def handing_over(binds: str | None) -> dict[str, Any]:
@@ -195,14 +197,14 @@ def test_a_saturated_pair_of_pools_says_which_side_to_raise(binds: str, remedy: 
     sentence = headline(
         summary(requests=REQUESTS, slo_attainment=attained(0.2, 0.1, 0.3), transfer=handing_over(binds), **load)
     )
-    assert sentence.endswith(f"stay below 24.0 requests/s {remedy}")
+    assert sentence.endswith(f"Stay below 24.0 requests/s {remedy}")
 
 
 @pytest.mark.parametrize(
     ("binds", "cause"),
     [
-        ("decode", "with most of the waiting for seats and KV of decode replicas: add decode replicas"),
-        ("link", "with most of the waiting for the link: raise kv_link.bytes_per_s"),
+        ("decode", "mostly waiting for slots and KV of decode replicas. Add decode replicas"),
+        ("link", "mostly waiting for the link. Raise kv_link.bytes_per_s"),
         ("prefill", "because decode steps are long"),
         (None, "because decode steps are long"),
     ],
@@ -217,9 +219,9 @@ def test_a_late_first_token_of_such_a_pair_asks_for_prefill_replicas() -> None:
     late = {"ttft_s": percentiles(0.2, 2.0), "queue_s": percentiles(0.1, 1.8)}
     met = attained(0.8, 0.78, 0.82, ttft_s=0.8, tpot_s=1.0)
     sentence = headline(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("prefill"), **late))
-    assert "mostly time in the queue: add prefill replicas" in sentence
+    assert "mostly in the queue. Add prefill replicas" in sentence
     behind = headline(summary(requests=REQUESTS, slo_attainment=met, transfer=handing_over("decode"), **late))
-    assert "add decode replicas" in behind and "prefill" not in behind
+    assert "Add decode replicas" in behind and "prefill" not in behind
 
 
 @pytest.mark.parametrize("trust", [{"saturated": True}, {"saturated": False}])
@@ -249,28 +251,30 @@ def test_below_the_table_stands_what_its_marks_mean() -> None:
     sentence = how_sure(SummaryReader(summary()))
     assert sentence == "~: a guess, with fewer requests than 1,000 for a p99 and 10,000 for a p99.9."
     assert how_sure(SummaryReader(summary(requests=REQUESTS))) == ""
-    known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
-    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))).startswith(
-        "95%: where the value of endless runs"
-    )
+    known: dict[str, Any] = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, 0.11]}}}
+    sentence = "95% rows are confidence intervals (sampling noise only)."
+    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))) == sentence
+    known = {"ttft_s": percentiles(0.1, 0.2) | {"intervals": {"p50": [0.09, None]}}}
+    above = "≥: the run is too short for an upper bound."
+    assert how_sure(SummaryReader(summary(requests=REQUESTS, **known))) == f"{sentence} {above}"
 
 
 def test_at_capacity_the_square_root_of_time_is_named() -> None:
     at_capacity = {"saturated": False, "steady": "critical"}
     sentence = headline(summary(requests=REQUESTS, trust=at_capacity, offered_per_s=24.0, served_per_s=23.6))
     assert sentence.startswith(
-        "At capacity: 24.0 requests/s arrived and 23.6 were served, but the queue hardly ever emptied"
+        "At capacity: 24.0 requests/s arrived and 23.6 were served, but the queue hardly ever emptied."
     )
     assert "the square root of time" in sentence
-    assert sentence.endswith("stay well below 23.6 requests/s or use about 3 replicas instead of 2.")
+    assert sentence.endswith("Stay well below 23.6 requests/s or use about 3 replicas instead of 2.")
 
 
 def test_a_run_too_short_to_tell_whether_the_queue_is_steady_says_so() -> None:
     short = {"saturated": False, "steady": "undetermined"}
     missed = attained(0.93, 0.92, 0.94, ttft_s=0.93, tpot_s=0.999)
     sentence = headline(summary(requests=REQUESTS, trust=short, slo_attainment=missed))
-    assert sentence.endswith("; whether the queue is steady, so short a run cannot tell.")
-    assert "cannot tell" not in headline(summary(requests=REQUESTS, slo_attainment=missed))
+    assert sentence.endswith(" The run is too short to tell whether the queue is steady.")
+    assert "too short" not in headline(summary(requests=REQUESTS, slo_attainment=missed))
 
 
 def far_below(highest_s: float) -> dict[str, Any]:
@@ -280,9 +284,44 @@ def far_below(highest_s: float) -> dict[str, Any]:
 
 
 def test_a_run_in_which_nobody_came_near_a_limit_meets_it_however_few_its_independent_requests() -> None:
-    assert headline(far_below(0.25)).startswith("Meets the SLO: 100% of 12,000 requests")
-    assert "even the highest TPOT takes less than half" in headline(far_below(0.01))
+    assert headline(far_below(0.25)).startswith("Meets the SLO: 100% (95% CI 95.0–100%) of 12,000 requests")
+    assert "The highest TPOT is less than half of its limit" in headline(far_below(0.01))
     assert headline(far_below(0.26)).startswith("On the edge of the SLO")
+
+
+ANSWER = {
+    "decision": "missed",
+    "attained_frac": 0.97,
+    "low_frac": 0.96,
+    "high_frac": 0.98,
+    "goal_frac": 0.99,
+    "n_runs": 4,
+    "n_requests": 48_000,
+    "basis": "replications",
+    "slo_class": None,
+    "load_off_frac": None,
+    "queue": "steady",
+    "is_far_below": False,
+    "by_slo": {"ttft_s": 0.97},
+}
+
+LOAD = {"kind": "requests", "nominal_per_s": 14.4, "drawn_per_s": 12.24, "off_frac": -0.15}
+
+
+def test_an_answer_at_the_nominal_load_names_it_and_whose_load_the_latencies_are_of() -> None:
+    result = summary(requests=REQUESTS, load=LOAD, answer=ANSWER | {"basis": "replays", "load_off_frac": 0.0})
+    met = "(95% CI 96.0–98.0%) of requests meet TTFT ≤ 500 ms and TPOT ≤ 50 ms at the nominal 14.4 req/s, below the "
+    assert met in headline(result)
+    load = "Latencies are those of the drawn load: 12.2 req/s, 15% below the nominal 14.4 req/s."
+    assert how_sure(SummaryReader(result)) == load
+
+
+def test_a_run_alone_whose_load_is_off_cannot_say_met_and_says_why() -> None:
+    sentence = headline(summary(requests=REQUESTS, load=LOAD, slo_attainment=attained(0.999, 0.995, 1.0)))
+    assert sentence.startswith("On the edge of the SLO: 99.9% (95% CI 99.5–100%) of 12,000 requests meet ")
+    assert (
+        " at 12.2 req/s (15% below the nominal 14.4 req/s); a load 15% below the nominal one cannot show " in sentence
+    )
 
 
 WITH_REPLICATIONS = {
@@ -300,13 +339,13 @@ WITH_REPLICATIONS = {
 
 def test_over_replications_means_and_their_intervals_are_told() -> None:
     one_run = {"requests": REQUESTS, "slo_attainment": attained(0.999, 0.998, 1.0, ttft_s=0.97)}
-    result = summary(**one_run, replications=WITH_REPLICATIONS)
-    assert headline(result).startswith("Misses the SLO: only 97.0% of 48,000 requests in 4 runs had ")
-    assert "(95% interval 96.0–98.0%)" in headline(result)
+    result = summary(**one_run, replications=WITH_REPLICATIONS, answer=ANSWER)
+    assert headline(result).startswith("Misses the SLO: 97.0% (95% CI 96.0–98.0%) of requests meet ")
+    assert "TTFT fails most (3.0% of requests over 4 runs), " in headline(result)
     table = terminal_table(result)
     assert (table[1][1], table[1][4]) == ("50.0 ms", "300 ms")
     assert (table[2][1], table[2][4]) == ("40.0–60.0 ms", "≥ 200 ms")
-    assert how_sure(SummaryReader(result)).startswith("Means over 4 runs (seeds 3 to 6); 95%: ")
+    assert how_sure(SummaryReader(result)).startswith("Figures are means over 4 runs (seeds 3 to 6). 95% rows are ")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +359,9 @@ def test_over_replications_means_and_their_intervals_are_told() -> None:
     ],
 )
 def test_the_queue_is_called_what_it_is_in_most_runs(states: dict[str, int], state: str) -> None:
-    reader = SummaryReader(summary(requests=REQUESTS, replications=WITH_REPLICATIONS | {"n": 10, "states": states}))
+    assert queue_over(Counter(states).elements()) == state
+    known = {"replications": WITH_REPLICATIONS | {"n": 10, "states": states}, "slo": None}
+    reader = SummaryReader(summary(requests=REQUESTS, **known))
     assert reader.queue_state == state
     assert reader.is_saturated is (state == "growing")
 

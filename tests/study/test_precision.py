@@ -57,7 +57,8 @@ def test_what_a_run_lacks_has_neither_mean_nor_interval() -> None:
 
 
 def summary(frac: float, n_effective: float = 1000.0, **levels: Any) -> dict[str, Any]:
-    return {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": {"n_worth": n_effective, "steady": "steady"}}
+    trust = {"n_worth": n_effective, "steady": "steady"}
+    return {"slo_attainment": {"frac": frac}, "ttft_s": levels, "trust": trust, "requests": {"arrived": 1000}}
 
 
 def measure(key: str) -> Any:

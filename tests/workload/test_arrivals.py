@@ -34,6 +34,29 @@ def test_the_long_run_rate_is_the_one_asked_for(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SPECS)
+def test_as_many_are_expected_in_a_window_as_are_drawn_on_average(kind: str) -> None:
+    process: Arrivals = plugins.build("workload.arrivals", SPECS[kind])
+    expected = process.expected(30.0, 470.0)
+    drawn = [process.until(470.0, streams(seed)) for seed in range(100)]
+    mean = np.mean([np.count_nonzero(arrival_s >= 30.0) for arrival_s in drawn])
+    assert mean == pytest.approx(expected, rel=0.03)
+
+
+def test_what_is_expected_is_worked_out_by_hand() -> None:
+    def expected(spec: Any, start_s: float, end_s: float) -> float | None:
+        process: Arrivals = plugins.build("workload.arrivals", spec)
+        return process.expected(start_s, end_s)
+
+    assert expected({"kind": "mmpp", "rates_per_s": [8, 40], "mean_dwell_s": [20, 5]}, 0, 10) == pytest.approx(144)
+    assert expected({"kind": "diurnal", "rates_per_s": [0, 20], "period_s": 100}, 0, 50) == pytest.approx(500)
+    assert expected({"kind": "diurnal", "rates_per_s": [0, 20], "period_s": 100}, 75, 225) == pytest.approx(1250)
+    assert expected({"kind": "constant", "rate_per_s": 10}, 0.0, 0.5) == 6  # at 0, 0.1, ... and 0.5 s
+    assert expected({"kind": "vllm_bench", "rate_per_s": 10}, 0.0, 40.0) == 400
+    assert expected({"kind": "vllm_bench", "rate_per_s": float("inf")}, 0.0, 40.0) is None
+    assert Arrivals().expected(0.0, 1.0) is None
+
+
+@pytest.mark.parametrize("kind", SPECS)
 def test_fewer_arrivals_are_the_first_of_more(kind: str) -> None:
     assert first(SPECS[kind], 500).tolist() == pytest.approx(first(SPECS[kind], 5000)[:500].tolist(), abs=1e-9)
 

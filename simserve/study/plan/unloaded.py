@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from simserve.metrics.decision import wilson
 from simserve.metrics.goodput import GOALS
-from simserve.metrics.intervals import wilson
 from simserve.scenario import Scenario
 from simserve.simulate import simulate
 from simserve.study.intervals import Z_95

@@ -41,6 +41,10 @@ class Arrivals:
                 raise too_many(f"{n} by {arrival_s[-1]:g} s", duration_s)
             n *= 2
 
+    def expected(self, start_s: float, end_s: float) -> float | None:
+        """Return the mean number of arrivals in [start_s, end_s]; None where the process cannot tell."""
+        return None
+
 
 def too_many(got: str, duration_s: float) -> TraceError:
     """The mistake of a process that brings more requests than a run may have."""

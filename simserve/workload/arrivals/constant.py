@@ -1,5 +1,7 @@
 """One request every 1 / rate seconds, the first at time zero."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
@@ -10,10 +12,14 @@ from simserve.workload.streams import Stream
 
 @dataclass(config=STRICT)
 class Constant(Arrivals):
-    """Equal gaps: no chance at all."""
+    """Equal gaps, with nothing drawn."""
 
     rate_per_s: Rate
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
         """Multiples of the gap."""
         return np.arange(n) / self.rate_per_s
+
+    def expected(self, start_s: float, end_s: float) -> float:
+        """Count the multiples of the gap, both ends included; a thousandth of a gap allows for rounding."""
+        return math.floor(end_s * self.rate_per_s + 1e-3) - math.ceil(start_s * self.rate_per_s - 1e-3) + 1

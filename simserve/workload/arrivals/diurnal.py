@@ -30,11 +30,22 @@ class Diurnal(Arrivals):
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
         """Unit-rate instants mapped through the cumulative rate."""
-        curve = np.array([*self.rates_per_s, self.rates_per_s[0]])
-        at_s = np.linspace(0, self.period_s, (len(curve) - 1) * KNOTS_A_SEGMENT + 1)
-        rate = np.interp(at_s, np.linspace(0, self.period_s, len(curve)), curve)
-        expected = np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(at_s))])
+        at_s, expected = self._cumulative()
         n_periods, rest = np.divmod(unit_rate(n, stream, self.burstiness), expected[-1])
         arrival_s = n_periods * self.period_s + np.interp(rest, expected, at_s)
         # The end of a period and the start of the next may differ by a rounding.
         return np.maximum.accumulate(arrival_s)
+
+    def expected(self, start_s: float, end_s: float) -> float:
+        """Integrate the rate over the time."""
+        at_s, expected = self._cumulative()
+        n_periods, rest_s = np.divmod([start_s, end_s], self.period_s)
+        by_then = n_periods * expected[-1] + np.interp(rest_s, at_s, expected)
+        return float(by_then[1] - by_then[0])
+
+    def _cumulative(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return instants of one period and the arrivals expected by then, both `(n_knots,)`."""
+        curve = np.array([*self.rates_per_s, self.rates_per_s[0]])
+        at_s = np.linspace(0, self.period_s, (len(curve) - 1) * KNOTS_A_SEGMENT + 1)
+        rate = np.interp(at_s, np.linspace(0, self.period_s, len(curve)), curve)
+        return at_s, np.concatenate([[0.0], np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(at_s))])

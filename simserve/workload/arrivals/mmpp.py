@@ -33,6 +33,11 @@ class Mmpp(Arrivals):
                 return np.maximum.accumulate(np.interp(unit, expected, at_s))  # two lines may meet a rounding apart
             n_dwells *= 2
 
+    def expected(self, start_s: float, end_s: float) -> float:
+        """Return the stationary mean rate, levels weighted by their dwells, times the time."""
+        rate_per_s = float(np.average(self.rates_per_s, weights=self.mean_dwell_s))
+        return rate_per_s * (end_s - start_s)
+
     def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Instants at which dwells end, and the arrivals expected by then."""
         dwells, n_levels = np.array(self.mean_dwell_s), len(self.mean_dwell_s)

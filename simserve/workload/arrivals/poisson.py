@@ -17,3 +17,7 @@ class Poisson(Arrivals):
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
         """The unit-rate instants, brought to the rate."""
         return unit_rate(n, stream) / self.rate_per_s
+
+    def expected(self, start_s: float, end_s: float) -> float:
+        """Return rate times time."""
+        return self.rate_per_s * (end_s - start_s)

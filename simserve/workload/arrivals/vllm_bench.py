@@ -40,3 +40,7 @@ class VllmBench(Arrivals):
         if n >= MOST:
             raise too_many(f"{n:g}", duration_s)
         return self.first(int(n), stream)
+
+    def expected(self, start_s: float, end_s: float) -> float | None:
+        """Return rate times time; None where all are sent at once."""
+        return None if np.isinf(self.rate_per_s) else self.rate_per_s * (end_s - start_s)

@@ -1,0 +1,161 @@
+"""Answer: the decision about the SLO, with the attainment and the interval that it rests on."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.metrics.decision import decide, wilson
+
+CONFIDENCE = 0.95
+Z_95 = 1.959964
+"""Two-sided 95% quantile of the normal distribution."""
+
+FAR_FRAC = 0.5
+"""Share of a limit. If 1% of latencies exceeded the limit, and their tail were no heavier than exponential, 10% would
+exceed half of it."""
+
+QUEUE_STATES = ("growing", "critical", "undetermined", "steady")
+"""Worst first."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run, or one class of its requests, as the decision sees it."""
+
+    attained_frac: float
+    n_arrived: int
+    n_effective: float
+    """Independent requests that carry as much information."""
+    off_frac: float | None
+    """Drawn over nominal load, less 1; None where there is no nominal load."""
+    is_far_below: bool
+    """No request missed, and none came within FAR_FRAC of a limit."""
+    queue: str | None
+    by_slo: Mapping[str, float]
+    """Share of requests that met each goal."""
+    interval: tuple[float, float] | None = None
+    """95%, from within the run."""
+
+
+Outcomes = Mapping[str | None, Outcome]
+"""One run: its outcome by class; by None where no class has targets."""
+
+
+def outcomes(summary: Mapping[str, Any]) -> dict[str | None, Outcome]:
+    """Read the outcomes of a run from its summary; none without an SLO or without requests."""
+    by_class = {name: _outcome(summary, own) for name, own in (summary.get("classes") or {}).items()}
+    known: dict[str | None, Outcome] = {name: each for name, each in by_class.items() if each is not None}
+    whole = None if known else whole_outcome(summary)
+    return known if whole is None else {None: whole}
+
+
+def whole_outcome(summary: Mapping[str, Any]) -> Outcome | None:
+    """Read the outcome of all requests together, whatever their classes."""
+    return _outcome(summary, summary)
+
+
+def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any]) -> Outcome | None:
+    """Read what `own`, a class or the whole run, attained."""
+    attained = own.get("slo_attainment") or {}
+    n_arrived, frac = int(own["requests"]["arrived"]), attained.get("frac")
+    if not n_arrived or frac is None:
+        return None
+    trust = summary.get("trust") or {}
+    n_effective = (trust.get("n_worth") or summary["requests"]["arrived"]) * n_arrived / summary["requests"]["arrived"]
+    ends = attained.get("low_frac"), attained.get("high_frac")
+    return Outcome(
+        attained_frac=frac,
+        n_arrived=n_arrived,
+        n_effective=max(1.0, n_effective),
+        off_frac=(summary.get("load") or {}).get("off_frac"),
+        is_far_below=frac == 1 and _is_far_below(own, own.get("slo") or {}),
+        queue="growing" if trust.get("saturated") else trust.get("steady"),
+        by_slo={key: value for key, value in (attained.get("by_slo") or {}).items() if value is not None},
+        interval=None if ends[0] is None or ends[1] is None else (ends[0], ends[1]),
+    )
+
+
+def _is_far_below(own: Mapping[str, Any], slo: Mapping[str, float]) -> bool:
+    """Whether the highest latency of each goal is at most FAR_FRAC of its limit."""
+    highest = {key: (own.get(key) or {}).get("max") for key in slo}
+    return bool(slo) and all(value is not None and value <= FAR_FRAC * slo[key] for key, value in highest.items())
+
+
+def worst_class(runs: Sequence[Outcomes]) -> str | None:
+    """Return the class with the lowest attainment over all runs; None where there are no classes."""
+    names = dict.fromkeys(name for run in runs for name in run)
+    return min(names, key=lambda name: pooled_frac([run[name] for run in runs if name in run]), default=None)
+
+
+def pooled_frac(runs: Sequence[Outcome]) -> float:
+    """Return the share of all requests of these runs that met the SLO."""
+    return sum(each.attained_frac * each.n_arrived for each in runs) / sum(each.n_arrived for each in runs)
+
+
+def queue_over(states: Iterable[str | None]) -> str | None:
+    """Return the state that more than half of the runs have, or worse; None where no run has one."""
+    counts = Counter(state for state in states if state is not None)
+    n_worse = 0
+    for state in QUEUE_STATES:
+        n_worse += counts[state]
+        if 2 * n_worse > counts.total():
+            return state
+    return None
+
+
+def run_answer(summary: Mapping[str, Any], goal_frac: float) -> dict[str, Any] | None:
+    """Return the answer of a run on its own, by the class that fares worst; None without an SLO or requests."""
+    found = outcomes(summary)
+    if not found:
+        return None
+    name = worst_class([found])
+    only = found[name]
+    ends = only.interval or wilson(only.attained_frac, only.n_effective, Z_95)
+    return answer([only], goal_frac, (only.attained_frac, *ends), "run", slo_class=name, load_off_frac=only.off_frac)
+
+
+def answer(
+    runs: Sequence[Outcome],
+    goal_frac: float,
+    attained: tuple[float, float, float],
+    basis: str,
+    *,
+    slo_class: str | None,
+    load_off_frac: float | None,
+) -> dict[str, Any]:
+    """Return the answer as the summary holds it.
+
+    attained: the share, and the low and high end of its interval. basis: run, replays or replications. load_off_frac:
+    how far the load of these figures is off the nominal load; 0 where they are given at the nominal load.
+    """
+    frac, low, high = attained
+    is_far_below = all(each.is_far_below for each in runs)
+    queue = queue_over(each.queue for each in runs)
+    decision = decide(
+        (low, high),
+        goal_frac,
+        is_far_below=is_far_below,
+        load_off_frac=load_off_frac or 0.0,
+        queue=queue,
+    )
+    return {
+        "decision": decision,
+        "goal_frac": goal_frac,
+        "attained_frac": frac,
+        "low_frac": low,
+        "high_frac": high,
+        "confidence": CONFIDENCE,
+        "n_runs": len(runs),
+        "n_requests": sum(each.n_arrived for each in runs),
+        "basis": basis,
+        "slo_class": slo_class,
+        "load_off_frac": load_off_frac,
+        "queue": queue,
+        "is_far_below": is_far_below,
+        "by_slo": {goal: _mean([each.by_slo[goal] for each in runs if goal in each.by_slo]) for goal in runs[0].by_slo},
+    }
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,34 @@
+"""Student's t distribution for whole degrees of freedom, in closed form, so that a run need not load scipy."""
+
+import math
+from functools import cache
+
+
+def cdf(t: float, n_free: int) -> float:
+    """Return the probability of a value up to t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    if not math.isfinite(t):
+        return float(t > 0)
+    angle = math.atan2(t, math.sqrt(n_free))
+    cosine_square = n_free / (n_free + t * t)
+    term, total = 1.0, 0.0
+    for k in range(n_free % 2, n_free - 1, 2):
+        total += term
+        term *= cosine_square * (k + 1) / (k + 2)
+    if n_free % 2:
+        within = 2 / math.pi * (angle + math.sin(angle) * math.cos(angle) * total)
+    else:
+        within = math.sin(angle) * total
+    return 0.5 + within / 2
+
+
+@cache
+def quantile(share: float, n_free: int) -> float:
+    """Return the value below which the share lies, by bisection; share above 0.5."""
+    low, high = 0.0, 1.0
+    while cdf(high, n_free) < share:
+        high *= 2
+    while True:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            return middle
+        low, high = (middle, high) if cdf(middle, n_free) < share else (low, middle)
