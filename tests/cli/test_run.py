@@ -121,7 +121,6 @@ def test_replications_are_a_table_and_a_key_beside_the_files_of_the_first_run(tm
     result = json.loads((out / "summary.json").read_text())["replications"]
     assert (result["n"], result["seeds"]) == (4, [3, 4, 5, 6])
     assert "Figures are means over 4 runs (seeds 3 to 6)" in outcome.out
-    assert "in 4 runs had TTFT" in outcome.out
     page = (out / "report.html").read_text()
     assert (
         "Figures are means over 4 runs (seeds 3 to 6); charts, replicas, classes and tenants are of the first." in page
