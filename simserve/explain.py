@@ -1,4 +1,4 @@
-"""What a scenario means before it runs: where the memory goes GB by GB, and what typical steps cost."""
+"""Explain a scenario before it runs: the memory ledger of each GPU, and the cost of typical steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,79 +13,79 @@ from simserve.scenario import PoolSetup, Scenario
 from simserve.units import to_s
 
 CONTEXT_TOKENS = 1024
-"""What each request of a typical decode step attends to, where requests may be so long."""
+"""Context of each request in a typical decode step, where requests may be this long."""
 DECODE_BATCHES = (1, 8, 32, 128, 256)
 PROMPTS_TOKENS = (512, 2048, 8192)
 
 
 @dataclass(frozen=True)
 class TypicalStep:
-    """What one step costs; duration_s is the sum of its parts."""
+    """The cost of one step; duration_s is the sum of its parts."""
 
     phase: str
-    """decode: a token of each of n_requests; prefill: the n_tokens of one whole prompt."""
+    """decode: one token of each of n_requests; prefill: the n_tokens of one whole prompt."""
     n_requests: int
     n_tokens: int
     context_tokens: int
-    """What each request attends to, at the end of a prefill."""
+    """Keys that each request attends, at the end of a prefill."""
     duration_s: float
     tokens_s: float
-    """What depends on the number of tokens alone: matrix products, launches, all-reduce, the host."""
+    """The part that depends on the number of tokens alone: matrix products, launches, all-reduce, the host."""
     attention_s: float
     sampling_s: float
-    """The LM head, and the host's time for each request."""
+    """The LM head, and the host's time per request."""
     tokens_per_s: float
-    """Given to requests; where tokens are proposed, as many as are expected to be accepted, and one each."""
+    """Tokens delivered; with speculation, one per request plus the expected accepted proposals."""
     drafting_s: float = 0.0
     """Proposing tokens."""
 
 
 @dataclass(frozen=True)
 class PoolAnswer:
-    """One pool: what it is made of, where the memory of each GPU goes, and what its steps cost."""
+    """One pool: its model, GPUs and engine, the memory ledger of each GPU, and the cost of its steps."""
 
     name: str
     role: str
     n_replicas: int
     gpus_per_replica: int
     ranks_per_replica: int
-    """Schedulers with KV blocks of their own: data-parallel ranks, and the lanes of a pipeline."""
+    """Schedulers with their own KV blocks: data-parallel ranks times the lanes of a pipeline."""
     model: str
     gpu: str
     engine: str
     calibrated: bool
     memory_bytes: dict[str, float]
-    """Of one GPU: the parts it is divided into, and the total."""
+    """Memory of one GPU: its parts and the total."""
     n_blocks: int
-    """Of a rank, as the tokens that they hold."""
+    """KV blocks of a rank, as are the tokens that they hold."""
     kv_tokens: int
     kv_verified: bool
     max_model_len: int
     steps: tuple[TypicalStep, ...]
     host_tokens: int
-    """Tokens that host memory beside the GPUs holds, and its disk; 0 without."""
+    """Tokens that host memory and its disk hold; 0 without."""
     disk_tokens: int
     host_token_s: float
-    """A token's keys and values between GPU and host, one way."""
+    """Copy time of one token's keys and values between GPU and host, one way."""
     tokens_per_step: float = 1.0
-    """That a decoding request is expected to get."""
+    """Expected tokens per step of a decoding request."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """All that a dry run tells."""
+    """The answer of a dry run."""
 
     name: str
     digest: str
     pools: tuple[PoolAnswer, ...]
     scenario: dict[str, Any]
-    """Resolved, every default filled in."""
+    """The resolved scenario, every default filled in."""
     origins: dict[str, str]
-    """Where each value came from, by dotted path; those not listed were written in the file."""
+    """The origin of each value by dotted path; values not listed were written in the file."""
 
 
 def explain(scenario: Scenario) -> Answer:
-    """Dry-run a scenario: nothing is simulated."""
+    """Dry-run a scenario without simulating it."""
     pools = tuple(_pool(setup) for setup in scenario.setups)
     return Answer(scenario.name, scenario.digest, pools, scenario.to_dict(), dict(scenario.origins))
 
@@ -107,13 +107,13 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
         steps=tuple(_typical_steps(setup)),
-        **_beside_the_gpus(setup),
+        **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
     )
 
 
-def _beside_the_gpus(setup: PoolSetup) -> dict[str, Any]:
-    """What host memory comes to, in tokens."""
+def _host_tier(setup: PoolSetup) -> dict[str, Any]:
+    """Return the host tier's capacity in tokens."""
     tier, block_size = setup.host_tier or HostTierSpec(0, 0.0), setup.ledger.block_size
     return {
         "host_tokens": tier.n_blocks * block_size,
@@ -123,7 +123,7 @@ def _beside_the_gpus(setup: PoolSetup) -> dict[str, Any]:
 
 
 def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
-    """The parts of one GPU's memory, in the order an engine takes them, and what it leaves alone."""
+    """Return the parts of one GPU's memory, in the order an engine takes them, and the unused rest."""
     taken = {
         "weights": ledger.weights_bytes,
         "activations": ledger.activations_bytes,
@@ -134,8 +134,8 @@ def _memory_bytes(ledger: MemoryLedger) -> dict[str, float]:
 
 
 def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
-    """Decode steps and prefills, as far as the pool has room for them. Of ranks that step together all decode, or one
-    computes a prompt."""
+    """Yield decode steps and prefills, as far as the pool has room for them. Ranks that step together all decode, or
+    one computes a prompt."""
     cost, how = setup.step_cost(), setup.speculation
     if how is not None:
         yield from _speculating_steps(setup, how.running_cost(cost), how.tokens_per_step)
@@ -160,7 +160,7 @@ def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
 
 
 def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step: float) -> Iterator[TypicalStep]:
-    """Steps that propose and verify tokens for all that decode, and a draft that computes prompts too."""
+    """Yield steps that propose and verify tokens, and prefills by target and draft."""
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for phase, shapes in (("decode", _decodes(setup, context_tokens)), ("prefill", _prompts(setup))):
         for n, shape in shapes:

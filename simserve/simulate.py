@@ -260,7 +260,7 @@ def _patience(scenario: Scenario, load: Load) -> Patience | None:
         return None
     if load.trace.dependencies is not None:
         key = "timeout" if retries is None else "retries"
-        rule = "what becomes of requests that wait for an answer on which a client gives up is not there yet"
+        rule = "what becomes of requests that wait for an answer on which a client gives up is not supported yet"
         raise TraceError(f"workload.{key}: {rule}; leave it out, or send turns by the clock (next_turn: after_arrival)")
     backoff = None
     if retries is not None:

@@ -1,1 +1,1 @@
-"""The offline side of costs: read kernel timings, fit the forms of cost/forms to them, say how well they fit."""
+"""Calibration, the offline side of costs: read kernel timings, fit the forms of cost/forms, report their errors."""

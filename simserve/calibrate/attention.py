@@ -17,32 +17,32 @@ from simserve.cost.forms.base import Form
 F = TypeVar("F", bound=Form)
 
 HEADS = ("n_heads", "n_kv_heads", "head_dim")
-"""A shape: whole ones are held out."""
+"""Columns of a shape; whole shapes are held out."""
 
 WIDTHS = (64, 128, 256)
-"""Head widths of the main kernels; others (192, 512) run kernels of their own."""
+"""Head widths of the main kernels; other widths (192, 512) run separate kernels."""
 
 MOST_GROUPED = 16
-"""Query heads a KV head in decode; with more, TensorRT-LLM takes a kernel four times slower. Few models have more."""
+"""Query heads per KV head in decode; with more, TensorRT-LLM uses a kernel four times slower. Few models have more."""
 
 SHORTEST_CONTEXT = 2 * TILE
-"""Keys in decode: below, thread blocks start and end and hardly read, and a line has no room for both."""
+"""Fewest keys in decode; below, start and end of thread blocks dominate, and a line does not fit both regimes."""
 
 L2_MARGIN = 1.25
-"""A cache read over and over stays in an L2 that is larger; from a quarter above its size nothing is left of that."""
+"""A cache read repeatedly stays in an L2 that is larger; a quarter above its size, none of that is left."""
 
 MEMORY_BOUND = 0.15
-"""Of the measured time that bytes take at the full bandwidth; below, it hardly matters where they are."""
+"""Share of the measured time that the bytes take at the full bandwidth; below, their location hardly matters."""
 
 FEWEST = 50
-"""Rows without which a fit says nothing."""
+"""Fewest rows for a fit."""
 
 Seconds = Callable[[Any, pd.DataFrame], NDArray[np.float64]]
 """(form, rows) -> seconds of every row."""
 
 
 class PrefillIn8Bits(PrefillAttention):
-    """The same, fitted to kernels that multiply in fp8."""
+    """Prefill attention of kernels that multiply in fp8."""
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
         **PrefillAttention.BOUNDS,
@@ -51,10 +51,10 @@ class PrefillIn8Bits(PrefillAttention):
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for each operation and dtype of the cache.
+    """Fit each operation and dtype of the cache.
 
-    Its dtype is the cache's. Where a cache was measured under prefill in 16 and in 8 bits, that in 8 bits is apart,
-    as "fp8/fp8".
+    `dtype` is the cache's. Where a cache was measured under prefill in both 16 and 8 bits, the latter is named
+    "fp8/fp8".
     """
     return [
         *_fit_prefill(rows_of(table, "prefill_attention"), gpu),
@@ -96,7 +96,7 @@ def _by_cache(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _prefill_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
-    """Of whole prompts without a cached context: no table has one."""
+    """Return the times of whole prompts without a cached context, as in all tables."""
 
     def seconds(form: PrefillAttention, rows: pd.DataFrame) -> NDArray[np.float64]:
         n_tokens = (rows["batch"] * rows["tokens"]).to_numpy()
@@ -121,7 +121,7 @@ def _decode_seconds(gpu: GpuSpec, kv_dtype: str) -> Seconds:
 def _fit_one(
     op: str, dtype: str, form: type[Form], seconds: Seconds, rows: pd.DataFrame, excluded: dict[str, int]
 ) -> Fit | None:
-    """Residuals of a fit on the shapes that are not held out, coefficients of one on all. None if rows are few."""
+    """Return residuals on held-out shapes and coefficients fitted to all; None with too few rows."""
     if len(rows) < FEWEST:
         return None
     held = held_out(rows, HEADS)
@@ -134,18 +134,18 @@ def _fit_one(
 
 def _fit_rows(form: type[F], seconds: Seconds, rows: pd.DataFrame) -> F:
     result = _tidy(fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy()))
-    unmeasured = {} if (rows["head_dim"] > WIDE).any() else {"wide": 0.0}  # no row holds that coefficient
+    unmeasured = {} if (rows["head_dim"] > WIDE).any() else {"wide": 0.0}  # no row determines that coefficient
     return replace(result, **unmeasured)
 
 
 def _tidy(form: F) -> F:
-    """Coefficients that the fit drove next to their least value, at it: 0 reads better than 7e-23."""
+    """Round coefficients near their least value to it: 0 reads better than 7e-23."""
     least = {name: low for name, (start, low, _) in form.BOUNDS.items() if getattr(form, name) - low < 1e-4 * start}
     return replace(form, **least)
 
 
 class _Rows:
-    """Rows that a fit may use, and how many were left out for what reason."""
+    """Rows that a fit may use, and how many were excluded, by reason."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         self.rows = rows
@@ -156,7 +156,7 @@ class _Rows:
         self.rows = self.rows[~bad]
 
     def leave_out_other_kernels(self) -> None:
-        """Whole contexts, common widths, and the kernel of most of those."""
+        """Keep whole contexts, common widths, and the kernel of most of those."""
         self.leave_out("windowed", self.rows["window"] != 0)
         self.leave_out("other head width", ~self.rows["head_dim"].isin(WIDTHS))
         if "kernel" in self.rows and self.rows["kernel"].notna().any():
@@ -164,7 +164,7 @@ class _Rows:
 
 
 def _usable_prefill(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Prompts shorter than a tile are left out: sums do not tell many of them, each padded, from a long one."""
+    """Leave out prompts shorter than a tile: sums cannot tell many of them, each padded, from one long prompt."""
     kept = _Rows(rows)
     kept.leave_out_other_kernels()
     kept.leave_out("prompt shorter than a tile", kept.rows["tokens"] < TILE)
@@ -173,7 +173,7 @@ def _usable_prefill(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.Da
 
 
 def _usable_decode(rows: pd.DataFrame, gpu: GpuSpec, kv_dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """In a model the weights of a layer pass between two reads of its cache, so a cache timed in the L2 is left out."""
+    """Leave out a cache timed in the L2: in a model, a layer's weights pass between two reads of its cache."""
     kept = _Rows(rows)
     kept.leave_out_other_kernels()
     kept.leave_out("context shorter than two tiles", kept.rows["tokens"] < SHORTEST_CONTEXT)
@@ -187,12 +187,12 @@ def _usable_decode(rows: pd.DataFrame, gpu: GpuSpec, kv_dtype: str) -> tuple[pd.
 
 
 def _pairs_s(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> "pd.Series[float]":
-    """Seconds at the peak for scores and values of whole prompts: 4 FLOP a pair, head and width."""
+    """Return the seconds at the peak for scores and values of whole prompts: 4 FLOP per pair, head and width."""
     pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
     return 4 * rows["n_heads"] * rows["head_dim"] * pairs / gpu.flop_per_s.get(dtype, gpu.flop_per_s["bf16"])
 
 
 def _cache_bytes(rows: pd.DataFrame, kv_dtype: str) -> "pd.Series[float]":
-    """Keys and values that all requests attend."""
+    """Return the bytes of keys and values that all requests attend."""
     numbers = 2 * rows["n_kv_heads"] * rows["head_dim"] * rows["batch"] * rows["tokens"]
     return numbers * BYTES_PER_VALUE[kv_dtype]

@@ -12,20 +12,20 @@ from simserve.catalog.specs import GpuSpec
 from simserve.cost.forms.collective import COLLECTIVES, Collective
 
 DTYPE = "bf16"
-"""What engines send: activations in 16 bits. Other widths cost the same by the byte and are mostly not measured."""
+"""Dtype of engines' messages: activations in 16 bits. Other widths cost the same per byte and are rarely measured."""
 
 STALL = 1.2
-"""A row this many times slower than a larger message is a hiccup of the measurement (38 µs among 3 µs was seen)."""
+"""A row this many times slower than a larger message is a measurement artifact (38 µs among 3 µs was seen)."""
 
 FEWEST = 4
-"""Rows that four coefficients need."""
+"""Fewest rows for four coefficients."""
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for every operation and number of GPUs measured; `dtype` is that number ("2", "4", "8").
+    """Fit every operation and number of GPUs measured; `dtype` is that number ("2", "4", "8").
 
-    Of several kernels measured for a size the fastest counts, for engines choose: their own up to some megabytes, NCCL
-    beyond. Every other message size is held out.
+    The fastest kernel of each size counts, as engines choose: their own up to some megabytes, NCCL beyond. Every other
+    message size is held out.
     """
     fits = []
     for op in COLLECTIVES:
@@ -36,7 +36,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
 
 
 def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
-    """None if too few rows are left."""
+    """Fit one operation and number of GPUs; None with too few rows."""
     kept, excluded = _usable(op, n_gpus, rows, gpu)
     held = np.arange(len(kept)) % 2 == 1
     if (~held).sum() < FEWEST:
@@ -52,7 +52,7 @@ def _fit_one(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | No
 
 
 def _usable(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
-    """The fastest row of each message size, by size, and how many rows were left out for what reason."""
+    """Return the fastest row of each message size, by size, and the excluded rows by reason."""
     ours = rows[rows["dtype"] == DTYPE]
     possible = ours[ours["latency_s"] > _floor_s(op, n_gpus, ours["bytes"], gpu)]
     order = possible.sort_values(["bytes", "latency_s"], kind="stable")
@@ -69,8 +69,8 @@ def _usable(op: str, n_gpus: int, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.
 
 
 def _floor_s(op: str, n_gpus: int, n_bytes: "pd.Series[float]", gpu: GpuSpec) -> "pd.Series[float]":
-    """No GPU sends less than this: its bytes once, or the share that others hold. An all-reduce may come down to once
-    when the switch adds up (469 GB/s of bus bandwidth were measured over eight 450 GB/s links), so 2 (G - 1) / G is no
-    floor for it."""
+    """Return a lower bound per row: a GPU sends its bytes once, or the share that others hold. An all-reduce may come
+    down to once when the switch adds up (469 GB/s of bus bandwidth were measured over eight 450 GB/s links), so
+    2 (G - 1) / G is no bound for it."""
     once = 1.0 if op == "all_reduce" else (n_gpus - 1) / n_gpus
     return once * n_bytes / gpu.link_bytes_per_s

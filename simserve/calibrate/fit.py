@@ -1,4 +1,4 @@
-"""Fitting a form: least squares of log ratios, so that a short kernel counts as much as a long one."""
+"""Fit a form by least squares of log ratios, so that a short kernel counts as much as a long one."""
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +15,14 @@ from simserve.cost.forms.base import Form
 F = TypeVar("F", bound=Form)
 
 OUTLIER = 0.1
-"""Log ratio beyond which a row pulls less and less: a tenth, twice what two campaigns of the same kernels differ by."""
+"""Log ratio beyond which a row has less weight: a tenth, twice the difference of two campaigns of the same kernels."""
 
 DIGITS = 4
-"""Significant ones that a coefficient keeps: more than the data know, few enough to read."""
+"""Significant digits of a coefficient: more than the data determine, few enough to read."""
 
 
 def fit_form(form: type[F], seconds: Callable[[F], NDArray[np.float64]], measured: NDArray[np.float64]) -> F:
-    """The coefficients whose `seconds`, `(n_rows,)`, are nearest the measured ones. Deterministic."""
+    """Return the coefficients whose `seconds`, `(n_rows,)`, are closest to the measured ones. Deterministic."""
     bounds = form.BOUNDS
     free = [name for name, (_, least, most) in bounds.items() if least < most]
     scale = {name: max(abs(bounds[name][0]), 1e-30) for name in free}
@@ -40,19 +40,19 @@ def fit_form(form: type[F], seconds: Callable[[F], NDArray[np.float64]], measure
 
 
 def rounded(form: F) -> F:
-    """The same with coefficients of few digits."""
+    """Round the coefficients to few digits."""
     return type(form)(**{f.name: float(f"{getattr(form, f.name):.{DIGITS}g}") for f in fields(form)})
 
 
 def held_out(rows: pd.DataFrame, keys: Sequence[str], share: float = 0.3) -> NDArray[np.bool_]:
-    """Rows kept for reporting, `(n_rows,)`: whole shapes, chosen by a hash of `keys`, so always the same ones."""
+    """Mark whole shapes as held out, `(n_rows,)`, by a hash of `keys`, so always the same ones."""
     shapes = _shapes(rows, keys)
     chosen = {shape: _hash_frac(shape) < share for shape in sorted(set(shapes))}
     return shapes.map(chosen).to_numpy(dtype=bool)
 
 
 def sample(rows: pd.DataFrame, keys: Sequence[str], most: int) -> pd.DataFrame:
-    """At most about `most` of the rows, chosen by a hash of `keys`, so always the same ones."""
+    """Return about `most` of the rows at most, chosen by a hash of `keys`, so always the same ones."""
     if len(rows) <= most:
         return rows
     shapes = _shapes(rows, keys)
@@ -60,7 +60,7 @@ def sample(rows: pd.DataFrame, keys: Sequence[str], most: int) -> pd.DataFrame:
 
 
 def _shapes(rows: pd.DataFrame, keys: Sequence[str]) -> "pd.Series[str]":
-    """What names the shape of each row."""
+    """Name the shape of each row."""
     columns = (rows[key].astype(str) for key in keys)
     return pd.Series(["/".join(each) for each in zip(*columns, strict=True)], index=rows.index, dtype=str)
 
@@ -71,7 +71,7 @@ def _hash_frac(text: str) -> float:
 
 @dataclass(frozen=True)
 class Residuals:
-    """How a form meets measurements it was not fitted on; ratios are predicted / measured."""
+    """Errors of a form on held-out measurements; ratios are predicted / measured."""
 
     n_rows: int
     mape_frac: float
@@ -79,12 +79,12 @@ class Residuals:
     bias_frac: float
     """Mean of the signed errors."""
     p05: float
-    """Ratio that a twentieth of the rows stay below."""
+    """5th percentile of the ratios."""
     p95: float
 
     @classmethod
     def of(cls, predicted: NDArray[np.float64], measured: NDArray[np.float64]) -> "Residuals":
-        """From seconds, `(n_rows,)` each."""
+        """Compare seconds, `(n_rows,)` each."""
         ratio = predicted / measured
         error = np.abs(ratio - 1)
         p05, p95 = np.percentile(ratio, [5, 95])
@@ -94,7 +94,7 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Fit:
-    """A form with its coefficients, and how it was found."""
+    """A form with its coefficients, rows and residuals."""
 
     op: str
     dtype: str
@@ -102,6 +102,6 @@ class Fit:
     n_rows: int
     """Rows fitted to."""
     excluded: Mapping[str, int]
-    """Rows left out, by reason."""
+    """Excluded rows by reason."""
     residuals: Residuals
-    """On rows held out of the fit."""
+    """Residuals on rows held out of the fit."""

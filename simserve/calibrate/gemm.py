@@ -13,32 +13,32 @@ from simserve.cost.forms.gemm import Gemm
 from simserve.cost.ops import ACTIVATION_BYTES
 
 DTYPES = ("bf16", "fp8", "fp8_block")
-"""Stored dtypes that are timed; weight-only ones take the form of bf16 with their own bytes."""
+"""Stored dtypes with timings; weight-only ones use the form of bf16 with their own bytes."""
 
 SMALLEST = 1024
-"""n and k from which on errors are reported; below, where few layers are, launches dominate."""
+"""Least n and k for reported errors; smaller layers are rare, and launches dominate them."""
 
 LEAST = 128
-"""n and k under this are no layer's slice at all."""
+"""Least n and k of any layer's shard."""
 
 HOST_S = 3e-5
-"""No product takes this long for its smallest shape: a kernel whose quickest row does was timed with its host (as
-fp8_block on some cards: 55 to 280 µs), and rows whose roof is under that time say nothing of the kernel."""
+"""Time that no product takes for its smallest shape: a kernel whose fastest row does was timed with its host (as
+fp8_block on some cards: 55 to 280 µs), and its rows with a roof below that say nothing of the kernel."""
 
 COPIES = 6
-"""Weight matrices that the measurement cycles through; together in the L2 cache, they never come from memory."""
+"""Weight matrices that the measurement cycles through; if all fit the L2 cache, they never come from memory."""
 
 QUIET_LAUNCH_S = 6e-6
-"""What an fp8 product starts with where its host is hidden: 5.5 to 6.2 µs on an H100 under three engines."""
+"""Launch of an fp8 product where its host is hidden: 5.5 to 6.2 µs on an H100 under three engines."""
 
 MOST_ROWS = 6000
-"""Rows enough for eight coefficients; more teach nothing and take longer."""
+"""Rows enough for eight coefficients; more only take longer."""
 
 FEWEST = 60
 
 
 class _ByRows(Gemm):
-    """The same with the tile that goes with m."""
+    """A Gemm with the tile chosen by m."""
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
         **Gemm.BOUNDS,
@@ -48,10 +48,10 @@ class _ByRows(Gemm):
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for each dtype measured; whole (n, k) pairs are held out for its residuals.
+    """Fit each dtype measured; whole (n, k) pairs are held out for its residuals.
 
-    Rows at m = x + 1 stay: real batches are as often just above a multiple of a tile as anywhere, and the form, which
-    never falls with m, charges what their block of rows costs on average.
+    Rows at m = x + 1 stay: real batches are often just above a multiple of a tile, and the monotone form charges the
+    average cost of their last block of rows.
     """
     rows = rows_of(table, "gemm")
     fits = []
@@ -79,7 +79,7 @@ def _fit_rows(family: type[Gemm], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) 
 
 
 def _quiet_families() -> tuple[type[Gemm], ...]:
-    """Both ways to choose tiles, with the launch of kernels whose host is not in the way: these do not show theirs."""
+    """Return both choices of tiles with a fixed launch, for kernels whose timings do not show theirs."""
     launch = {"launch_s": (QUIET_LAUNCH_S, QUIET_LAUNCH_S, QUIET_LAUNCH_S)}
     return tuple(type(each.__name__, (each,), {"BOUNDS": {**each.BOUNDS, **launch}}) for each in (Gemm, _ByRows))
 
@@ -95,7 +95,7 @@ def _seconds(form: Gemm, rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> NDArra
 
 
 def _usable(rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> tuple[pd.DataFrame, dict[str, int]]:
-    """Rows that time the kernel and nothing else, and how many were left out for what reason."""
+    """Return the rows that time the kernel alone, and the excluded rows by reason."""
     weight_bytes = rows["n"] * rows["k"] * BYTES_PER_VALUE[dtype]
     compute_s = 2 * rows["m"] * rows["n"] * rows["k"] / gpu.peak_flop_per_s(dtype)
     activation_bytes = (rows["m"] * rows["k"] + rows["m"] * rows["n"]) * ACTIVATION_BYTES

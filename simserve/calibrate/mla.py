@@ -15,13 +15,13 @@ from simserve.cost.forms.base import Form
 from simserve.cost.forms.mla import CACHED, PAIR_WIDTH, MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 
 LEAST_PROMPT = 16
-"""Tokens: shorter prompts take the kernels of decode."""
+"""Fewest tokens of a prompt; shorter ones take the kernels of decode."""
 
 FEWEST_ROWS = 40
-"""To fit nine coefficients to."""
+"""Fewest rows for nine coefficients."""
 
 HELD_OUT = ["n_heads", "batch"]
-"""Held out together: of the eight numbers of heads measured none can be spared, the largest least of all."""
+"""Columns that are held out together: none of the eight measured numbers of heads can be spared."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _decode_module_s(form: Any, gpu: GpuSpec, rows: MlaRows) -> Any:
 
 
 def _prompts(rows: MlaRows) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Query tokens, query-key pairs and keys of whole prompts."""
+    """Return query tokens, query-key pairs and keys of whole prompts."""
     n_tokens = rows.batch * rows.tokens
     return n_tokens, n_tokens * (rows.tokens + 1) / 2, n_tokens
 
@@ -69,9 +69,9 @@ OPERATIONS: Mapping[str, tuple[type[Form], Callable[[Any, GpuSpec, MlaRows], Any
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the
-    weights ("fp8_block/fp8"). Of several kernels the one that the longest contexts take counts: vLLM attends over
-    latent vectors, as in decode, for prompts up to 512 tokens."""
+    """Fit every operation and dtype; `dtype` is that of the cache ("fp8"), for modules after that of the weights
+    ("fp8_block/fp8"). The kernel of the longest contexts counts: for prompts up to 512 tokens, vLLM attends over
+    latent vectors, as in decode."""
     fits = []
     for op in OPERATIONS:
         for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"]):
@@ -81,7 +81,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
 
 
 def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
-    """None if too few rows are left or a dtype is not known."""
+    """Fit one operation; None with too few rows or an unknown dtype."""
     dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
     if dtype not in BYTES_PER_VALUE or kv_dtype not in BYTES_PER_VALUE:
         return None
@@ -104,7 +104,7 @@ def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
 
 
 def _usable(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
-    """The rows that a fit may use, and how many were left out for what reason."""
+    """Return the rows that a fit may use, and the excluded rows by reason."""
     decode = op.startswith("mla_decode")
     long = rows if decode else rows[rows["tokens"] >= LEAST_PROMPT]
     ours = long[_kernels(long) == _kernels(long[long["tokens"] == long["tokens"].max()]).min()]
@@ -121,12 +121,12 @@ def _kernels(rows: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _bytes_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
-    """Seconds to read the cache once; 0 where the L2 holds it from one measurement to the next."""
+    """Return the seconds to read the cache once; 0 where the L2 keeps it between measurements."""
     n_bytes = rows["batch"] * rows["tokens"] * CACHED * rows["kv_dtype"].map(BYTES_PER_VALUE)
     return (n_bytes / gpu.hbm_bytes_per_s).where(n_bytes > 2 * gpu.l2_bytes, 0.0)
 
 
 def _flop_s(rows: pd.DataFrame, gpu: GpuSpec) -> "pd.Series[float]":
-    """Seconds to compute scores and values of whole prompts in 16 bits."""
+    """Return the seconds to compute scores and values of whole prompts in 16 bits."""
     pairs = rows["batch"] * rows["tokens"] * (rows["tokens"] + 1) / 2
     return 2 * PAIR_WIDTH * rows["n_heads"] * pairs / gpu.peak_flop_per_s("bf16")

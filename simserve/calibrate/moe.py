@@ -1,4 +1,4 @@
-"""Fit of the expert layers: one form a dtype, and one more where engines take another kernel for experts shared."""
+"""Fit of expert layers: one form per dtype, and a second where engines use another kernel for shared experts."""
 
 from collections.abc import Mapping
 
@@ -12,31 +12,31 @@ from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 
 SHARED = "+ep"
-"""Follows the dtype of a Fit to layers whose experts are shared among GPUs, where that takes another kernel."""
+"""Suffix of a Fit's dtype for layers with experts shared among GPUs, where those use another kernel."""
 
 SHAPE = ["hidden", "inter", "top_k", "n_experts"]
 LAYOUT = [*SHAPE, "tensor", "expert"]
 SERIES = [*LAYOUT, "routing"]
 
 FEWEST_SHAPES = 4
-"""Models from which whole ones can be held out; of fewer, ways to divide them are."""
+"""Fewest models to hold out whole ones; with fewer, ways to divide them are held out."""
 
 FEWEST_ROWS = 30
-"""To fit nine coefficients to."""
+"""Fewest rows for nine coefficients."""
 
 MEMORY_BOUND = 1 / 3
-"""Of the measured time: from here on reading weights matters, and repeated measurements find small ones in the L2."""
+"""Share of the measured time from which reading weights matters; repeated measurements find small ones in the L2."""
 
 ROUTING = r"balanced|uniform|power_law_[0-9.]+"
 
 NOT_GATED = {(2688, 1856), (4096, 2688), (1024, 2688), (2048, 5120)}
-"""(hidden, inter) of the Nemotron 3 models: two matrices an expert, and in the large ones latent routing."""
+"""(hidden, inter) of the Nemotron 3 models: two matrices per expert, and latent routing in the large ones."""
 
 
 def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """A Fit for every dtype measured; a second, its dtype ending in SHARED, where shared experts take another kernel.
+    """Fit every dtype measured, and its dtype + SHARED where shared experts use another kernel.
 
-    Of several kernels for a dtype the one measured for the most models counts. Whole models are held out.
+    The kernel measured for the most models counts. Whole models are held out.
     """
     rows = rows_of(table, "moe")
     rows = rows.assign(kernel=rows["kernel"].fillna("") if "kernel" in rows else "")
@@ -52,7 +52,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
 
 
 def _kernel(rows: pd.DataFrame) -> str | None:
-    """The kernel measured for the most models; the first by name of equals."""
+    """Return the kernel measured for the most models; the first by name on a tie."""
     if rows.empty:
         return None
     models = rows.drop_duplicates(["kernel", *SHAPE]).groupby("kernel").size()
@@ -60,7 +60,7 @@ def _kernel(rows: pd.DataFrame) -> str | None:
 
 
 def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
-    """None if too few rows are left."""
+    """Fit one dtype; None with too few rows."""
     kept, excluded = _usable(dtype, rows, gpu)
     if len(kept) < FEWEST_ROWS:
         return None
@@ -80,14 +80,14 @@ def _fit_one(name: str, dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | N
 
 
 def _held_out(rows: pd.DataFrame) -> NDArray[np.bool_]:
-    """Whole models; ways to divide them where there are few models, or chance takes none of them."""
+    """Mark whole models as held out; ways to divide them where there are few models or the hash selects none."""
     models = held_out(rows, SHAPE)
     few = len(rows.drop_duplicates(SHAPE)) < FEWEST_SHAPES
     return held_out(rows, LAYOUT) if few or not models.any() else models
 
 
 def _usable(dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame, Mapping[str, int]]:
-    """The rows that a fit may use, with their loads, and how many were left out for what reason."""
+    """Return the rows that a fit may use, with their loads, and the excluded rows by reason."""
     excluded = {}
 
     def keep(name: str, rows: pd.DataFrame, good: "pd.Series[bool]") -> pd.DataFrame:
@@ -103,13 +103,13 @@ def _usable(dtype: str, rows: pd.DataFrame, gpu: GpuSpec) -> tuple[pd.DataFrame,
     read = rows["touched"] * MATRICES * rows["hidden"] * rows["inter"] / rows["tensor"] * BYTES_PER_VALUE[dtype]
     memory = read / gpu.hbm_bytes_per_s / rows["latency_s"]
     rows = keep("weights stay in the L2", rows, (read > 2 * gpu.l2_bytes) | (memory < MEMORY_BOUND))
-    # One impossible row tells that its router sent tokens elsewhere than its name says, so all its series goes.
+    # One impossible row shows that its router did not follow its name, so the whole series is left out.
     whole = (memory[rows.index] <= 1).groupby([rows[column] for column in SERIES]).transform("all")
     return keep("series reads faster than memory", rows, whole.astype(bool)), excluded
 
 
 def _with_load(rows: pd.DataFrame) -> pd.DataFrame:
-    """Columns rows, touched and remote_rows."""
+    """Add the columns rows, touched and remote_rows."""
     if rows.empty:
         return rows.assign(rows=0.0, touched=0.0, remote_rows=0.0)
     parts = []

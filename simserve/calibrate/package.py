@@ -1,4 +1,4 @@
-"""Kernel timings of the package `aiconfigurator-core` (NVIDIA, Apache-2.0), as our table.
+"""Kernel timings of the package `aiconfigurator-core` (NVIDIA, Apache-2.0), converted to our table.
 
 Its parquet files lie under systems/data/<system>/<family>/<backend>/<version>/; latencies are milliseconds.
 """
@@ -19,7 +19,7 @@ from simserve.tables.parquet import read_columns
 
 PACKAGE = "aiconfigurator-core"
 SYSTEMS = {"rtx-pro-6000": "rtx_pro_6000_server"}
-"""The package's names of GPUs, where they are not ours with underscores."""
+"""The package's names of GPUs, where they differ from ours with underscores."""
 
 DTYPES = {
     "bfloat16": "bf16",
@@ -32,23 +32,23 @@ DTYPES = {
 """The package's names of dtypes, where they differ from ours."""
 
 MLA_MODEL = "deepseek-ai/DeepSeek-V3"
-"""Whose attention modules are read: others measured beside it have other widths."""
+"""The model whose attention modules are read; others have different widths."""
 
 
 @dataclass(frozen=True)
 class TimingSource:
-    """A file that timings come from."""
+    """A file of timings."""
 
     file: str
-    """Its path inside the package."""
+    """Path inside the package."""
     sha256: str
     n_rows: int
 
 
 def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSource, ...], str]:
-    """All timings of a GPU under an engine's kernels: our table, where it is from, the version of the engine.
+    """Return all timings of a GPU under an engine's kernels, their sources, and the engine's version.
 
-    That version is the newest with matrices; what it lacks comes from the newest that has it.
+    The version is the newest with matrices; other operations come from the newest version that has them.
 
     Raises CalibrationError.
     """
@@ -75,7 +75,7 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
 
 
 def package_version() -> str:
-    """As installed. Raises CalibrationError."""
+    """Return the installed version. Raises CalibrationError."""
     try:
         return version(PACKAGE)
     except PackageNotFoundError:
@@ -94,13 +94,13 @@ def _names(root: Path) -> list[str]:
 
 
 def _newest(folder: Path, name: str) -> Path | None:
-    """The file of the newest version that has one."""
+    """Return the file of the newest version that has it."""
     result = sorted(folder.glob(f"*/{name}.parquet"), key=lambda path: _as_numbers(path.parent.name))
     return result[-1] if result else None
 
 
 def _as_numbers(text: str) -> list[tuple[int, str]]:
-    """1.3.0rc20 after 1.3.0rc9 after 1.2."""
+    """Return a sort key with 1.2 < 1.3.0rc9 < 1.3.0rc20."""
     return [(int(number), word) for number, word in findall(r"(\d+)([a-z]*)", text)]
 
 
@@ -145,12 +145,12 @@ def _prefill_attention(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _decode_attention(rows: pd.DataFrame) -> pd.DataFrame:
-    """`step` is the history before the query."""
+    """Read decode timings; `step` is the history before the query."""
     return _attention("decode_attention", lambda r: r["step"] + 1, rows)
 
 
 def _custom_all_reduce(rows: pd.DataFrame) -> pd.DataFrame:
-    """`message_size` counts elements of two bytes; eager rows hold host time of the framework and are left out."""
+    """Read all-reduces; `message_size` counts two-byte elements, and eager rows, with host time, are left out."""
     rows = rows[~rows["kernel_source"].str.contains("eager")]
     return pd.DataFrame(
         {
@@ -198,7 +198,7 @@ def _moe(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _mla(op: str, tokens: "Callable[[pd.DataFrame], pd.Series[int]]", rows: pd.DataFrame) -> pd.DataFrame:
-    """`num_heads` are those of one GPU; a module names its model, and the type of its projections."""
+    """Read latent attention; `num_heads` counts one GPU's, and a module names its model and its projections' dtype."""
     if "model" in rows:
         rows = rows[rows["model"] == MLA_MODEL]
     return pd.DataFrame(

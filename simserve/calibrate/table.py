@@ -1,4 +1,4 @@
-"""The table of kernel timings, one row a measurement: what the fits read, whoever measured."""
+"""The table of kernel timings that the fits read, one row per measurement, whatever its origin."""
 
 from pathlib import Path
 
@@ -24,20 +24,20 @@ SHAPES: dict[str, tuple[str, ...]] = {
     "mla_prefill_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
     "mla_decode_module": ("dtype", "kv_dtype", "batch", "tokens", "n_heads"),
 }
-"""The columns that say what was measured, by operation.
+"""Columns that describe a measurement, by operation.
 
 gemm: (m, k) activations times (k, n) weights stored in dtype. Attention: `tokens` is the prompt of each of `batch`
-requests, or for decode the keys that each attends, its own included; `window` 0 is none. Collectives: `bytes` that
+requests, or for decode the keys that each attends, including its own; `window` 0 is none. Collectives: `bytes` that
 each GPU contributes (all_reduce, reduce_scatter, all_to_all) or ends with (all_gather). moe: the layer from router
-logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts. mla: DeepSeek-V3's
-attention, alone (its `dtype` is what it computes in) or as a module with all projections (theirs, stored in `dtype`);
+logits on; `inter` of one expert before it is divided over `tensor`; `expert` GPUs share the experts. mla: attention
+of DeepSeek-V3, alone (`dtype` of its computation) or as a module with all projections (`dtype` of their weights);
 `n_heads` on this GPU.
 """
 TEXTS = frozenset({"dtype", "kv_dtype", "routing", "kernel", "op"})
 
 
 def read_timings(path: Path) -> pd.DataFrame:
-    """A table of timings as CSV or parquet: `op`, the columns of SHAPES for that op, `latency_s`, optional `kernel`.
+    """Read a CSV or parquet table of timings: `op`, the columns of SHAPES for that op, `latency_s`, optional `kernel`.
 
     Raises CalibrationError.
     """
@@ -51,7 +51,7 @@ def read_timings(path: Path) -> pd.DataFrame:
 
 
 def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
-    """The table if it has what its operations need. Raises CalibrationError."""
+    """Return the table if it has what its operations need. Raises CalibrationError."""
     missing = [name for name in ("op", "latency_s") if name not in table]
     if missing:
         raise CalibrationError(
@@ -69,7 +69,7 @@ def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def rows_of(table: pd.DataFrame, op: str) -> pd.DataFrame:
-    """The rows of one operation, its shape columns as numbers. Without any, columns that the table lacks are empty."""
+    """Return the rows of one operation with numeric shape columns; missing columns are empty if it has no rows."""
     rows = table[table["op"] == op].reset_index(drop=True)
     if rows.empty:
         rows = rows.reindex(columns=list(dict.fromkeys((*rows.columns, *SHAPES[op]))))
@@ -78,7 +78,7 @@ def rows_of(table: pd.DataFrame, op: str) -> pd.DataFrame:
 
 
 def _with_dtypes(table: pd.DataFrame, place: str) -> pd.DataFrame:
-    """A table whose dtypes are ours. Raises CalibrationError."""
+    """Return a table with our names of dtypes. Raises CalibrationError."""
     for name in ("dtype", "kv_dtype"):
         users = [op for op, columns in SHAPES.items() if name in columns]
         rows = table[table["op"].isin(users)]
@@ -87,13 +87,13 @@ def _with_dtypes(table: pd.DataFrame, place: str) -> pd.DataFrame:
             known = ", ".join(BYTES_PER_VALUE)
             raise CalibrationError(
                 f"{place}: row {bad[0] + 1}: {name} must be one of {known}, got '{table[name][bad[0]]}'; "
-                f"correct or remove it ({len(bad)} of {len(table)} rows are so)"
+                f"correct or remove it ({len(bad)} of {len(table)} rows are affected)"
             )
     return table
 
 
 def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:
-    """A checked table, its columns of numbers as such. Raises CalibrationError where one is no count or time."""
+    """Return a checked table with numeric columns. Raises CalibrationError for invalid counts or times."""
     shapes = dict.fromkeys(name for columns in SHAPES.values() for name in columns if name not in TEXTS)
     for name in ("latency_s", *(name for name in shapes if name in table)):
         users = [op for op, columns in SHAPES.items() if name in ("latency_s", *columns)]
@@ -104,7 +104,7 @@ def _with_numbers(table: pd.DataFrame, place: str) -> pd.DataFrame:
             unit = " of seconds" if name == "latency_s" else ""
             raise CalibrationError(
                 f"{place}: row {bad[0] + 1}: {name} must be a positive number{unit}, got {table[name][bad[0]]}; "
-                f"correct or remove it ({len(bad)} of {len(table)} rows are so)"
+                f"correct or remove it ({len(bad)} of {len(table)} rows are affected)"
             )
         table = table.assign(**{name: numbers})
     return table

@@ -1,4 +1,4 @@
-"""From a table of timings to a calibration file: fit every operation, and write down what was found and from where."""
+"""Fit every operation of a table of timings, and write a calibration file with its sources."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -16,27 +16,27 @@ from simserve.errors import CalibrationError, OutputError
 from simserve.tables.files import json_text, replace_text
 
 FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
-"""Each fits its own operations of a table."""
+"""Fits by family; each fits its own operations of a table."""
 
 NEEDED = ("gemm", "prefill_attention", "decode_attention")
-"""Operations without which no step can be costed."""
+"""Operations that every step needs."""
 
 
 def calibrate(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
-    """All fits of a table. Raises CalibrationError where an operation that every step needs cannot be fitted."""
+    """Fit all operations of a table. Raises CalibrationError where one that every step needs cannot be fitted."""
     fits = [fit for family in FAMILIES for fit in family(table, gpu)]
     missing = [op for op in NEEDED if not any(fit.op == op for fit in fits)]
     if missing:
         counts = ", ".join(f"{op}: {int((table['op'] == op).sum())} rows" for op in missing)
         raise CalibrationError(
             f"too few usable rows to fit ({counts}); add measurements of other shapes, "
-            "or see that dtype is one of ours and latency_s in seconds, without the host's time"
+            "or check that dtype is known and latency_s is in seconds, without host time"
         )
     return fits
 
 
 def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
-    """Operations of a table, matrices and experts by dtype, that no fit came of, and their rows."""
+    """List the operations of a table without a fit (matrices and experts by dtype), and their rows."""
     by_dtype = table["op"].isin(("gemm", "moe"))
     names = table["op"].where(~by_dtype, table["op"] + " " + table.get("dtype", ""))
     fitted = {f"{fit.op} {fit.dtype.removesuffix('+ep')}" for fit in fits} | {fit.op for fit in fits}
@@ -44,7 +44,7 @@ def unfitted(table: pd.DataFrame, fits: Sequence[Fit]) -> list[tuple[str, int]]:
 
 
 def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[Fit], made: Mapping[str, Any]) -> Any:
-    """What the file holds; `made` says from what and when."""
+    """Return the content of the file; `made` states its sources and date."""
     return {
         "schema": SCHEMA,
         "gpu": gpu,
@@ -66,8 +66,8 @@ def calibration_data(gpu: str, engine: str, engine_version: str, fits: Sequence[
 
 
 def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
-    """Write a calibration, with the host constants and, where nothing else has changed, the date of the file that was
-    there. Returns whether its kernels changed. Raises OutputError."""
+    """Write a calibration, keeping the file's host constants and, where nothing else has changed, its date. Returns
+    whether its kernels changed. Raises OutputError."""
     before = _before(path)
     same = before is not None and {**before, "made": {**before.get("made", {}), "date": None}} == {
         **data,
@@ -85,7 +85,7 @@ def write_calibration(path: Path, data: Mapping[str, Any], today: str) -> bool:
 
 
 def written(path: Path) -> dict[str, Any]:
-    """What a calibration that must be there holds. Raises CalibrationError."""
+    """Read an existing calibration. Raises CalibrationError."""
     before = _before(path)
     if before is None:
         raise CalibrationError(f"{path}: no such calibration; run simserve calibrate first, for its kernels")
@@ -93,7 +93,7 @@ def written(path: Path) -> dict[str, Any]:
 
 
 def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
-    """Put fitted host constants into a calibration that is there. Raises CalibrationError, OutputError."""
+    """Put fitted host constants into an existing calibration. Raises CalibrationError, OutputError."""
     before = written(path)
     host = {name: {"value": value, "source": source} for name, value in constants.items()}
     replace_text(path, json_text({**before, "host": host}))

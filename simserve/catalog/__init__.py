@@ -1,4 +1,4 @@
-"""The catalog: models, GPUs and engines that simserve knows, one YAML a thing, every number with its source."""
+"""The catalog: models, GPUs and engines, one YAML file each, every number with its source."""
 
 from simserve.catalog.load import describe, load_engine, load_gpu, load_model, names
 

@@ -1,6 +1,6 @@
-"""A ModelSpec from a Hugging Face config.json: transformers, dense or with experts, quantized or not.
+"""Read a ModelSpec from a Hugging Face config.json: transformers, dense or MoE, quantized or not.
 
-Keys and their defaults as in the configuration classes of the transformers library.
+Keys and defaults follow the configuration classes of the transformers library.
 """
 
 import json
@@ -22,36 +22,36 @@ NEEDED = (
     "max_position_embeddings",
 )
 OPTIONAL = ("num_key_value_heads", "head_dim")
-"""Counts that may be missing or null: then as many KV heads as heads, and hidden_size / heads wide."""
+"""Counts that may be missing or null: defaults are as many KV heads as heads, and hidden_size / heads."""
 
 TIED_FAMILIES = frozenset(
     {"cohere", "cohere2", "falcon", "gemma", "gemma2", "gemma3", "gemma3_text", "gpt2", "opt", "starcoder2"}
 )
-"""Families whose embeddings are tied unless the file says otherwise."""
+"""Families with tied embeddings unless the file states otherwise."""
 
 UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcoder2", "nemotron", "bloom", "mpt")
 """Families with two MLP matrices; all others have gate, up and down."""
 
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
-"""What some families call the number of KV heads; reading them as one a head would cost many times the cache."""
+"""Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
 SPARSE_KEYS = ("index_topk", "sparse_attention_config")
 
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
-"""Tokens that a local layer attends to at most: the last ones, or those of the same chunk (Llama 4)."""
+"""Tokens that a local layer attends at most: the last ones, or those of the same chunk (Llama 4)."""
 
 QUANTIZATION_FILE = "hf_quant_config.json"
-"""Where modelopt says what the weights are stored in, beside a config.json that tells nothing of it."""
+"""modelopt's file for the weight dtype, next to a config.json without one."""
 
 SHAPES_OF_WINDOWED = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim")
-"""Keys of families whose windowed layers have heads of their own (MiMo-V2)."""
+"""Keys of families whose windowed layers have different heads (MiMo-V2)."""
 
 LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-"""Entries of layer_types that are modeled, and whether such a layer has the window."""
+"""Supported entries of layer_types, and whether such a layer has a window."""
 
 
 def read_config(path: Path) -> ModelSpec:
-    """Raises CatalogError for a file that is no config.json, lacks keys, contradicts itself, or is not modeled yet."""
+    """Read a config.json. Raises CatalogError if it is invalid, incomplete, contradictory or not supported."""
     config = _load(path)
     try:
         return _spec(path, config)
@@ -60,7 +60,7 @@ def read_config(path: Path) -> ModelSpec:
 
 
 def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
-    _refuse_what_comes_later(config)
+    _reject_unsupported(config)
     _check(config)
     n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
     n_window_layers = _n_window_layers(config)
@@ -90,22 +90,22 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    """The keys of a file; those of a text_config inside come first, for only the language model is simulated."""
+    """Read a file's keys; those of an inner text_config take precedence, as only the language model is simulated."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise CatalogError(f"{path}: must be a Hugging Face config.json, but is no JSON ({error})") from None
+        raise CatalogError(f"{path}: must be a Hugging Face config.json, but is not JSON ({error})") from None
     inner = config.get("text_config") if isinstance(config, dict) else None
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    return {**_quantized_beside(path), **config, **(inner or {})}
+    return {**_quantized_by_file(path), **config, **(inner or {})}
 
 
-def _quantized_beside(path: Path) -> dict[str, Any]:
-    """The quantization_config that a file of its own stands for, if there is one."""
+def _quantized_by_file(path: Path) -> dict[str, Any]:
+    """Return the quantization_config given by a separate file, if there is one."""
     extra = path.with_name(QUANTIZATION_FILE)
     if not extra.is_file():
         return {}
@@ -115,7 +115,7 @@ def _quantized_beside(path: Path) -> dict[str, Any]:
         raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
 
 
-def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:
+def _reject_unsupported(config: Mapping[str, Any]) -> None:
     keys = {
         "layers that differ in shape": next((key for key in _counted(config) if isinstance(config[key], list)), None),
         "state-space and hybrid models": next((key for key in config if key.startswith(("mamba_", "ssm_"))), None),
@@ -125,11 +125,11 @@ def _refuse_what_comes_later(config: Mapping[str, Any]) -> None:
     }
     for what, key in keys.items():
         if key is not None:
-            raise CatalogError(f"{key}: {what} are not there yet; choose another model")
+            raise CatalogError(f"{key}: {what} are not supported yet; choose another model")
     kinds = config.get("layer_types") or []
     unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - LAYER_KINDS.keys())
     if unknown:
-        raise CatalogError(f"layer_types: layers of kind {', '.join(unknown)} are not there yet")
+        raise CatalogError(f"layer_types: layers of type {', '.join(unknown)} are not supported yet")
 
 
 def _counted(config: Mapping[str, Any]) -> list[str]:
@@ -137,15 +137,15 @@ def _counted(config: Mapping[str, Any]) -> list[str]:
 
 
 def _check(config: Mapping[str, Any]) -> None:
-    """Every key that is needed is there and counts something, and none contradicts another."""
+    """Check that every required key is present and a count, and that no two contradict each other."""
     missing = [key for key in NEEDED if config.get(key) is None]
     if missing:
         near = closest(missing[0], [key for key in config if key not in NEEDED and isinstance(config[key], int)])
-        remedy = f"{missing[0]} may be what it calls {near}" if near else "it must be the config.json of a causal model"
+        remedy = f"{missing[0]} may be called {near}" if near else "it must be the config.json of a causal model"
         raise CatalogError(f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing; {remedy}")
     alias = next((key for key in KV_HEADS_ELSEWHERE if config.get(key)), None)
     if alias is not None and config.get("num_key_value_heads") is None:
-        remedy = f"say it beside {alias}, got {json.dumps(config[alias])}"
+        remedy = f"give it with {alias}, got {json.dumps(config[alias])}"
         raise CatalogError(f"num_key_value_heads is missing; {remedy}")
     for key in (*_counted(config), *(key for key in WINDOW_KEYS if config.get(key) and _uses_window(config))):
         if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
@@ -160,13 +160,13 @@ def _check(config: Mapping[str, Any]) -> None:
         raise CatalogError(f"layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}")
     if kinds and "sliding_attention" in kinds and not _window(config):
         raise CatalogError("layer_types names layers of sliding_attention, but sliding_window is missing")
-    is_told = kinds or config.get("use_sliding_window")  # then max_window_layers tells
-    if not is_told and _uses_window(config) and _window(config) <= SHORT_WINDOW:
-        raise CatalogError(f"layer_types is missing; say which layers have the window of {_window(config)} tokens")
+    is_given = kinds or config.get("use_sliding_window")  # by max_window_layers
+    if not is_given and _uses_window(config) and _window(config) <= SHORT_WINDOW:
+        raise CatalogError(f"layer_types is missing; list the layers with the window of {_window(config)} tokens")
 
 
 def _uses_window(config: Mapping[str, Any]) -> bool:
-    """A config may state a window and switch it off."""
+    """Tell whether the window is on; a config may state one and switch it off."""
     return bool(_window(config)) and config.get("use_sliding_window") is not False
 
 
@@ -175,10 +175,10 @@ def _window(config: Mapping[str, Any]) -> Any:
 
 
 def _n_window_layers(config: Mapping[str, Any]) -> int:
-    """How many layers have the window.
+    """Count the layers with the window.
 
-    With use_sliding_window (Qwen), those from max_window_layers on. Families that alternate by a pattern without
-    layer_types count as all windowed: requests beyond a window that is not short are refused in either case.
+    With use_sliding_window (Qwen), these are the layers from max_window_layers on. Families that alternate without
+    layer_types count as all windowed: requests beyond a window that is not short are rejected in either case.
     """
     n_layers: int = config["num_hidden_layers"]
     if not _uses_window(config):

@@ -1,6 +1,6 @@
-"""Experts and latent attention of a Hugging Face config.json: what the families call their keys, and what they mean.
+"""Experts and latent attention of a Hugging Face config.json, with the key names of each family.
 
-Which layers have experts, as in the modelling code of the transformers library.
+The choice of layers with experts follows the modeling code of the transformers library.
 """
 
 import json
@@ -11,7 +11,7 @@ from simserve.catalog.specs import Experts, Mla
 from simserve.errors import CatalogError, did_you_mean
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
-"""What families call the number of routed experts of a layer: Mixtral and gpt-oss, Qwen, DeepSeek."""
+"""Families' keys for the number of routed experts per layer: Mixtral and gpt-oss, Qwen, DeepSeek."""
 
 TOP_K = ("num_experts_per_tok", "experts_per_token")
 
@@ -21,13 +21,13 @@ SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
 """Inner size of the one shared expert: Qwen, Granite."""
 
 SHARED_EXPERT_FAMILIES = ("llama4", "llama4_text")
-"""Families whose layers have one shared expert, as wide as the routed ones, which no key tells."""
+"""Families with one shared expert per layer, as wide as the routed ones, without a key for it."""
 
 MLA_NEEDED = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
 def read_experts(config: Mapping[str, Any]) -> Experts | None:
-    """None for a dense model: a number of experts that is missing, 0 or 1. Raises CatalogError, without the path."""
+    """Read the experts; None for a dense model (missing, 0 or 1 expert). Raises CatalogError without the path."""
     named = {key: config[key] for key in N_EXPERTS if _is_many(config.get(key))}
     if not named:
         _refuse_other_names(config)
@@ -39,7 +39,7 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
     key, n_experts = next(iter(named.items()))
     top_key = next((name for name in TOP_K if config.get(name) is not None), None)
     if top_key is None:
-        raise CatalogError(f"num_experts_per_tok is missing; say how many of the {n_experts} experts a token goes to")
+        raise CatalogError(f"num_experts_per_tok is missing; give the number of the {n_experts} experts per token")
     top_k = config[top_key]
     _check_count(top_key, top_k)
     if top_k > n_experts:
@@ -56,7 +56,7 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
 
 
 def read_mla(config: Mapping[str, Any]) -> Mla | None:
-    """None where keys and values are cached as they are. Raises CatalogError, without the path."""
+    """Read latent attention; None where keys and values are cached directly. Raises CatalogError without the path."""
     if not config.get("kv_lora_rank"):
         return None
     missing = [key for key in MLA_NEEDED if config.get(key) is None]
@@ -75,7 +75,7 @@ def read_mla(config: Mapping[str, Any]) -> Mla | None:
 
 
 def dense_size(config: Mapping[str, Any]) -> int:
-    """Inner size of the MLP of layers without experts: Llama 4 and MiniMax have keys of their own for it."""
+    """Return the inner size of the MLP of layers without experts; Llama 4 and MiniMax have separate keys for it."""
     key = next((key for key in DENSE_SIZE if config.get(key)), "intermediate_size")
     _check_count(key, config[key])
     size: int = config[key]
@@ -90,7 +90,7 @@ def _refuse_other_names(config: Mapping[str, Any]) -> None:
 
 
 def _expert_size(config: Mapping[str, Any]) -> int:
-    """moe_intermediate_size; Mixtral and gpt-oss, which have no other MLP, call it intermediate_size."""
+    """Return moe_intermediate_size; Mixtral and gpt-oss, without another MLP, use intermediate_size."""
     key = "intermediate_size" if config.get("moe_intermediate_size") is None else "moe_intermediate_size"
     _check_count(key, config.get(key))
     size: int = config[key]
@@ -98,7 +98,7 @@ def _expert_size(config: Mapping[str, Any]) -> int:
 
 
 def _shared(config: Mapping[str, Any]) -> tuple[int, int]:
-    """How many shared experts there are, and the inner size of one."""
+    """Return the number of shared experts and the inner size of one."""
     n_shared = config.get("n_shared_experts")
     key = next((key for key in SHARED_SIZE if config.get(key)), None)
     if n_shared:
@@ -138,7 +138,7 @@ def _has_experts(config: Mapping[str, Any], layer: int) -> bool:
 
 
 def _is_many(value: object) -> bool:
-    """A number of experts beyond one; null and 0 stand in configs of dense models."""
+    """Tell whether a value is a number of experts above one; configs of dense models have null or 0."""
     return isinstance(value, int | list) and value not in (0, 1) and value != []
 
 

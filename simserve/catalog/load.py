@@ -1,4 +1,4 @@
-"""Looking things up in the catalog by name."""
+"""Look up catalog entries by name."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
 NOUNS = {"models": "model", "gpus": "GPU", "engines": "engine"}
-"""The folders of the catalog, and what each holds."""
+"""Folders of the catalog, with the noun for an entry."""
 
 CONSTANTS = (
     "compute_efficiency",
@@ -35,24 +35,24 @@ CONSTANTS = (
     "block_size",
     "reserve_bytes",
 )
-"""Numbers of an engine that a scenario may replace."""
+"""Constants of an engine that a scenario may replace."""
 
 PARTS: dict[str, Callable[..., Any]] = {"experts": Experts, "mla": Mla}
-"""Mappings in a model's YAML, and what they become."""
+"""Mappings in a model's YAML, with their types."""
 
-# fast: libyaml, where PyYAML was built with it; both loaders are safe ones and read the same.
+# fast: libyaml where PyYAML was built with it; both loaders are safe and equivalent.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def names(kind: str) -> list[str]:
-    """All names of a kind: models, gpus or engines. Raises CatalogError for another kind."""
+    """List the names of a kind: models, gpus or engines. Raises CatalogError for another kind."""
     if kind not in NOUNS:
         raise CatalogError(f"no such kind in the catalog, got '{kind}'; {did_you_mean(kind, NOUNS)}")
     return list(_names(kind))
 
 
 def load_model(name_or_path: str) -> ModelSpec:
-    """A model by its name in the catalog, or by the path of its Hugging Face config.json. Raises CatalogError."""
+    """Load a model by its catalog name or by the path of its Hugging Face config.json. Raises CatalogError."""
     if name_or_path.endswith(".json") or "/" in name_or_path:
         path = Path(name_or_path).expanduser()
         if not path.exists():
@@ -65,7 +65,7 @@ def load_model(name_or_path: str) -> ModelSpec:
 
 
 def load_gpu(name: str) -> GpuSpec:
-    """A GPU by its name in the catalog. Raises CatalogError."""
+    """Load a GPU by its catalog name. Raises CatalogError."""
     data = _read("gpus", name)
     data["hbm_bytes"] = data.pop("memory_mib") * MIB
     return GpuSpec(name=name, **data)
@@ -74,10 +74,10 @@ def load_gpu(name: str) -> GpuSpec:
 def load_engine(
     name: str, *, version: str | None = None, fitted: Mapping[str, float] | None = None, **constants: float
 ) -> EngineSpec:
-    """An engine by its name. Raises CatalogError.
+    """Load an engine by its name. Raises CatalogError.
 
-    Its constants are the catalog's, then those `fitted` to servers of the catalog's version, then what has changed up
-    to the `version` asked for, then `constants`.
+    Constants are the catalog's, then those `fitted` to servers of the catalog's version, then changes up to the given
+    `version`, then `constants`.
     """
     for key in constants:
         if key not in CONSTANTS:
@@ -101,7 +101,7 @@ def load_engine(
 
 
 def _release(engine: str, version: str) -> tuple[int, ...]:
-    """0.12 and 0.12.0rc1 as (0, 12, ...), to compare; later parts than the second do not tell."""
+    """Parse 0.12 and 0.12.0rc1 as (0, 12, ...) for comparisons, which use two parts."""
     result = re.match(r"(\d+)\.(\d+)", version)
     if result is None:
         raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
@@ -109,9 +109,9 @@ def _release(engine: str, version: str) -> tuple[int, ...]:
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:
-    """A thing as plain data: its fields by name, and where its numbers come from. Raises CatalogError."""
+    """Return an entry as plain data: its fields by name and their sources. Raises CatalogError."""
     load: dict[str, Callable[[str], Any]] = {"models": load_model, "gpus": load_gpu, "engines": load_engine}
-    names(kind)  # refuses a kind that there is not
+    names(kind)  # raises for an unknown kind
     thing = load[kind](name)
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
     return {key: asdict(value) if isinstance(value, Experts | Mla) else value for key, value in values.items()}

@@ -1,4 +1,4 @@
-"""What the quantization_config of a Hugging Face config.json says the weights are stored in."""
+"""Read the weight dtype from the quantization_config of a Hugging Face config.json."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ WEIGHT_ONLY = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round")
 """Methods that quantize weights to integers, with `bits`."""
 
 BLOCK = [128, 128]
-"""Weights that share a scale in the only blocks that engines have kernels for."""
+"""The only block of weights with one scale that engines have kernels for."""
 
 INTEGERS = {4: "int4", 8: "int8"}
 
@@ -18,7 +18,7 @@ KNOWN = "fp8, fbgemm_fp8, modelopt, compressed-tensors, mxfp4, gptq and awq"
 
 
 def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
-    """The dtype of quantized weights; None where they are in 16 bits. Raises CatalogError, without the path."""
+    """Return the dtype of quantized weights; None for 16 bits. Raises CatalogError without the path."""
     quantized = config.get("quantization_config")
     if not quantized:
         return None
@@ -36,11 +36,11 @@ def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
     if method in ("modelopt", None) and str(quantized.get("quant_algo")).upper() == "FP8":
         return "fp8"
     text = json.dumps(quantized.get("quant_algo") or method)
-    raise CatalogError(f"quantization_config: weights quantized as {text} are not there yet; there are {KNOWN}")
+    raise CatalogError(f"quantization_config: weights quantized as {text} are not supported yet; there are {KNOWN}")
 
 
 def only_experts(config: Mapping[str, Any]) -> bool:
-    """Attention of all layers is left out of the quantization."""
+    """Tell whether the attention of all layers is left out of the quantization."""
     quantized = config.get("quantization_config") or {}
     kept = quantized.get("modules_to_not_convert") or quantized.get("ignore") or []
     return any("self_attn" in str(name) and "*" in str(name) for name in kept)
@@ -61,13 +61,13 @@ def _integer(bits: object) -> str:
 
 
 def _compressed(quantized: Mapping[str, Any]) -> str:
-    """Of compressed-tensors, whose groups of layers each say how they are stored."""
+    """Return the dtype of compressed-tensors, where each group of layers states its own."""
     groups = quantized.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise CatalogError("quantization_config: config_groups is missing; compressed-tensors needs it")
     dtypes = sorted({_group_dtype(name, group) for name, group in groups.items()})
     if len(dtypes) > 1:
-        raise CatalogError(f"quantization_config: layers of several dtypes, {' and '.join(dtypes)}, are not there yet")
+        raise CatalogError(f"quantization_config: mixed layer dtypes, {' and '.join(dtypes)}, are not supported yet")
     return dtypes[0]
 
 
@@ -80,4 +80,4 @@ def _group_dtype(name: str, group: object) -> str:
         return _float8(weights.get("block_structure") if weights.get("strategy") == "block" else None)
     if kind == "int":
         return _integer(bits)
-    raise CatalogError(f"quantization_config: weights of {bits} bits and type {kind} are not there yet")
+    raise CatalogError(f"quantization_config: weights of {bits} bits and type {kind} are not supported yet")

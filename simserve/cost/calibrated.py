@@ -31,29 +31,29 @@ from simserve.cost.ops import Shard
 from simserve.errors import CalibrationError
 
 ELEMENTWISE_FRAC = 0.8
-"""Share of the bandwidth that norms and activations reach: they stream like a copy, which reaches 0.8 to 0.9."""
+"""Share of the bandwidth that norms and activations reach; they stream like a copy, which reaches 0.8 to 0.9."""
 
 SIXTEEN_BITS = ("bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class LatentPrefill:
-    """Prefill attention over heads that latent vectors were expanded to."""
+    """Prefill attention over heads that are expanded from latent vectors."""
 
     form: MlaPrefill
     gpu: GpuSpec
     n_heads: float
-    """Of the width that the form knows."""
+    """Heads, scaled to the width that the form was fitted for."""
 
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """Of one layer."""
+        """Return the seconds of one layer."""
         return self.form.seconds(self.gpu, self.n_heads, n_tokens, n_pairs, n_context_tokens)
 
 
 class Calibrated:
-    """The kernels of a calibration on a GPU: the one they were timed on, or another, scaled by its data sheet.
+    """The kernels of a calibration on a GPU: the timed one, or another one, scaled by its data sheet.
 
-    Experts and latent attention that were not timed there are those of the default calibration, scaled alike.
+    Expert and latent-attention kernels without timings come from the default calibration, scaled the same way.
     """
 
     def __init__(self, gpu: GpuSpec, calibration: Calibration, engine: EngineSpec) -> None:
@@ -63,12 +63,12 @@ class Calibrated:
         self.gap_s = engine.gap_s
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
-        """The linear layer, quantization of its activations included where weights are fp8."""
+        """Time the linear layer, including the quantization of its activations for fp8 weights."""
         form = cast(Gemm, self.calibration.form("gemm", *_measured_as(dtype)))
         return form.seconds(self.gpu, dtype, m, n, k)
 
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Matrix by matrix, or where latent attention was timed with all its matrices, what those came to."""
+        """Sum the matrices, or use the remainder of latent attention that was timed as a whole module."""
         dtype = shard.dense_dtype
         if shard.model.mla is not None:
             modules = self._mla("prefill", shard), self._mla("decode", shard)
@@ -79,11 +79,11 @@ class Calibrated:
         return matrices_s(self, dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """One fused layer, from router logits to summed outputs."""
+        """Time one fused layer, from router logits to summed outputs."""
         layer, dtype = shard.expert_layer, shard.weight_dtype
         timed = _measured_as(dtype)
         spread = [f"{each}+ep" for each in timed[:1] if layer.expert > 1]
-        form = cast(MoeLayer, _result(self.calibration, {"moe": (*spread, *timed)}))
+        form = cast(MoeLayer, _first_form(self.calibration, {"moe": (*spread, *timed)}))
         return form.seconds(
             self.gpu,
             dtype,
@@ -98,23 +98,23 @@ class Calibrated:
         )
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
-        """Nobody tabulates these: bytes at a copy's bandwidth, and a gap each."""
+        """Stream the bytes at a copy's bandwidth, plus one gap per kernel; no table has these kernels."""
         return n_kernels * self.gap_s + n_bytes / (self.gpu.hbm_bytes_per_s * ELEMENTWISE_FRAC)
 
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """By the number of GPUs; between those measured, interpolated."""
+        """Time an all-reduce; group sizes between measured ones are interpolated."""
         return self._collective_s("all_reduce", n_gpus, n_bytes)
 
     def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Likewise."""
+        """Time an all-gather; group sizes between measured ones are interpolated."""
         return self._collective_s("all_gather", n_gpus, n_bytes)
 
     def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Likewise."""
+        """Time a reduce-scatter; group sizes between measured ones are interpolated."""
         return self._collective_s("reduce_scatter", n_gpus, n_bytes)
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
-        """Of one layer, over the cache's dtype."""
+        """Return one layer's attention over the cache's dtype."""
         if shard.expansion is not None:
             latent = cast(MlaPrefill, self._mla("prefill", shard))
             n_heads = shard.n_heads * (shard.key_size + shard.value_size) / PAIR_WIDTH
@@ -124,7 +124,7 @@ class Calibrated:
         return form.at(self.gpu, shard.n_heads, shard.n_kv_heads, shard.model.head_dim, shard.kv_dtype)
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
-        """A line in the keys for every number of requests."""
+        """Return a line in the keys for every number of requests."""
         if shard.expansion is not None:
             return self._latent_decode(shard, shard.expansion, n)
         form = cast(DecodeAttention, self.calibration.form("decode_attention", shard.kv_dtype, "bf16"))
@@ -149,15 +149,15 @@ class Calibrated:
         return intercept_s + self.matmul_s(shard.dense_dtype, n, n_out, n_in), slope_s
 
     def _mla(self, phase: str, shard: Shard) -> Form:
-        """With all matrices around it where that was timed, for what engines do between them is in there."""
+        """Return the form of the whole module where it was timed, as it includes work between matrices."""
         caches = (shard.kv_dtype, "bf16")
         weights = (*_measured_as(shard.dense_dtype), "fp8_block")
         modules = [f"{dtype}/{cache}" for cache in caches for dtype in weights]
-        return _result(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
+        return _first_form(self.calibration, {f"mla_{phase}_module": modules, f"mla_{phase}": caches})
 
 
 def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
-    """What a model needs that was not timed there, so that the default calibration stands in."""
+    """List the parts of a model that were not timed there, so that the default calibration is used."""
     ops = {op for op, _ in calibration.forms}
     needs = {"experts": {"moe"}} if model.experts else {}
     if model.mla:
@@ -165,8 +165,8 @@ def borrowed(calibration: Calibration, model: ModelSpec) -> list[str]:
     return [what for what, any_of in needs.items() if not any_of & ops]
 
 
-def _result(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
-    """The first of operations and dtypes that was timed, here or in the default calibration."""
+def _first_form(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
+    """Return the first of the operations and dtypes that was timed, here or in the default calibration."""
     for each in (calibration, read_calibration(calibration_path(f"{DEFAULT_GPU}/{DEFAULT_ENGINE}"))):
         for op, keys in wanted.items():
             for key in keys:
@@ -178,6 +178,6 @@ def _result(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> Form:
 
 
 def _measured_as(dtype: str) -> tuple[str, ...]:
-    """Under which dtypes to look for a matrix: its own, else one like it; weight-only ones multiply in 16 bits."""
+    """List the dtypes to look for: its own, else a similar one; weight-only dtypes multiply in 16 bits."""
     alike = {"fp8_block": ("fp8",), "fp8": ("fp8_block",), "mxfp4": ("int4",)}.get(dtype, ())
     return tuple(dict.fromkeys((dtype, *alike, *SIXTEEN_BITS)))

@@ -1,4 +1,4 @@
-"""Calibration: the fitted forms of a GPU's kernels under one engine, as a file that a person can read."""
+"""Calibration: the fitted forms of a GPU's kernels under one engine, in a readable file."""
 
 import hashlib
 import json
@@ -19,10 +19,10 @@ from simserve.errors import CalibrationError
 SCHEMA = "simserve.calibration/1"
 
 NO_CALIBRATION = "none"
-"""Instead of a file: a plain roofline."""
+"""Name of the plain roofline, in place of a file."""
 
 DEFAULT_GPU, DEFAULT_ENGINE = "h100-sxm", "vllm"
-"""What most is known of."""
+"""The calibration with the most operations."""
 
 FORMS: Mapping[str, type[Form]] = {
     "gemm": Gemm,
@@ -40,7 +40,7 @@ FORMS: Mapping[str, type[Form]] = {
 
 @dataclass(frozen=True)
 class ResidualSpread:
-    """How far measured kernels were from the form on rows it was not fitted to: ratios predicted / measured."""
+    """Residuals on held-out rows, as ratios predicted / measured."""
 
     mape_frac: float
     bias_frac: float
@@ -55,16 +55,16 @@ class Calibration:
     gpu: str
     engine: str
     engine_version: str
-    """Whose kernels were timed."""
+    """The engine version with the timed kernels."""
     forms: Mapping[tuple[str, str], Form]
     spreads: Mapping[tuple[str, str], ResidualSpread]
     host: Mapping[str, float]
-    """Constants of the engine's host side that were fitted, by their names in the catalog."""
+    """Fitted constants of the engine's host side, by their names in the catalog."""
     sha256: str
-    """Of the file."""
+    """SHA-256 of the file."""
 
     def form(self, op: str, dtype: str, *others: str) -> Form:
-        """The form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
+        """Return the form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
         for each in (dtype, *others):
             result = self.forms.get((op, each))
             if result is not None:
@@ -77,8 +77,8 @@ class Calibration:
 
 
 def nearest(gpu: str, engine: str, donor: str | None) -> str:
-    """The name of the shipped calibration that tells most of a GPU under an engine: its own, else that of the same
-    kernels on the GPU it resembles, else on the default one."""
+    """Name the shipped calibration that is closest to a GPU under an engine: its own, else that of the same kernels on
+    the GPU it resembles, else on the default one."""
     names = shipped_names()
     donors = [each for each in (gpu, donor, DEFAULT_GPU) if each is not None]
     wanted = [f"{each}/{name}" for each in donors for name in (engine, DEFAULT_ENGINE)]
@@ -86,25 +86,25 @@ def nearest(gpu: str, engine: str, donor: str | None) -> str:
 
 
 def calibration_path(name: str) -> Path:
-    """Of a shipped calibration by its name, or of any file by its path."""
+    """Return the path of a shipped calibration, or of any file."""
     own = _folder() / f"{name}.json"
     return own if own.is_file() else Path(name)
 
 
 def shipped_names() -> list[str]:
-    """All files that come with simserve, as `<gpu>/<engine>`."""
+    """List the shipped calibrations as `<gpu>/<engine>`."""
     return sorted(f"{path.parent.name}/{path.stem}" for path in _folder().glob("*/*.json"))
 
 
 @cache
 def _folder() -> Path:
-    """Inside the installed package, or at the top of a checkout."""
+    """Return the folder inside the installed package, or at the top of a checkout."""
     installed = Path(__file__).resolve().parents[1] / "calibration"
     return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "calibration"
 
 
 def host_constants(calibration: Calibration, engine: str) -> Mapping[str, float]:
-    """Fitted host constants: the file's own, else those of the engine on the default GPU, for they are the engine's."""
+    """Return fitted host constants: the file's own, else those of the engine on the default GPU."""
     path = calibration_path(f"{DEFAULT_GPU}/{engine}")
     if calibration.host or not path.is_file():
         return calibration.host
@@ -112,7 +112,7 @@ def host_constants(calibration: Calibration, engine: str) -> Mapping[str, float]
 
 
 def read_calibration(path: Path) -> Calibration:
-    """A calibration from its file, as it is now. Raises CalibrationError."""
+    """Read the current content of a calibration file. Raises CalibrationError."""
     try:
         return _parsed(path, path.stat().st_mtime_ns)
     except FileNotFoundError:

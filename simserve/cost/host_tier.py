@@ -1,20 +1,20 @@
-"""HostTierSpec: how many KV blocks lie beside the GPUs of a replica, and how long one takes there or back."""
+"""HostTierSpec: the KV blocks in a replica's host memory, and the time to copy one."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class HostTierSpec:
-    """How much a replica keeps beside its GPUs, and how fast it gets there and back. Sizes are in blocks of its own."""
+    """Size and speed of a replica's host tier. Sizes are in blocks of the replica."""
 
     n_blocks: int
-    """In host memory."""
+    """Blocks in host memory."""
     block_s: float
-    """A block over the link between GPU and host, which carries one thing after another, whichever way."""
+    """Time per block over the link between GPU and host; both directions share it, one copy at a time."""
     swaps: bool = False
-    """Who is preempted while it decodes goes there."""
+    """Whether preempted decoding requests are swapped there."""
     offloads: bool = False
-    """Prefixes are kept there."""
+    """Whether prefixes are kept there."""
     disk_blocks: int = 0
     disk_block_s: float = 0.0
-    """A block to the disk, or from it; one after another."""
+    """Time per block to or from the disk, one at a time."""

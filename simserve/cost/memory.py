@@ -1,4 +1,4 @@
-"""Memory: where the bytes of a GPU go, and how many KV blocks are left.
+"""Memory: the ledger of a GPU's bytes, and the number of KV blocks that remain.
 
 Checked against start-up logs of real servers: tests/cost/test_kv_capacity.py.
 """
@@ -11,21 +11,21 @@ from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.units import GIB
 
 SAMPLED_ROWS = 256
-"""Seats where the scheduler does not limit them."""
+"""Running requests, where the scheduler has no limit."""
 
 DRIVER_BYTES = 0.55 * GIB
-"""What nvidia-smi counts as total and CUDA does not: 0.46 GiB on an H100, 0.6 on H200 and L40S, 0.75 on an A100."""
+"""Bytes that nvidia-smi counts as total and CUDA does not: 0.46 GiB on an H100, 0.6 on H200 and L40S, 0.75 on A100."""
 
 FAST_LINK_BYTES_PER_S = 450e9
-"""Links that fast (NVLink 4) take the engine's whole group_reserve_bytes; slower ones a part, as they need less."""
+"""Links this fast (NVLink 4) need the engine's whole group_reserve_bytes; slower ones need less."""
 
 MXFP4_TILE = 256
-"""Kernels for mxfp4 pad the inner size of experts to a multiple (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
+"""Kernels for mxfp4 pad the inner size of experts to a multiple of this (vLLM, mxfp4.py; gpt-oss: 2880 to 3072)."""
 
 
 @dataclass(frozen=True)
 class MemoryLedger:
-    """Bytes of each GPU of a replica; with pipeline parallelism, of the stage that has room for the fewest tokens.
+    """Bytes of each GPU of a replica; with pipeline parallelism, of the stage with room for the fewest tokens.
 
     Invariant: weights + activations + reserve + kv <= usable <= total when the model fits (missing_bytes = 0).
     """
@@ -40,11 +40,11 @@ class MemoryLedger:
     block_size: int
     block_bytes: float
     verified: bool
-    """The number of blocks was given, as a real server reported it, and not computed here."""
+    """Whether the number of blocks was given, as a real server reported it, rather than computed."""
     missing_bytes: float
-    """What lacks for the model and one KV block, or one for each lane of a pipeline; 0 when it fits."""
+    """Missing memory for the model and one KV block per lane of a pipeline; 0 when it fits."""
     n_lanes: int = 1
-    """Batches in a pipeline at once, which share the blocks out."""
+    """Concurrent batches of a pipeline, which divide the blocks among them."""
 
     @property
     def kv_tokens(self) -> int:
@@ -53,7 +53,7 @@ class MemoryLedger:
 
     @property
     def lane_blocks(self) -> int:
-        """Blocks of each lane."""
+        """Blocks per lane."""
         return self.n_blocks // self.n_lanes
 
     @property
@@ -64,7 +64,7 @@ class MemoryLedger:
 
 @dataclass(frozen=True)
 class ExtraMemory:
-    """What a GPU holds beside the model that it serves: a draft that proposes tokens for it."""
+    """Memory of a draft model next to its target."""
 
     weights_bytes: float = 0.0
     kv_bytes_per_token: float = 0.0
@@ -72,18 +72,18 @@ class ExtraMemory:
 
 @dataclass(frozen=True)
 class Stage:
-    """The layers of one stage of a pipeline; the whole model is a pipeline of one."""
+    """The layers of one stage of a pipeline; a whole model is a pipeline of one."""
 
     n_dense_layers: int
     n_moe_layers: int
     is_first: bool = True
-    """Has the embeddings."""
+    """Whether it has the embeddings."""
     is_last: bool = True
-    """Has the LM head, and samples."""
+    """Whether it has the LM head, and samples."""
 
     @property
     def n_layers(self) -> int:
-        """Of both kinds."""
+        """Layers of both kinds."""
         return self.n_dense_layers + self.n_moe_layers
 
 
@@ -107,8 +107,8 @@ def ledger(
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
-    `expert` GPUs share the experts, and where `data` groups do, all GPUs of them hold a part; of all else every
-    data-parallel rank has everything.
+    `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
+    replicated on every data-parallel rank.
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
     rows = min(max_num_batched_tokens, max_num_seqs)
@@ -143,7 +143,7 @@ def ledger(
 
 
 def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
-    """Layers dealt out evenly; what is left over goes to the stages before the last (vLLM, get_pp_indices)."""
+    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices)."""
     most, extra = divmod(model.n_layers, pipeline)
     begin = 0
     for index in range(pipeline):
@@ -155,8 +155,8 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
 
 
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
-    """Of one GPU: the layers in their dtype; embeddings and LM head (one matrix when tied), gates and norms in 16
-    bits. Without a stage, the whole model."""
+    """Return one GPU's weights: layers in their dtype; embeddings and LM head (one matrix when tied), gates and norms
+    in 16 bits. Without a stage, the whole model."""
     model = shard.model
     stage = stage or next(stages(model))
     dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
@@ -175,15 +175,15 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
 
 
 def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) -> float:
-    """Of one GPU, at the peak of a step of n_tokens: in its widest layer, or when it samples, after the layers, where
-    the hidden states and the logits are alive. Residual and input of a layer are alive all through it."""
+    """Return one GPU's activation peak in a step of n_tokens: in its widest layer, or when it samples after the layers,
+    with hidden states and logits alive. A layer's residual and input are alive throughout."""
     model, mla = shard.model, shard.model.mla
-    mlp = 3 if model.gated_mlp else 2  # gate, up and their product
+    mlp = 3 if model.gated_mlp else 2  # gate, up and product
     widths = [mlp * shard.inner_size] if model.n_dense_layers else []
     if model.experts is not None:
         columns = shard.expert_columns
-        # Fused experts keep three buffers, the first and last in one (vLLM, fused_moe.py): gate and up, or outputs;
-        # and products. Shared experts come before.
+        # Fused experts use three buffers, the first shared with the last (vLLM, fused_moe.py): gate and up, or outputs;
+        # and products. Shared experts run before.
         routed = model.experts.top_k * (max(2 * columns, model.hidden_size) + columns)
         widths.append(max(routed, mlp * shard.shared_matrices["down"][0] if shard.shared_matrices else 0))
     if mla is not None:
@@ -193,19 +193,19 @@ def activations_bytes(shard: Shard, n_tokens: int, logits_bytes: float = 0.0) ->
 
 
 def reserve_bytes(gpu: GpuSpec, engine: EngineSpec, n_gpus: int) -> float:
-    """Libraries, and buffers for the links where GPUs work together."""
+    """Return the bytes of libraries, and of communication buffers where GPUs work together."""
     share = min(1.0, gpu.link_bytes_per_s / FAST_LINK_BYTES_PER_S) if n_gpus > 1 else 0.0
     return engine.reserve_bytes + share * engine.group_reserve_bytes
 
 
 def _usable_bytes(gpu: GpuSpec, engine: EngineSpec, share: float, held_bytes: float) -> float:
-    """A share of what CUDA sees, or all that is held and a share of the rest."""
+    """Return a share of the memory that CUDA sees, or the held bytes and a share of the rest."""
     total = gpu.hbm_bytes - DRIVER_BYTES
     return held_bytes + share * (total - held_bytes) if engine.shares_free else share * total
 
 
 def _stored_expert_weights(shard: Shard) -> int:
-    """Numbers of an expert as kernels lay it out."""
+    """Count the weights of an expert in the layout of the kernels."""
     if shard.weight_dtype != "mxfp4":
         return shard.expert_weights
     columns = -(-shard.expert_columns // MXFP4_TILE) * MXFP4_TILE
@@ -213,7 +213,7 @@ def _stored_expert_weights(shard: Shard) -> int:
 
 
 def _absorbed_weights(shard: Shard) -> int:
-    """Numbers of the copy of kv_b that decode applies to queries and outputs, unquantized (vLLM, mla/common.py)."""
+    """Count the copy of kv_b that decode applies to queries and outputs, unquantized (vLLM, mla/common.py)."""
     if shard.model.mla is None:
         return 0
     n_in, n_out = shard.attention_matrices["kv_b"]

@@ -1,4 +1,4 @@
-"""CostModel: what a step costs. The seam behind which rooflines, fits and test doubles stand."""
+"""CostModel: the cost of a step, the interface of rooflines, fits and test doubles."""
 
 from typing import Protocol
 
@@ -13,22 +13,22 @@ class CostModel(Protocol):
     """
 
     def tokens_ps(self, n_tokens: int) -> int:
-        """All that depends on the number of tokens in the step alone."""
+        """Return the part that depends on the number of tokens in the step alone."""
 
     def sampled_ps(self, n_rows: int) -> int:
-        """The LM head over n_rows positions."""
+        """Return the cost of the LM head over n_rows positions."""
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        """Attention of the prompt chunks: their tokens, query-key pairs, and keys read."""
+        """Return the attention of the prompt chunks, from their tokens, query-key pairs and keys read."""
 
     def decode_line(self, n: int) -> tuple[int, int]:
-        """(intercept, slope per key attended) of what n decoding requests add."""
+        """Return (intercept, slope per key attended) of n decoding requests."""
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
-        """A step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts above."""
+        """Return a step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts."""
 
     def group_ps(self, n_tokens: int) -> int:
-        """What data-parallel ranks that share experts do together in a step, for the tokens of all of them."""
+        """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them."""
 
     def step_ps(self, shape: StepShape) -> int:
-        """The same from a StepShape."""
+        """Return the cost of a StepShape."""

@@ -13,7 +13,7 @@ from typing import Any
 from simserve.catalog.specs import BYTES_PER_VALUE, Experts, ModelSpec
 
 ACTIVATION_BYTES = 2
-"""Activations travel in 16 bits, whatever the weights are stored in."""
+"""Activations take 16 bits, whatever the weights are stored in."""
 
 HEAD_DTYPE = "bf16"
 """Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
@@ -24,7 +24,7 @@ Matrices = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """What a kernel computes and moves; both scalars, or both arrays of one shape."""
+    """The FLOP and bytes of a kernel; both scalars, or both arrays of one shape."""
 
     flop: Any
     bytes: Any
@@ -32,26 +32,26 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """The routed experts of a layer, and the GPUs that share them: what a cost form asks for."""
+    """The routed experts of a layer and the GPUs that share them, as a cost form needs them."""
 
     hidden_size: int
     expert_size: int
-    """Inner size of one, before `tensor` GPUs divide it."""
+    """Inner size of one expert, before `tensor` GPUs divide it."""
     n_experts: int
     top_k: int
     tensor: int
     """GPUs that divide each expert."""
     expert: int
-    """GPUs that divide the experts among them."""
+    """GPUs that distribute the experts."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The part of a model that one GPU of a tensor-parallel group holds, and what it does for n tokens.
+    """The part of a model on one GPU of a tensor-parallel group, and its work for n tokens.
 
     KV heads are replicated when there are more GPUs than KV heads, and so is the cache of latent attention. `expert`
-    GPUs share the experts: those of this group, or with data parallelism those of all `data` groups, each of which
-    holds the rest of the model.
+    GPUs share the experts: those of this group, or with data parallelism those of all `data` groups. Each group holds
+    the rest of the model.
     """
 
     model: ModelSpec
@@ -60,18 +60,18 @@ class Shard:
     tensor: int = 1
     expert: int = 1
     data: int = 1
-    """Groups that share the experts; each has requests of its own."""
+    """Groups that share the experts; each has its own requests."""
     routing: str = "uniform"
-    """How tokens choose experts; see `forms.moe.load_of`."""
+    """Expert routing; see `forms.moe.load_of`."""
 
     @property
     def n_heads(self) -> int:
-        """Query heads here."""
+        """Query heads on this GPU."""
         return self.model.n_heads // self.tensor
 
     @property
     def n_kv_heads(self) -> int:
-        """KV heads here."""
+        """KV heads on this GPU."""
         return max(1, self.model.n_kv_heads // self.tensor)
 
     @property
@@ -86,17 +86,17 @@ class Shard:
 
     @property
     def inner_size(self) -> int:
-        """Columns of the MLP here; padded where the group does not divide them."""
+        """Columns of the MLP on this GPU; padded where the group does not divide them."""
         return -(-self.model.intermediate_size // self.tensor)
 
     @property
     def weight_bytes_per_value(self) -> float:
-        """Of the layers' matrices, without scales; embeddings and LM head stay in 16 bits."""
+        """Bytes per weight of the layers' matrices, without scales; embeddings and LM head stay in 16 bits."""
         return BYTES_PER_VALUE[self.weight_dtype]
 
     @property
     def dense_dtype(self) -> str:
-        """What attention, MLP and shared experts are stored in."""
+        """Dtype of attention, MLP and shared experts."""
         return HEAD_DTYPE if self.model.only_experts_quantized else self.weight_dtype
 
     @cached_property
@@ -106,13 +106,13 @@ class Shard:
 
     @cached_property
     def projections(self) -> Matrices:
-        """Those of attention that are applied to each token once: all but the one that expands latent vectors."""
+        """Attention matrices that apply to each token once: all but the expansion of latent vectors."""
         return {name: sizes for name, sizes in self.attention_matrices.items() if name != "kv_b"}
 
     @property
     def expansion(self) -> tuple[int, int] | None:
-        """kv_b: makes keys and values from latent vectors. Prefill applies it to all keys attended; decode, the other
-        way round, to the queries and outputs of its tokens (DeepSeek-V2, section 2.1.2)."""
+        """kv_b, from latent vectors to keys and values. Prefill applies it to all attended keys; decode, transposed, to
+        the queries and outputs of its tokens (DeepSeek-V2, section 2.1.2)."""
         return self.attention_matrices.get("kv_b")
 
     @cached_property
@@ -140,7 +140,7 @@ class Shard:
 
     @cached_property
     def shared_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of the shared experts of a layer, side by side; none without any."""
+        """(rows in, columns out) of the shared experts of a layer, concatenated; empty without any."""
         experts = self.model.experts
         inner = experts.n_shared_experts * experts.shared_size if experts else 0
         return self._mlp(-(-inner // self.tensor)) if inner else {}
@@ -152,7 +152,7 @@ class Shard:
 
     @property
     def expert_layer(self) -> ExpertLayer:
-        """Of a layer with experts. Without expert parallelism all GPUs that share them divide each."""
+        """The experts of a layer. Without expert parallelism, all GPUs that share them divide each."""
         experts = self._experts
         return ExpertLayer(
             hidden_size=self.model.hidden_size,
@@ -165,91 +165,91 @@ class Shard:
 
     @property
     def n_experts(self) -> int:
-        """Routed experts of a layer that this GPU holds, whole or a part of each; the most that any does."""
+        """Routed experts of a layer on this GPU, whole or in part; the largest count of any GPU."""
         return -(-self._experts.n_experts // self.expert)
 
     @property
     def expert_columns(self) -> int:
-        """Inner size of an expert here."""
+        """Inner size of an expert on this GPU."""
         return -(-self.expert_layer.expert_size // self.expert_layer.tensor)
 
     @property
     def layer_weights(self) -> int:
-        """Numbers in the matrices of a dense layer."""
+        """Weights in the matrices of a dense layer."""
         return _n_weights(self.matrices)
 
     @property
     def attention_weights(self) -> int:
-        """Numbers in the projections of a layer."""
+        """Weights in the projections of a layer."""
         return _n_weights(self.attention_matrices)
 
     @property
     def mlp_weights(self) -> int:
-        """Numbers in the MLP of a layer without experts."""
+        """Weights in the MLP of a layer without experts."""
         return _n_weights(self.mlp_matrices)
 
     @property
     def shared_weights(self) -> int:
-        """Numbers in the shared experts of a layer."""
+        """Weights in the shared experts of a layer."""
         return _n_weights(self.shared_matrices)
 
     @property
     def router_weights(self) -> int:
-        """Numbers in the gate of a layer with experts."""
+        """Weights in the gate of a layer with experts."""
         n_in, n_out = self.router
         return n_in * n_out
 
     @property
     def expert_weights(self) -> int:
-        """Numbers in one expert, as far as it is here."""
+        """Weights of one expert on this GPU."""
         return _n_weights(self._mlp(self.expert_columns))
 
     @property
     def head_columns(self) -> int:
-        """Columns of the LM head here: the vocabulary is divided."""
+        """Columns of the LM head on this GPU, as the vocabulary is divided."""
         return -(-self.model.vocab_size // self.tensor)
 
     @property
     def head_weights(self) -> int:
-        """Numbers in the LM head."""
+        """Weights in the LM head."""
         return self.model.hidden_size * self.head_columns
 
     @property
     def active_weights(self) -> int:
-        """Numbers that multiply a token on its way through all layers; 2 FLOP each. The LM head is not among them."""
+        """Weights that multiply a token in all layers, 2 FLOP each, without the LM head."""
         return self._weights_with(0 if self.model.experts is None else self._experts.top_k)
 
     @property
     def total_weights(self) -> int:
-        """Numbers in all matrices, gates, embeddings and LM head here (one matrix when tied): the published number of
-        parameters, but for norms and biases."""
+        """Weights in all matrices, gates, embeddings and LM head on this GPU (one matrix when tied): the published
+        number of parameters without norms and biases."""
         in_layers = self._weights_with(0 if self.model.experts is None else self.n_experts)
         return in_layers + self.head_weights * (1 if self.model.tie_word_embeddings else 2)
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
-        """Keys and values of one token in one layer: 2 for K and V, or the latent vector that stands for both."""
+        """Bytes of one token's keys and values in one layer: 2 for K and V, or one latent vector for both."""
         mla = self.model.mla
         values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
         return values * BYTES_PER_VALUE[self.kv_dtype]
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Keys and values of one token, all layers."""
+        """Bytes of one token's keys and values in all layers."""
         return self.layer_kv_bytes_per_token * self.model.n_layers
 
     def matmul(self, name: str, n_tokens: Any) -> Kernel:
-        """A matrix of a layer applied to n tokens: 2 FLOP a weight and token; weights read once."""
+        """Return a matrix of a layer applied to n tokens: 2 FLOP per weight and token; weights read once."""
         n_in, n_out = self.matrices[name]
         return matmul(n_tokens, n_in, n_out, BYTES_PER_VALUE[self.dense_dtype])
 
     def lm_head(self, n_rows: Any) -> Kernel:
-        """Hidden states of n positions to logits."""
+        """Return the projection of n hidden states to logits."""
         return matmul(n_rows, self.model.hidden_size, self.head_columns, BYTES_PER_VALUE[HEAD_DTYPE])
 
     def elementwise(self, n_tokens: Any) -> Kernel:
-        """Norms and residuals, rotary embedding, activation and KV write of an average layer: memory traffic, hardly
-        FLOP. The activation of routed experts belongs to their kernel.
+        """Return norms and residuals, rotary embedding, activation and KV write of an average layer: mostly memory
+        traffic. The activation of routed experts belongs to their kernel.
 
         Each of two norms reads input and residual and writes both; rotation reads and writes queries and keys; the
         activation reads gate and up and writes one; keys and values are written once.
@@ -265,9 +265,9 @@ class Shard:
         return Kernel(n_tokens * values, n_tokens * n_bytes)
 
     def prefill_attention(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Kernel:
-        """Causal attention of prompt chunks in one layer: 2 FLOP a pair, head and width of scores, and of values.
+        """Return causal attention of prompt chunks in one layer: 2 FLOP per pair, head and width of scores and values.
 
-        Latent vectors are expanded to whole keys and values first, which is a matrix (kv_b), not counted here.
+        Latent vectors are expanded to keys and values first, by a matrix (kv_b) that is not counted here.
         """
         return Kernel(
             2 * self.n_heads * (self.key_size + self.value_size) * n_pairs,
@@ -275,9 +275,9 @@ class Shard:
         )
 
     def decode_attention(self, n: Any, kv_tokens: Any) -> Kernel:
-        """Attention of n decoding requests that attend kv_tokens keys in all, in one layer.
+        """Return attention of n decoding requests that attend kv_tokens keys in all, in one layer.
 
-        Latent attention works on the cached vectors themselves: queries and outputs are projected instead of keys.
+        Latent attention works on the cached vectors: queries and outputs are projected instead of keys.
         """
         mla = self.model.mla
         width = mla.cached_size + mla.kv_lora_rank if mla else self.key_size + self.value_size
@@ -285,17 +285,17 @@ class Shard:
         return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self.layer_kv_bytes_per_token + n * query_bytes)
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
-        """Hidden states of n tokens: what an all-reduce sums, what experts take in and give back."""
+        """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""
         return n_tokens * self.model.hidden_size * ACTIVATION_BYTES
 
     @property
     def _query_bytes(self) -> int:
-        """A token's queries read and outputs written, in one layer."""
+        """Return the bytes of a token's queries read and outputs written, in one layer."""
         return self.n_heads * (self.key_size + self.value_size) * ACTIVATION_BYTES
 
     @property
     def _rotated(self) -> int:
-        """Values of queries and keys that carry a position; with latent attention a part of each, and one key."""
+        """Return the number of query and key values that carry a position; with latent attention a part of each."""
         mla = self.model.mla
         return (
             (self.n_heads + 1) * mla.qk_rope_head_dim if mla else (self.n_heads + self.n_kv_heads) * self.model.head_dim
@@ -304,11 +304,11 @@ class Shard:
     @property
     def _experts(self) -> Experts:
         experts = self.model.experts
-        assert experts is not None, "only a model with experts is asked for them"
+        assert experts is not None, "the model has no experts"
         return experts
 
     def _weights_with(self, n_experts: int) -> int:
-        """Numbers in all layers, with that many routed experts in each that has any."""
+        """Count the weights in all layers, with that many routed experts in each MoE layer."""
         model = self.model
         per_moe_layer = 0
         if n_experts:
@@ -317,7 +317,7 @@ class Shard:
         return dense + model.n_moe_layers * per_moe_layer
 
     def _mlp(self, inner: int) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of an MLP of that inner size."""
+        """Return (rows in, columns out) of an MLP of that inner size."""
         hidden = self.model.hidden_size
         return {"gate_up": (hidden, inner * (2 if self.model.gated_mlp else 1)), "down": (inner, hidden)}
 
@@ -327,6 +327,6 @@ def _n_weights(matrices: dict[str, tuple[int, int]]) -> int:
 
 
 def matmul(n_tokens: Any, n_in: int, n_out: int, weight_bytes: float) -> Kernel:
-    """(n, n_in) x (n_in, n_out); no tokens, no work: the weights are not read either."""
+    """Return (n, n_in) x (n_in, n_out); without tokens no work, not even the weights are read."""
     n_bytes = (n_tokens > 0) * (n_in * n_out * weight_bytes) + n_tokens * ((n_in + n_out) * ACTIVATION_BYTES)
     return Kernel(n_tokens * (2 * n_in * n_out), n_bytes)

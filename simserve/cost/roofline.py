@@ -1,4 +1,4 @@
-"""Roofline: kernel times from the data sheet and three efficiencies, for what nobody measured.
+"""Roofline: kernel times from the data sheet and three efficiencies, for kernels without timings.
 
 time of a kernel = launch + max(FLOP / (peak * efficiency), bytes / (bandwidth * efficiency))
 """
@@ -24,13 +24,13 @@ class RooflinePrefill:
     query_s: float
 
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """The higher of both roofs."""
+        """Return the higher of both roofs."""
         memory_s = n_context_tokens * self.key_s + n_tokens * self.query_s
         return self.launch_s + higher(n_pairs * self.pair_s, memory_s)
 
 
 class Roofline:
-    """The kernels of an engine that gives shares of the peaks, and a time from one kernel to the next."""
+    """The kernels of an engine with shares of the peaks, and a launch time per kernel."""
 
     def __init__(self, gpu: GpuSpec, engine: EngineSpec) -> None:
         self._gpu = gpu
@@ -39,32 +39,32 @@ class Roofline:
         self._bytes_per_s = gpu.hbm_bytes_per_s * engine.memory_efficiency
 
     def matmul_s(self, dtype: str, m: Any, n: int, k: int) -> Any:
-        """A roofline of its FLOP and bytes."""
+        """Return the roofline of its FLOP and bytes."""
         work = matmul(m, k, n, BYTES_PER_VALUE[dtype])
         return self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(dtype))
 
     def elementwise_s(self, n_bytes: Any, n_kernels: int) -> Any:
-        """Bytes at the reachable bandwidth."""
+        """Return the time of the bytes at the reachable bandwidth."""
         return n_kernels * self._launch_s + n_bytes / self._bytes_per_s
 
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """From the data sheet of the links."""
+        """Return the data-sheet time of the links."""
         return all_reduce_s(self._gpu, n_gpus, n_bytes)
 
     def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Likewise."""
+        """Return the data-sheet time of the links."""
         return pass_s(self._gpu, n_gpus, n_bytes)
 
     def reduce_scatter_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Likewise."""
+        """Return the data-sheet time of the links."""
         return pass_s(self._gpu, n_gpus, n_bytes)
 
     def projections_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """Matrix by matrix."""
+        """Sum the matrices."""
         return matrices_s(self, shard.dense_dtype, n_tokens, shard.projections)
 
     def experts_s(self, shard: Shard, n_tokens: Any) -> Any:
-        """FLOP of the rows and bytes of the experts touched, on the busiest GPU, as two grouped products."""
+        """Return the roofline of two grouped products on the busiest GPU: FLOP of rows, bytes of touched experts."""
         layer = shard.expert_layer
         load = load_of(shard.routing, n_tokens, layer.top_k, layer.n_experts, layer.expert)
         weights = MATRICES * layer.hidden_size * shard.expert_columns
@@ -72,12 +72,12 @@ class Roofline:
         return 2 * self._launch_s + self._bound_s(work, self._gpu.peak_flop_per_s(shard.weight_dtype))
 
     def prefill_attention(self, shard: Shard) -> PrefillAttentionCost:
-        """Attention computes in 16 bits, whatever the weights and the cache are stored in."""
+        """Return attention in 16 bits, whatever the weights and the cache are stored in."""
         return ExpandedPrefill.of(self._attention(shard), self, shard)
 
     def decode_attention(self, shard: Shard, n: Any) -> tuple[Any, Any]:
-        """Both roofs are proportional to the keys. Where a key is read for a few query heads the memory's is the
-        higher one; latent vectors, read for all heads, come near the ridge. The higher one gives the slope."""
+        """Return the higher roof's slope; both are proportional to the keys. Memory bounds keys read for a few query
+        heads; latent vectors, read for all heads, come near the ridge."""
         flop_per_s = self._gpu.peak_flop_per_s("bf16") * self._compute_frac
         one_query, one_key = shard.decode_attention(1, 0), shard.decode_attention(0, 1)
         intercept_s = self._launch_s + n * (one_query.bytes / self._bytes_per_s)
@@ -101,5 +101,5 @@ class Roofline:
 
 
 def ridge_flop_per_byte(gpu: GpuSpec, weight_dtype: str) -> float:
-    """The intensity above which a kernel is bound by compute (Williams et al. 2009)."""
+    """Return the intensity above which a kernel is bound by compute (Williams et al. 2009)."""
     return gpu.peak_flop_per_s(weight_dtype) / gpu.hbm_bytes_per_s

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class StepShape:
-    """All that the cost of a step depends on; counts, so integers.
+    """All that the cost of a step depends on, as integer counts.
 
     Invariant: sampled_rows >= decode_requests; prefill_tokens == 0 means no pairs and no context.
     """
@@ -15,10 +15,10 @@ class StepShape:
     prefill_pairs: int = 0
     """Query-key pairs of the chunks: sum of q * c + q * (q + 1) / 2 for q tokens after c cached ones."""
     prefill_context_tokens: int = 0
-    """Keys the chunks read: sum of c + q."""
+    """Keys that the chunks read: sum of c + q."""
     decode_requests: int = 0
     """Requests that produce one token each from the cache."""
     kv_tokens: int = 0
-    """Keys that those attend in this step, summed."""
+    """Keys that the decoding requests attend in this step, summed."""
     sampled_rows: int = 0
-    """Positions that go through the LM head: decoding requests and prompts that complete."""
+    """Positions through the LM head: decoding requests and prompts that complete."""

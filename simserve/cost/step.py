@@ -1,4 +1,4 @@
-"""StepCost: what the steps of one replica cost, in whole picoseconds; tables over the times of its kernels."""
+"""StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,33 +16,33 @@ from simserve.cost.shape import StepShape
 from simserve.units import array_to_ps, to_ps
 
 FIRST_TABLE = 4096
-"""Entries a table has at first; it doubles when a step needs more."""
+"""First size of a table; it doubles when a step needs more."""
 
 ELEMENTWISE_KERNELS = 3
-"""Launches a layer for norms, rotation with KV write, and activation, as fused by today's engines."""
+"""Launches per layer for norms, rotation with KV write, and activation, as fused by current engines."""
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a rank's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+    """The work of a rank's model and the peaks of its GPUs: the two sides of MFU and MBU."""
 
     flop_per_token: float
     flop_per_pair: float
     flop_per_sampled: float
     weight_bytes_per_step: float
-    """At the least: of experts, those of one token."""
+    """Weights that every step reads; of experts, those of one token."""
     kv_bytes_per_token: float
     peak_flop_per_s: float
     hbm_bytes_per_s: float
 
 
 class StepCost:
-    """What the steps of one rank of a replica cost. Pure: the same question always has the same answer.
+    """The cost of the steps of one rank of a replica; pure.
 
-    With a pipeline, a step goes through all its stages. Where `data` groups share the experts, what they do together
-    is not part of a rank's step but `group_ps`, for the tokens of all of them.
+    In a pipeline, a step goes through all stages. Where `data` groups share the experts, their joint work is not part
+    of a rank's step but `group_ps`, for the tokens of all of them.
 
-    fast: all that depends on a count alone is a table of Python integers, filled by numpy with the full formula.
+    fast: everything that depends on a count alone is a table of Python integers, filled by numpy with the full formula.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class StepCost:
         self._lines: list[tuple[int, int]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
-        """All that depends on the number of tokens in the step alone; never less for more tokens."""
+        """Return the part that depends on the number of tokens in the step alone; monotone."""
         try:
             return self._tokens_ps[n_tokens]
         except IndexError:
@@ -82,7 +82,7 @@ class StepCost:
             return self._tokens_ps[n_tokens]
 
     def sampled_ps(self, n_rows: int) -> int:
-        """The LM head over n_rows positions, and the host's time for their requests."""
+        """Return the LM head over n_rows positions, and the host's time for their requests."""
         try:
             return self._sampled_ps[n_rows]
         except IndexError:
@@ -90,7 +90,7 @@ class StepCost:
             return self._sampled_ps[n_rows]
 
     def group_ps(self, n_tokens: int) -> int:
-        """What the groups that share the experts do together in a step, for the tokens of all."""
+        """Return the joint work of groups that share experts, for the tokens of all."""
         try:
             return self._group_ps[n_tokens]
         except IndexError:
@@ -98,7 +98,7 @@ class StepCost:
             return self._group_ps[n_tokens]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        """Attention of all prompt chunks of the step, as one kernel a layer."""
+        """Return the attention of all prompt chunks of the step, as one kernel per layer."""
         if not n_tokens:
             return 0
         layers_s = self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens)
@@ -107,7 +107,7 @@ class StepCost:
         return to_ps(layers_s)
 
     def decode_line(self, n: int) -> tuple[int, int]:
-        """(intercept, slope): attention of n decoding requests takes intercept + slope * keys attended."""
+        """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended."""
         try:
             return self._lines[n]
         except IndexError:
@@ -122,7 +122,7 @@ class StepCost:
             return self._lines[n]
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
-        """A step of prompt chunks and n decoding requests: the sum of the parts above, each rounded once."""
+        """Return a step of prompt chunks and n decoding requests: the sum of the parts, each rounded once."""
         total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
         if n_tokens:
             total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
@@ -132,7 +132,7 @@ class StepCost:
         return total_ps
 
     def step_ps(self, shape: StepShape) -> int:
-        """A step of that shape."""
+        """Return the cost of a step of that shape."""
         return self.mixed_ps(
             shape.prefill_tokens,
             shape.prefill_pairs,
@@ -143,14 +143,14 @@ class StepCost:
         )
 
     def check(self) -> None:
-        """Ask once for every kernel. Raises CalibrationError for one that was never timed."""
+        """Evaluate every kernel once. Raises CalibrationError for one that was never timed."""
         self.tokens_s(1)
         self.group_s(1)
         self.sampled_s(1)
         self._kernels.decode_attention(self.shard, 1)
 
     def tokens_s(self, n_tokens: Any) -> Any:
-        """Seconds of the matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
+        """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model
         any_layer_s = kernels.projections_s(shard, n_tokens)
         any_layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
@@ -159,14 +159,14 @@ class StepCost:
         if model.n_dense_layers:
             layers_s += model.n_dense_layers * matrices_s(kernels, shard.dense_dtype, n_tokens, shard.mlp_matrices)
         if model.n_moe_layers:
-            layers_s += model.n_moe_layers * self._beside_experts_s(n_tokens)
+            layers_s += model.n_moe_layers * self._gate_and_shared_s(n_tokens)
             if shard.data == 1:
                 layers_s += model.n_moe_layers * kernels.experts_s(shard, n_tokens)
         return self.engine.step_host_s + layers_s + self._sends_s(n_tokens)
 
     def group_s(self, n_tokens: Any) -> Any:
-        """Seconds of the routed experts of all layers, where `data` groups share them, for the tokens of all groups,
-        which all GPUs get and whose sums they give back. 0 where nobody shares.
+        """Return the seconds of the routed experts of all layers, for the tokens of all `data` groups that share them,
+        including the gather of inputs and the scatter of sums. 0 where experts are not shared.
 
         Source: vLLM's all-gather and reduce-scatter, its default between the groups.
         """
@@ -178,25 +178,25 @@ class StepCost:
         return shard.model.n_moe_layers * (kernels.experts_s(shard, n_tokens) + exchange_s)
 
     def sampled_s(self, n_rows: Any) -> Any:
-        """Seconds of the LM head and of the host's work for n_rows requests; nothing for none."""
+        """Return the seconds of the LM head and of the host's work for n_rows requests; 0 for none."""
         shard = self.shard
         head_s = self._kernels.matmul_s(HEAD_DTYPE, n_rows, shard.head_columns, shard.model.hidden_size)
         return (n_rows > 0) * (head_s + n_rows * self.engine.request_host_s)
 
     @property
     def kernels(self) -> Kernels:
-        """How long their kernels take."""
+        """The kernel times behind the steps."""
         return self._kernels
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Keys and values of one token, all layers, each head once."""
+        """Bytes of one token's keys and values in all layers, each head once."""
         return replace(self.shard, tensor=1, expert=1, data=1).kv_bytes_per_token
 
     @cached_property
     def work(self) -> StepWork:
-        """Of a rank; a lane of a pipeline has its share of the GPUs. What parallelism does twice (replicated KV heads,
-        padding) does not count as useful, nor does what windows attend to."""
+        """The useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
+        (replicated KV heads, padding) and attention within windows do not count."""
         whole, n_gpus = replace(self.shard, tensor=1, expert=1, data=1), self.shard.tensor
         return StepWork(
             flop_per_token=2 * whole.active_weights,
@@ -208,16 +208,16 @@ class StepCost:
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
 
-    def _beside_experts_s(self, n_tokens: Any) -> Any:
-        """The gate and the shared experts of a layer."""
+    def _gate_and_shared_s(self, n_tokens: Any) -> Any:
+        """Return the gate and the shared experts of a layer."""
         shard, kernels = self.shard, self._kernels
         n_in, n_out = shard.router
         gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
         return gate_s + matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
 
     def _sends_s(self, n_tokens: Any) -> Any:
-        """From stage to stage: hidden states and residuals, of which each GPU of a stage sends its part and collects
-        the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
+        """Return the sends between stages: hidden states and residuals, of which each GPU of a stage sends its part and
+        collects the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
         if self._pipeline == 1:
             return 0.0
         tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
@@ -227,26 +227,26 @@ class StepCost:
         return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s
 
     def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, window: int) -> float:
-        """Prefill attention of the layers with a window: no token attends to more keys, no chunk reads more before
-        its own."""
+        """Return prefill attention of the windowed layers: no token attends more keys than the window, and no chunk
+        reads more before its own."""
         n_layers = self.shard.model.n_layers - self._n_whole
         pairs, keys = min(n_pairs, n_tokens * window), min(n_context_tokens, n_tokens + window)
         return n_layers * float(self._prefill_s(n_tokens, pairs, keys))
 
 
 def _counts_to(n: int) -> NDArray[np.int64]:
-    """0, 1, ... past n, to fill a table with."""
+    """Return 0, 1, ... past n, to fill a table with."""
     return np.arange(max(FIRST_TABLE, 2 * n))
 
 
 def _rising(seconds: NDArray[np.float64]) -> list[int]:
-    """Seconds as picoseconds that never fall, `(n,)`: one token more never makes a step quicker."""
+    """Return picoseconds that never fall, `(n,)`: another token never makes a step faster."""
     table: list[int] = np.maximum.accumulate(array_to_ps(seconds)).tolist()
     return table
 
 
 def _least_bytes(whole: Shard) -> float:
-    """Of the weights that a step reads, however few its tokens: of the routed experts, those of one token."""
+    """Return the bytes of weights that a step reads, however few its tokens: of routed experts, those of one token."""
     model = whole.model
     dense = model.n_layers * whole.attention_weights + model.n_dense_layers * whole.mlp_weights
     in_16_bits, routed = whole.head_weights, 0

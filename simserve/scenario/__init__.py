@@ -1,6 +1,6 @@
-"""Scenarios: one experiment as data, from YAML to frozen models, with all mistakes told at once.
+"""Scenarios: one experiment as data, from YAML to frozen models, with all problems reported at once.
 
-Reading order: models.py (what there is), loader.py (how it gets in), resolve.py (how it is checked and filled in).
+Reading order: models.py (the models), loader.py (reading a file), resolve.py (checks and defaults).
 """
 
 from simserve.scenario.loader import load_scenario

@@ -1,4 +1,4 @@
-"""Resolving which calibration a pool's costs come from: the user's, the shipped one, or the nearest, scaled."""
+"""Resolve the calibration behind a pool's costs: the user's, the shipped one, or the nearest one, scaled."""
 
 from simserve.catalog.specs import EngineSpec, GpuSpec
 from simserve.cost.calibrated import Calibrated
@@ -20,11 +20,11 @@ from simserve.scenario.setup import Machine, calibration_of, n_sharing
 DTYPES: tuple[Path, ...] = (("weight_dtype",), ("kv_dtype",))
 
 ROOFLINE_KEYS = ("compute_efficiency", "memory_efficiency", "launch_s")
-"""Constants of the plain roofline: who gives one asks for it."""
+"""Constants of the plain roofline; an engine section that sets one selects the roofline."""
 
 
 def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec | None, EngineSpec | None]) -> Pool:
-    """The pool with its calibration named and its SHA-256 noted; a mistake where it cannot be used."""
+    """Return the pool with its calibration and SHA-256 filled in; report one that cannot be used."""
     gpu, engine = runs
     if gpu is None or engine is None:
         return pool
@@ -42,12 +42,12 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
         return pool
     if given is not None:
         _check(draft, here, (given, result), gpu, engine)
-    draft.origins[*here, "sha256"] = "the file as it is"
+    draft.origins[*here, "sha256"] = "the file"
     return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=result.sha256)})
 
 
 def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
-    """A mistake where the pool's calibration lacks a kernel that its model needs."""
+    """Report a kernel that the pool's model needs and its calibration lacks."""
     at_calibration = (*at, "calibration")
     if draft.problems.touch(at_calibration, (*at, "parallel"), (*at, "expert_routing"), *DTYPES):
         return
@@ -80,12 +80,12 @@ def _default(draft: Draft, pool: Pool, gpu: GpuSpec, engine: EngineSpec) -> str:
 
 def _origin(name: str, gpu: GpuSpec, engine: EngineSpec) -> str:
     if name == NO_CALIBRATION:
-        return "a plain roofline was asked for"
-    return "shipped" if name == f"{gpu.name}/{engine.name}" else f"scaled to {gpu.name}, for which there is none"
+        return "plain roofline selected"
+    return "shipped" if name == f"{gpu.name}/{engine.name}" else f"scaled to {gpu.name}, which has none of its own"
 
 
 def _given(draft: Draft, written: str) -> str:
-    """A shipped name as it is; a path made absolute, if there is such a file."""
+    """Return a shipped name as it is, and the path of an existing file made absolute."""
     if written == NO_CALIBRATION or written in shipped_names():
         return written
     result = draft.find_file(written)
@@ -95,7 +95,7 @@ def _given(draft: Draft, written: str) -> str:
 def _check(
     draft: Draft, at: Path, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec
 ) -> None:
-    """A file that was named must be the one that was meant."""
+    """Check that a given file has the expected SHA-256, GPU and engine."""
     given, result = files
     if given.sha256 is not None and given.sha256 != result.sha256:
         rule = f"{given.file} has changed since the scenario was resolved"
@@ -103,4 +103,4 @@ def _check(
     is_shipped_scaled = given.sha256 is not None and given.file == nearest(gpu.name, engine.name, gpu.kernels_like)
     if result.gpu != gpu.name and not is_shipped_scaled:
         rule = f"must be of {gpu.name}"
-        draft.problem((*at, "file"), rule, f"one of {result.gpu}", "leave it out, and the nearest one is scaled")
+        draft.problem((*at, "file"), rule, f"one of {result.gpu}", "leave it out to scale the nearest one")

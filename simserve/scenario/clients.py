@@ -1,4 +1,4 @@
-"""Resolving who may enter and what clients do: admission, timeouts and retries, and that they make sense together."""
+"""Resolve admission and client behavior (timeouts and retries), and check that they fit together."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ RETRIES: Path = ("workload", "retries")
 
 
 def resolve_admission(draft: Draft, cluster: ClusterSection) -> dict[str, Any] | None:
-    """The policy with all its arguments; None where everybody may enter."""
+    """Return the policy with all its arguments; None admits every request."""
     spec = cluster.admission
     if spec is None:
         return None
@@ -24,17 +24,17 @@ def resolve_admission(draft: Draft, cluster: ClusterSection) -> dict[str, Any] |
 
 
 def check_clients(draft: Draft, workload: Workload) -> None:
-    """What clients are said to do is something that they can do."""
+    """Check that timeouts, retries and admission do not contradict each other."""
     _check_timeout(draft, workload)
     retries, admission = workload.retries, draft.scenario.cluster.admission
     is_idle = retries is not None and workload.timeout is None and admission is None
     if is_idle and not draft.problems.touch(TIMEOUT, ADMISSION):
-        rule = "requests are tried again that were not admitted or timed out, and here none is"
+        rule = "retries need requests that are rejected or time out"
         draft.problem(RETRIES, rule, None, "give workload.timeout or cluster.admission, or leave it out")
     if admission is None or workload.client is None or draft.problems.touch(RETRIES):
         return
     if retries is None or not retries.backoff_s:
-        rule = "a client of a closed loop that is refused asks again at once, for ever"
+        rule = "a closed-loop client that is rejected retries at once, endlessly"
         draft.problem(ADMISSION, rule, None, "give workload.retries with a backoff_s above 0")
 
 
@@ -45,18 +45,18 @@ def _check_timeout(draft: Draft, workload: Workload) -> None:
     if timeout.ttft_s is None and timeout.e2e_s is None:
         draft.problem(TIMEOUT, "needs ttft_s, e2e_s or both", None, "for example {ttft_s: 10, e2e_s: 60}")
     elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
-        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never strikes"
+        rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
         draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
     cluster = draft.scenario.cluster
     pools = cluster.pools
     if any(pool.host_tier is not None for pool in pools):
-        rule = "clients that give up on requests which may be in host memory are not there yet"
+        rule = "client timeouts with a host tier are not supported yet"
         draft.problem(TIMEOUT, rule, None, "leave it out, or leave out host_tier")
     is_pushed = cluster.kv_link is not None and cluster.kv_link.how == "push"
     if is_pushed or (cluster.disaggregate or {"kind": "always"}).get("kind") != "always":
-        rule = "clients that give up where keys and values are pushed, or some prompts are computed where they decode, "
-        rule += "are not there yet"
+        rule = "client timeouts with KV push, or with a splitter other than always, "
+        rule += "are not supported yet"
         draft.problem(TIMEOUT, rule, None, "leave it out, or use kv_link.how: pull and disaggregate: always")
     if any(pool.speculation is not None and pool.speculation.tokens for pool in pools):
-        rule = "clients that give up on pools that speculate are not there yet"
+        rule = "client timeouts in pools that speculate are not supported yet"
         draft.problem(TIMEOUT, rule, None, "leave it out, or leave out speculation")

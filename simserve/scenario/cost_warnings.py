@@ -1,22 +1,22 @@
-"""Caveats: what a reader of a run's numbers must know of how its costs came about."""
+"""Warnings about the origin and accuracy of a run's step costs."""
 
 from simserve.scenario.setup import PoolSetup
 
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """What a reader of the numbers must know before trusting them."""
+    """Return the limits of the step costs that a reader must know."""
     result = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
     return tuple(dict.fromkeys(result))
 
 
 def _of_costs(setup: PoolSetup) -> str | None:
-    """How far the step costs of a pool may be off; None where its kernels were timed."""
+    """Describe how far a pool's step costs may be off; None where its kernels were timed."""
     engine, result = setup.engine, setup.calibration
     if engine.name == "ideal":
         return "engine ideal is the bare data-sheet roofline: real servers are slower"
     if result is None:
         return (
-            f"step costs of engine {engine.name} are uncalibrated, not held against hardware: a roofline with assumed "
+            f"step costs of engine {engine.name} are uncalibrated and unvalidated: a roofline with assumed "
             f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
         )
     if not setup.calibrated:
@@ -38,7 +38,7 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """What was asked for that nobody has timed, or held against servers."""
+    """Return the requested features whose cost was neither timed nor validated against a server."""
     each = (_of_version, _of_ranks, _of_speculation)
     result = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
     return tuple(dict.fromkeys(result))
@@ -49,8 +49,8 @@ def _of_version(setup: PoolSetup) -> str | None:
     if result is None or requested is None or f"{result.engine_version}.".startswith(f"{requested}."):
         return None
     return (
-        f"engine {setup.engine.name} {requested}: its kernels cost what those of {result.engine} "
-        f"{result.engine_version} do, which were timed"
+        f"engine {setup.engine.name} {requested}: kernel costs are those of {result.engine} "
+        f"{result.engine_version}, the version that was timed"
     )
 
 
@@ -58,8 +58,8 @@ def _of_speculation(setup: PoolSetup) -> str | None:
     if setup.speculation is None:
         return None
     return (
-        f"pool {setup.name}: how many proposals are accepted is the scenario's word, and no server that speculates was "
-        "compared with this"
+        f"pool {setup.name}: the acceptance rate is an assumption of the scenario, and speculation was not validated "
+        "against a server"
     )
 
 
@@ -67,4 +67,4 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     what = "the stages of a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
     if setup.pipeline == setup.n_sharing == 1:
         return None
-    return f"pool {setup.name}: {what} cost what their kernels and links do; no such server was compared with this"
+    return f"pool {setup.name}: {what} cost what their kernels and links do, not validated against a server"

@@ -1,4 +1,4 @@
-"""Resolving prefill and decode pools: that there are both, that they go together, their link, and who they are for."""
+"""Resolve prefill and decode pools: both roles are present and compatible, with a link, a router and a splitter."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
 
 
 def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, object]:
-    """What changes of the cluster, where pools have roles: its link, the router of decode pools, and the splitter."""
+    """Return the cluster's updated keys for pools with roles: link, decode router and splitter."""
     cluster = draft.scenario.cluster
     roles = [pool.role for pool in pools]
     if set(roles) == {"both"}:
@@ -49,13 +49,13 @@ def _check_roles(draft: Draft, roles: Sequence[str]) -> None:
             return
     spec = draft.scenario.cluster.disaggregate
     if "both" in roles and (spec is None or spec.get("kind") == "always"):
-        rule = "a pool of role both beside prefill and decode pools gets what is not disaggregated, and all is"
+        rule = "a role: both pool needs requests that are not disaggregated, and all are"
         remedy = "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}, or leave the pool out"
         draft.problem(_at(roles.index("both"), "role"), rule, "both", remedy)
 
 
 def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
-    """Prompts and answers of one request are at different replicas, so no policy can hold both as one."""
+    """Check policies against roles: a request's prompt and answer live on different replicas."""
     at = _at(index, "scheduler")
     if pool.scheduler is None or draft.problems.touch(at):
         return
@@ -64,54 +64,54 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
         return
     kind = pool.scheduler["kind"]
     if policy.orders and pool.role == "decode":
-        rule = "a decode pool takes requests in as their prompts are computed, whoever sent them"
+        rule = "a decode pool admits requests in the order in which their prefill ends"
         draft.problem(
-            (*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and an order in the prefill pool"
+            (*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and this policy in the prefill pool"
         )
     if policy.runs_to_completion:
-        rule = f"a {pool.role} pool takes requests in and lets them go one at a time, and {kind} runs whole batches"
+        rule = f"a {pool.role} pool exchanges requests one at a time, and {kind} runs whole batches"
         draft.problem((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")
     elif policy.reserves:
-        rule = f"a {pool.role} pool holds a prompt or an answer, and this policy sets blocks aside for both"
+        rule = f"a {pool.role} pool holds a prompt or an answer, and this policy reserves blocks for both"
         trtllm = "use scheduler: {kind: trtllm, capacity_scheduler_policy: max_utilization}"
         remedy = trtllm if kind == "trtllm" else "use chunked or sglang"
         draft.problem((*at, "kind"), rule, kind, remedy)
 
 
 def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
-    """Requests queue at a prefill replica only once there is room for them elsewhere."""
+    """Check pools against `how: push`, where requests queue for prefill only once a decode replica has room."""
     for index, pool in enumerate(pools):
         if pool.role != "prefill":
             continue
         if pool.host_tier is not None:
-            rule = "host memory beside a prefill pool that pushes is not there yet"
+            rule = "a host tier in a prefill pool with KV push is not supported yet"
             draft.problem(_at(index, "host_tier"), rule, None, "use kv_link.how: pull, or leave it out")
         policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
         if isinstance(policy, Scheduler) and policy.orders:
-            rule = "requests that pass each other in a prefill pool that pushes are not there yet"
+            rule = "orders other than fcfs in a prefill pool with KV push are not supported yet"
             draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
 
 
 def _check_local_decode(draft: Draft, pools: Sequence[Pool]) -> None:
-    """Prefill replicas that answer some requests are fetched from, and have nothing else to them."""
+    """Check pools against a splitter that lets prefill replicas decode some requests."""
     cluster, at = draft.scenario.cluster, ("cluster", "disaggregate", "kind")
     splitter = None if cluster.disaggregate is None else plugins.check("splitters", cluster.disaggregate)[0]
     if cluster.disaggregate is None or not isinstance(splitter, Splitter) or not splitter.keeps:
         return
     kind = cluster.disaggregate["kind"]
     if cluster.kv_link is not None and cluster.kv_link.how == "push":
-        rule = "prefill replicas that answer requests themselves and push others are not there yet"
+        rule = "KV push with prefill replicas that decode some requests is not supported yet"
         draft.problem(at, rule, kind, "use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}")
     for index, pool in enumerate(pools):
         policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
         if pool.role == "both":
-            rule = "has prefill and decode replicas help each other, so nobody would be sent to a pool of role both"
+            rule = "never sends requests to a role: both pool"
             draft.problem(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
         elif pool.role == "prefill" and pool.host_tier is not None:
-            rule = "host memory beside a prefill pool that answers requests is not there yet"
+            rule = "a host tier in a prefill pool that decodes some requests is not supported yet"
             draft.problem(_at(index, "host_tier"), rule, None, "leave it out, or use another disaggregate")
         elif pool.role == "prefill" and isinstance(policy, Scheduler) and policy.orders:
-            rule = "requests that pass each other in a prefill pool that answers some are not there yet"
+            rule = "orders other than fcfs in a prefill pool that decodes some requests are not supported yet"
             draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or another disaggregate")
 
 
@@ -119,20 +119,20 @@ def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
     models = [pool.model or draft.scenario.model for pool in pools]
     for index, model in enumerate(models):
         if model != models[0]:
-            rule = "prefill and decode pools must run one model, for one computes the keys and values of the other"
+            rule = "prefill and decode pools must run the same model, as the KV cache of one serves the other"
             draft.problem(_at(index, "model"), rule, model, f"use {models[0]}")
             return
 
 
 def _link(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> KvLink | None:
-    """As given, else the network adapters of a replica's GPUs, those of the slower side."""
+    """Return the link as given, else the network adapters of a replica's GPUs on the slower side."""
     if cluster.kv_link is not None:
         _check_transfer(draft, cluster.kv_link, pools)
         return cluster.kv_link
     pools = [pool for pool in pools if pool.role != "both"]
     try:
         cards = [catalog.load_gpu(pool.gpu or draft.scenario.gpu) for pool in pools]
-    except CatalogError:  # said already
+    except CatalogError:  # already reported
         return None
     speeds = [pool.parallel.tensor * card.nic_bytes_per_s for pool, card in zip(pools, cards, strict=True)]
     for key in ("bytes_per_s", "latency_s"):
@@ -141,21 +141,21 @@ def _link(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> KvLin
 
 
 def _check_transfer(draft: Draft, link: KvLink, pools: Sequence[Pool]) -> None:
-    """What follows its computing needs somewhere to go, and layers that are computed one after another."""
+    """Check that transfers by chunk or layer are pushed, and that layers are computed in order on one stage."""
     if link.transfer == "whole" or draft.problems.touch((*LINK, "how"), (*LINK, "transfer")):
         return
     if link.how == "pull":
-        rule = "keys and values that are fetched are fetched whole, when all are computed"
+        rule = "a pull transfers the whole KV cache of a prompt after its prefill"
         draft.problem((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
     for index, pool in enumerate(pools):
         if pool.role == "prefill" and pool.parallel.pipeline > 1:
-            rule = f"the next stage of a pipeline computes its layers later, so {link.transfer} cannot follow"
+            rule = f"pipeline stages finish their layers at different times, so {link.transfer} is not supported"
             remedy = "use 1, or kv_link.transfer: whole"
             draft.problem(("cluster", "pools", index, "parallel", "pipeline"), rule, pool.parallel.pipeline, remedy)
 
 
 def _splitter(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
-    """As given, else all requests."""
+    """Return the splitter as given, else `always`."""
     if cluster.disaggregate is None:
         return {"kind": "always"}
     splitter, problems = plugins.check("splitters", cluster.disaggregate)
@@ -165,7 +165,7 @@ def _splitter(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None
 
 
 def _decode_router(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:
-    """As given, else the same as for arrivals."""
+    """Return the decode router as given, else a copy of the router for arrivals."""
     at = ("cluster", "decode_router")
     spec = cluster.decode_router
     if spec is None:

@@ -1,4 +1,4 @@
-"""Distortion: a pool whose costs are off by given factors, to see what not knowing them exactly does to an answer."""
+"""Distortion: a pool with perturbed costs, to measure what cost-model error does to an answer."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ FRONT_END = ("receive_s", "receive_token_s", "respond_s")
 
 @dataclass(frozen=True)
 class Distortion:
-    """Factors of times, and of the KV blocks; 1 is as predicted."""
+    """Factors on times and on the number of KV blocks; 1 is the prediction."""
 
     compute: float = 1.0
     memory: float = 1.0
@@ -23,7 +23,7 @@ class Distortion:
 
 
 def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
-    """The pool on a GPU, engine and memory that are off by those factors; blocks that somebody counted stay."""
+    """Return the pool with GPU, engine and memory perturbed; a block count that the user gave stays."""
     gpu = replace(
         setup.gpu,
         flop_per_s={dtype: flop_per_s / by.compute for dtype, flop_per_s in setup.gpu.flop_per_s.items()},

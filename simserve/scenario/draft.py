@@ -1,4 +1,4 @@
-"""Draft: a scenario on its way from parsed to resolved, with what is wrong so far and where values came from."""
+"""Draft: a scenario between parsing and resolving, with its problems so far and the origins of its values."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 @dataclass
 class Draft:
-    """What the steps of resolving share."""
+    """The state that the steps of resolving share."""
 
     scenario: Scenario
     problems: Problems
     folders: tuple[FilePath, ...]
-    """Where relative paths are looked up, in this order."""
+    """Folders to look up relative paths in, in this order."""
     origins: dict[Path, str] = field(default_factory=dict)
-    """Of values that are neither the user's nor a field's default."""
+    """Origins of values that are neither the user's nor a field's default."""
 
     def problem(self, path: Path, rule: str, value: object = None, remedy: str | None = None) -> None:
-        """Note that values do not go together; a value of None is not repeated."""
+        """Report values that do not fit together; None leaves the value out of the message."""
         self.problems.add(ValueProblem(path, rule, None if value is None else shown(value), remedy, is_conflict=True))
 
     def looked_up(self, path: Path, look_up: Callable[[], T]) -> T | None:
-        """A thing of the catalog, or None and a mistake at `path`."""
+        """Return a catalog entry, or None after reporting the error at `path`."""
         if self.problems.touch(path):
             return None
         try:
@@ -39,11 +39,11 @@ class Draft:
             return None
 
     def find_file(self, written: str) -> FilePath | None:
-        """The absolute path of a file: beside the scenario, else from the current directory."""
+        """Return the absolute path of a file next to the scenario, else in the current directory."""
         path = FilePath(written).expanduser()
         candidates = (folder / path for folder in self.folders)  # an absolute path replaces the folder
         return next((result.resolve() for result in candidates if result.is_file()), None)
 
     def looked_in(self) -> str:
-        """For messages: the folders that `find_file` tries."""
+        """List the folders that `find_file` tries, for messages."""
         return " and ".join(dict.fromkeys(str(folder) for folder in self.folders))

@@ -1,4 +1,4 @@
-"""A scenario written down again: as plain data, as YAML with origins, and as a short hash."""
+"""Write a scenario as plain data, as YAML with origins, and as a short hash."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ DIGEST_CHARACTERS = 12
 
 
 def scenario_data(scenario: "Scenario") -> dict[str, Any]:
-    """Plain data in the order of the models' fields; what is None is left out."""
+    """Return plain data in the order of the models' fields, without values of None."""
     data: dict[str, Any] = _plain(scenario)
     if "slo" in data and "classes" not in data["slo"]:
         data["slo"] = data["slo"].get("default", {})
@@ -28,12 +28,12 @@ def scenario_data(scenario: "Scenario") -> dict[str, Any]:
 
 
 def scenario_yaml(scenario: "Scenario") -> str:
-    """YAML 1.2, a comment after each value that was not given."""
+    """Return YAML 1.2 with a comment after each value that the user did not give."""
     return "".join(f"{line}\n" for line in _lines(scenario_data(scenario), (), scenario.origins))
 
 
 def digest(scenario: "Scenario") -> str:
-    """The start of a SHA-256 over the content, without names that change no result."""
+    """Return the start of a SHA-256 over the content, without names that change no result."""
     data = scenario_data(scenario)
     del data["name"]
     trace = data["workload"].get("trace")
@@ -48,7 +48,7 @@ def digest(scenario: "Scenario") -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Models as mappings without their Nones; plug-ins keep theirs, as a None there is an argument."""
+    """Convert models to mappings without None; plug-ins keep None, which is an argument there."""
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
         items = ((field.alias or key, _plain(getattr(value, key))) for key, field in fields)
@@ -82,7 +82,7 @@ def _lines(data: Mapping[str, Any], path: Path, origins: Mapping[str, str], inde
 
 
 def flow(value: Any) -> str:
-    """A value on one line."""
+    """Format a value on one line."""
     if isinstance(value, list):
         return f"[{', '.join(map(flow, value))}]"
     if isinstance(value, dict):
@@ -95,7 +95,7 @@ def flow(value: Any) -> str:
 
 
 def _text(value: str) -> str:
-    """Plain where that reads as the same text, else quoted."""
+    """Return the text plain where YAML reads it back unchanged, else quoted."""
     if re.fullmatch(r"[A-Za-z0-9_./][A-Za-z0-9_./+-]*", value) and scalar(value) == value:
         return value
     quoted: str = yaml.dump(value, default_style='"', allow_unicode=True, width=10**9)

@@ -1,4 +1,4 @@
-"""What neighbors call the keys of a scenario: vLLM, SGLang, TensorRT-LLM and their benchmarks."""
+"""Glossary: the keys of vLLM, SGLang, TensorRT-LLM and their benchmarks, mapped to those of a scenario."""
 
 from types import MappingProxyType
 
@@ -149,9 +149,9 @@ SENTENCES = MappingProxyType(
         "enable_chunked_prefill": f"with it the {POOL}.scheduler is chunked, without it prefill_first",
         "max_queued_requests": "give cluster.admission: {kind: queue_length, max_waiting: ...}",
         "num_gpus": f"GPUs are {POOL}.replicas times {POOL}.parallel.tensor",
-        "prompt_lookup_max": f"what n-grams find is {POOL}.speculation.acceptance",
-        "prompt_lookup_min": f"what n-grams find is {POOL}.speculation.acceptance",
-        "draft_tensor_parallel_size": "a draft model is divided as its target is",
+        "prompt_lookup_max": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
+        "prompt_lookup_min": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
+        "draft_tensor_parallel_size": "a draft model is sharded as its target is",
         "speculative_eagle_topk": "proposals are a chain, as with topk 1",
     }
 )
@@ -159,18 +159,18 @@ SENTENCES = MappingProxyType(
 
 
 def remedy_for_unknown(path: Path) -> str | None:
-    """What to do about an unknown key that a neighbor knows, or that belongs elsewhere; None if nobody knows it."""
+    """Return the remedy for an unknown key that a neighbor uses or that belongs elsewhere; None for other keys."""
     key = str(path[-1]).lower().replace("-", "_").lstrip("_")
     if key in SENTENCES:
         return SENTENCES[key]
     ours = NEIGHBORS.get(key) or places_of_keys().get(key)
     if ours is None or ours.split(",")[0] == _unindexed(path):
         return None
-    return f"it belongs to {ours}" if ours.split(".")[-1] == key else f"here it is {ours}"
+    return f"use {ours}"
 
 
 def _unindexed(path: Path) -> str:
-    """`cluster.pools[].name` for the name of any pool."""
+    """Return `cluster.pools[].name` for the name of any pool."""
     text = ""
     for item in path:
         text += "[]" if isinstance(item, int) else f".{item}" if text else item

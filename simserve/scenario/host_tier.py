@@ -1,4 +1,4 @@
-"""Resolving host memory beside a pool's GPUs: who uses it, how fast it is, and whether the pool can."""
+"""Resolve the host memory tier of a pool: its users and its speed, and whether the pool supports it."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from simserve.schedulers.base import Scheduler
 
 
 def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
-    """The pool with its host tier filled in, where it has one."""
+    """Return the pool with its host tier filled in, where it has one."""
     machine, scheduler = runs
     tier, here = pool.host_tier, (*at, "host_tier")
     if tier is None or scheduler is None or draft.problems.touch(here):
@@ -26,15 +26,15 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         update["bytes_per_s"] = machine.gpu.pcie_bytes_per_s
         draft.origins[*here, "bytes_per_s"] = f"gpu {machine.gpu.name}"
     if update["preemption"] == "recompute" and not update["offload_prefixes"]:
-        rule = "nothing would use host memory: nobody is swapped, and no prefixes are kept"
+        rule = "nothing would use host memory: requests are not swapped and prefixes are not offloaded"
         draft.problem(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
     elif tier.disk is not None and not update["offload_prefixes"]:
-        draft.problem((*here, "disk"), "is for prefixes, and none are kept in host memory", None, "leave it out")
+        draft.problem((*here, "disk"), "is for prefixes, and none are offloaded", None, "leave it out")
     return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
 
 
 def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) -> None:
-    """Host memory and disk hold a block at least."""
+    """Check that host memory and disk hold at least one block."""
     tier = pool.host_tier
     sizes: list[tuple[Path, float]] = [] if tier is None else [(("bytes",), tier.bytes)]
     if tier is not None and tier.disk is not None:
@@ -46,19 +46,19 @@ def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) ->
 
 
 def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Scheduler | None]) -> bool:
-    """Not where requests come with their blocks from elsewhere, schedulers share steps, or requests pass each other."""
+    """Check for decode pools, pipelines, shared experts and reordering, which do not support a host tier yet."""
     machine, scheduler = runs
     if pool.role == "decode":
-        rule = "host memory beside a decode pool is not there yet: its requests come over the link"
+        rule = "a host tier in a decode pool is not supported yet: its requests arrive over the link"
         draft.problem(here, rule, None, "give it to the prefill pool, or leave it out")
     elif pool.parallel.pipeline > 1:
-        rule = "host memory beside a pipeline is not there yet"
+        rule = "a host tier with pipeline parallelism is not supported yet"
         draft.problem(here, rule, None, "use parallel.pipeline 1, or leave it out")
     elif n_sharing(machine.model, pool.parallel.data) > 1:
-        rule = "host memory beside ranks that share experts, and so step together, is not there yet"
+        rule = "a host tier with data-parallel ranks that share experts is not supported yet"
         draft.problem(here, rule, None, "use parallel.data 1, or leave it out")
     elif scheduler is not None and scheduler.orders:
-        rule = "host memory where the scheduler lets requests pass each other is not there yet"
+        rule = "a host tier with a scheduling order other than fcfs is not supported yet"
         draft.problem(here, rule, None, "use policy: fcfs, or leave it out")
     else:
         return True
@@ -66,13 +66,13 @@ def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Sch
 
 
 def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> str:
-    """As given, else swap, where requests are preempted while they decode."""
+    """Return the preemption mode as given, else swap where requests are preempted while they decode."""
     given, at = pool.host_tier and pool.host_tier.preemption, (*here, "preemption")
     why = None
     if scheduler.reserves or scheduler.runs_to_completion:
-        why = "this policy sets blocks aside whole, so it preempts nobody"
+        why = "this policy reserves all blocks at admission, so it never preempts"
     elif pool.role == "prefill":
-        why = "nobody decodes on a prefill pool"
+        why = "prefill pools do not decode"
     if why is None:
         return given or "swap"
     if given == "swap":
@@ -82,7 +82,7 @@ def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> s
 
 
 def _offload_prefixes(draft: Draft, pool: Pool, here: Path) -> bool:
-    """As given, else where the pool caches prefixes."""
+    """Return the flag as given, else whether the pool caches prefixes."""
     given = None if pool.host_tier is None else pool.host_tier.offload_prefixes
     at = (*here, "offload_prefixes")
     if given is None:

@@ -1,4 +1,4 @@
-"""Which keys a scenario has, and where they belong: read off the models."""
+"""The keys of a scenario and their places, read off the models."""
 
 import inspect
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ from simserve.scenario.types import Section
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
-    """The keys of the mapping at a path of a scenario; `data` tells a short form of the SLO from the full one."""
+    """List the keys of the mapping at a path; `data` distinguishes the short form of the SLO from the full one."""
     part: type[Section] = Scenario
     for item in path:
         field = part.model_fields.get(str(item))
-        part = (_part_in(field.annotation) if field else None) or part
+        part = (_section_in(field.annotation) if field else None) or part
     slo = data.get("slo")
     if part is Slo and isinstance(slo, Mapping) and not slo.keys() & Slo.model_fields.keys():
         part = Targets
@@ -26,7 +26,7 @@ def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
 
 @cache
 def places_of_keys() -> Mapping[str, str]:
-    """Where each key belongs that is known in one place only: `replicas` -> `cluster.pools[].replicas`."""
+    """Map each key with a single place to that place: `replicas` -> `cluster.pools[].replicas`."""
     parts: dict[str, type[Section]] = {
         "": Scenario,
         "cluster.": ClusterSection,
@@ -45,8 +45,8 @@ def places_of_keys() -> Mapping[str, str]:
     return {key: result[0] for key, result in places.items() if len(result) == 1}
 
 
-def _part_in(annotation: Any) -> type[Section] | None:
-    """The model inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the model inside `Engine | None`, `tuple[Pool, ...]` or `dict[str, Targets]`."""
     if inspect.isclass(annotation) and issubclass(annotation, Section):
         return annotation
-    return next((part for inner in get_args(annotation) if (part := _part_in(inner))), None)
+    return next((section for inner in get_args(annotation) if (section := _section_in(inner))), None)

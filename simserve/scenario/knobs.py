@@ -1,4 +1,4 @@
-"""Resolving a pool's scheduler: explicit arguments, then the engine's own, then the class's."""
+"""Resolve a pool's scheduler: explicit arguments, then the engine's defaults, then the class's."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from simserve.scenario.servers import Pool
 from simserve.schedulers.base import Scheduler
 
 TOKENS_AND_SLOTS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))
-"""What policies call the tokens of a step and the requests that run at once."""
+"""Policies' names for the tokens of a step and the requests that run at once."""
 
 
 def resolve_scheduler(
     draft: Draft, pool: Pool, at: Path, engine_and_gpu: tuple[EngineSpec, GpuSpec | None]
 ) -> tuple[Scheduler | None, dict[str, Any] | None]:
-    """The policy and all its arguments: explicit ones, then the engine's (for its own policy), then the class's."""
+    """Return the policy and its arguments: explicit ones, then the engine's for its own policy, then the class's."""
     engine, gpu = engine_and_gpu
     own = engine_arguments(engine, gpu)
     written = dict(pool.scheduler or {})
@@ -42,7 +42,7 @@ def resolve_scheduler(
 
 
 def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
-    """The engine's own policy with its arguments on this GPU: big cards get other ones."""
+    """Return the engine's default policy with its arguments for this GPU; large GPUs have their own."""
     own = dict(engine.scheduler)
     rule = engine.scheduler_by_gpu_bytes
     if gpu is not None and rule and gpu.hbm_bytes >= rule["at_least_bytes"] and gpu.name not in rule.get("except", ()):
@@ -51,7 +51,7 @@ def engine_arguments(engine: EngineSpec, gpu: GpuSpec | None) -> dict[str, Any]:
 
 
 def _about_default(problem: ValueProblem, engine: EngineSpec, pool: Pool) -> ValueProblem:
-    """A flaw of the engine's own policy is not the user's: say whose it is."""
+    """Attribute a problem of the engine's default policy to the engine, not to the user."""
     if pool.scheduler is not None and (problem.path != ("kind",) or "kind" in pool.scheduler):
         return problem
     return ValueProblem(
@@ -60,7 +60,7 @@ def _about_default(problem: ValueProblem, engine: EngineSpec, pool: Pool) -> Val
 
 
 def _cap_slots(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Requests must not outnumber a step's tokens: a default gives way (as in vLLM), an explicit value is wrong.
+    """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
 
     Returns the names of the two arguments if the default was changed.
     """

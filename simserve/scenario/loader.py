@@ -1,4 +1,4 @@
-"""load_scenario: a YAML file, changed by overrides, checked and resolved."""
+"""Load a scenario: read a YAML file, apply overrides, check and resolve."""
 
 import difflib
 import re
@@ -16,22 +16,22 @@ from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 
 
 def load_scenario(path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> Scenario:
-    """The scenario of a file, resolved.
+    """Return the resolved scenario of a file.
 
     `overrides` are `key.path=value`, applied in order; `seed` replaces the file's. Relative paths in the scenario
-    are looked up beside the file, then in the current directory. Raises ScenarioError with every mistake at once.
+    are looked up next to the file, then in the current directory. Raises ScenarioError with every problem at once.
     """
     return Template.of(path, overrides, seed).resolved()
 
 
 def scenario_of(content: bytes, path: Path, place: str, seed: int | None = None) -> Scenario:
-    """Likewise, of what a file at `path` once held; mistakes call it `place`."""
+    """Return the resolved scenario of a file's earlier content; problems name it `place`."""
     return Template(path, place, _document(content, place), _options((), seed)).resolved()
 
 
 @dataclass(frozen=True)
 class UnreadOption:
-    """An option that is no `key.path=value`."""
+    """An option that is not `key.path=value`."""
 
     text: str
     problem: ValueProblem
@@ -39,22 +39,22 @@ class UnreadOption:
 
 @dataclass(frozen=True)
 class Template:
-    """A scenario's file and the options given with it, read once, to be resolved as it is or with other values."""
+    """A scenario's file and command-line options, read once, to be resolved with or without further overrides."""
 
     path: Path
     place: str
-    """What mistakes call it."""
+    """The file's name in problems."""
     document: Document
     options: tuple[Override | UnreadOption, ...]
 
     @classmethod
     def of(cls, path: str | Path, overrides: Iterable[str] = (), seed: int | None = None) -> "Template":
-        """Raises ScenarioError if there is no such document; options that make no sense are told when resolving."""
+        """Read the file. Raises ScenarioError if it holds no document; bad options are reported when resolving."""
         path = Path(path)
         return cls(path, str(path), _document(_content(path), str(path)), _options(overrides, seed))
 
     def resolved(self, more: Iterable[Override] = ()) -> Scenario:
-        """The scenario, with `more` applied after the options. Raises ScenarioError with every mistake at once."""
+        """Return the scenario with `more` applied after the options. Raises ScenarioError with every problem."""
         source = ScenarioSource(self.place, dict(self.document.lines))
         problems = Problems(source)
         for problem, line in self.document.problems:
@@ -87,7 +87,7 @@ def _parsed(text: str) -> Override | UnreadOption:
 
 
 def _content(path: Path) -> bytes:
-    """What a file holds. Raises ScenarioError if there is none."""
+    """Read a file. Raises ScenarioError if it cannot be read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def _content(path: Path) -> bytes:
 
 
 def _document(content: bytes, place: str) -> Document:
-    """The document in it. Raises ScenarioError if there is none."""
+    """Parse the YAML document. Raises ScenarioError if there is none."""
     try:
         document = read_yaml(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -112,12 +112,12 @@ def _document(content: bytes, place: str) -> Document:
 
 
 def _similar(path: Path) -> str | None:
-    """A file of nearly that name beside it."""
+    """Suggest a file with a similar name in the same folder."""
     there = [file.name for file in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
     near = difflib.get_close_matches(path.name, sorted(there), n=1)
     return f"did you mean {path.parent / near[0]}?" if near else None
 
 
 def _name_of(path: Path) -> str:
-    """The file's name as that of a folder."""
+    """Return the file's name in the characters of a folder name."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", path.stem).strip("-._") or "scenario"

@@ -1,4 +1,4 @@
-"""Whether a model fits the GPUs of a pool, what would, and how long a request may be."""
+"""Check that a model fits the GPUs of a pool, suggest what would fit, and limit the length of requests."""
 
 from itertools import islice
 
@@ -17,11 +17,11 @@ MEMORY_KEYS = ("parallel", "num_gpu_blocks", "gpu_memory_utilization", "block_si
 GB = 1e9
 
 MORE_STAGES = (2, 4, 8)
-"""Pipelines to try for a model that is too large for one node."""
+"""Pipeline sizes to suggest for a model that is too large for one node."""
 
 
 def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
-    """Every GPU gets the same number of heads, every stage a layer; those that sum up or share experts share a node."""
+    """Check that heads and layers divide evenly, and that GPUs which communicate in every layer share a node."""
     model, gpu, parallel = machine.model, machine.gpu, pool.parallel
     _check_tensor(draft, pool, at, machine)
     if parallel.pipeline > model.n_layers:
@@ -34,7 +34,7 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
         rule = f"ranks that share experts must share a node, {gpu.gpus_per_node} GPUs, with parallel.tensor"
         draft.problem(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
     elif parallel.pipeline > 1:
-        rule = "a pipeline whose data-parallel ranks share experts is not there yet"
+        rule = "pipelines with data-parallel ranks that share experts are not supported yet"
         draft.problem(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
 
 
@@ -51,14 +51,14 @@ def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
 
 
 def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:
-    """Tensor parallel degrees that split this model evenly inside a node."""
+    """Return the tensor-parallel degrees that split this model evenly inside a node."""
     n_kv = model.n_kv_heads
     degrees = range(1, gpu.gpus_per_node + 1)
     return [n for n in degrees if model.n_heads % n == 0 and (n_kv % n == 0 or n % n_kv == 0)]
 
 
 def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]) -> Pool:
-    """The pool with its longest request filled in; a mistake if the model does not fit."""
+    """Return the pool with `max_model_len` filled in; report a model that does not fit."""
     machine, scheduler = runs
     problems = draft.problems
     wrong_before = problems.touch(*((*at, key) for key in MEMORY_KEYS), ("weight_dtype",), ("kv_dtype",))
@@ -73,7 +73,7 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
         _refuse(draft, pool, at, (machine, scheduler), memory)
         return pool
     needed_bytes = memory.weights_bytes + memory.kv_bytes
-    if needed_bytes > memory.total_bytes:  # only blocks that the user counted can be too many
+    if needed_bytes > memory.total_bytes:  # only a user's num_gpu_blocks can be too large
         has, needs = f"{memory.total_bytes / GB:.1f} GB", f"{needed_bytes / GB:.1f} GB"
         rule = f"a GPU has {has}, and the weights with these blocks need {needs}"
         most = int((memory.total_bytes - memory.weights_bytes) // memory.block_bytes)
@@ -84,7 +84,7 @@ def fit_memory(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Schedule
 
 
 def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None], memory: MemoryLedger) -> None:
-    """Say how much is missing, and which tensor parallelism or GPU would do."""
+    """Report how much memory is missing, and which tensor parallelism or GPU would be enough."""
     machine, scheduler = runs
     scenario = draft.scenario
     missing = f"{memory.missing_bytes / GB:.1f} GB are missing on each"
@@ -114,12 +114,12 @@ def _fits(draft: Draft, pool: Pool, runs: tuple[Machine, Scheduler | None], **wh
     machine, scheduler = runs
     try:
         return memory_of(draft.scenario, pool, machine, scheduler, **what_if).missing_bytes <= 0
-    except CatalogError:  # that card cannot do this dtype
+    except CatalogError:  # this GPU does not support the dtype
         return False
 
 
 def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, MemoryLedger]) -> Pool:
-    """max_model_len: as given if the model and the KV cache allow it, else the most that both do."""
+    """Resolve max_model_len: check the given value, else take the most that model and KV cache allow."""
     machine, memory = has
     model, here = machine.model, (*at, "max_model_len")
     most = min(model.max_position_embeddings, memory.lane_tokens)
@@ -131,7 +131,7 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
         rule = f"must fit the KV cache, which holds {memory.lane_tokens} tokens{of_lane}"
         draft.problem(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
     elif _has_long_window(model) and model.within(given or most).windowed:
-        rule = f"requests beyond the sliding window of {model.name}, {model.sliding_window} tokens, are not there yet"
+        rule = f"requests beyond the {model.sliding_window}-token sliding window of {model.name} are not supported yet"
         draft.problem(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
     elif given is None:
         is_models = most == model.max_position_embeddings
@@ -145,6 +145,6 @@ def _has_long_window(model: ModelSpec) -> bool:
 
 
 def _either(items: list[int] | list[str]) -> str:
-    """1, 2 or 4."""
+    """Format a list as "1, 2 or 4"."""
     *most, last = map(str, items)
     return f"{', '.join(most)} or {last}" if most else last

@@ -1,5 +1,5 @@
-"""Scenario: one experiment as data. The frozen models of this file, servers.py and loads.py are the YAML; each default
-lives in its field and nowhere else."""
+"""Scenario: one experiment as data. The frozen models here, in servers.py and in loads.py define the YAML and
+all its defaults."""
 
 import re
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ from simserve.splitters.base import Splitter
 
 
 def _with_classes(value: Any) -> Any:
-    """`{ttft_s: 0.5}` is short for `{default: {ttft_s: 0.5}}`."""
+    """Expand `{ttft_s: 0.5}` to `{default: {ttft_s: 0.5}}`."""
     is_full = not isinstance(value, Mapping) or value.keys() & {"default", "classes"}
     return value if is_full else {"default": value}
 
@@ -32,21 +32,21 @@ def _folder_name(value: str) -> str:
 
 
 class MeasureSection(Section):
-    """Which part of the run counts."""
+    """The part of the run that is measured."""
 
     warmup_s: NotNegative | Literal["auto"] | None = None
     warmup_requests: Natural | None = None
     replays: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Replays with costs that are off, for prediction intervals; left out: 8 for up to 20,000 requests, else none."""
+    """Replays with perturbed costs, for prediction intervals; left out: 8 for up to 20,000 requests, else none."""
 
     @property
     def counts_all(self) -> bool:
-        """No warm-up was asked for."""
+        """Whether there is no warm-up to leave out."""
         return self.warmup_s is None and self.warmup_requests is None
 
 
 class Targets(Section):
-    """Latencies that a request must not exceed; those left out do not matter."""
+    """Latency limits of a request; those left out are not checked."""
 
     ttft_s: Positive | None = None
     tpot_s: Positive | None = None
@@ -55,16 +55,16 @@ class Targets(Section):
 
 
 class Slo(Section):
-    """Targets of all requests, and of those of a named class."""
+    """Targets of all requests, and those of named classes."""
 
     default: Targets = Targets()
     classes: dict[str, Targets] = {}
 
 
 class Scenario(Section):
-    """One experiment. Get one from `load_scenario` or `Scenario.from_dict`: both check and resolve it.
+    """One experiment; `load_scenario` and `Scenario.from_dict` check and resolve it.
 
-    Resolved: every default is filled in, and `origins` says where each value came from.
+    Resolving fills in every default; `origins` gives the source of each value.
     """
 
     schema_: Literal["simserve/1"] = Field(alias="schema")
@@ -85,24 +85,24 @@ class Scenario(Section):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Scenario":
-        """A scenario from plain data, as the YAML would give it. Raises ScenarioError with all mistakes."""
-        from simserve.scenario.resolve import resolve_data  # resolving makes scenarios: this module cannot import it
+        """Return a resolved scenario from plain data shaped like the YAML. Raises ScenarioError with all problems."""
+        from simserve.scenario.resolve import resolve_data  # imported here because resolve imports this module
 
         return resolve_data(data)
 
     def set_origins(self, origins: Mapping[str, str], base_dir: Path) -> None:
-        """For resolving alone: say where the values came from."""
+        """Record the origins of values; only resolving calls this."""
         self._origins = dict(origins)
         self._base_dir = base_dir
 
     @property
     def origins(self) -> Mapping[str, str]:
-        """Where each value came from, by dotted path: explicit, engine vllm, default, ..."""
+        """The origin of each value by dotted path: explicit, engine vllm, default, ..."""
         return self._origins
 
     @property
     def base_dir(self) -> Path:
-        """The folder that relative paths were looked up from first; after resolving, all paths are absolute."""
+        """The first folder that relative paths were looked up in; after resolving, all paths are absolute."""
         return self._base_dir
 
     @cached_property
@@ -111,40 +111,40 @@ class Scenario(Section):
         return tuple(setup.pool_setup(self, pool) for pool in self.cluster.pools)
 
     def build_router(self) -> Router:
-        """A new router, which has seen nothing yet."""
+        """Return a new router without state."""
         router: Router = plugins.build("routers", self.cluster.router)
         return router
 
     def build_admission(self) -> Admission | None:
-        """Likewise, for who may enter; None: everybody."""
+        """Return a new admission policy; None admits every request."""
         spec = self.cluster.admission
         return None if spec is None else plugins.build("admission", spec)
 
     def build_decode_router(self) -> Router | None:
-        """Likewise, for requests whose prompt is computed; None without decode pools."""
+        """Return a new router for requests after prefill; None without decode pools."""
         spec = self.cluster.decode_router
         return None if spec is None else plugins.build("routers", spec)
 
     def build_splitter(self) -> Splitter | None:
-        """Which requests are prefilled apart; None: all, where pools have roles."""
+        """Return the policy that selects the requests to disaggregate; None selects all, where pools have roles."""
         spec = self.cluster.disaggregate
         return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
 
     def to_dict(self) -> dict[str, Any]:
-        """The scenario as plain data, short where the contract has a short form; what is None is left out."""
+        """Return plain data with the contract's short forms, without values of None."""
         return dump.scenario_data(self)
 
     def to_yaml(self) -> str:
-        """The scenario as YAML that loads to an equal one, with the origin of what the user did not give."""
+        """Return YAML that loads to an equal scenario, with the origins of values that the user did not give."""
         return dump.scenario_yaml(self)
 
     @property
     def digest(self) -> str:
-        """A short hash of all that can change the result: not the name, nor where a trace lies."""
+        """A short hash of everything that can change the result; the name and the trace's path cannot."""
         return dump.digest(self)
 
     def __eq__(self, other: object) -> bool:
-        """Equal content; where a value came from does not matter."""
+        """Compare content; origins do not count."""
         return isinstance(other, Scenario) and self.to_dict() == other.to_dict()
 
     def __hash__(self) -> int:

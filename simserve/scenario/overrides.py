@@ -1,4 +1,4 @@
-"""Overrides: `cluster.pools.0.replicas=4` changes one value of a scenario's data before anything is checked."""
+"""Overrides: `cluster.pools.0.replicas=4` changes one value of a scenario's data before the checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,11 +8,11 @@ from simserve.plugins.validation import Path, ValueProblem, dotted, shown
 from simserve.scenario.yaml_lines import NotYaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
-"""Keys whose value may be a bare name, and what that name stands for."""
+"""Keys with a bare name as short form, and the key that the name stands for."""
 
 
 class BadOverride(Exception):
-    """An override that leads nowhere; carries the flaw."""
+    """An override with a wrong path or value; carries the problem."""
 
     def __init__(self, problem: ValueProblem) -> None:
         super().__init__(str(problem))
@@ -21,16 +21,16 @@ class BadOverride(Exception):
 
 @dataclass(frozen=True)
 class Override:
-    """One option that changes a value."""
+    """One command-line option that changes a value."""
 
     option: str
-    """As the user typed it."""
+    """The option as typed."""
     keys: tuple[str, ...]
     value: Any
 
 
 def parse_override(text: str) -> Override:
-    """`key.path=value`, the value read as YAML. Raises BadOverride."""
+    """Parse `key.path=value`, with the value as YAML. Raises BadOverride."""
     key, equals, value = text.partition("=")
     keys = tuple(part.strip() for part in key.split("."))
     if not equals or not all(keys):
@@ -44,14 +44,14 @@ def parse_override(text: str) -> Override:
 
 
 def override_seed(seed: int) -> Override:
-    """The option `--seed`, which is short for `--set seed=...`."""
+    """Return the override of `--seed`, short for `--set seed=...`."""
     return Override(f"--seed {seed}", ("seed",), seed)
 
 
 def apply_override(data: Any, override: Override) -> tuple[Any, Path]:
-    """The data with the override's value in place, and the path of it; the data given stays as it is.
+    """Return a copy of the data with the override applied, and the path of the new value.
 
-    Keys that are not there are created; whether they mean anything is checked with all others. Raises BadOverride.
+    Missing keys are created and checked later, with all others. Raises BadOverride.
     """
     return _with(data, override.keys, override.value, ())
 
@@ -70,14 +70,14 @@ def _with(data: Any, keys: Sequence[str], value: Any, path: Path) -> tuple[Any, 
         inner, changed = _with(data[index] if index < len(data) else None, rest, value, (*path, index))
         return [*data[:index], inner, *data[index + 1 :]], changed
     if not isinstance(data, Mapping):
-        rule = f"{dotted(path)} is no mapping, so there is no {key} in it"
+        rule = f"{dotted(path)} is not a mapping, so it has no key {key}"
         raise BadOverride(ValueProblem(path, rule, shown(data)))
     inner, changed = _with(data.get(key), rest, value, (*path, key))
     return {**data, key: inner}, changed
 
 
 def _index(data: list[Any], key: str, path: Path) -> int:
-    """The list index that a key means; an empty list may be given its first item."""
+    """Return the list index of a key; an empty list may be given its first item."""
     what = "item" if len(data) == 1 else "items"
     remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
     if not (key.isascii() and key.isdigit()):

@@ -1,4 +1,4 @@
-"""Plain data -> the models, without stopping at the first mistake: what is wrong is noted and stood in for."""
+"""Parse plain data into the models, past the first problem: wrong values are reported and replaced by stand-ins."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,7 +12,7 @@ from simserve.scenario.models import Scenario
 from simserve.scenario.problems import Problems
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
-"""For required values that are missing or wrong, so that the rest can be checked; any other is an empty text."""
+"""Stand-ins for required values that are missing or wrong; the default is an empty text."""
 
 MISSING = {
     "schema": "begin the file with `schema: simserve/1`",
@@ -20,19 +20,19 @@ MISSING = {
     "gpu": "name one: `simserve catalog gpus` lists them",
     "workload": "give arrivals, a trace or a client",
 }
-"""What to do about required keys."""
+"""Remedies for missing required keys."""
 
 PLUGIN_KEYS = {"router", "admission", "scheduler", "arrivals", "lengths", "prefixes"}
-"""What lies inside is checked by the plug-ins, of which some know what to do with infinity."""
+"""Keys that plug-ins check themselves, as some of them accept infinity."""
 
 MOST_ROUNDS = 8
-"""Taking wrong values out can bring others to light; nesting is not deeper than this."""
+"""Rounds of removing wrong values, which can reveal others; nesting is not deeper than this."""
 
 
 def parse(data: Any, problems: Problems) -> Scenario:
-    """The scenario that the data describes, with stand-ins for all that is noted as wrong.
+    """Return the scenario of the data, with stand-ins for every reported problem.
 
-    Raises ScenarioError only if nothing of it makes sense.
+    Raises ScenarioError only if no part of it can be read.
     """
     if not isinstance(data, Mapping):
         problems.add(ValueProblem((), "a scenario must be a mapping of keys to values", shown(data)))
@@ -50,7 +50,7 @@ def parse(data: Any, problems: Problems) -> Scenario:
 
 
 def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
-    """The same flaw, and what to do about a missing or unknown key."""
+    """Add the remedy for a missing or unknown key."""
     if problem.kind == "unknown":
         return replace(problem, remedy=did_you_mean(str(problem.path[-1]), known_keys(problem.path[:-1], data)))
     if problem.kind == "missing":
@@ -59,7 +59,7 @@ def _with_remedy(problem: ValueProblem, data: Any) -> ValueProblem:
 
 
 def _mended(data: Any, problem: ValueProblem, depth: int = 0) -> Any:
-    """The data with a stand-in where the flaw is; what it was stays as it is."""
+    """Return a copy of the data with a stand-in in place of the problem."""
     key = problem.path[depth] if depth < len(problem.path) else None
     is_here = depth == len(problem.path) - 1
     if isinstance(data, list) and isinstance(key, int) and key < len(data):

@@ -1,4 +1,4 @@
-"""Resolving the cluster: what each pool runs, with which knobs, and whether it fits the memory of its GPUs."""
+"""Resolve the cluster: model, GPU, engine and scheduler of each pool, and whether the model fits its GPUs."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from simserve.schedulers.base import Scheduler
 
 
 def resolve_cluster(draft: Draft) -> ClusterSection:
-    """The cluster with every knob filled in, as far as nothing is wrong with it."""
+    """Return the cluster with every default filled in, as far as it has no problems."""
     cluster = draft.scenario.cluster
     router, problems = plugins.check("routers", cluster.router)
     draft.problems.extend(problems, ("cluster", "router"))
@@ -66,24 +66,24 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
 
 
 def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:
-    """As given, else as the engine does, where pool and policy can."""
+    """Return the flag as given, else the engine's default where role and policy allow caching."""
     engine, scheduler = runs
     here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
     if scheduler is None or draft.problems.touch(here):
         return given
     sets_aside = scheduler.reserves or scheduler.runs_to_completion
     if given and (sets_aside or pool.role == "decode"):
-        what = "decode pools fetch whole prompts" if pool.role == "decode" else "this policy sets blocks aside whole"
+        what = "decode pools receive whole prompts" if pool.role == "decode" else "this policy reserves whole requests"
         draft.problem(here, f"{what}, so prefixes are not shared there", given, "leave it out")
     if given is None:
-        why = "what its scheduler sets aside is its own" if sets_aside else f"engine {engine.name}"
-        draft.origins[here] = "decode pools fetch whole prompts" if pool.role == "decode" else why
+        why = "its scheduler reserves blocks for one request" if sets_aside else f"engine {engine.name}"
+        draft.origins[here] = "decode pools receive whole prompts" if pool.role == "decode" else why
         return engine.prefix_caching and not sets_aside and pool.role != "decode"
     return given
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:
-    """The pool with the routing of its experts filled in; a mistake where they cannot be shared out as asked."""
+    """Return the pool with its expert routing filled in; report an expert parallelism that does not divide evenly."""
     model, parallel = machine.model, pool.parallel
     here = (*at, "parallel", "expert")
     if model.experts is None:
@@ -108,13 +108,13 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
 
 
 def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
-    """The pool's own model, else the scenario's; a path of a config.json may be relative."""
+    """Return the pool's own model, else the scenario's; the path of a config.json may be relative."""
     name, where = (draft.scenario.model, ("model",)) if pool.model is None else (pool.model, (*at, "model"))
     return draft.looked_up(where, lambda: catalog.load_model(absolute_model(draft, name)))
 
 
 def absolute_model(draft: Draft, name: str) -> str:
-    """A catalog name as it is; the path of a config.json made absolute, if there is such a file."""
+    """Return a catalog name as it is, and the path of an existing config.json made absolute."""
     result = draft.find_file(name) if name.endswith(".json") or "/" in name else None
     return name if result is None else str(result)
 

@@ -1,4 +1,4 @@
-"""Resolving: plain data -> a Scenario with every default filled in, or all mistakes at once."""
+"""Resolve plain data into a Scenario with every default filled in, or raise all problems at once."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
@@ -17,12 +17,12 @@ from simserve.scenario.workload_rules import resolve_workload
 
 
 def resolve_data(data: Mapping[str, Any]) -> Scenario:
-    """A scenario from plain data of nobody's file; paths are relative to the current directory."""
+    """Return a scenario from plain data without a file; paths are relative to the current directory."""
     return resolve(data, Problems(ScenarioSource("scenario")), (FilePath.cwd(),))
 
 
 def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Scenario:
-    """Parse, check and fill in. Raises ScenarioError with all mistakes, those noted before included."""
+    """Parse, check and fill in defaults. Raises ScenarioError with all problems, including earlier ones."""
     draft = Draft(parse(data, problems), problems, folders)
     resolve_weight_dtype(draft)
     measure = draft.scenario.measure
@@ -41,7 +41,7 @@ def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Sce
 
 
 def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:
-    """Where each value of the resolved scenario came from."""
+    """Return the origin of each value of the resolved scenario."""
     origins = {}
     for path, value in _leaves(scenario.to_dict(), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
@@ -50,7 +50,7 @@ def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:
 
 
 def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
-    """All values that are no mappings, with their paths; a list of plain values is one value."""
+    """Yield every value that is not a mapping, with its path; a list of plain values is one value."""
     if isinstance(data, Mapping):
         for key, value in data.items():
             yield from _leaves(value, (*path, key))
@@ -62,7 +62,7 @@ def _leaves(data: Any, path: Path) -> Iterator[tuple[Path, Any]]:
 
 
 def _is_written(data: Any, path: Path, value: Any) -> bool:
-    """The user gave this value, perhaps in a short form."""
+    """Tell whether the user gave this value, perhaps in a short form."""
     for depth, item in enumerate(path):
         if isinstance(data, str):  # a bare name is short for its kind
             return depth == len(path) - 1 and item in ("kind", "name")

@@ -1,4 +1,4 @@
-"""Checking routers against the load: whoever keeps sessions together needs some."""
+"""Check routers against the load: session affinity needs sessions."""
 
 from simserve import plugins
 from simserve.plugins.validation import Path
@@ -9,7 +9,7 @@ KEYS = ("router", "decode_router")
 
 
 def check_sessions(draft: Draft) -> None:
-    """A mistake where a router looks at sessions and what is drawn has none; a trace is looked at when it is read."""
+    """Report a router that needs sessions for a generated load without any; traces are checked when they are read."""
     cluster, workload = draft.scenario.cluster, draft.scenario.workload
     if workload.trace is not None or draft.problems.touch(("workload", "prefixes"), ("workload", "client")):
         return

@@ -13,7 +13,7 @@ ID = "https://json-schema.org/draft/2020-12/schema"
 
 
 def scenario_schema() -> dict[str, Any]:
-    """JSON Schema (2020-12) of the YAML, short forms included; it knows the catalog and the plug-ins by name."""
+    """Return the JSON Schema (2020-12) of the YAML, with its short forms and the names of catalog and plug-ins."""
     schema = Scenario.model_json_schema(by_alias=True)
     parts = schema["$defs"]
     workload, pool, cluster = parts["Workload"], parts["Pool"], parts["ClusterSection"]
@@ -44,7 +44,7 @@ def scenario_schema() -> dict[str, Any]:
 
 
 def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> dict[str, Any]:
-    """A name, a mapping of one kind and its arguments, or anything from outside the tree."""
+    """Return the schema of a plug-in: a name, a mapping with its arguments, or an external class."""
     names = plugins.names(family)
     outside = {"type": "string", "pattern": ":"}
     kinds = [_kind(family, name, parts) for name in names]
@@ -55,10 +55,10 @@ def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> d
 
 
 def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
-    """`{kind: name, ...}` with the arguments of that class; parts that it refers to go to `$defs`."""
+    """Return the schema of `{kind: name, ...}` with the arguments of that class; shared types go to `$defs`."""
     result = find(family, name)
     if isinstance(result, ValueProblem):
-        raise TypeError(f"{family}.{name} was listed and is not there")
+        raise TypeError(f"{family}.{name} is listed but cannot be imported")
     schema = plugin_schema(result)
     parts.update(schema.pop("$defs", {}))
     schema["properties"] = {"kind": {"const": name}, **schema.get("properties", {})}

@@ -1,4 +1,4 @@
-"""Servers: pools of replicas, what they run on, and the routers and links between them, as the YAML says it."""
+"""The engine and cluster sections: pools of replicas, and the routers and links between them."""
 
 from typing import Annotated, Literal
 
@@ -37,77 +37,77 @@ class Engine(Section):
 
     @property
     def constants(self) -> dict[str, float]:
-        """Those given."""
+        """The constants that were given."""
         return {key: value for key, value in self if key not in ("name", "version") and value is not None}
 
 
 class Parallel(Section):
-    """How one replica is split over tensor * pipeline * data GPUs."""
+    """The split of one replica over tensor * pipeline * data GPUs."""
 
     tensor: Count = 1
-    """GPUs that divide every layer."""
+    """GPUs that share every layer."""
     pipeline: Count = 1
-    """Stages that the layers are divided into."""
+    """Pipeline stages."""
     data: Count = 1
-    """Ranks with requests of their own. Those of a model with experts share them, and step together."""
+    """Data-parallel ranks, each with its own requests. Ranks of an MoE model share the experts and step together."""
     expert: Count = 1
-    """GPUs that divide the experts among them: 1 (each is divided over all), or tensor * data."""
+    """GPUs that distribute the experts: 1 (every expert is split over all GPUs), or tensor * data."""
 
 
 class CalibrationFile(Section):
-    """Fitted costs of kernels: the path of a file, `<gpu>/<engine>` of those that come with simserve, or `none`."""
+    """Fitted kernel costs: the path of a file, the name `<gpu>/<engine>` of a shipped one, or `none`."""
 
     file: str
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = None
-    """Of the file: a resolved scenario costs what it cost before, or says that the file has changed."""
+    """SHA-256 of the file: a resolved scenario keeps its costs, or reports that the file has changed."""
 
 
 class Disk(Section):
-    """What prefixes go on to when host memory is full."""
+    """The disk tier for prefixes that host memory evicts."""
 
     bytes: Positive
-    """For each GPU."""
+    """Capacity per GPU."""
     bytes_per_s: Annotated[float, Field(ge=1e7)]
-    """For each GPU, to the disk or from it; at least what a hard disk has."""
+    """Bandwidth per GPU, shared by reads and writes; at least that of a hard disk."""
 
 
 class HostTierSection(Section):
-    """Host memory beside the GPUs of a pool. What is None, resolving fills in."""
+    """The host memory tier of a pool; resolving fills in values of None."""
 
     bytes: Positive
-    """For each GPU."""
+    """Capacity per GPU."""
     bytes_per_s: Annotated[float, Field(ge=1e8)] | None = None
-    """Between a GPU and its host, for both directions together; left out: what its PCIe has one way."""
+    """Bandwidth between a GPU and its host, shared by both directions; left out: one direction of its PCIe link."""
     preemption: Literal["swap", "recompute"] | None = None
-    """What becomes of a request that must give up its blocks while it decodes; left out: swap, where that can be."""
+    """What preemption does with the KV blocks of a decoding request; left out: swap, where supported."""
     offload_prefixes: bool | None = None
-    """Keep copies of prefixes there; left out: where the pool caches prefixes."""
+    """Keep copies of prefixes in host memory; left out: where the pool caches prefixes."""
     disk: Disk | None = None
 
 
 class SpeculationSection(Section):
-    """How tokens are proposed for decoding requests, to be verified all at once."""
+    """Speculative decoding: how tokens are proposed, and how many are accepted."""
 
     kind: Literal["draft_model", "ngram", "eagle", "mtp", "medusa"]
     tokens: Annotated[int, Field(ge=0, le=32)]
-    """Proposed for each request in a step; 0: plain decoding."""
+    """Proposed tokens per request and step; 0 is plain decoding."""
     acceptance: Chance | Annotated[tuple[Chance, ...], Field(min_length=1)]
-    """That a proposal is accepted if all before it were: one rate, or one for each position."""
+    """Probability that a proposal is accepted given that all before it were: one rate, or one per position."""
     model: str | None = None
-    """Of a draft_model: a name in the catalog, or the path of a config.json."""
+    """Model of a draft_model: a name in the catalog, or the path of a config.json."""
     weight_dtype: WeightDtype | None = None
-    """Of a draft_model; left out: as its checkpoint, else as the target."""
+    """Weight dtype of a draft_model; left out: its checkpoint's, else the target's."""
     propose_s: NotNegative = 0.0
-    """Host time of a step for proposals."""
+    """Host time per step for proposals."""
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Of each position."""
+        """Acceptance rates by position."""
         return self.acceptance if isinstance(self.acceptance, tuple) else (self.acceptance,) * self.tokens
 
 
 class Pool(Section):
-    """Replicas that are alike. What is None is the scenario's, or the engine's own; resolving fills it in."""
+    """Identical replicas. Values of None default to the scenario's or the engine's; resolving fills them in."""
 
     name: Annotated[str, Field(min_length=1)] = "serve"
     role: Literal["both", "prefill", "decode"] = "both"
@@ -119,13 +119,13 @@ class Pool(Section):
     engine: Annotated[Engine, spelled_as_mapping("name")] | None = None
     calibration: Annotated[CalibrationFile, spelled_as_mapping("file")] | None = None
     expert_routing: Annotated[str, Field(pattern=r"^(balanced|uniform|power_law_\d+(\.\d+)?)$")] | None = None
-    """How tokens choose experts; uniform where a model has them and this says nothing."""
+    """Expert routing; left out: uniform for an MoE model."""
     enable_prefix_caching: bool | None = None
-    """Keep blocks of prompts and answers for those that begin alike; left out: as the engine."""
+    """Reuse the KV blocks of shared prefixes; left out: the engine's default."""
     host_tier: HostTierSection | None = None
-    """Host memory that requests are swapped to, and prefixes kept in."""
+    """Host memory for swapped requests and for prefixes."""
     speculation: SpeculationSection | None = None
-    """Left out: a token a step."""
+    """Left out: one token per step."""
     num_gpu_blocks: Count | None = None
     gpu_memory_utilization: Share | None = None
     block_size: Count | None = None
@@ -133,26 +133,26 @@ class Pool(Section):
 
 
 class KvLink(Section):
-    """What carries keys and values from prefill to decode replicas; left out: the network adapters of their GPUs."""
+    """The link that carries KV blocks from prefill to decode replicas; left out: the GPUs' network adapters."""
 
     bytes_per_s: Annotated[float, Field(ge=1e8)]
-    """Of each replica's port, in and out; at least what a network of 1 Gb/s has."""
+    """Bandwidth of each replica's port, in and out; at least that of 1 Gb/s Ethernet."""
     latency_s: Annotated[float, Field(ge=0, le=10)] = 0.0
     shared: bool = False
-    """All replicas share one port."""
+    """Whether all replicas share one port."""
     how: Literal["pull", "push"] = "pull"
-    """The decode side fetches what is computed, or gives blocks first and is sent it."""
+    """Pull: the decode side fetches finished KV blocks. Push: it allocates blocks first and receives them."""
     transfer: Literal["whole", "by_chunk", "by_layer"] = "whole"
-    """What is sent at once; what is pushed may follow its computing."""
+    """Unit of a transfer; by_chunk and by_layer overlap with prefill and need `how: push`."""
 
 
 class Views(Section):
-    """What routers see of replicas, where it is not the truth of every instant."""
+    """What routers see of replicas, where it is not the current state."""
 
     refresh_s: Annotated[float, Field(ge=1e-6, le=3600)]
-    """They see replicas as they were at the last multiple of this; gateways ask every 0.05 s."""
+    """Refresh interval: routers see the state at its last multiple; inference gateways refresh every 0.05 s."""
     counts_own_sends: bool = False
-    """And add what they have sent there since."""
+    """Whether a router adds the requests that it has sent since the last refresh."""
 
 
 class ClusterSection(Section):
@@ -162,11 +162,11 @@ class ClusterSection(Section):
     pools: Annotated[tuple[Pool, ...], Field(min_length=1)] = (Pool(),)
     kv_link: KvLink | None = None
     admission: PluginSpec | None = None
-    """Who may enter, asked before the router; left out: everybody."""
+    """Admission policy, applied before the router; left out: every request is admitted."""
     decode_router: PluginSpec | None = None
-    """Which decode replica a request goes to once its prompt is computed; left out: as `router`."""
+    """Router to decode replicas after prefill; left out: as `router`."""
     views: Views | None = None
-    """How old what both routers see is; left out: they see what is true at every instant."""
+    """Staleness of what both routers see; left out: they see the current state."""
     disaggregate: PluginSpec | None = None
-    """Which requests go to prefill replicas; left out: always. The others go to pools of role both, or without these to
-    decode replicas, which then compute them whole."""
+    """Requests that go to prefill replicas; left out: always. The others go to role: both pools, or without any to
+    decode replicas, which then also prefill them."""

@@ -11,7 +11,7 @@ from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost
-from simserve.scenario.speculating import SpeculationSetup, speculation_of
+from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from simserve.scenario.servers import Engine, HostTierSection, Pool
 
 DEFAULT_ROUTING = "uniform"
-"""Each token draws its experts at random; trained routers are not far from it on mixed text."""
+"""Expert routing by default: each token draws its experts at random, close to trained routers on mixed text."""
 
 STEP_TOKENS = ("max_num_batched_tokens", "max_num_tokens")
-"""What policies call the most tokens of a step."""
+"""Policies' names for the token budget of a step."""
 
 TOKENS_WITHOUT_BUDGET = 8192
-"""Activations are sized for steps of so many tokens where neither scheduler nor engine states a budget."""
+"""Step size for sizing activations where neither scheduler nor engine has a token budget."""
 
 
 @dataclass(frozen=True)
 class PoolSetup:
-    """What the engine, explain and the metrics need to know of a pool."""
+    """All that the engine, explain and the metrics need to know of a pool."""
 
     name: str
     role: Literal["both", "prefill", "decode"]
@@ -50,47 +50,47 @@ class PoolSetup:
     caches_prefixes: bool
     ledger: MemoryLedger
     calibration: Calibration | None
-    """None: a plain roofline."""
+    """None selects the plain roofline."""
     asked_version: str | None
-    """The engine's version that the scenario names."""
+    """The engine version that the scenario names."""
     host_tier: HostTierSpec | None = None
-    """Host memory beside the GPUs of each replica."""
+    """Host memory tier of each replica."""
     speculation: SpeculationSetup | None = None
-    """None: a token a step."""
+    """None: one token per step."""
 
     @property
     def calibrated(self) -> bool:
-        """The kernels of this very GPU were timed, under this engine."""
+        """Whether the kernels were timed on this GPU under this engine."""
         result = self.calibration
         return result is not None and (result.gpu, result.engine) == (self.gpu.name, self.engine.name)
 
     @property
     def gpus_per_replica(self) -> int:
-        """Of all ranks."""
+        """GPUs of all ranks."""
         return self.tensor * self.ranks_per_replica
 
     @property
     def ranks_per_replica(self) -> int:
-        """Schedulers of a replica: data-parallel ranks, and the lanes of each one's pipeline."""
+        """Schedulers of a replica: its data-parallel ranks times the lanes of a pipeline."""
         return self.data * self.pipeline
 
     @property
     def n_sharing(self) -> int:
-        """Data-parallel ranks that share the experts and so step together; those of a dense model do not."""
+        """Data-parallel ranks that share experts and step together; 1 for a dense model."""
         return n_sharing(self.model, self.data)
 
     @property
     def plans_ahead(self) -> bool:
-        """A step is planned while the one before it runs."""
+        """Whether a step is planned while the one before it runs."""
         return self.engine.async_scheduling and not (self.speculation and self.speculation.proposes_on_host)
 
     @property
     def borrowed(self) -> list[str]:
-        """Parts of the model that the calibration knows nothing of, and takes from the default one."""
+        """Parts of the model that the calibration lacks and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
 
     def step_cost(self) -> StepCost:
-        """What the steps of one replica cost. Raises CalibrationError for what was never timed."""
+        """Return the step costs of one replica. Raises CalibrationError for kernels that were never timed."""
         return StepCost(
             self.model,
             self.gpu,
@@ -108,7 +108,7 @@ class PoolSetup:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a pool runs, on what, with which engine."""
+    """Model, GPU and engine of a pool."""
 
     model: ModelSpec
     gpu: GpuSpec
@@ -116,12 +116,12 @@ class Machine:
 
 
 def n_sharing(model: ModelSpec, data: int) -> int:
-    """Of `data` data-parallel ranks, those that share experts: all, or without experts each is by itself."""
+    """Return how many of the data-parallel ranks share experts and step together; 1 for a dense model."""
     return 1 if model.experts is None else data
 
 
 def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
-    """A pool of a resolved scenario, ready for the engine."""
+    """Return a pool of a resolved scenario, ready for the engine."""
     gpu = catalog.load_gpu(pool.gpu or scenario.gpu)
     calibration = calibration_of(pool)
     engine = load_engine(pool.engine or scenario.engine, calibration)
@@ -155,7 +155,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
 
 
 def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:
-    """What a resolved host tier comes to in blocks. The GPUs of a replica copy their parts of a block side by side."""
+    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel."""
     block_bytes, disk = memory.block_bytes, tier.disk
     assert tier.bytes_per_s is not None, "resolved"
     return HostTierSpec(
@@ -169,13 +169,13 @@ def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpe
 
 
 def calibration_of(pool: "Pool") -> Calibration | None:
-    """The calibration that a resolved pool names. Raises CalibrationError."""
+    """Return the calibration that a resolved pool names. Raises CalibrationError."""
     named = pool.calibration
     return None if named is None or named.file == NO_CALIBRATION else read_calibration(calibration_path(named.file))
 
 
 def load_engine(engine: "Engine", calibration: Calibration | None = None) -> EngineSpec:
-    """The catalog's engine with the constants that its calibration has fitted, and those of the scenario."""
+    """Return the catalog's engine with its fitted constants and those of the scenario."""
     fitted = None if calibration is None else host_constants(calibration, engine.name)
     return catalog.load_engine(engine.name, version=engine.version, fitted=fitted, **engine.constants)
 
@@ -183,7 +183,7 @@ def load_engine(engine: "Engine", calibration: Calibration | None = None) -> Eng
 def memory_of(
     scenario: "Scenario", pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int
 ) -> MemoryLedger:
-    """Where a GPU's memory goes; what_if: other degrees of parallelism than the pool's."""
+    """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
     parallel = pool.parallel.model_copy(update=what_if)
     data = n_sharing(machine.model, parallel.data)
     return ledger(
@@ -206,14 +206,14 @@ def memory_of(
 
 
 def _extra_memory(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
-    """What a draft holds."""
+    """Return the memory of a draft model, or None."""
     result = speculation_of(scenario, pool)
     target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
     return None if result is None else result.extra_memory(target)
 
 
 def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCost:
-    """What the steps of a pool's target cost, before the pool is resolved. Raises CalibrationError."""
+    """Return the step costs of a pool's target before the pool is resolved. Raises CalibrationError."""
     calibration = calibration_of(pool)
     return StepCost(
         machine.model,
@@ -228,13 +228,13 @@ def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCo
 
 
 def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
-    """The most tokens a step computes, as far as anybody says; what activations are sized for."""
+    """Return the token budget of a step, which sizes activations."""
     given = (getattr(scheduler, name, None) for name in STEP_TOKENS)
     own = (engine.scheduler.get(name) for name in STEP_TOKENS)
     return next((budget for budget in (*given, *own) if budget is not None), TOKENS_WITHOUT_BUDGET)
 
 
 def step_slots(scheduler: Scheduler | None) -> int:
-    """The most requests that a step samples, as far as anybody says; what logits are sized for."""
+    """Return the most requests that a step samples, which sizes logits."""
     slots: int | None = getattr(scheduler, "max_num_seqs", None)
     return SAMPLED_ROWS if slots is None else slots

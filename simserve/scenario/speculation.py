@@ -1,4 +1,4 @@
-"""Resolving how pools speculate: what goes together, whether the draft suits its target, and seats for all tokens."""
+"""Resolve speculation: compatible settings, a draft that suits its target, and slots for all proposed tokens."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import TOKENS_AND_SLOTS
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.setup import Machine, n_sharing, step_cost_of
-from simserve.scenario.speculating import MODELS, speculation_of
+from simserve.scenario.speculation_setup import MODELS, speculation_of
 from simserve.schedulers.base import Scheduler
 
 GB = 1e9
 
 
 @dataclass(frozen=True)
-class _Requested:
-    """A pool that is to speculate."""
+class _SpeculatingPool:
+    """A pool with a speculation section."""
 
     pool: Pool
     at: Path
@@ -29,18 +29,18 @@ class _Requested:
 
     @property
     def here(self) -> Path:
-        """Where it says so."""
+        """The path of that section."""
         return (*self.at, "speculation")
 
 
 def resolve_speculation(
     draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler | None]
 ) -> tuple[Pool, Scheduler | None]:
-    """The pool with its draft's details filled in, and its scheduler, whose seats may be fewer for it."""
+    """Return the pool with its draft filled in, and its scheduler, perhaps with fewer slots."""
     machine, scheduler = runs
     if pool.speculation is None or draft.problems.touch((*at, "speculation")):
         return pool, scheduler
-    requested = _Requested(pool, at, machine, pool.speculation)
+    requested = _SpeculatingPool(pool, at, machine, pool.speculation)
     _check_keys(draft, requested)
     _check_context(draft, requested)
     if not pool.speculation.tokens:
@@ -56,7 +56,7 @@ def resolve_speculation(
 
 
 def check_draft_length(draft: Draft, pool: Pool, at: Path) -> None:
-    """Requests may not be longer than the draft model can read."""
+    """Check that requests are no longer than the draft model's context."""
     requested = pool.speculation
     here = (*at, "max_model_len")
     if requested is None or requested.model is None or draft.problems.touch((*at, "speculation"), here):
@@ -67,35 +67,35 @@ def check_draft_length(draft: Draft, pool: Pool, at: Path) -> None:
         draft.problem(here, rule, pool.max_model_len, f"set max_model_len: {most}")
 
 
-def _check_keys(draft: Draft, requested: _Requested) -> None:
+def _check_keys(draft: Draft, requested: _SpeculatingPool) -> None:
     given, here = requested.speculation, requested.here
     if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
         draft.problem((*here, "acceptance"), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
-        draft.problem((*here, "model"), "a draft_model needs one", None, "name a small one of the target's family")
+        draft.problem((*here, "model"), "is required for draft_model", None, "name a small one of the target's family")
     if given.kind == "draft_model":
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
         if value is not None:
-            draft.problem((*here, key), f"is a draft_model's, not that of {given.kind}", value, "leave it out")
+            draft.problem((*here, key), f"is for draft_model, not {given.kind}", value, "leave it out")
 
 
-def _check_context(draft: Draft, requested: _Requested) -> None:
+def _check_context(draft: Draft, requested: _SpeculatingPool) -> None:
     pool, here, kind = requested.pool, requested.here, requested.speculation.kind
     if pool.role != "both":
         draft.problem(
-            here, f"{pool.role} pools that speculate are not there yet", kind, "leave it out, or use role: both"
+            here, f"speculation in {pool.role} pools is not supported yet", kind, "leave it out, or use role: both"
         )
     if pool.parallel.pipeline > 1:
         draft.problem(
-            here, "a pipeline that speculates is not there yet", kind, "leave it out, or use parallel.pipeline 1"
+            here, "speculation in a pipeline is not supported yet", kind, "leave it out, or use parallel.pipeline 1"
         )
     if n_sharing(requested.machine.model, pool.parallel.data) > 1:
-        rule = "ranks that share experts and speculate are not there yet"
+        rule = "speculation with ranks that share experts is not supported yet"
         draft.problem(here, rule, kind, "leave it out, or use parallel.data 1")
     if pool.host_tier is not None:
-        rule = "host memory beside a pool that speculates is not there yet"
+        rule = "a host tier in a pool that speculates is not supported yet"
         draft.problem(here, rule, kind, "leave it out, or leave out host_tier")
     written = pool.engine or draft.scenario.engine
     if written.async_scheduling and kind not in MODELS:
@@ -104,18 +104,18 @@ def _check_context(draft: Draft, requested: _Requested) -> None:
         draft.problem((*where, "async_scheduling"), rule, True, "leave it out")
 
 
-def _check_scheduler(draft: Draft, requested: _Requested, scheduler: Scheduler) -> Scheduler:
-    """The policy; what all its seats verify must fit into a step: a default gives way, an explicit value is wrong."""
+def _check_scheduler(draft: Draft, requested: _SpeculatingPool, scheduler: Scheduler) -> Scheduler:
+    """Return the policy with as many slots as a step can verify: lower a default, report an explicit value."""
     at = (*requested.at, "scheduler")
     if scheduler.orders and not scheduler.is_stateful:
-        rule = "requests that pass each other where a pool speculates are not there yet"
+        rule = "orders other than fcfs in a pool that speculates are not supported yet"
         draft.problem((*at, "policy"), rule, getattr(scheduler, "policy", None), "use policy: fcfs")
         return scheduler
     if scheduler.runs_to_completion or scheduler.is_stateful:
         kind = (requested.pool.scheduler or {}).get("kind")
-        why = "pads whole batches" if scheduler.runs_to_completion else "counts tokens out by steps"
+        why = "pads whole batches" if scheduler.runs_to_completion else "counts one token per step"
         remedy = "use chunked, prefill_first, continuous or trtllm"
-        draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens a step", None, remedy)
+        draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens per step", None, remedy)
         return scheduler
     each = requested.speculation.tokens + 1
     names = next((pair for pair in TOKENS_AND_SLOTS if hasattr(scheduler, pair[0])), None)
@@ -139,8 +139,8 @@ def _check_scheduler(draft: Draft, requested: _Requested, scheduler: Scheduler) 
     return result
 
 
-def _with_model(draft: Draft, requested: _Requested) -> SpeculationSection:
-    """What is asked for with the draft model's dtype and an absolute path; a mistake where it does not suit."""
+def _with_model(draft: Draft, requested: _SpeculatingPool) -> SpeculationSection:
+    """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
     given, here = requested.speculation, (*requested.here, "model")
     if given.model is None or draft.problems.touch(here):
         return given
@@ -156,26 +156,26 @@ def _with_model(draft: Draft, requested: _Requested) -> SpeculationSection:
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
 
-def _check_model(draft: Draft, requested: _Requested, model: ModelSpec, dtype: str) -> None:
+def _check_model(draft: Draft, requested: _SpeculatingPool, model: ModelSpec, dtype: str) -> None:
     target, here, tensor = requested.machine.model, (*requested.here, "model"), requested.pool.parallel.tensor
     bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(target, draft.scenario.weight_dtype))
     if bytes_of[0] > bytes_of[1]:
         sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
         rule = f"must be smaller than its target {target.name}; their weights take {sizes}"
-        draft.problem(here, rule, model.name, "a draft pays with a tenth of them or less")
+        draft.problem(here, rule, model.name, "drafts usually have a tenth of the weights or less")
     if model.vocab_size != target.vocab_size:
-        words = f"the {target.vocab_size} words of {target.name}"
-        rule = f"must have {words}, which verifies its tokens, not {model.vocab_size}"
+        vocabulary = f"the {target.vocab_size} tokens of {target.name}"
+        rule = f"must have {vocabulary}, which verifies its proposals, not {model.vocab_size}"
         draft.problem(here, rule, model.name, "use a smaller model of the same family")
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
-        rule = f"is divided as its target is, and its {model.n_heads} heads must be divisible by parallel.tensor"
+        rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
     if model.windowed:
-        draft.problem(here, "a draft model with a sliding window is not there yet", model.name, "use another draft")
+        draft.problem(here, "a draft model with a sliding window is not supported yet", model.name, "use another draft")
 
 
-def _check_timed(draft: Draft, pool: Pool, requested: _Requested) -> None:
-    """The calibration knows the draft's kernels."""
+def _check_timed(draft: Draft, pool: Pool, requested: _SpeculatingPool) -> None:
+    """Check that the calibration has the draft's kernels."""
     if draft.problems.touch(
         requested.here, (*requested.at, "calibration"), (*requested.at, "parallel"), ("weight_dtype",)
     ):

@@ -1,4 +1,4 @@
-"""Classes, tenants and batch traffic of a scenario: shares that sum to one, names that somebody has."""
+"""Check classes, tenants and batch traffic: shares sum to one, and every name is used."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +12,7 @@ AT: Path = ("workload",)
 
 
 def check_traffic(draft: Draft, workload: Workload) -> None:
-    """What the workload says of who asks."""
+    """Check the workload's classes, tenants, lengths and batch jobs."""
     _check_shares(draft, "classes", {name: part.share for name, part in workload.classes.items()})
     _check_shares(draft, "tenants", workload.tenants)
     _check_own_lengths(draft, workload)
@@ -27,7 +27,7 @@ def _check_shares(draft: Draft, key: str, shares: Mapping[str, float]) -> None:
 
 
 def _check_own_lengths(draft: Draft, workload: Workload) -> None:
-    """Lengths of a class are drawn for each request, which must be free to have them."""
+    """Check that lengths of a class can be drawn for each request on its own."""
     for name, part in workload.classes.items():
         at = (*AT, "classes", name, "lengths")
         if part.lengths is None:
@@ -35,7 +35,7 @@ def _check_own_lengths(draft: Draft, workload: Workload) -> None:
         if workload.trace is not None:
             draft.problem(at, "a trace brings its own lengths", None, "leave it out")
         elif workload.prefixes is not None:
-            rule = "the parts of prompts that prefixes leave to lengths are drawn before anybody has a class"
+            rule = "with prefixes, lengths are drawn before requests get their class"
             draft.problem(at, rule, None, "leave it out, or leave out workload.prefixes")
 
 
@@ -44,7 +44,7 @@ def _check_batch(draft: Draft, workload: Workload) -> None:
     if batch is None or draft.problems.touch((*AT, "batch")):
         return
     if workload.client is not None:
-        rule = "comes at instants of its own, and the clients of a closed loop ask when they are answered"
+        rule = "arrives at fixed times, and closed-loop clients send when they are answered"
         draft.problem(
             (*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client"
         )
@@ -55,14 +55,14 @@ def _check_batch(draft: Draft, workload: Workload) -> None:
 
 
 def check_slo_classes(draft: Draft) -> None:
-    """Targets are for classes that some request has, as far as that is known before a trace is read."""
+    """Check that targets are for classes of the workload, as far as they are known before a trace is read."""
     workload, classes = draft.scenario.workload, draft.scenario.slo.classes
     for name, targets in classes.items():
         at = ("slo", "classes", name)
         if draft.problems.touch(at):
             continue
         if not any(value is not None for _, value in targets):
-            remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class that may take its time has a large e2e_s"
+            remedy = "give ttft_s, tpot_s, itl_s or e2e_s; a class without urgency has a large e2e_s"
             draft.problem(at, "needs a target", None, remedy)
         if workload.trace is None and name not in _named(workload) and not draft.problems.touch(AT):
             remedy = did_you_mean(name, sorted(_named(workload))) if _named(workload) else "give workload.classes"
@@ -70,13 +70,13 @@ def check_slo_classes(draft: Draft) -> None:
 
 
 def _named(workload: Workload) -> set[str]:
-    """Classes that requests are given."""
+    """Return the classes that requests are given."""
     return {*workload.classes, *([workload.batch.slo_class] if workload.batch else [])}
 
 
 def traffic_notes(scenario: Scenario, labels: Mapping[str, Collection[object] | None]) -> tuple[str, ...]:
-    """What was said of classes, priorities and tenants that nobody heeds. marks: the values of each column of the load
-    that there are; None where it has no such column."""
+    """Return notes on classes, priorities and tenants without effect. `labels`: the distinct values of each column of
+    the load; None where it has no such column."""
     return (*_about_slo(scenario, labels["slo_class"] or ()), *_about_order(scenario, labels))
 
 
@@ -84,11 +84,11 @@ def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
     slo = scenario.slo
     for name in slo.classes:
         if name not in there:
-            yield f"no request is of class {name}, which slo.classes has targets for"
+            yield f"no request is of class {name}, which has targets in slo.classes"
     has_default = any(value is not None for _, value in slo.default)
     for name in sorted(map(str, there)) if slo.classes else ():
         if name and name not in slo.classes:
-            holds = "those of slo.default hold" if has_default else "whoever of it finishes has met its SLO"
+            holds = "slo.default applies" if has_default else "every finished request meets its SLO"
             yield f"class {name} has no targets of its own in slo.classes: {holds}"
 
 
@@ -97,11 +97,11 @@ def _about_order(scenario: Scenario, labels: Mapping[str, Collection[object] | N
     policies = [setup.scheduler for setup in scenario.setups if setup.role != "decode"]
     by_priority = any(getattr(policy, "policy", None) == "priority" for policy in policies)
     if len(priorities) > 1 and not by_priority:
-        yield "requests have priorities and no scheduler looks at them: chunked with policy: priority does"
+        yield "requests have priorities and no scheduler uses them: set chunked with policy: priority"
     if by_priority and len(priorities) < 2:
-        yield "a scheduler goes by priority and all requests have the same"
+        yield "a scheduler orders by priority and all requests have the same one"
     if any(getattr(policy, "policy", None) == "vtc" for policy in policies) and not tenants:
-        yield "policy vtc shares among tenants, and no request names one: give workload.tenants"
+        yield "policy vtc shares among tenants, and no request has one: give workload.tenants"
     shares = [getattr(policy, "vtc", None) for policy in policies]
     for name in sorted({name for share in shares if share is not None for name in share.tenant_weights}):
         if tenants and name not in tenants:

@@ -1,17 +1,17 @@
-"""Parts: what the models of a scenario are made of: strict mappings, and numbers with their ranges."""
+"""Types that the models of a scenario share: strict mappings, and numbers with their ranges."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 LONGEST_S = 90 * 86_400
-"""90 days: time in whole ticks must fit 63 bits, which hold 106 days."""
+"""90 days; time in whole ticks must fit 63 bits, which hold 106 days."""
 
 MOST_REQUESTS = 10**9
 
 
 def spelled_as_mapping(key: str) -> BeforeValidator:
-    """`chunked` is short for `{kind: chunked}`."""
+    """Expand `chunked` to `{kind: chunked}`."""
     return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
 
 
@@ -31,6 +31,6 @@ KvDtype = Literal["bf16", "fp8"]
 
 
 class Section(BaseModel):
-    """A mapping of the scenario; unknown keys are mistakes."""
+    """A mapping of the scenario; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)

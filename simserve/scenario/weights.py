@@ -1,4 +1,4 @@
-"""What the weights are stored in: as the scenario says, else as the checkpoint does."""
+"""Resolve the weight dtype: as the scenario states, else as the checkpoint does."""
 
 from collections.abc import Iterator
 
@@ -9,13 +9,13 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.pools import absolute_model
 
 FLOAT8 = frozenset({"fp8", "fp8_block"})
-"""One is called by the other's name in many places; they take the same memory."""
+"""Dtypes of the same size; fp8_block checkpoints are often called fp8."""
 
 HERE = ("weight_dtype",)
 
 
 def resolve_weight_dtype(draft: Draft) -> None:
-    """Fill in the checkpoint's dtype where the scenario states none; a mistake where it states another."""
+    """Fill in the checkpoint's dtype where the scenario states none; report a different one."""
     if draft.problems.touch(HERE):
         return
     models = dict(_models(draft))
@@ -25,7 +25,7 @@ def resolve_weight_dtype(draft: Draft) -> None:
     stored = {model.weight_dtype or draft.scenario.weight_dtype: name for name, model in models.items()}
     if len(stored) > 1:
         each = " and ".join(f"{name} in {dtype}" for dtype, name in stored.items())
-        draft.problem(HERE, f"pools with weights of several dtypes are not there yet: {each}", None, "use one dtype")
+        draft.problem(HERE, f"pools with different weight dtypes are not supported yet: {each}", None, "use one dtype")
         return
     for dtype, name in stored.items():
         if models[name].weight_dtype is not None:
@@ -34,7 +34,7 @@ def resolve_weight_dtype(draft: Draft) -> None:
 
 
 def _check_stated(draft: Draft, models: dict[str, ModelSpec]) -> None:
-    """A config.json is one checkpoint; a name of the catalog is a shape, that others have quantized in other ways."""
+    """Check a stated dtype against a config.json, which is one checkpoint; catalog models exist in many dtypes."""
     stated = draft.scenario.weight_dtype
     for name, model in models.items():
         stored = model.weight_dtype
@@ -45,7 +45,7 @@ def _check_stated(draft: Draft, models: dict[str, ModelSpec]) -> None:
 
 
 def _models(draft: Draft) -> Iterator[tuple[str, ModelSpec]]:
-    """The models of all pools by their names or paths; those that cannot be read are told elsewhere."""
+    """Yield the models of all pools by name or path; unreadable ones are reported elsewhere."""
     scenario = draft.scenario
     for name in dict.fromkeys(pool.model or scenario.model for pool in scenario.cluster.pools):
         try:

@@ -1,4 +1,4 @@
-"""Resolving the workload, and what it must say: exactly one source of requests, how many, and what counts."""
+"""Resolve the workload and check it: exactly one source of requests, an end, and a measured window."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ Traffic = TypeVar("Traffic", TrafficClass, Batch)
 
 
 def resolve_workload(draft: Draft) -> Workload:
-    """The workload with plug-ins spelled out and paths made absolute, as far as nothing is wrong with it."""
+    """Return the workload with plug-ins spelled out and absolute paths, as far as it has no problems."""
     workload = draft.scenario.workload
-    if draft.problems.knows(AT):  # missing, or no mapping: said already
+    if draft.problems.knows(AT):  # missing, or no mapping: already reported
         return workload
     _check_sources(draft, workload)
     _check_end(draft, workload)
@@ -42,7 +42,7 @@ def resolve_workload(draft: Draft) -> Workload:
 
 
 def _check_sources(draft: Draft, workload: Workload) -> None:
-    """Exactly one of arrivals, trace and client; lengths and prefixes go with the two that do not bring their own."""
+    """Check for exactly one of arrivals, trace and client; the two without lengths of their own need `lengths`."""
     given = [key for key in SOURCES if getattr(workload, key) is not None]
     wrong = [key for key in SOURCES if draft.problems.knows((*AT, key))]
     if len(given) > 1:
@@ -67,10 +67,10 @@ def _but_one(given: list[str]) -> str:
 
 
 def _check_end(draft: Draft, workload: Workload) -> None:
-    """duration_s or n_requests ends the load, never both; a trace may simply end."""
+    """Check that duration_s or n_requests ends the load, not both; a trace ends by itself."""
     if workload.duration_s is not None and workload.n_requests is not None:
         draft.problem(
-            (*AT, "n_requests"), "the load ends by duration_s or by n_requests", None, "leave one of them out"
+            (*AT, "n_requests"), "the load ends by duration_s or by n_requests, not both", None, "leave one of them out"
         )
     is_open = workload.duration_s is None and workload.n_requests is None
     said_before = draft.problems.touch((*AT, "duration_s"), (*AT, "n_requests")) or draft.problems.has_unknown_key(AT)
@@ -79,14 +79,14 @@ def _check_end(draft: Draft, workload: Workload) -> None:
 
 
 def _check_measure(draft: Draft, workload: Workload) -> None:
-    """Something must be left of the run after the warm-up."""
+    """Check that the warm-up leaves a window to measure."""
     measure = draft.scenario.measure
     if measure.replays == 1:
-        draft.problem(("measure", "replays"), "one replay makes no interval", 1, "use 0 for none, or 2 at least")
+        draft.problem(("measure", "replays"), "one replay gives no interval", 1, "use 0 for none, or 2 at least")
     warmup_s, warmup_requests = measure.warmup_s, measure.warmup_requests
     if warmup_s is not None and warmup_requests is not None:
         draft.problem(
-            ("measure", "warmup_requests"), "warm-up is given by warmup_s or by warmup_requests", None, "leave one out"
+            ("measure", "warmup_requests"), "give warmup_s or warmup_requests, not both", None, "leave one out"
         )
     if warmup_s is not None and warmup_s != "auto":
         end_s, what = _expected_end(draft, workload)
@@ -98,7 +98,7 @@ def _check_measure(draft: Draft, workload: Workload) -> None:
 
 
 def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
-    """About when the last request arrives, as far as the scenario says, and in words."""
+    """Return the approximate time of the last arrival, if known, and its description."""
     if workload.duration_s is not None:
         return workload.duration_s, f"workload.duration_s, {workload.duration_s:g} s"
     rate_per_s: Any = (workload.arrivals or {}).get("rate_per_s")
@@ -110,13 +110,13 @@ def _expected_end(draft: Draft, workload: Workload) -> tuple[float | None, str]:
 
 
 def _with_lengths(draft: Draft, part: Traffic, *where: str) -> Traffic:
-    """A class, or batch traffic, whose lengths are spelled out."""
+    """Return a class, or batch traffic, with its lengths spelled out."""
     lengths = None if draft.problems.touch((*AT, *where)) else _plugin(draft, "lengths", part.lengths, (*AT, *where))
     return part.model_copy(update={"lengths": lengths})
 
 
 def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = AT) -> Mapping[str, Any] | None:
-    """An arrival process, a length distribution or a prefix structure with all its arguments."""
+    """Return an arrival process, a length distribution or a prefix structure with all its arguments."""
     if spec is None:
         return None
     spec = dict(spec)
@@ -130,20 +130,20 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = A
     plugin, problems = plugins.check(f"workload.{key}", spec)
     draft.problems.extend(problems, (*at, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
-        rule = "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered"
+        rule = "needs arrivals, as it sets arrival times; closed-loop clients send when they are answered"
         turns = "next_turn: after_answer, or " if spec["kind"] == "conversations" else ""
         draft.problem((*at, key), rule, spec["kind"], f"give {turns}workload.arrivals in place of workload.client")
     return spec if plugin is None else {"kind": spec["kind"], **plugins.spelled_out(plugin)}
 
 
 def _files_among(spec: Mapping[str, Any]) -> list[str]:
-    """Arguments that are files: a path, or a name that is one, as of a profile."""
+    """List the arguments that are files: a path, or the .json name of a profile."""
     texts = {key: value for key, value in spec.items() if isinstance(value, str)}
     return [key for key, value in texts.items() if key == "path" or (key == "name" and value.endswith(".json"))]
 
 
 def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The closed loop, checked."""
+    """Return the checked closed loop."""
     if client is None:
         return None
     try:
@@ -154,7 +154,7 @@ def _client(draft: Draft, client: Mapping[str, Any] | None) -> dict[str, Any] | 
 
 
 def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
-    """The trace with its absolute path and its hash."""
+    """Return the trace with its absolute path and hash."""
     at = (*AT, "trace")
     if trace is None or draft.problems.knows((*at, "path")):
         return trace

@@ -1,4 +1,4 @@
-"""YAML 1.2 as plain data, and the line on which every value was written."""
+"""Read YAML 1.2 as plain data with the line of every value."""
 
 import re
 from collections.abc import Hashable
@@ -10,7 +10,7 @@ import yaml
 from simserve.plugins.validation import Path, ValueProblem
 
 MOST_NODES = 100_000
-"""Values in a document at most, aliases expanded: a scenario has a few dozen."""
+"""Limit on the values of a document, aliases expanded; a scenario has a few dozen."""
 
 MOST_DIGITS = 400
 
@@ -38,17 +38,17 @@ for _tag, _pattern, _first in (
 
 @dataclass
 class Document:
-    """What a YAML text says, and where."""
+    """The data of a YAML text, the line of each value, and its problems."""
 
     data: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
     """The line of each key or list item, counted from 1."""
     problems: list[tuple[ValueProblem, int]] = field(default_factory=list)
-    """Duplicate keys, tags, and whatever else no scenario may have although the text can be read; and their lines."""
+    """Duplicate keys, tags and whatever else a scenario may not contain, with their lines."""
 
 
 class NotYaml(Exception):
-    """A text that cannot be read at all."""
+    """A text that is not YAML."""
 
     def __init__(self, rule: str, line: int | None) -> None:
         super().__init__(rule)
@@ -57,7 +57,7 @@ class NotYaml(Exception):
 
 
 def read_yaml(text: str) -> Document:
-    """The one document of a text. Raises NotYaml."""
+    """Read the single document of a text. Raises NotYaml."""
     try:
         loader = _Loader(text)
         try:
@@ -77,12 +77,12 @@ def read_yaml(text: str) -> Document:
 
 
 def scalar(text: str) -> Any:
-    """What a plain scalar means, as a file would read it."""
+    """Parse a plain scalar as a file would."""
     return read_yaml(text).data
 
 
 class _Reader:
-    """Walks the nodes of a document once."""
+    """Reads the nodes of a document in one pass."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -90,11 +90,11 @@ class _Reader:
         self._n_nodes = 0
 
     def read(self, node: yaml.Node, path: Path) -> Any:
-        """The node's data; notes lines and flaws on the way."""
+        """Return the node's data; record lines and problems."""
         self._n_nodes += 1
         line = node.start_mark.line + 1
         if id(node) in self._open:
-            raise NotYaml("is not a tree: an alias lies inside what it repeats", line)
+            raise NotYaml("is not a tree: an alias contains itself", line)
         if self._n_nodes > MOST_NODES:
             raise NotYaml(f"is too large: more than {MOST_NODES} values", line)
         self._open.add(id(node))
@@ -157,7 +157,7 @@ class _Reader:
 
 
 def _whole_number(text: str) -> int:
-    """0o17 and 0x1F by their prefix; 010 is ten in YAML 1.2."""
+    """Parse 0o17 and 0x1F by their prefix; 010 is ten in YAML 1.2."""
     digits = text.lstrip("+-").lower()
     base = {"0x": 16, "0o": 8}.get(digits[:2], 10)
     return int(text, base) if base != 10 else int(text)

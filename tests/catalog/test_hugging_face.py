@@ -111,7 +111,7 @@ def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> No
 
 
 def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="layer_types is missing; say which layers have the window of 128 tokens"):
+    with pytest.raises(CatalogError, match="layer_types is missing; list the layers with the window of 128 tokens"):
         load(tmp_path, sliding_window=128)
     assert load(tmp_path, sliding_window=128, layer_types=MIXED).n_window_layers == 16
     assert load(tmp_path, sliding_window=128, use_sliding_window=True, max_window_layers=28).n_window_layers == 4
@@ -124,14 +124,23 @@ def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"index_topk": 2048}, "index_topk: models with sparse attention are not there yet"),
-        ({"layer_types": ["linear_attention"] * 32}, "layer_types: layers of kind linear_attention are not there yet"),
-        ({"layer_types": 3}, "layer_types: layers of kind 3 are not there yet"),
-        ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not there yet"),
-        ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not there yet"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not there yet"),
-        ({"swa_num_key_value_heads": 4}, "swa_num_key_value_heads: layers with heads of their own are not there yet"),
-        ({"sparse_attention_config": {"a": 1}}, "sparse_attention_config: models with sparse attention are not there"),
+        ({"index_topk": 2048}, "index_topk: models with sparse attention are not supported yet"),
+        (
+            {"layer_types": ["linear_attention"] * 32},
+            "layer_types: layers of type linear_attention are not supported yet",
+        ),
+        ({"layer_types": 3}, "layer_types: layers of type 3 are not supported yet"),
+        ({"num_key_value_heads": [8] * 32}, "num_key_value_heads: layers that differ in shape are not supported yet"),
+        ({"mamba_d_state": 128}, "mamba_d_state: state-space and hybrid models are not supported yet"),
+        ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not supported yet"),
+        (
+            {"swa_num_key_value_heads": 4},
+            "swa_num_key_value_heads: layers with heads of their own are not supported yet",
+        ),
+        (
+            {"sparse_attention_config": {"a": 1}},
+            "sparse_attention_config: models with sparse attention are not supported yet",
+        ),
     ],
 )
 def test_what_is_not_modeled_yet_is_refused(tmp_path: Path, changes: dict[str, Any], text: str) -> None:
@@ -147,12 +156,12 @@ def test_what_is_not_modeled_yet_is_refused(tmp_path: Path, changes: dict[str, A
     ("changes", "text"),
     [
         ({"hidden_size": ..., "vocab_size": None}, r"hidden_size and vocab_size are missing"),
-        ({"num_hidden_layers": ..., "n_layers": 32}, "num_hidden_layers is missing; .* what it calls n_layers"),
+        ({"num_hidden_layers": ..., "n_layers": 32}, "num_hidden_layers is missing; .* called n_layers"),
         (
             {"num_key_value_heads": ..., "num_kv_heads": 8},
-            "num_key_value_heads is missing; say it beside num_kv_heads, got 8",
+            "num_key_value_heads is missing; give it with num_kv_heads, got 8",
         ),
-        ({"num_key_value_heads": None, "multi_query": True}, "say it beside multi_query, got true"),
+        ({"num_key_value_heads": None, "multi_query": True}, "give it with multi_query, got true"),
         ({"num_key_value_heads": 5}, "num_key_value_heads must divide the 32 attention heads, got 5"),
         (
             {"num_attention_heads": 24, "num_key_value_heads": 8},
@@ -176,7 +185,7 @@ def test_missing_and_contradictory_keys_are_named(tmp_path: Path, changes: dict[
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("{", "must be a Hugging Face config.json, but is no JSON"),
+        ("{", "must be a Hugging Face config.json, but is not JSON"),
         ([], "must be a JSON object, got list"),
         ({"text_config": 3}, "text_config must be a JSON object, got int"),
         ({}, "hidden_size and num_hidden_layers and .* are missing; it must be the config.json of a causal model"),
@@ -190,7 +199,7 @@ def test_a_file_that_is_no_config_is_refused(tmp_path: Path, content: Any, text:
 
 def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(b"\xff\xfe{")
-    with pytest.raises(CatalogError, match="is no JSON"):
+    with pytest.raises(CatalogError, match="is not JSON"):
         catalog.load_model(str(tmp_path / "a.json"))
 
 

@@ -107,7 +107,7 @@ def test_latent_attention_has_its_own_widths(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "text"),
     [
-        ({"num_experts": 8}, "num_experts_per_tok is missing; say how many of the 8 experts a token goes to"),
+        ({"num_experts": 8}, "num_experts_per_tok is missing; give the number of the 8 experts per token"),
         (
             {"num_experts": 8, "num_local_experts": 16},
             r"num_local_experts and num_experts must be the same number of experts, got \[16, 8\]",

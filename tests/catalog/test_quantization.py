@@ -61,12 +61,15 @@ def test_attention_may_stay_in_16_bits(tmp_path: Path) -> None:
             r"weight_block_size must be \[128, 128\], got \[1, 32\]",
         ),
         ({"quant_method": "gptq", "bits": 3}, "weights must have 4 or 8 bits, got 3"),
-        ({"quant_method": "bitsandbytes"}, 'weights quantized as "bitsandbytes" are not there yet; there are fp8'),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 'weights quantized as "NVFP4" are not there yet'),
+        ({"quant_method": "bitsandbytes"}, 'weights quantized as "bitsandbytes" are not supported yet; there are fp8'),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 'weights quantized as "NVFP4" are not supported yet'),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing; compressed-tensors needs it"),
         (compressed(group_0={}), r"config_groups.group_0.weights is missing"),
-        (compressed(a=FP8_CHANNEL, b=INT4_GROUP), "layers of several dtypes, fp8 and int4, are not there yet"),
-        (compressed(a={"weights": {"num_bits": 4, "type": "float"}}), "weights of 4 bits and type float are not there"),
+        (compressed(a=FP8_CHANNEL, b=INT4_GROUP), "mixed layer dtypes, fp8 and int4, are not supported yet"),
+        (
+            compressed(a={"weights": {"num_bits": 4, "type": "float"}}),
+            "weights of 4 bits and type float are not supported yet",
+        ),
     ],
 )
 def test_what_nobody_knows_is_refused(tmp_path: Path, quantized: Any, text: str) -> None:
@@ -82,7 +85,7 @@ def test_a_file_beside_the_config_says_it_too(tmp_path: Path) -> None:
     assert load(tmp_path).weight_dtype == "fp8"
     assert load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4}).weight_dtype == "int4"
     extra.write_text('{"quantization": {"quant_algo": "NVFP4"}}')
-    with pytest.raises(CatalogError, match='weights quantized as "NVFP4" are not there yet'):
+    with pytest.raises(CatalogError, match='weights quantized as "NVFP4" are not supported yet'):
         load(tmp_path)
     extra.write_text("{")
     with pytest.raises(CatalogError, match=r"hf_quant_config\.json: must be modelopt's JSON object"):

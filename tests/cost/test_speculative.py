@@ -6,7 +6,7 @@ import pytest
 
 from simserve.cost.drafting import LayerCost, MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.shape import StepShape
-from simserve.scenario.speculating import SpeculationSetup
+from simserve.scenario.speculation_setup import SpeculationSetup
 from tests.cost.specs import H100, cost_of
 
 LLAMA = cost_of("llama-3.1-8b")

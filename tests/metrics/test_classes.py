@@ -121,7 +121,7 @@ def test_without_classes_and_tenants_there_are_none() -> None:
     result = simulate(Scenario.from_dict(DATA | {"workload": workload, "slo": {"ttft_s": 1}}))
     assert (result.summary["classes"], result.summary["tenants"], result.summary["slo_classes"]) == (None, None, {})
     assert group_tables(result.summary) == []
-    assert "a scheduler goes by priority and all requests have the same" in result.summary["notes"]
+    assert "a scheduler orders by priority and all requests have the same one" in result.summary["notes"]
 
 
 def test_what_nobody_heeds_is_said(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_what_nobody_heeds_is_said(tmp_path: Path) -> None:
     file.write_text("arrival_s,prompt_tokens,output_tokens,priority,slo_class\n" + rows, encoding="utf-8")
     data = DATA | {"cluster": {}, "workload": {"trace": {"path": str(file)}}, "slo": {"classes": {"b": {"e2e_s": 1}}}}
     notes = simulate(Scenario.from_dict(data)).summary["notes"]
-    assert "no request is of class b, which slo.classes has targets for" in notes
-    assert "class a has no targets of its own in slo.classes: whoever of it finishes has met its SLO" in notes
-    assert "requests have priorities and no scheduler looks at them: chunked with policy: priority does" in notes
+    assert "no request is of class b, which has targets in slo.classes" in notes
+    assert "class a has no targets of its own in slo.classes: every finished request meets its SLO" in notes
+    assert "requests have priorities and no scheduler uses them: set chunked with policy: priority" in notes
     vtc = {"cluster": {"pools": [{"scheduler": {"policy": "vtc"}}]}}
     notes = simulate(Scenario.from_dict(data | vtc)).summary["notes"]
-    assert "policy vtc shares among tenants, and no request names one: give workload.tenants" in notes
+    assert "policy vtc shares among tenants, and no request has one: give workload.tenants" in notes
     named = {"tenants": {"small": 0.5, "large": 0.5}}
     weighed = {"pools": [{"scheduler": {"policy": "vtc", "vtc": {"tenant_weights": {"large": 2, "lrge": 2}}}}]}
     requested = {"workload": data["workload"] | named, "cluster": weighed}

@@ -35,7 +35,7 @@ def test_the_shipped_one_is_taken_and_its_sha256_written_down() -> None:
 
 def test_a_card_that_nobody_timed_is_scaled_and_says_so() -> None:
     resolved = scenario(gpu="rtx-4090")
-    assert resolved.origins["cluster.pools.0.calibration.file"] == "scaled to rtx-4090, for which there is none"
+    assert resolved.origins["cluster.pools.0.calibration.file"] == "scaled to rtx-4090, which has none of its own"
     assert not resolved.setups[0].calibrated
     assert Scenario.from_dict(resolved.to_dict()) == resolved
 

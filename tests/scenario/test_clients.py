@@ -46,12 +46,12 @@ def test_the_resolved_scenario_holds_every_knob(load: Load, small: str) -> None:
         (["workload.timeout={}"], "workload.timeout={}: needs ttft_s, e2e_s or both; for example {ttft_s: 10, e2e_s:"),
         (
             ["workload.timeout={ttft_s: 9, e2e_s: 9}"],
-            "timeout.ttft_s: must be less than e2e_s, 9, or it never strikes, got 9; lower it, or leave it out",
+            "timeout.ttft_s: must be less than e2e_s, 9, or it never applies, got 9; lower it, or leave it out",
         ),
         (["workload.timeout={ttft: 9}"], "workload.timeout.ttft: unknown key"),
         (
             ["workload.retries={}"],
-            "workload.retries={}: requests are tried again that were not admitted or timed out, and here none is; give "
+            "workload.retries={}: retries need requests that are rejected or time out; give "
             "workload.timeout or cluster.admission, or leave it out",
         ),
         ([FULL, "workload.retries.max_attempts=1"], "max_attempts=1: must be at least 2, got 1"),
@@ -76,5 +76,5 @@ def test_a_refused_client_of_a_closed_loop_must_wait_before_it_asks_again(
 ) -> None:
     closed = small.replace("arrivals: {kind: poisson, rate_per_s: 8}", "client: {kind: closed_loop, concurrency: 4}")
     (message,) = messages_of(closed, FULL, *retries)
-    assert "a client of a closed loop that is refused asks again at once, for ever" in message
+    assert "a closed-loop client that is rejected retries at once, endlessly" in message
     assert "give workload.retries with a backoff_s above 0" in message

@@ -63,11 +63,11 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         ),
         (
             ["cluster.pools.1.model=llama-2-7b"],
-            "must run one model, for one computes the keys and values of the other, got 'llama-2-7b'; use llama-3.1-8b",
+            "must run the same model, as the KV cache of one serves the other, got 'llama-2-7b'; use llama-3.1-8b",
         ),
         (
             ["cluster.pools.1.scheduler=static"],
-            "a decode pool takes requests in and lets them go one at a time, and static runs whole batches, got "
+            "a decode pool exchanges requests one at a time, and static runs whole batches, got "
             "'static'; use chunked, prefill_first or sglang",
         ),
         (
@@ -76,14 +76,14 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         ),
         (
             ["cluster.pools.0.scheduler=continuous"],
-            "sets blocks aside for both, got 'continuous'; use chunked or sglang",
+            "reserves blocks for both, got 'continuous'; use chunked or sglang",
         ),
         (["cluster.kv_link={bytes_per_s: 0}"], "bytes_per_s: must be at least"),
         (["cluster.kv_link={bytes_per_s: 50}"], "bytes_per_s: must be at least"),  # GB/s were meant
         (["cluster.kv_link={bytes_per_s: 50e9, latency_s: 1000}"], "latency_s: must be at most 10"),
         (
             ["cluster.kv_link={bytes_per_s: 50e9, transfer: by_layer}"],
-            "transfer: keys and values that are fetched are fetched whole, when all are computed, got 'by_layer'; add "
+            "transfer: a pull transfers the whole KV cache of a prompt after its prefill, got 'by_layer'; add "
             "how: push, or use transfer: whole",
         ),
         (
@@ -91,8 +91,8 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
                 "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_chunk}",
                 "cluster.pools.0.parallel.pipeline=2",
             ],
-            "cluster.pools.0.parallel.pipeline=2: the next stage of a pipeline computes its layers later, so by_chunk "
-            "cannot follow, got 2; use 1, or kv_link.transfer: whole",
+            "cluster.pools.0.parallel.pipeline=2: pipeline stages finish their layers at different times, so by_chunk "
+            "is not supported, got 2; use 1, or kv_link.transfer: whole",
         ),
         (["cluster.kv_link={bytes_per_s: 50e9, how: shove}"], "kv_link.how: must be one of pull or push"),
         (
@@ -102,19 +102,22 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         (["cluster.disaggregate=alwasy"], "unknown splitter, got 'alwasy'; did you mean always?"),
         (["cluster.disaggregate=prompt_length"], "cluster.disaggregate.min_prompt_tokens: is missing"),
         (["cluster.disaggregate={kind: load, max_outstanding: 0}"], "max_outstanding: must be more than 0"),
-        ([MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push}"], "themselves and push others are not there yet"),
+        (
+            [MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push}"],
+            "KV push with prefill replicas that decode some requests is",
+        ),
         (
             [MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_layer}"],
-            ": prefill replicas that answer requests themselves and push others are not there "
+            ": KV push with prefill replicas that decode some requests is not supported "
             "yet, got 'mixed'; use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}",
         ),
         (
             [MIXED, "cluster.pools.0.host_tier={bytes: 200e9}"],
-            "host_tier={bytes: 200e9}: host memory beside a prefill pool that answers requests is not there yet",
+            "host_tier={bytes: 200e9}: a host tier in a prefill pool that decodes some requests is not supported yet",
         ),
         (
             [MIXED, "cluster.pools.0.scheduler={kind: chunked, policy: priority}"],
-            "policy: priority}: requests that pass each other in a prefill pool that answers some are not",
+            "policy: priority}: orders other than fcfs in a prefill pool that decodes some requests are not",
         ),
         ([MIXED.replace("0.9", "1.5")], "max_decode_kv_frac: must be at most 1, got 1.5"),
         ([MIXED.replace("0.9", "0")], "max_decode_kv_frac: must be more than 0, got 0"),
@@ -142,7 +145,7 @@ def test_a_pool_that_nobody_would_be_sent_to_is_a_mistake(
     messages_of: MessagesOf, small: str, overrides: list[str]
 ) -> None:
     (message,) = messages_of(small + THIRD, *overrides)
-    assert "cluster.pools.2.role: a pool of role both beside prefill and decode pools gets what is not" in message
+    assert "cluster.pools.2.role: a role: both pool needs requests that are not disaggregated, and all are" in message
     assert "set cluster.disaggregate: {kind: prompt_length, min_prompt_tokens: 1000}" in message
 
 
@@ -150,7 +153,7 @@ def test_where_prefill_replicas_answer_nobody_would_be_sent_to_a_pool_of_both_ro
     messages_of: MessagesOf, small: str
 ) -> None:
     (message,) = messages_of(small + THIRD, MIXED)
-    assert ": has prefill and decode replicas help each other, so nobody would be" in message
+    assert ": never sends requests to a role: both pool" in message
     assert "leave pool both out, or use {kind: load, max_outstanding: 4}" in message
 
 

@@ -43,7 +43,7 @@ def test_prefixes_are_kept_where_the_pool_caches_them(load: Load, small: str) ->
 
 
 def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: MessagesOf, small: str) -> None:
-    message = "this policy sets blocks aside whole, so it preempts nobody"
+    message = "this policy reserves all blocks at admission, so it never preempts"
     for requested in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
         (none,) = messages_of(small + POOL, "cluster.pools.0.scheduler=continuous", *requested)
         assert "nothing would use host memory" in none
@@ -68,15 +68,15 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
         ),
         (
             ["host_tier.preemption=recompute", "host_tier.offload_prefixes=false"],
-            "host_tier: nothing would use host memory: nobody is swapped, and no prefixes are kept",
+            "host_tier: nothing would use host memory: requests are not swapped and prefixes are not offloaded",
         ),
         (
             ["host_tier.disk={bytes: 1e12, bytes_per_s: 5e9}", "host_tier.offload_prefixes=false"],
-            ": is for prefixes, and none are kept in host memory; leave it out",
+            ": is for prefixes, and none are offloaded; leave it out",
         ),
         (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
-        (["parallel.pipeline=2"], "host_tier: host memory beside a pipeline is not there yet"),
-        (["swap_space=4"], ": unknown key; here it is cluster.pools[].host_tier.bytes"),
+        (["parallel.pipeline=2"], "host_tier: a host tier with pipeline parallelism is not supported yet"),
+        (["swap_space=4"], ": unknown key; use cluster.pools[].host_tier.bytes"),
     ],
 )
 def test_what_does_not_go_together_is_a_mistake(
@@ -90,7 +90,7 @@ def test_ranks_that_step_together_have_no_host_memory_yet(messages_of: MessagesO
     text = messages_of(
         small + POOL, "model=qwen3-30b-a3b", "cluster.pools.0.parallel.data=2", "cluster.pools.0.parallel.expert=2"
     )
-    assert any("ranks that share experts, and so step together, is not there yet" in each for each in text), text
+    assert any("data-parallel ranks that share experts is not supported yet" in each for each in text), text
 
 
 APART = """\
@@ -108,6 +108,6 @@ def test_prefill_pools_keep_prefixes_there_and_decode_pools_have_none_yet(
     assert tier is not None
     assert (tier.swaps, tier.offloads) == (False, True)
     (message,) = messages_of(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}")
-    assert "host memory beside a decode pool is not there yet" in message
+    assert "a host tier in a decode pool is not supported yet" in message
     (message,) = messages_of(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
-    assert "nobody decodes on a prefill pool, got 'swap'; leave it out" in message
+    assert "prefill pools do not decode, got 'swap'; leave it out" in message

@@ -18,14 +18,12 @@ def scenario(workload: dict[str, Any], **pool: Any) -> Scenario:
 
 
 def test_host_memory_where_requests_pass_each_other() -> None:
-    with pytest.raises(ScenarioError, match="host_tier: host memory where the scheduler lets requests pass each other"):
+    with pytest.raises(ScenarioError, match="host_tier: a host tier with a scheduling order other than fcfs"):
         scenario({}, scheduler={"kind": "chunked", "policy": "priority"}, host_tier={"bytes": 1e9})
 
 
 def test_clients_that_give_up_and_host_memory() -> None:
-    with pytest.raises(
-        ScenarioError, match=r"workload\.timeout: clients that give up on requests which may be in host"
-    ):
+    with pytest.raises(ScenarioError, match=r"workload\.timeout: client timeouts with a host"):
         scenario({"timeout": {"e2e_s": 10}}, host_tier={"bytes": 1e9})
 
 
@@ -35,9 +33,9 @@ NGRAM = {"kind": "ngram", "tokens": 3, "acceptance": 0.5}
 @pytest.mark.parametrize(
     ("workload", "pool", "rule"),
     [
-        ({"timeout": {"e2e_s": 10}}, {}, r"workload\.timeout: clients that give up on pools that speculate"),
-        ({}, {"host_tier": {"bytes": 1e9}}, "speculation: host memory beside a pool that speculates"),
-        ({}, {"scheduler": {"kind": "chunked", "policy": "priority"}}, "policy: requests that pass each other where"),
+        ({"timeout": {"e2e_s": 10}}, {}, r"workload\.timeout: client timeouts in pools that speculate"),
+        ({}, {"host_tier": {"bytes": 1e9}}, "speculation: a host tier in a pool that speculates"),
+        ({}, {"scheduler": {"kind": "chunked", "policy": "priority"}}, "policy: orders other than fcfs in"),
     ],
 )
 def test_pools_that_speculate(workload: dict[str, Any], pool: dict[str, Any], rule: str) -> None:
@@ -52,21 +50,21 @@ PUSH = {"bytes_per_s": 50e9, "how": "push"}
 @pytest.mark.parametrize(
     ("cluster", "workload", "rule"),
     [
-        ({"kv_link": PUSH}, {"timeout": {"e2e_s": 10}}, r"workload\.timeout: clients that give up where keys and"),
+        ({"kv_link": PUSH}, {"timeout": {"e2e_s": 10}}, r"workload\.timeout: client timeouts with KV push"),
         (
             {"disaggregate": {"kind": "prompt_length", "min_prompt_tokens": 9}},
             {"timeout": {"e2e_s": 10}},
-            "give up where",
+            "timeouts with KV push",
         ),
         (
             {"kv_link": PUSH, "pools": [APART[0] | {"scheduler": {"kind": "chunked", "policy": "priority"}}, APART[1]]},
             {},
-            "requests that pass each other in a prefill pool that pushes",
+            "orders other than fcfs in a prefill pool with KV push",
         ),
         (
             {"kv_link": PUSH, "pools": [APART[0] | {"host_tier": {"bytes": 1e9}}, APART[1]]},
             {},
-            "host memory beside a prefill pool that pushes",
+            "a host tier in a prefill pool with KV push",
         ),
     ],
 )

@@ -64,8 +64,8 @@ def test_an_override_changes_one_value_and_nothing_of_what_it_was_given(
 @pytest.mark.parametrize(
     ("data", "override", "message"),
     [
-        ({"a": 1}, "a.b=2", "a is no mapping, so there is no b in it, got 1"),
-        ({"a": "x"}, "a.b=2", "a is no mapping, so there is no b in it, got 'x'"),
+        ({"a": 1}, "a.b=2", "a is not a mapping, so it has no key b, got 1"),
+        ({"a": "x"}, "a.b=2", "a is not a mapping, so it has no key b, got 'x'"),
         ({"a": [1]}, "a.1=2", "there is no such item, got 1; a has 1 item, counted from 0"),
         ({"a": [1, 2]}, "a.-1=2", "must be the index of a list item, got '-1'; a has 2 items"),
         ({"a": [1]}, "a.serve=2", "must be the index of a list item, got 'serve'; a has 1 item"),

@@ -35,8 +35,8 @@ def test_prefill_pools_keep_prefixes_and_decode_pools_do_not(load: Load, small: 
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([f"{POOL}.scheduler=continuous"], "this policy sets blocks aside whole, so prefixes are not shared there"),
-        ([f"{POOL}.scheduler=static"], "this policy sets blocks aside whole, so prefixes are not shared there"),
+        ([f"{POOL}.scheduler=continuous"], "this policy reserves whole requests, so prefixes are not shared there"),
+        ([f"{POOL}.scheduler=static"], "this policy reserves whole requests, so prefixes are not shared there"),
     ],
 )
 def test_policies_that_hold_blocks_whole_cannot(
@@ -48,7 +48,7 @@ def test_policies_that_hold_blocks_whole_cannot(
 
 def test_a_decode_pool_cannot(messages_of: MessagesOf, small: str) -> None:
     (problem,) = messages_of(small, APART, "cluster.pools.1.enable_prefix_caching=true")
-    assert "decode pools fetch whole prompts, so prefixes are not shared there" in problem
+    assert "decode pools receive whole prompts, so prefixes are not shared there" in problem
 
 
 def chats(load: Load, small: str, *overrides: str) -> Results:

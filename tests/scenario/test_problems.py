@@ -48,13 +48,13 @@ a.yaml:1: schema: must be 'simserve/1', got 'simserve/2'; did you mean simserve/
 a.yaml:2: name: must be letters, digits, '-', '_' and '.', as it names a folder, got 'chat burst'
 a.yaml:3: seed: must be at least 0, got -1
 a.yaml:6: weight_dtype: must be one of bf16, fp16, fp8, fp8_block, mxfp4, int8 or int4, got 'bf17'; did you mean bf16?
-a.yaml:7: kv-cache-dtype: unknown key; here it is kv_dtype
-a.yaml:8: max_num_seqs: unknown key; it belongs to cluster.pools[].scheduler.max_num_seqs
+a.yaml:7: kv-cache-dtype: unknown key; use kv_dtype
+a.yaml:8: max_num_seqs: unknown key; use cluster.pools[].scheduler.max_num_seqs
 a.yaml:10: cluster.router: unknown router, got 'least_outstandin'; did you mean least_outstanding? (your own: my_module:MyClass)
 a.yaml:13: cluster.pools.0.replicas: must be a whole number, got 1.5
-a.yaml:14: cluster.pools.0.tensor_parallel_size: unknown key; here it is cluster.pools[].parallel.tensor
+a.yaml:14: cluster.pools.0.tensor_parallel_size: unknown key; use cluster.pools[].parallel.tensor
 a.yaml:15: cluster.pools.0.parallel.tensor: must divide the model's 32 attention heads, got 6; try 1, 2, 4 or 8
-a.yaml:16: cluster.pools.0.scheduler.max_batch_size: unknown argument; here it is cluster.pools[].scheduler.max_num_seqs
+a.yaml:16: cluster.pools.0.scheduler.max_batch_size: unknown argument; use cluster.pools[].scheduler.max_num_seqs
 a.yaml:16: cluster.pools.0.scheduler.max_num_batched_tokens: must be at least max_num_seqs, 256, got 64; a step decodes one token of each running request
 a.yaml:17: cluster.pools.1.name: must differ from other pools' names, got 'serve'; rename it
 a.yaml:18: cluster.pools.1.role: a prefill pool needs a decode pool, got 'prefill'; add one with role: decode, or use role: both
@@ -66,7 +66,7 @@ a.yaml:23: workload.trace: needs exactly one of arrivals, trace and client, and 
 a.yaml:23: workload.trace.path: there is no such file, got 'nowhere.csv'; looked in {here}
 a.yaml:25: workload.n_requests: must be a whole number, got '100_000'; write 100000, without quotes or underscores
 a.yaml:26: measure.warmup_s: must be less than workload.duration_s, 90 s, got 95; nothing would be measured
-a.yaml:27: slo.ttft_ms: unknown key; here it is slo.ttft_s, in seconds
+a.yaml:27: slo.ttft_ms: unknown key; use slo.ttft_s, in seconds
 a.yaml:27: slo.tpot_s: must be more than 0, got 0
 """
 
@@ -142,27 +142,27 @@ def test_a_missing_key_inside_has_the_line_of_its_parent(messages_of: MessagesOf
 @pytest.mark.parametrize(
     ("where", "key", "remedy"),
     [
-        ("", "tensor_parallel_size", "here it is cluster.pools[].parallel.tensor"),
-        ("cluster.", "replicas", "it belongs to cluster.pools[].replicas"),
-        ("cluster.pools.0.", "cache-dtype", "here it is kv_dtype"),
-        ("cluster.pools.0.", "num_gpu_blocks_override", "here it is cluster.pools[].num_gpu_blocks"),
+        ("", "tensor_parallel_size", "use cluster.pools[].parallel.tensor"),
+        ("cluster.", "replicas", "use cluster.pools[].replicas"),
+        ("cluster.pools.0.", "cache-dtype", "use kv_dtype"),
+        ("cluster.pools.0.", "num_gpu_blocks_override", "use cluster.pools[].num_gpu_blocks"),
         (
             "cluster.pools.0.",
             "max_num_batched_tokens",
-            "it belongs to cluster.pools[].scheduler.max_num_batched_tokens",
+            "use cluster.pools[].scheduler.max_num_batched_tokens",
         ),
         ("cluster.pools.0.", "enable_chunked_prefill", "with it the cluster.pools[].scheduler is chunked, without it"),
         ("cluster.pools.0.parallel.", "tensr", "did you mean tensor?"),
         (
             "cluster.pools.0.scheduler.",
             "gpu_memory_utilization",
-            "it belongs to cluster.pools[].gpu_memory_utilization",
+            "use cluster.pools[].gpu_memory_utilization",
         ),
-        ("workload.", "request_rate", "here it is workload.arrivals.rate_per_s"),
-        ("workload.", "rate_per_s", "it belongs to workload.arrivals.rate_per_s"),
-        ("workload.", "num_prompts", "here it is workload.n_requests"),
-        ("workload.", "warmup_s", "it belongs to measure.warmup_s"),
-        ("slo.", "ttft", "here it is slo.ttft_s, in seconds"),
+        ("workload.", "request_rate", "use workload.arrivals.rate_per_s"),
+        ("workload.", "rate_per_s", "use workload.arrivals.rate_per_s"),
+        ("workload.", "num_prompts", "use workload.n_requests"),
+        ("workload.", "warmup_s", "use measure.warmup_s"),
+        ("slo.", "ttft", "use slo.ttft_s, in seconds"),
         ("slo.", "tpot_sec", "did you mean tpot_s?"),
         ("measure.", "zzz", "choose from warmup_s, warmup_requests"),
         ("engine.", "step_host", "did you mean step_host_s?"),
@@ -261,7 +261,7 @@ TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
         (["workload.client={concurrency: 4}"], "and has arrivals and client; leave out arrivals or client"),
         (["workload.lengths="], "workload.lengths=: is missing; for example {kind: fixed"),
         (["workload.n_requests="], "workload: must end; give duration_s or n_requests"),
-        (["workload.duration_s=10"], "workload.n_requests: the load ends by duration_s or by n_requests"),
+        (["workload.duration_s=10"], "workload.n_requests: the load ends by duration_s or by n_requests, not both"),
         (["workload.arrivals=", "workload.client={}"], "concurrency: is missing"),
         (["workload.arrivals=", "workload.client={concurrency: 0}"], "concurrency: must be at least 1, got 0"),
         (["workload.arrivals=", "workload.client={kind: open, concurrency: 1}"], "must be 'closed_loop', got 'open'"),
@@ -299,11 +299,11 @@ TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
         ),
         (
             ["workload.prefixes={kind: shared, gsp_num_groups: 3, prefix_tokens: 9}"],
-            "here it is workload.prefixes.n_pref",
+            "use workload.prefixes.n_pref",
         ),
         (
             ["workload.arrivals=", "workload.client={concurrency: 2}", TALKS],
-            "needs arrivals, as it says when requests come; the clients of a closed loop ask when they are answered",
+            "needs arrivals, as it sets arrival times; closed-loop clients send when they are answered",
         ),
     ],
 )
@@ -346,7 +346,7 @@ def test_a_missing_trace_file_is_told_with_the_folders_it_was_looked_for_in(
         ),
         (["measure.warmup_s=13"], "must be less than the run: 100 requests at 8 per second take about 12.5 s, got 13"),
         (["measure.warmup_requests=100"], "must be less than workload.n_requests, 100, got 100"),
-        (["measure.warmup_requests=1", "measure.warmup_s=1"], "warm-up is given by warmup_s or by warmup_requests"),
+        (["measure.warmup_requests=1", "measure.warmup_s=1"], "give warmup_s or warmup_requests, not both"),
     ],
 )
 def test_a_warm_up_leaves_something_to_measure(
@@ -358,7 +358,7 @@ def test_a_warm_up_leaves_something_to_measure(
 
 def test_one_replay_makes_no_interval(messages_of: MessagesOf, small: str) -> None:
     assert messages_of(small, "measure.replays=1") == [
-        "command line --set measure.replays=1: one replay makes no interval, got 1; use 0 for none, or 2 at least"
+        "command line --set measure.replays=1: one replay gives no interval, got 1; use 0 for none, or 2 at least"
     ]
 
 

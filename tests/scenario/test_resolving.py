@@ -103,7 +103,7 @@ def test_requests_beyond_a_sliding_window_are_refused(load: Load, small: str) ->
         "tie_word_embeddings": false, "hidden_act": "silu"}"""
     load()  # makes the folder the current one
     Path("config.json").write_text(windowed)
-    with pytest.raises(ScenarioError, match=r"4096 tokens, are not there yet, got 32768; set max_model_len: 4096"):
+    with pytest.raises(ScenarioError, match=r"are not supported yet, got 32768; set max_model_len: 4096"):
         load(small, "model=config.json")
     assert load(small, "model=config.json", f"{HERE}.max_model_len=4096").setups[0].max_model_len == 4096
 

@@ -56,8 +56,8 @@ def test_weights_and_the_index_are_arguments_of_a_router(load: Load, small: str)
         ("cluster.views.refresh_s=0", "refresh_s=0: must be at least"),
         ("cluster.views.refresh_s=50000", "refresh_s=50000: must be at most 3600"),
         ("cluster.views={refresh_ms: 50}", "refresh_ms: unknown key"),
-        ("cluster.refresh-metrics-interval=0.05", "unknown key; here it is cluster.views.refresh_s"),
-        ("cluster.refresh_s=0.05", "unknown key; it belongs to cluster.views.refresh_s"),
+        ("cluster.refresh-metrics-interval=0.05", "unknown key; use cluster.views.refresh_s"),
+        ("cluster.refresh_s=0.05", "unknown key; use cluster.views.refresh_s"),
         (
             "cluster.router={kind: weighted, queue: 0, kv: 0, prefix: 0}",
             "a weight must be more than 0, got none; give queue, outstanding, kv, prefix or session",

@@ -89,12 +89,12 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
         (
             "{kind: draft_model, tokens: 3, acceptance: 0.7}",
             [],
-            f"{HERE}.model: a draft_model needs one; name a small one",
+            f"{HERE}.model: is required for draft_model; name a small one",
         ),
         (
             "{kind: eagle, tokens: 3, acceptance: 0.7, model: llama-3.2-1b}",
             [],
-            f"{HERE}.model: is a draft_model's, not that of eagle, got 'llama-3.2-1b'; leave it out",
+            f"{HERE}.model: is for draft_model, not eagle, got 'llama-3.2-1b'; leave it out",
         ),
         (
             DRAFT,
@@ -104,7 +104,7 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
         (
             DRAFT,
             [f"{HERE}.model=qwen3-0.6b"],
-            "must have the 128256 words of llama-3.1-8b, which verifies its tokens, not 151936, got 'qwen3-0.6b'; "
+            "must have the 128256 tokens of llama-3.1-8b, which verifies its proposals, not 151936, got 'qwen3-0.6b'; "
             "use a smaller model of the same family",
         ),
         (
@@ -112,22 +112,23 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
             [f"{HERE}.model=llama-3.2-1"],
             "no such model in the catalog, or the path of a config.json, got 'llama-3.2-1'",
         ),
-        (DRAFT, ["cluster.pools.0.role=prefill"], "prefill pools that speculate are not there yet"),
-        (DRAFT, ["cluster.pools.0.parallel.pipeline=2"], "a pipeline that speculates is not there yet"),
+        (DRAFT, ["cluster.pools.0.role=prefill"], "speculation in prefill pools is not supported yet"),
+        (DRAFT, ["cluster.pools.0.parallel.pipeline=2"], "speculation in a pipeline is not supported yet"),
         (
             "{kind: mtp, tokens: 1, acceptance: 0.8}",
             ["model=mixtral-8x7b", "cluster.pools.0.parallel.data=2"],
-            "ranks that share experts and speculate are not there yet, got 'mtp'; leave it out, or use parallel.data 1",
+            "speculation with ranks that share experts is not supported yet, got 'mtp'; leave it out, or use "
+            "parallel.data 1",
         ),
         (
             DRAFT,
             ["cluster.pools.0.scheduler=static"],
-            "static pads whole batches, so its requests cannot get several tokens a step; use chunked",
+            "static pads whole batches, so its requests cannot get several tokens per step; use chunked",
         ),
         (
             DRAFT,
             ["engine=sglang"],
-            "sglang counts tokens out by steps, so its requests cannot get several tokens a step",
+            "sglang counts one token per step, so its requests cannot get several tokens per step",
         ),
         (
             NGRAM,
@@ -160,7 +161,7 @@ def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: Message
     qwen = small.replace("llama-3.1-8b", "qwen2.5-72b")
     fits = ["cluster.pools.0.parallel.tensor=8"]
     result = messages_of(with_it(qwen, how), *fits)
-    assert any("must have the 152064 words" in each for each in result)
+    assert any("must have the 152064 tokens" in each for each in result)
     own = load(with_it(small.replace("llama-3.1-8b", "qwen3-8b"), how))
     assert own.cluster.pools[0].max_model_len == 40960
 
@@ -168,12 +169,12 @@ def test_requests_may_not_be_longer_than_the_draft_can_read(messages_of: Message
 @pytest.mark.parametrize(
     ("key", "remedy"),
     [
-        ("num_speculative_tokens", "it is cluster.pools[].speculation.tokens"),
-        ("speculative_config", "it is cluster.pools[].speculation"),
-        ("method", "it is cluster.pools[].speculation.kind"),
-        ("speculative_draft_model_path", "it is cluster.pools[].speculation.model"),
-        ("prompt_lookup_max", "what n-grams find is cluster.pools[].speculation.acceptance"),
-        ("draft_tensor_parallel_size", "a draft model is divided as its target is"),
+        ("num_speculative_tokens", "use cluster.pools[].speculation.tokens"),
+        ("speculative_config", "use cluster.pools[].speculation"),
+        ("method", "use cluster.pools[].speculation.kind"),
+        ("speculative_draft_model_path", "use cluster.pools[].speculation.model"),
+        ("prompt_lookup_max", "the hit rate of n-grams is cluster.pools[].speculation.acceptance"),
+        ("draft_tensor_parallel_size", "a draft model is sharded as its target is"),
     ],
 )
 def test_names_of_neighbors_are_told(messages_of: MessagesOf, small: str, key: str, remedy: str) -> None:

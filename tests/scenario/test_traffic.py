@@ -57,7 +57,7 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
         ),
         (
             [TWO, "slo={classes: {chat: {}}}"],
-            "slo.classes.chat: needs a target; give ttft_s, tpot_s, itl_s or e2e_s; a class that may take its time has "
+            "slo.classes.chat: needs a target; give ttft_s, tpot_s, itl_s or e2e_s; a class without urgency has "
             "a large e2e_s",
         ),
         (
@@ -65,8 +65,8 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
                 "workload.classes={chat: {share: 1, lengths: {kind: fixed, prompt_tokens: 9, output_tokens: 9}}}",
                 "workload.prefixes={kind: shared, prefix_tokens: 100}",
             ],
-            "the parts of prompts that prefixes leave to lengths are drawn before anybody "
-            "has a class; leave it out, or leave out workload.prefixes",
+            "with prefixes, lengths are drawn before requests get their class; leave it out, or leave out "
+            "workload.prefixes",
         ),
         (
             ["workload.classes={chat: {share: 1, lengths: {kind: fixed, prompt_tokens: 0, output_tokens: 9}}}"],
@@ -74,7 +74,7 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
         ),
         (
             [JOB, "workload.arrivals=null", "workload.client={kind: closed_loop, concurrency: 2}"],
-            "comes at instants of its own, and the clients of a closed loop ask when they are answered; "
+            "arrives at fixed times, and closed-loop clients send when they are answered; "
             "give workload.arrivals or workload.trace in place of workload.client",
         ),
         (
@@ -99,8 +99,8 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
         ),
         (
             ["cluster.pools=[{role: prefill, name: p}, {role: decode, name: d, scheduler: {policy: priority}}]"],
-            "a decode pool takes requests in as their prompts are computed, whoever sent "
-            "them, got 'chunked'; use chunked with policy: fcfs there, and an order in the prefill pool",
+            "a decode pool admits requests in the order in which their prefill "
+            "ends, got 'chunked'; use chunked with policy: fcfs there, and this policy in the prefill pool",
         ),
     ],
 )

@@ -58,8 +58,8 @@ def test_all_pools_have_weights_of_one_dtype(messages_of: MessagesOf, small: str
     )
     pools = f"cluster:\n  pools:\n    - {{name: a, model: {fp8}}}\n    - {{name: b, model: {int4}}}\n"
     assert messages_of(small + pools) == [
-        "a.yaml:1: weight_dtype: pools with weights of several dtypes are not there yet: fp8/config.json in fp8_block "
-        "and awq/config.json in int4; use one dtype"
+        "a.yaml:1: weight_dtype: pools with different weight dtypes are not supported yet: fp8/config.json in "
+        "fp8_block and awq/config.json in int4; use one dtype"
     ]
 
 
@@ -124,8 +124,8 @@ def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(messages
         "got 4; use at most 2"
     ]
     assert messages_of(text, f"{DATA}=2", f"{PIPELINE}=2") == [
-        f"command line --set {DATA}=2: a pipeline whose data-parallel ranks share experts is not there yet, got 2; "
-        "use 1, or parallel.pipeline 1"
+        f"command line --set {DATA}=2: pipelines with data-parallel ranks that share experts are not supported yet, "
+        "got 2; use 1, or parallel.pipeline 1"
     ]
     assert messages_of(text, f"{DATA}=4", f"{EXPERT}=3") == [
         f"command line --set {EXPERT}=3: must divide parallel.tensor times parallel.data, 4: the GPUs of a replica "

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from simserve.scenario.speculating import SpeculationSetup
+from simserve.scenario.speculation_setup import SpeculationSetup
 from simserve.state.acceptance import Acceptance
 
 

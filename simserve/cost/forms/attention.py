@@ -8,30 +8,30 @@ from simserve.cost.forms.base import Form, higher, root
 from simserve.cost.ops import ACTIVATION_BYTES
 
 TILE = 128
-"""Queries that a thread block works on together, in every kernel of the FlashAttention family."""
+"""Queries per thread block, in every kernel of the FlashAttention family."""
 
 WIDE = 128
-"""Heads wider than this take other tiles, for registers and shared memory are short (FlashAttention-3, section 3)."""
+"""Wider heads use other tiles, limited by registers and shared memory (FlashAttention-3, section 3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillCost:
     """Prefill attention of one layer on one GPU.
 
-    Only + * and a square root: scalars and arrays agree bit by bit.
+    Only +, * and a square root: scalars and arrays agree bit by bit.
     """
 
     launch_s: float
     pair_s: float
     row_s: float
     tail_s2: float
-    """Seconds squared a pair."""
+    """Seconds squared per pair."""
     query_s: float
     key_s: float
     write_s: float
 
     def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """For the query tokens, query-key pairs and keys read of all chunks of a step."""
+        """Return the seconds for the query tokens, query-key pairs and keys read of all chunks of a step."""
         work_s = n_pairs * self.pair_s + n_tokens * self.row_s
         memory_s = n_tokens * self.query_s + n_context_tokens * self.key_s
         busy_s = root(work_s * work_s + n_pairs * self.tail_s2 + memory_s * memory_s)
@@ -40,12 +40,12 @@ class PrefillCost:
 
 @dataclass(frozen=True)
 class PrefillAttention(Form):
-    """launch + the root of the squares of work, tail and memory + the write of the new keys and values.
+    """launch + root of the sum of squares of work, tail and memory + the write of the new keys and values.
 
-    work: 4 FLOP a pair and number of a head; softmax costs as much as `width` numbers more. A row of a tile computes
-    `tile_pairs` more pairs than it keeps, for at least half of a tile on the diagonal is masked, and has its start and
-    end. tail: while the last tiles run few SMs are busy. The longest row has about the root of twice the pairs, and
-    one SM takes its tile's time for it. memory: queries, keys and values read once, outputs written.
+    work: 4 FLOP per pair and head value; softmax costs as much as `width` further values. A row of a tile computes
+    `tile_pairs` more pairs than it keeps: at least half of a diagonal tile is masked, and tiles have a fixed cost.
+    tail: few SMs are busy during the last tiles. The longest row has about the root of twice the pairs, and one SM
+    takes its tile's time for it. memory: queries, keys and values read once, outputs written.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -63,23 +63,23 @@ class PrefillAttention(Form):
 
     launch_s: float
     compute_frac: float
-    """Of the peak for numbers of `compute_bits`."""
+    """Share of the peak for numbers of `compute_bits`."""
     width: float
     wide: float
-    """Heads wider than 128 compute longer by this share."""
+    """Extra share of compute time for heads wider than 128."""
     tile_pairs: float
     row_flop: float
-    """Of each query and head, at the peak: what its tile does besides pairs."""
+    """FLOP per query and head, at the peak: a tile's work besides pairs."""
     tail_rows: float
-    """How many times the longest row counts."""
+    """Weight of the longest row."""
     memory_frac: float
     writes: float
-    """Times that new keys and values are read in 16 bits and written to the cache."""
+    """How often new keys and values are read in 16 bits and written to the cache."""
     compute_bits: float
     """16, or 8 for kernels that multiply in fp8; fixed, not fitted."""
 
     def at(self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str) -> PrefillCost:
-        """For the heads of one GPU; each a number or `(n,)`."""
+        """Return the cost for the heads of one GPU; each a number or `(n,)`."""
         peak = gpu.flop_per_s["bf16"] if self.compute_bits > 8 else gpu.flop_per_s.get("fp8", gpu.flop_per_s["bf16"])
         pair_s = 4 * (head_dim + self.width) * (1 + self.wide * (head_dim > WIDE)) / (peak * self.compute_frac)
         longest_s = self.tail_rows * pair_s * (TILE * gpu.n_sms)
@@ -98,10 +98,10 @@ class PrefillAttention(Form):
 
 @dataclass(frozen=True)
 class DecodeAttention(Form):
-    """For n requests a line in the keys they attend, all together: launch + requests + bytes of the keys.
+    """A line in the keys that n requests attend in all: launch + requests + bytes of the keys.
 
-    Neither part falls as n grows, so a request or a key more never makes a step quicker. What the kernels do beside
-    that (splits of few long contexts over the SMs, waves of many short ones) is in the intercept as a mean.
+    Neither part falls as n grows, so another request or key never makes a step faster. Other effects of the kernels
+    (splits of few long contexts over the SMs, waves of many short ones) are in the intercept as a mean.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -117,25 +117,25 @@ class DecodeAttention(Form):
 
     launch_s: float
     launch_width_s: float
-    """More for each number of a head: its first keys arrive later."""
+    """Extra launch time per head value: the first keys arrive later."""
     memory_frac: float
     key_width: float
-    """Numbers more that a key or value of one head seems to have: work for each, whatever its width."""
+    """Extra values per key or value of one head: work for each, whatever its width."""
     wide: float
-    """Keys of heads wider than 128 take longer by this share."""
+    """Extra share of key time for heads wider than 128."""
     lone: float
-    """So do keys that one query head alone attends, for which some engines have other kernels."""
+    """Extra share for keys that a single query head attends, for which some engines have other kernels."""
     query_times: float
-    """Times that queries and outputs cross the bus."""
+    """How often queries and outputs cross the bus."""
     unit_s: float
-    """For each request and KV head: a thread block's start and end, spread over the SMs."""
+    """Seconds per request and KV head: a thread block's start and end, spread over the SMs."""
 
     def line(
         self, gpu: GpuSpec, n_heads: Any, n_kv_heads: Any, head_dim: Any, kv_dtype: str, n: Any
     ) -> tuple[Any, Any]:
-        """(intercept_s, slope_s per key) of one layer for n requests; each a number or `(k,)`.
+        """Return (intercept_s, slope_s per key) of one layer for n requests; each a number or `(k,)`.
 
-        A context's last tile of keys is read only as far as it goes: timings of 2 to 128 keys show no whole tiles.
+        A context's last tile of keys is read only up to its end: timings of 2 to 128 keys show no whole tiles.
         """
         numbers = 2 * n_kv_heads * (head_dim + self.key_width)
         slower = (1 + self.wide * (head_dim > WIDE)) * (1 + self.lone * (n_heads == n_kv_heads))

@@ -1,4 +1,4 @@
-"""Collectives inside a node: an all-reduce, and what crosses the links once (gather, scatter, all-to-all)."""
+"""Collectives inside a node: an all-reduce, and operations that cross the links once (gather, scatter, all-to-all)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,9 +13,9 @@ from simserve.cost.forms.base import Form
 class Collective(Form):
     """latency + wire + switching: all-gather, reduce-scatter, all-to-all of one number of GPUs.
 
-    wire is the time at which a GPU's share of the bytes, (G - 1) / G of them, passes its links. Libraries change
-    protocol as messages grow: small ones go in one round, large ones in rounds that cost more latency and use the
-    links better. So `switch_latency_s` more is paid, half of it once wire is `switch_wire_s`.
+    wire is the time of a GPU's share of the bytes, (G - 1) / G of them, on its links. Libraries change protocol as
+    messages grow: one round for small ones, rounds with more latency and better link use for large ones. The
+    extra `switch_latency_s` sets in smoothly, half of it at a wire time of `switch_wire_s`.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -29,12 +29,12 @@ class Collective(Form):
 
     latency_s: float
     link_share: float
-    """Of the data sheet's link, one direction. In-network reduction lets it pass 1: bytes are halved on the way."""
+    """Share of the data sheet's link, one direction. In-network reduction halves the bytes, so it may exceed 1."""
     switch_latency_s: float
     switch_wire_s: float
 
     def seconds(self, gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
-        """For a message of n_bytes as SHAPES counts them, a scalar or `(n,)`; never less for more bytes; 0 alone."""
+        """Return the seconds of a message of n_bytes (see SHAPES), a scalar or `(n,)`; monotone; 0 for one GPU."""
         if n_gpus == 1:
             return 0.0 * n_bytes
         wire = self.PASSES * (n_gpus - 1) / n_gpus * n_bytes / (gpu.link_bytes_per_s * self.link_share)
@@ -43,7 +43,7 @@ class Collective(Form):
 
 @dataclass(frozen=True)
 class AllReduce(Collective):
-    """The same with twice the bytes on the links: a scatter, then a gather (Thakur, Rabenseifner and Gropp 2005)."""
+    """A collective with twice the bytes: a scatter, then a gather (Thakur, Rabenseifner and Gropp 2005)."""
 
     PASSES: ClassVar[float] = 2.0
 
@@ -58,8 +58,8 @@ COLLECTIVES: Mapping[str, type[Collective]] = {
 
 
 def for_group(forms: Mapping[int, Collective], n_gpus: int) -> Collective:
-    """The form of n_gpus from those of measured sizes: between two of them every coefficient runs straight over
-    log2(n_gpus); beyond the ends the nearest one holds, for links inside a node."""
+    """Return the form of n_gpus from those of measured sizes: coefficients are interpolated in log2(n_gpus), and the
+    nearest size holds beyond the ends, for links inside a node."""
     if n_gpus in forms:
         return forms[n_gpus]
     below = [n for n in forms if n < n_gpus]

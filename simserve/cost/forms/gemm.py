@@ -10,10 +10,10 @@ from simserve.cost.forms.base import Form, smooth_max
 from simserve.cost.ops import ACTIVATION_BYTES
 
 TILES = ((64, 64), (64, 128), (128, 128), (128, 256))
-"""(rows, columns) of output that a thread block makes, among which cuBLAS and its like choose: common CUTLASS tiles."""
+"""(rows, columns) of a thread block's output, among the common CUTLASS tiles that cuBLAS and others choose from."""
 
 SPLITS = (1, 2, 4)
-"""Into how many parts k may be cut, so that small outputs still occupy the whole GPU."""
+"""Parts that k may be cut into, so that small outputs still occupy the whole GPU."""
 
 PARTIAL_SUM_BYTES = 8
 """An fp32 partial sum written and read again."""
@@ -21,14 +21,14 @@ PARTIAL_SUM_BYTES = 8
 
 @dataclass(frozen=True)
 class Gemm(Form):
-    """launch + smooth max(compute, memory) + what is moved before and after.
+    """launch + smooth max(compute, memory) + data moved before and after.
 
-    compute: tiles of output in waves over the SMs, an SM at its share of the peak. A last wave that is not full costs
-    `wave_share` of a full one's time more than its tiles do. memory: weights, activations and output, once. Which
-    tiles, that depends on the kernels: libraries that choose the best one for each shape (`chooses` is 1) may also
-    split k; others go by m alone (0): 64 x 64 up to 64 rows, 64 x 128 up to 128, then 128 x 128 in pairs of 256 rows,
+    compute: tiles of output in waves over the SMs, an SM at its share of the peak. A partial last wave costs
+    `wave_share` of a full one's time more than its tiles do. memory: weights, activations and output, once. The choice
+    of tiles depends on the kernels: libraries that choose the best one for each shape (`chooses` is 1) may also split
+    k; others choose by m alone (0): 64 x 64 up to 64 rows, 64 x 128 up to 128, then 128 x 128 in pairs of 256 rows,
     as vLLM and SGLang launch CUTLASS for fp8 (csrc/quantization/cutlass_w8a8, scaled_mm_c3x_sm90). Weight-only dtypes
-    compute in 16 bits and read fewer bytes. Never less for more of m, n or k; 0 for m = 0.
+    compute in 16 bits and read fewer bytes. Monotone in m, n and k; 0 for m = 0.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -45,22 +45,22 @@ class Gemm(Form):
 
     launch_s: float
     flop_share: float
-    """Of the data-sheet peak, inside a full wave."""
+    """Share of the data-sheet peak, inside a full wave."""
     byte_share: float
-    """Of the data-sheet bandwidth."""
+    """Share of the data-sheet bandwidth."""
     sharpness: float
     wave_share: float
     input_bytes: float
-    """Moved for each of m * k activations beside the product, at the full bandwidth. Quantizing to fp8 takes 3 at least
-    (2 read, 1 written), and more because its kernel does not reach that bandwidth."""
+    """Bytes moved for each of m * k activations besides the product, at the full bandwidth. Quantizing to fp8 takes at
+    least 3 (2 read, 1 written), and more because its kernel does not reach that bandwidth."""
     store_passes: float
     """Share of the output's traffic that the product does not hide."""
     split_s: float
-    """For adding up when k is split."""
+    """Seconds to add up partial sums when k is split."""
     chooses: float
 
     def seconds(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
-        """With weights stored in dtype; scalars or arrays that broadcast."""
+        """Return the seconds with weights stored in dtype; scalars or arrays that broadcast."""
         compute = self._best_s(gpu, dtype, m, n, k) if self.chooses else self._by_rows_s(gpu, dtype, m, n, k)
         n_bytes = n * k * BYTES_PER_VALUE[dtype] + m * k * _activation_bytes(gpu, dtype) + m * n * ACTIVATION_BYTES
         memory = n_bytes / (gpu.hbm_bytes_per_s * self.byte_share)
@@ -69,7 +69,7 @@ class Gemm(Form):
         return (m > 0) * (self.launch_s + roofs + passes / gpu.hbm_bytes_per_s)
 
     def _best_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
-        """The quickest tile and split."""
+        """Return the time of the fastest tile and split."""
         best: Any = np.inf
         for rows, columns in TILES:
             tiles = np.ceil(m / rows) * np.ceil(n / columns)
@@ -80,21 +80,21 @@ class Gemm(Form):
         return best
 
     def _by_rows_s(self, gpu: GpuSpec, dtype: str, m: Any, n: Any, k: Any) -> Any:
-        """The tile that goes with m."""
+        """Return the time of the tile chosen by m."""
         rows, columns = np.where(m <= 128, 64, 128), np.where(m <= 64, 64, 128)
         together = np.where(m <= 64, 64, np.where(m <= 128, 128, 256))
         tiles = np.ceil(m / together) * (together / rows) * np.ceil(n / columns)
         return self._waves_s(gpu, dtype, tiles, rows * columns * k)
 
     def _waves_s(self, gpu: GpuSpec, dtype: str, tiles: Any, products: Any) -> Any:
-        """Of tiles of so many multiplications each, over the SMs."""
+        """Return the time of tiles with that many multiplications each, over the SMs."""
         full = tiles / gpu.n_sms
         waves = self.wave_share * np.ceil(full) + (1 - self.wave_share) * np.maximum(full, 1.0)
         return waves * (2 * products * gpu.n_sms / (gpu.peak_flop_per_s(dtype) * self.flop_share))
 
 
 def _activation_bytes(gpu: GpuSpec, dtype: str) -> int:
-    """Of an activation as the product reads it."""
+    """Return the bytes of an activation as the product reads it."""
     return 1 if _multiplies_fp8(gpu, dtype) else ACTIVATION_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Multi-head latent attention of DeepSeek-V3 and its kin: prefill over whole heads, decode over the latent cache.
+"""Multi-head latent attention (DeepSeek-V3 family): prefill over whole heads, decode over the latent cache.
 
 Widths are those of DeepSeek-V3 (arXiv:2412.19437, section 4.2) and of Kimi K2, which has half the heads.
 """
@@ -13,27 +13,27 @@ from simserve.cost.ops import ACTIVATION_BYTES
 HIDDEN = 7168
 QUERY_RANK = 1536
 KEY_RANK = 512
-"""Of the latent vector that stands for keys and values in the cache."""
+"""Width of the latent vector that the cache holds for keys and values."""
 ROTARY = 64
-"""Width of the rotated part of a key, one for all heads; cached beside the latent vector."""
+"""Width of the rotated part of a key, shared by all heads; cached with the latent vector."""
 PLAIN = 128
-"""Width of a head's part of a key that is not rotated."""
+"""Width of the unrotated part of a head's key."""
 VALUE = 128
 """Width of a head's value."""
 
 CACHED = KEY_RANK + ROTARY
-"""Values a token takes in the cache, in one layer, whatever the heads."""
+"""Cached values per token and layer, whatever the heads."""
 DOWN_WEIGHTS = HIDDEN * (QUERY_RANK + KEY_RANK + ROTARY)
-"""Down projections: every GPU of a tensor-parallel group has all of them."""
+"""Down projections, replicated on every GPU of a tensor-parallel group."""
 UP_WEIGHTS = KEY_RANK * (PLAIN + VALUE)
-"""Of a head: from latent vectors to keys and values; in decode they are applied to queries and outputs instead."""
+"""Weights of a head from latent vectors to keys and values; in decode they apply to queries and outputs instead."""
 HEAD_WEIGHTS = QUERY_RANK * (PLAIN + ROTARY) + VALUE * HIDDEN
-"""Of a head: its queries, and its part of the output projection."""
+"""Weights of a head's queries and of its part of the output projection."""
 
 PAIR_WIDTH = PLAIN + ROTARY + VALUE
-"""Multiplications a query-key pair and head takes in prefill: score and value."""
+"""Multiplications per query-key pair and head in prefill: score and value."""
 KEY_WIDTH = CACHED + KEY_RANK
-"""The same in decode, on latent vectors."""
+"""Multiplications per query-key pair and head in decode, on latent vectors."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class MlaPrefill(Form):
 
     launch_s: float
     flop_share: float
-    """Of PAIR_WIDTH; engines that attend over latent vectors in prefill do 3.4 times that work and show a low share."""
+    """Share of the peak for PAIR_WIDTH; lower for engines that prefill over latent vectors, 3.4 times the work."""
     byte_share: float
     pad_keys: float
-    """Keys beyond its own that a query's tile computes."""
+    """Extra keys that a query's tile computes."""
     sharpness: float
 
     def seconds(self, gpu: GpuSpec, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
-        """For the query tokens of prompt chunks, their query-key pairs, and keys, their own included; `(n,)` each."""
+        """Return the seconds for query tokens of prompt chunks, query-key pairs, and all keys; `(n,)` each."""
         flop = 2 * PAIR_WIDTH * n_heads * (n_pairs + self.pad_keys * n_tokens)
         n_bytes = ACTIVATION_BYTES * PAIR_WIDTH * n_heads * (n_tokens + n_context_tokens)
         compute = flop / (gpu.peak_flop_per_s("bf16") * self.flop_share)
@@ -79,12 +79,12 @@ class MlaPrefillModule(MlaPrefill):
     matmul_flop_share: float
     matmul_byte_share: float
     moved_values: float
-    """Values a token moves between kernels, whatever the heads: norms, quantization, hidden states."""
+    """Values moved between kernels per token, whatever the heads: norms, quantization, hidden states."""
 
     def module_s(
         self, gpu: GpuSpec, dtype: str, n_heads: Any, n_tokens: Any, n_pairs: Any, n_context_tokens: Any
     ) -> Any:
-        """With weights in dtype; keys and values of all the context are made from latent vectors."""
+        """Return the seconds with weights in dtype; the context's keys and values are expanded from latent vectors."""
         weights = DOWN_WEIGHTS + n_heads * HEAD_WEIGHTS
         flop = 2 * (n_tokens * weights + n_context_tokens * n_heads * UP_WEIGHTS)
         n_bytes = (weights + n_heads * UP_WEIGHTS) * BYTES_PER_VALUE[dtype]
@@ -115,13 +115,13 @@ class MlaDecode(Form):
     flop_share: float
     byte_share: float
     query_share: float
-    """Of the bandwidth, for queries and outputs."""
+    """Share of the bandwidth, for queries and outputs."""
     lone_requests: float
-    """One request alone is slower by this: its keys cannot be spread over the GPU as those of many are."""
+    """Slowdown of a single request, as its keys cannot be spread over the GPU as those of many can."""
     sharpness: float
 
     def line(self, gpu: GpuSpec, n_heads: Any, kv_dtype: str, n: Any, cached_size: int = CACHED) -> tuple[Any, Any]:
-        """(intercept, slope a key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
+        """Return (intercept, slope per key) in seconds for n requests together, a scalar or `(n,)`, n >= 1."""
         compute = 2 * KEY_WIDTH * n_heads / (gpu.peak_flop_per_s("bf16") * self.flop_share)
         memory = cached_size * BYTES_PER_VALUE[kv_dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
         queries = ACTIVATION_BYTES * KEY_WIDTH * n_heads * n / (gpu.hbm_bytes_per_s * self.query_share)
@@ -143,10 +143,10 @@ class MlaDecodeModule(MlaDecode):
     matmul_flop_share: float
     matmul_byte_share: float
     moved_values: float
-    """As in prefill."""
+    """Values moved between kernels per token, as in prefill."""
 
     def module_line(self, gpu: GpuSpec, dtype: str, n_heads: Any, kv_dtype: str, n: Any) -> tuple[Any, Any]:
-        """(intercept, slope a key) in seconds for n requests, with weights in dtype."""
+        """Return (intercept, slope per key) in seconds for n requests, with weights in dtype."""
         weights = DOWN_WEIGHTS + n_heads * (HEAD_WEIGHTS + UP_WEIGHTS)
         compute = 2 * n * weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
@@ -155,7 +155,7 @@ class MlaDecodeModule(MlaDecode):
         return intercept + smooth_max(compute, memory, self.sharpness) + moved, slope
 
     def expansion_s(self, gpu: GpuSpec, dtype: str, n_weights: int, n: Any) -> Any:
-        """The matrix that expands latent vectors, applied to the queries and outputs of n requests instead."""
+        """Return the time of the latent expansion matrix, applied to the queries and outputs of n requests instead."""
         compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * self.matmul_flop_share)
         memory = n_weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.matmul_byte_share)
         return smooth_max(compute, memory, self.sharpness)
@@ -164,9 +164,9 @@ class MlaDecodeModule(MlaDecode):
 def projections_s(
     modules: tuple[MlaPrefillModule, MlaDecodeModule], gpu: GpuSpec, dtype: str, n_weights: int, hidden: int, n: Any
 ) -> Any:
-    """The other matrices around attention, for n tokens of either phase: they share one pass over the weights.
+    """Return the time of the other matrices around attention, for n tokens of either phase in one pass.
 
-    Prefill was timed where these compute, decode where they read weights, so each tells one roof.
+    Prefill was timed where these are compute-bound, decode where they read weights: one roof each.
     """
     prefill, decode = modules
     compute = 2 * n * n_weights / (gpu.peak_flop_per_s(dtype) * prefill.matmul_flop_share)

@@ -13,34 +13,34 @@ from simserve.cost.forms.base import Form, smooth_max
 from simserve.cost.ops import ACTIVATION_BYTES
 
 MATRICES = 3
-"""Of an expert: gate, up, down."""
+"""Matrices of an expert: gate, up, down."""
 
 TILE_DEPTH = 64
-"""Values of the inner dimension that a tile takes at a step, as usual in Triton and CUTLASS."""
+"""Values of the inner dimension per step of a tile, as is common in Triton and CUTLASS."""
 
 TOUCHED_WITH_ROWS = 0.6
-"""How far the GPU with the most rows also has the most experts touched: their correlation, roughly."""
+"""Approximate correlation between the rows and the touched experts of a GPU."""
 
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """What the busiest of the GPUs that share the experts has to do; `(n,)` each."""
+    """The work of the busiest of the GPUs that share the experts; `(n,)` each."""
 
     rows: Any
-    """Pairs of a token and one of its experts here."""
+    """Pairs of a token and one of its experts on this GPU."""
     touched: Any
-    """Experts here that get at least one row."""
+    """Experts on this GPU with at least one row."""
     remote_rows: Any
-    """Pairs whose expert lives on another GPU."""
+    """Pairs with the expert on another GPU."""
 
 
 @dataclass(frozen=True)
 class MoeLayer(Form):
     """launch + experts touched + max(compute, weights read, depth) + activations moved.
 
-    compute: 6 FLOP a row, hidden and inner value, on rows padded by half a tile an expert. weights: of the experts
-    touched, once. depth: the inner dimensions are walked through in steps that nothing shortens, which is the floor
-    when few rows leave most of the GPU idle. activations: gather, activation function and weighted sum.
+    compute: 6 FLOP per row, hidden and inner value, on rows padded by half a tile per expert. weights: of the touched
+    experts, once. depth: the sequential steps over the inner dimensions, the floor when few rows leave most of the
+    GPU idle. activations: gather, activation function and weighted sum.
     """
 
     BOUNDS: ClassVar[dict[str, tuple[float, float, float]]] = {
@@ -57,17 +57,17 @@ class MoeLayer(Form):
 
     launch_s: float
     expert_s: float
-    """For each expert touched: setting up its product."""
+    """Seconds per touched expert to set up its product."""
     flop_share: float
     byte_share: float
     tile_rows: float
-    """Rows that padding adds to every expert touched."""
+    """Padding rows per touched expert."""
     step_s: float
-    """For TILE_DEPTH values of the inner dimension."""
+    """Seconds per TILE_DEPTH values of the inner dimension."""
     traffic_share: float
-    """Of the memory bandwidth, for the activations; above 1 when they stay in the cache."""
+    """Share of the memory bandwidth for the activations; above 1 when they stay in the cache."""
     remote_frac: float
-    """Share of the activation traffic that a row of an expert elsewhere still causes."""
+    """Share of the activation traffic that a row with a remote expert still causes."""
     sharpness: float
 
     def seconds(
@@ -84,7 +84,7 @@ class MoeLayer(Form):
         expert: int = 1,
         routing: str = "uniform",
     ) -> Any:
-        """For `(n,)` tokens of all GPUs together, as the busiest GPU sees it; 0 without tokens.
+        """Return the seconds for `(n,)` tokens of all GPUs together, on the busiest GPU; 0 without tokens.
 
         inter is an expert's inner size before `tensor` GPUs divide it; `expert` GPUs share the experts.
         """
@@ -92,23 +92,23 @@ class MoeLayer(Form):
         return (np.asarray(tokens) > 0) * self.loaded_s(gpu, dtype, load, hidden, inter / tensor)
 
     def loaded_s(self, gpu: GpuSpec, dtype: str, load: ExpertLoad, hidden: Any, inter: Any) -> Any:
-        """For a load that is known; inter is what one GPU has of it."""
+        """Return the seconds of a known load; inter is one GPU's part of it."""
         weights = MATRICES * hidden * inter
         rows = load.rows + self.tile_rows * load.touched
         compute = 2 * weights * rows / (gpu.peak_flop_per_s(dtype) * self.flop_share)
         memory = load.touched * weights * BYTES_PER_VALUE[dtype] / (gpu.hbm_bytes_per_s * self.byte_share)
         depth = self.step_s * (hidden + inter) / TILE_DEPTH
         products = smooth_max(smooth_max(compute, memory, self.sharpness), depth, self.sharpness)
-        # In and out of two products, of the activation function and of the sum: 3 hidden and 6 inner values a row.
+        # Reads and writes of two products, activation function and sum: 3 hidden and 6 inner values per row.
         values = (load.rows + self.remote_frac * load.remote_rows) * (3 * hidden + 6 * inter)
         traffic = values * ACTIVATION_BYTES / (gpu.hbm_bytes_per_s * self.traffic_share)
         return self.launch_s + self.expert_s * load.touched + products + traffic
 
 
 def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) -> ExpertLoad:
-    """What `(n,)` tokens make of the experts of the busiest of n_gpus.
+    """Return the load that `(n,)` tokens put on the experts of the busiest of n_gpus.
 
-    routing: balanced (as many to each expert, as few tokens as can be on one), uniform (each token draws its experts
+    routing: balanced (equal counts, few tokens on few experts), uniform (each token draws its experts
     at random), or power_law_A (popularity follows a power law of exponent A, as `aiconfigurator` measures it).
     """
     tokens = np.asarray(tokens, dtype=np.float64)
@@ -128,22 +128,22 @@ def load_of(routing: str, tokens: Any, top_k: int, n_experts: int, n_gpus: int) 
 
 
 def _most(n_gpus: int) -> float:
-    """By how many standard deviations of one of them the fullest of n_gpus exceeds the mean (Blom 1958), that standard
-    deviation being lower by what the others must have less."""
+    """Return by how many standard deviations the fullest of n_gpus exceeds the mean (Blom 1958), with the standard
+    deviation reduced by the fixed sum."""
     return NormalDist().inv_cdf((n_gpus - 0.375) / (n_gpus + 0.25)) * sqrt(1 - 1 / n_gpus) if n_gpus > 1 else 0.0
 
 
 def _busiest(touched: Any, n_experts: int, n_gpus: int) -> Any:
-    """Experts touched on the GPU with the most rows, of those touched in all."""
+    """Return the experts touched on the GPU with the most rows, out of all touched ones."""
     mean = touched / n_gpus
     return mean + TOUCHED_WITH_ROWS * _most(n_gpus) * np.sqrt(mean * (1 - touched / n_experts))
 
 
 def _power_law(exponent: float, tokens: NDArray[np.float64], top_k: int, n_experts: int) -> NDArray[np.float64]:
-    """Rows of every expert, `(n, n_experts)`, most popular last: quantiles of the law, scaled and rounded.
+    """Return the rows of every expert, `(n, n_experts)`, most popular last: scaled and rounded quantiles of the law.
 
-    Bounds, rounding and what follows are those of the measurements: popularity in [1, 0.8 tokens], or [0.01, 2] while
-    there are no more pairs than experts; no expert has a token twice; pairs without a place go to the least popular.
+    Bounds and rounding are those of the measurements: popularity in [1, 0.8 tokens], or [0.01, 2] while there are no
+    more pairs than experts; no expert has a token twice; excess pairs go to the least popular.
     """
     pairs = tokens * top_k
     few = pairs <= n_experts
@@ -157,7 +157,7 @@ def _power_law(exponent: float, tokens: NDArray[np.float64], top_k: int, n_exper
 
 
 def _filled(counts: NDArray[np.float64], sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Counts, ascending in every row, with the lowest raised to one level so that rows reach their sums."""
+    """Return ascending counts with the lowest raised to one level so that rows reach their sums."""
     lost = np.maximum(sums - counts.sum(axis=1), 0.0)[:, None]
     levels = (lost + counts.cumsum(axis=1)) / np.arange(1, counts.shape[1] + 1)
     above = np.concatenate([counts[:, 1:], np.full((len(counts), 1), np.inf)], axis=1)

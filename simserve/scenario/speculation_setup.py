@@ -1,4 +1,4 @@
-"""SpeculationSetup: how a pool speculates, with its draft looked up: what it holds, takes, and asks for."""
+"""SpeculationSetup: how a pool speculates, with its draft looked up: memory, work and cost."""
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -27,53 +27,53 @@ if TYPE_CHECKING:
     from simserve.scenario.servers import Pool
 
 MODELS = ("draft_model", "eagle", "mtp")
-"""Those that keep keys and values of their own."""
+"""Drafts with a KV cache of their own."""
 
 
 @dataclass(frozen=True)
 class SpeculationSetup:
-    """What simulating, explain and the metrics need to know of a pool that speculates."""
+    """All that the simulation, explain and the metrics need to know of a pool that speculates."""
 
     kind: str
     rates: tuple[float, ...]
-    """Of each position."""
+    """Acceptance rates by position."""
     propose_s: float
     model: ModelSpec | None = None
-    """The draft's, where it is a model of its own."""
+    """The draft model, where it is a separate model."""
     weight_dtype: str = "bf16"
-    """What that is stored in."""
+    """The draft model's weight dtype."""
 
     @property
     def n_proposed(self) -> int:
-        """Tokens a step and request."""
+        """Proposed tokens per request and step."""
         return len(self.rates)
 
     @property
     def tokens_per_step(self) -> float:
-        """Expected of a request that goes on: one, and for each position the chance that it is reached and accepted
-        (Leviathan et al., ICML '23, equation 1, where all rates are alike)."""
+        """Expected tokens per step of an unfinished request: one, plus for each position the probability that it is
+        accepted (Leviathan et al., ICML '23, equation 1, where all rates are equal)."""
         return float(sum(accumulate(self.rates, mul), 1.0))
 
     @property
     def n_slots(self) -> int:
-        """Tokens beyond those stored that a request has blocks for: one and the proposals, and where a draft writes
-        keys of its own as many again (vLLM V1, Scheduler.num_lookahead_tokens)."""
+        """Tokens beyond the stored ones that a request has blocks for: one and the proposals, and as many again where
+        a draft writes keys of its own (vLLM V1, Scheduler.num_lookahead_tokens)."""
         return 1 + self.n_proposed + (self.n_proposed if self.kind in MODELS else 0)
 
     @property
     def proposes_on_host(self) -> bool:
-        """Proposals need tokens on the host, so no step is planned ahead (vLLM, config/vllm.py)."""
+        """Whether proposals need tokens on the host, so that no step is planned ahead (vLLM, config/vllm.py)."""
         return self.kind not in MODELS
 
     def shard(self, target: Shard) -> Shard | None:
-        """What a GPU holds of the draft model, or of the layer; None where there is neither."""
+        """Return a GPU's shard of the draft model or draft layer; None where there is neither."""
         if self.kind == "draft_model":
-            assert self.model is not None, "resolving has seen to that"
+            assert self.model is not None, "resolving requires a model"
             return replace(target, model=self.model, weight_dtype=self.weight_dtype, expert=1, data=1)
         return replace(target, model=one_layer(target.model)) if self.kind in MODELS else None
 
     def extra_memory(self, target: Shard) -> ExtraMemory:
-        """What a GPU holds beside the target; embeddings and LM head of a layer are the target's."""
+        """Return a GPU's memory besides the target; a draft layer uses the target's embeddings and LM head."""
         shard, hidden = self.shard(target), target.model.hidden_size
         if self.kind == "medusa":
             return ExtraMemory(self.n_proposed * _medusa_weights(target) * ACTIVATION_BYTES)
@@ -87,7 +87,7 @@ class SpeculationSetup:
         return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard.kv_bytes_per_token)
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
-        """Steps that propose and verify."""
+        """Return the cost of steps that propose and verify."""
         model, n_queries = target.shard.model, self.n_proposed + 1
         n_whole = model.n_layers - (model.n_window_layers if model.windowed else 0)
         flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
@@ -102,7 +102,7 @@ class SpeculationSetup:
         )
 
     def draft_work(self, target: StepCost) -> StepWork | None:
-        """What each pass of the draft asks for; of Medusa, each head. None where nothing is computed."""
+        """Return the work of each draft pass, or of each Medusa head; None where nothing is computed."""
         if self.kind == "medusa":
             n_weights = _medusa_weights(replace(target.shard, tensor=1))
             n_bytes = n_weights * ACTIVATION_BYTES
@@ -119,7 +119,7 @@ class SpeculationSetup:
         )
 
     def draft_cost(self, target: StepCost) -> StepCost | None:
-        """Passes of the draft model, or of the layer, on the target's GPUs."""
+        """Return the cost of passes of the draft model or layer on the target's GPUs."""
         shard = self.shard(target.shard)
         if shard is None:
             return None
@@ -144,7 +144,7 @@ class SpeculationSetup:
 
 
 def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | None:
-    """How a pool speculates; None where it does not, or proposes nothing. Raises CatalogError."""
+    """Return how a pool speculates; None without proposals. Raises CatalogError."""
     requested = pool.speculation
     if requested is None or not requested.tokens:
         return None
@@ -154,5 +154,5 @@ def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | Non
 
 
 def _medusa_weights(shard: Shard) -> int:
-    """Numbers in one head: its square matrix, and its LM head as far as it is here."""
+    """Count the weights of one head: its square matrix and this GPU's shard of its LM head."""
     return int(shard.model.hidden_size**2) + shard.head_weights
