@@ -57,7 +57,7 @@ class Queue:
             "gave_up_s": np.full(n, np.nan),
             "status": Categorical(np.zeros(n, np.int32), ("finished",)),
         }
-        return columns | {"found_there": n_in_system(columns)}
+        return columns | {"n_in_system": n_in_system(columns)}
 
     def steps(self) -> Columns:
         """Return one row per answer, blocked where another request waits at its start."""
@@ -93,7 +93,7 @@ def quantile_s(load: float, share: float) -> float:
 def within_a_run(load: float, run: Queue) -> dict[str, tuple[bool, bool]]:
     """Return for each figure of one run whether its interval contains the truth, and whether it is bounded above."""
     sojourn_s = run.sojourn_s
-    ordered, per_sample = np.sort(sojourn_s), inefficiency(run.requests()["found_there"])
+    ordered, per_sample = np.sort(sojourn_s), inefficiency(run.requests()["n_in_system"])
     result = {"mean": _held(mean_interval(sojourn_s), 1 / (1 - load))}
     for level in LEVELS:
         ends = percentile_interval(sojourn_s, ordered, level, per_sample)
@@ -110,7 +110,7 @@ def across_runs(load: float, runs: list[Queue]) -> dict[str, tuple[bool, bool]]:
     """Return the same for replications, whose figures are independent."""
     sojourns = [run.sojourn_s for run in runs]
     n_effective = sum(
-        len(each) / inefficiency(run.requests()["found_there"]) for each, run in zip(sojourns, runs, strict=True)
+        len(each) / inefficiency(run.requests()["n_in_system"]) for each, run in zip(sojourns, runs, strict=True)
     )
     result = {"mean": (mean_of([float(each.mean()) for each in sojourns]), 1 / (1 - load))}
     for level in LEVELS:

@@ -22,7 +22,7 @@ DIGITS = 4
 
 
 def fit_form(form: type[F], seconds: Callable[[F], NDArray[np.float64]], measured: NDArray[np.float64]) -> F:
-    """Return the coefficients whose `seconds`, `(n_rows,)`, are closest to the measured ones. Deterministic."""
+    """Return the coefficients that bring `seconds`, `(n_rows,)`, closest to the measured ones. Deterministic."""
     bounds = form.BOUNDS
     free = [name for name, (_, least, most) in bounds.items() if least < most]
     scale = {name: max(abs(bounds[name][0]), 1e-30) for name in free}

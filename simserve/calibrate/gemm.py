@@ -22,7 +22,7 @@ LEAST = 128
 """Least n and k of any layer's shard."""
 
 HOST_S = 3e-5
-"""Time that no product takes for its smallest shape: a kernel whose fastest row does was timed with its host (as
+"""Time that no product takes for its smallest shape: a kernel that does in its fastest row was timed with its host (as
 fp8_block on some cards: 55 to 280 µs), and its rows with a roof below that say nothing of the kernel."""
 
 COPIES = 6
@@ -79,7 +79,7 @@ def _fit_rows(family: type[Gemm], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) 
 
 
 def _quiet_families() -> tuple[type[Gemm], ...]:
-    """Return both choices of tiles with a fixed launch, for kernels whose timings do not show theirs."""
+    """Return both choices of tiles with a fixed launch, for kernels with timings that do not show theirs."""
     launch = {"launch_s": (QUIET_LAUNCH_S, QUIET_LAUNCH_S, QUIET_LAUNCH_S)}
     return tuple(type(each.__name__, (each,), {"BOUNDS": {**each.BOUNDS, **launch}}) for each in (Gemm, _ByRows))
 

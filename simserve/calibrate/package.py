@@ -32,7 +32,7 @@ DTYPES = {
 """The package's names of dtypes, where they differ from ours."""
 
 MLA_MODEL = "deepseek-ai/DeepSeek-V3"
-"""The model whose attention modules are read; others have different widths."""
+"""The model of the attention modules that are read; others have different widths."""
 
 
 @dataclass(frozen=True)

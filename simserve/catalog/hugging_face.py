@@ -44,7 +44,7 @@ QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
 
 SHAPES_OF_WINDOWED = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim")
-"""Keys of families whose windowed layers have different heads (MiMo-V2)."""
+"""Keys of families with different heads in windowed layers (MiMo-V2)."""
 
 LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
 """Supported entries of layer_types, and whether such a layer has a window."""

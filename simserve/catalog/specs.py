@@ -150,7 +150,7 @@ class GpuSpec:
     price_per_hour_usd: float
     gpus_per_node: int = 8
     kernels_like: str | None = None
-    """The GPU whose calibration is scaled for this one; None: it has its own, or uses the default."""
+    """The GPU with the calibration to scale for this one; None: it has its own, or uses the default."""
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def peak_flop_per_s(self, weight_dtype: str) -> float:

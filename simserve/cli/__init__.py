@@ -1,1 +1,1 @@
-"""The command line: one file a command, which parses, calls and prints. What it prints is computed elsewhere."""
+"""The command line: one module per command, which parses, calls and prints results computed elsewhere."""

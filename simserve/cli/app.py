@@ -1,4 +1,4 @@
-"""Which commands there are. Their modules import nothing heavy, so that `simserve --help` is quick."""
+"""The list of commands. Their modules defer heavy imports, so that `simserve --help` is fast."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ from simserve.cli import (
 
 app = typer.Typer(
     help="Simulate an LLM serving cluster: from a scenario file to latency percentiles and goodput.",
-    epilog="Exit codes: 0 good, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: docs/cli.md",
+    epilog="Exit codes: 0 success, 1 the answer is no, 2 bad input, 130 interrupted. Documentation: docs/cli.md",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,

@@ -1,4 +1,4 @@
-"""`simserve calibrate`: fit the costs of kernels to measurements."""
+"""`simserve calibrate`: fit kernel costs to measurements."""
 
 from datetime import date
 from pathlib import Path
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 FOLDER = Path("calibration")
 
 FAR_OFF = 0.3
-"""Mean error on held-out rows that no fit to sound timings has: those that are shipped stay below 0.2."""
+"""Mean held-out error that sound timings never have; shipped calibrations stay below 0.2."""
 
 
 def calibrate(
-    gpu: Annotated[str, typer.Argument(metavar="GPU", help="A GPU of the catalog: h100-sxm.", show_default=False)],
-    engine: Annotated[str, typer.Option("--engine", help="Whose kernels: vllm, sglang, trtllm.")] = "vllm",
+    gpu: Annotated[str, typer.Argument(metavar="GPU", help="GPU in the catalog: h100-sxm.", show_default=False)],
+    engine: Annotated[str, typer.Option("--engine", help="Engine to fit: vllm, sglang or trtllm.")] = "vllm",
     table: Annotated[
         Path | None,
-        typer.Option("--from", metavar="TABLE", help="Your own timings, .csv or .parquet (docs/calibration.md)."),
+        typer.Option("--from", metavar="TABLE", help="Your own timings as .csv or .parquet (docs/calibration.md)."),
     ] = None,
     engine_version: Annotated[
-        str | None, typer.Option("--engine-version", help="With --from: the version that was timed.")
+        str | None, typer.Option("--engine-version", help="Engine version of the timings in --from.")
     ] = None,
     host: Annotated[
         Path | None,
         typer.Option(
-            "--host", metavar="ROWS", help="Fit the engine's host constants to serving runs, kernels as they are."
+            "--host", metavar="ROWS", help="Fit the engine's host constants to serving runs and keep its kernels."
         ),
     ] = None,
     campaign: Annotated[
-        str, typer.Option("--campaign", help="With --host: how the runs were made.")
+        str, typer.Option("--campaign", help="Benchmark setup of the runs in --host.")
     ] = "aiconfigurator",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Writes DIR/GPU/ENGINE.json.")] = FOLDER,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for GPU/ENGINE.json.")] = FOLDER,
 ) -> None:
-    """Fit a GPU's kernels to timings: those of the package aiconfigurator-core, or your own table."""
+    """Fit a GPU's kernel costs to timings: those of the package aiconfigurator-core, or your own table."""
     from simserve import catalog
     from simserve.calibrate.write import calibrate as fit_all
     from simserve.calibrate.write import calibration_data, unfitted, write_calibration
@@ -60,9 +60,9 @@ def calibrate(
         if n and reason.startswith("faster")
     )
     left = unfitted(timings, fits)
-    terminal.warnings(f"{what}: {n} rows left out: too few, or a dtype that takes another's fit" for what, n in left)
+    terminal.warnings(f"{what}: {n} rows left out: too few, or a dtype that uses another's fit" for what, n in left)
     terminal.warnings(
-        f"{fit.op} {fit.dtype}: off by {fit.residuals.mape_frac:.0%} on rows held out; see that latency_s is in seconds"
+        f"{fit.op} {fit.dtype}: mean error {fit.residuals.mape_frac:.0%} held-out; check that latency_s is in seconds"
         for fit in fits
         if fit.residuals.mape_frac > FAR_OFF
     )
@@ -81,7 +81,7 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
         raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
     chosen = campaign_named(campaign)
     path = out / gpu / f"{engine}.json"
-    written(path)  # before the minutes that the fit takes
+    written(path)  # fails before the fit, which takes minutes
     fit = fit_host(match, chosen, progress=terminal.message)
     versions = ", ".join(sorted({row.engine_version for row in match}))
     source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
@@ -93,14 +93,14 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     terminal.result(terminal.table([*lines, *errors]))
     terminal.message(f"wrote {path}")
     terminal.warnings(
-        f"{name} stands at the end of what it may be, {value:g}: something else is in these times"
+        f"{name} is at its bound, {value:g}: these times include another cost"
         for name, value in constants.items()
         if at_bound(name, value)
     )
 
 
 def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | None) -> tuple[Any, str, dict[str, Any]]:
-    """The timings, the version of the engine, and where they come from."""
+    """Return the timings, the version of the engine, and their source."""
     from dataclasses import asdict
     from hashlib import sha256
 
@@ -117,7 +117,7 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
 
 
 def _lines(fits: "list[Fit]") -> list[tuple[str, ...]]:
-    """A line a fit: rows, and how far off on those held out."""
+    """Format one line per fit: rows and held-out errors."""
     head: tuple[str, ...] = ("operation", "dtype", "rows", "left out", "held out", "mean error", "median", "bias")
     rows: list[tuple[str, ...]] = [
         (

@@ -1,4 +1,4 @@
-"""`simserve catalog`: what there is to choose from."""
+"""`simserve catalog`: list models, GPUs, engines and policies."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,15 +17,15 @@ FAMILIES = {
     "lengths": "workload.lengths",
     "prefixes": "workload.prefixes",
 }
-"""Kinds that are policies, and the package each lives in."""
+"""Kinds of policies, with the package of each."""
 KINDS = ("models", "gpus", "engines", *FAMILIES)
 
 
 def catalog(
-    kind: Annotated[str | None, typer.Argument(help=f"One of {', '.join(KINDS)}.", show_default=False)] = None,
-    name: Annotated[str | None, typer.Argument(help="One entry of that kind, whole.", show_default=False)] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"Kind of entry: {', '.join(KINDS)}.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
-    """Show which models, GPUs, engines and policies there are."""
+    """List the available models, GPUs, engines and policies, or show one."""
     from simserve.cli import terminal
 
     if kind is None:
@@ -42,7 +42,7 @@ def catalog(
     else:
         from simserve import catalog as things
 
-        terminal.result(_thing_table(things.describe(kind, name)))
+        terminal.result(_entry_table(things.describe(kind, name)))
 
 
 def _names(kind: str) -> list[str]:
@@ -52,8 +52,8 @@ def _names(kind: str) -> list[str]:
     return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
 
 
-def _thing_table(thing: dict[str, Any]) -> str:
-    """The facts of a thing, a line each; after a #, the source of those that have their own."""
+def _entry_table(thing: dict[str, Any]) -> str:
+    """Format the fields of an entry, one per line, each with its source after a #."""
     from simserve.cli.terminal import table
 
     sources = thing.pop("sources", {})
@@ -75,7 +75,7 @@ def _policy_lines(policy: "Description") -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    """A value as a scenario would write it."""
+    """Format a value as a scenario would."""
     from collections.abc import Mapping
 
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`simserve explain`: a dry run."""
+"""`simserve explain`: dry-run a scenario."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def explain(
     scenario: ScenarioFile, assignments: Assignments = None, seed: Seed = None, as_json: AsJson = False
 ) -> None:
-    """Say what a scenario means, without running it."""
+    """Show a scenario's memory, resolved defaults and step costs without running it."""
     from dataclasses import asdict
 
     from simserve import load_scenario
@@ -24,7 +24,7 @@ def explain(
     if as_json:
         terminal.result_json(asdict(answer))
         return
-    terminal.result(f"# scenario {answer.digest}; after a #, where a value came from that the file does not give")
+    terminal.result(f"# scenario {answer.digest}; comments give the origin of values that the file does not set")
     terminal.result(loaded.to_yaml())
     for pool in answer.pools:
         terminal.result("\n".join(_pool_lines(pool)))
@@ -37,21 +37,21 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"Pool {pool.name} ({pool.role}): {pool.n_replicas} x {replica}"
     yield "\n  Memory of each GPU"
     yield table([(name, f"{n_bytes / 1e9:,.2f} GB") for name, n_bytes in pool.memory_bytes.items()], indent="    ")
-    origin = "given by the scenario" if pool.kv_verified else "an estimate; give num_gpu_blocks if you know it"
-    of = "a replica" if pool.ranks_per_replica == 1 else f"for each of {pool.ranks_per_replica} schedulers"
+    origin = "given by the scenario" if pool.kv_verified else "estimated; set num_gpu_blocks if you know it"
+    of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
         yield f"    host: {pool.host_tokens:,} tokens, {pool.host_token_s * 1e6:,.3g} us each from or to the GPU{disk}"
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
-    yield f"\n  What typical steps cost{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
+    yield f"\n  Cost of typical steps{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
     rows = [heading, *(_step_row(step) for step in pool.steps)]
     if pool.tokens_per_step > 1:
         drafting = ["drafting", *(f"{step.drafting_s * 1e3:,.2f} ms" for step in pool.steps)]
         rows = [(*row, cell) for row, cell in zip(rows, drafting, strict=True)]
-        yield f"    {pool.tokens_per_step:.2f} tokens a step are expected of each decoding request"
+        yield f"    {pool.tokens_per_step:.2f} expected tokens per step and decoding request"
     yield table(rows, indent="    ")
 
 

@@ -1,4 +1,4 @@
-"""`simserve init`: a starter scenario to edit."""
+"""`simserve init`: write a starter scenario."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 
-def init(path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path("scenario.yaml")) -> None:
+def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path("scenario.yaml")) -> None:
     """Write a commented starter scenario."""
     from importlib.resources import files
 
@@ -18,7 +18,7 @@ def init(path: Annotated[Path, typer.Argument(help="Where to write it.")] = Path
         with path.open("x", encoding="utf-8") as file:
             file.write(starter)
     except FileExistsError:
-        raise OutputError(f"{path}: is there already, and init never overwrites; name another file") from None
+        raise OutputError(f"{path}: already exists, and init never overwrites; name another file") from None
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
-    terminal.message(f"wrote {path}; try: simserve run {path}")
+    terminal.message(f"wrote {path}. Next: simserve run {path}")

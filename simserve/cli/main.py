@@ -1,4 +1,4 @@
-"""The program `simserve`: runs one command, and turns whatever comes of it into an exit code and a message."""
+"""The program `simserve`: run one command, and turn its outcome into an exit code and a message."""
 
 import signal
 import sys
@@ -9,26 +9,26 @@ from types import FrameType
 
 GOOD = 0
 BAD_INPUT = 2
-OUR_BUG = 70  # EX_SOFTWARE of sysexits.h; 1 is kept for answers that are "no"
+OUR_BUG = 70  # EX_SOFTWARE of sysexits.h; 1 means that the answer is "no"
 INTERRUPTED = 130
 
 
 def main() -> int:
-    """The console script."""
+    """Run the console script."""
     try:
         exit_code = execute(sys.argv[1:])
     except KeyboardInterrupt:  # a second Ctrl-C, while the first was being reported
         exit_code = INTERRUPTED
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is over and its exit code is known
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the exit code is known
     return exit_code
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run the command that `arguments` ask for, print its messages, and return the exit code."""
+    """Run the command in `arguments`, print its messages, and return the exit code."""
     with _interruptions() as was_interrupted:
         try:
             return _invoke(arguments)
-        except BaseException as error:  # whatever a library made of a KeyboardInterrupt, it was one
+        except BaseException as error:  # a library may convert a KeyboardInterrupt
             if was_interrupted() or isinstance(error, KeyboardInterrupt):
                 return _report_interruption()
             return _report_failure(error)
@@ -39,7 +39,7 @@ def _invoke(arguments: Sequence[str]) -> int:
 
     try:
         app(args=list(arguments), prog_name="simserve")
-    except SystemExit as end:  # typer always ends so, after its own usage errors too
+    except SystemExit as end:  # typer always exits this way, also after usage errors
         if end.code == INTERRUPTED:
             raise KeyboardInterrupt from None
         return end.code if isinstance(end.code, int) else GOOD
@@ -74,14 +74,14 @@ def _report_failure(error: BaseException) -> int:
 
 @contextmanager
 def _interruptions() -> Iterator[Callable[[], bool]]:
-    """Remember Ctrl-C while the block runs: some libraries turn its KeyboardInterrupt into errors of their own."""
+    """Record Ctrl-C while the block runs: some libraries convert its KeyboardInterrupt to other errors."""
     seen: list[int] = []
 
     def remember(number: int, frame: FrameType | None) -> None:
         seen.append(number)
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored, as in a shell's background job
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # ignored in a shell's background job
         yield lambda: False
         return
     signal.signal(signal.SIGINT, remember)

@@ -1,4 +1,4 @@
-"""`simserve report`: the page of an earlier run, made again from its tables."""
+"""`simserve report`: rebuild the page of an earlier run from its tables."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,11 +9,11 @@ from simserve.cli import trace_file
 
 
 def report(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="What an earlier run wrote.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Output folder of an earlier run.")],
     timeline: trace_file.Timeline = None,
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
 ) -> None:
-    """Make the page of an earlier run again."""
+    """Rebuild the page of an earlier run."""
     from simserve import load_results
     from simserve.cli import terminal
     from simserve.report.page import render

@@ -1,4 +1,4 @@
-"""What all commands share on the terminal: results to stdout, messages to stderr, tables, and the progress bar."""
+"""Terminal output of all commands: results to stdout, messages to stderr, tables, and the progress bar."""
 
 import os
 import shutil
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 
 def result(text: str) -> None:
-    """Print what was asked for."""
+    """Print a result to stdout."""
     _write(sys.stdout, text)
 
 
 def result_json(value: Any) -> None:
-    """Print what was asked for, for a machine: the JSON that the files hold, too."""
+    """Print a result to stdout as JSON, as in the output files."""
     from simserve.tables.files import json_text
 
     result(json_text(value).rstrip())
 
 
 def message(text: str) -> None:
-    """Say something to the person at the terminal."""
+    """Print a message to stderr."""
     _write(sys.stderr, f"simserve: {text}")
 
 
 def errors(text: str) -> None:
-    """Say what was wrong with the input, a line each."""
+    """Print input errors to stderr, one per line."""
     for line in text.splitlines():
         message(f"error: {line}")
 
 
 def warnings(texts: Iterable[str]) -> None:
-    """Say what is not wrong but should be known."""
+    """Print warnings to stderr."""
     for text in texts:
         message(f"warning: {text}")
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Rows of cells as aligned lines: words to the left, what starts with a digit and its heading to the right."""
+    """Format rows of cells as aligned lines: text to the left; numbers and their headings to the right."""
     n_columns = max(map(len, rows), default=0)
     columns = [[row[i] if i < len(row) else "" for row in rows] for i in range(n_columns)]
     aligned = [_aligned(column) for column in columns]
@@ -50,24 +50,24 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 class ProgressBar:
-    """One line on stderr that is drawn over and over."""
+    """One line on stderr that is redrawn."""
 
     def __init__(self) -> None:
         self._started_at_s = time.monotonic()
 
     def draw(self, progress: "Progress") -> None:
-        """Show how far the run has come."""
+        """Show the progress of the run."""
         self.show(progress_line(progress, time.monotonic() - self._started_at_s))
 
     def show(self, line: str) -> None:
-        """Show this instead of what was there, cut to the terminal's width; an empty line wipes it away."""
+        """Replace the line, cut to the terminal's width; an empty text erases it."""
         sys.stderr.write("\r" + line[: shutil.get_terminal_size().columns - 1] + "\x1b[K")
         sys.stderr.flush()
 
 
 @contextmanager
 def progress_bar(is_wanted: bool = True) -> Iterator[ProgressBar | None]:
-    """A bar while the block runs, wiped away at its end; None where nobody would see it."""
+    """Show a bar while the block runs and erase it at the end; None without a terminal."""
     if not is_wanted or not sys.stderr.isatty():
         yield None
         return
@@ -79,7 +79,7 @@ def progress_bar(is_wanted: bool = True) -> Iterator[ProgressBar | None]:
 
 
 def progress_line(progress: "Progress", wall_s: float) -> str:
-    """Share done, simulated time, speed and time left, in one line."""
+    """Format share done, simulated time, speed and time left in one line."""
     speed = f"{progress.n_done / max(wall_s, 1e-9):,.0f} requests/s"
     simulated = f"{progress.sim_s:,.1f} s simulated"
     if not progress.n_total:
@@ -100,5 +100,5 @@ def _write(stream: TextIO, text: str) -> None:
     encoding = getattr(stream, "encoding", None) or "utf-8"
     try:
         print(text.encode(encoding, "replace").decode(encoding), file=stream, flush=True)
-    except BrokenPipeError:  # the reader went away (`| head`): nobody to tell, and nothing went wrong
+    except BrokenPipeError:  # the reader closed the pipe (`| head`), which is no error
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

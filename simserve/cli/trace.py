@@ -1,4 +1,4 @@
-"""`simserve trace`: look at, convert, draw and fit traces."""
+"""`simserve trace`: inspect, convert, generate and fit traces."""
 
 import math
 from collections.abc import Mapping
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from simserve.workload.trace import Trace
 
 app = typer.Typer(
-    help="Look at, convert, draw and fit traces.",
+    help="Inspect, convert, generate and fit traces.",
     no_args_is_help=True,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace file.", show_default=False)]
+TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="Trace file.", show_default=False)]
 Format = Annotated[
-    str, typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve; auto: as its first line says.")
+    str, typer.Option("--format", help="azure, mooncake, burstgpt, vllm, simserve, or auto to detect it.")
 ]
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="What to write.", show_default=False)]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="File to write.", show_default=False)]
 
 
 @app.command("info")
 def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> None:
-    """Say what a trace holds: rate, burstiness, lengths, shared prefixes, traps."""
+    """Show a trace's rate, burstiness, lengths, shared prefixes and warnings."""
     from simserve.cli import terminal
     from simserve.workload.info import trace_info
 
@@ -45,7 +45,7 @@ def info(file: TraceFile, format: Format = "auto", as_json: AsJson = False) -> N
 
 @app.command("convert")
 def convert(file: TraceFile, out: Out, format: Format = "auto") -> None:
-    """Write any trace as our own .csv or .parquet."""
+    """Convert a trace to our .csv or .parquet."""
     _write(_read(file, format), out)
 
 
@@ -57,11 +57,11 @@ def generate(
     prefixes: Annotated[
         str | None, typer.Option("--prefixes", metavar="YAML", help='"{kind: shared, prefix_tokens: 1000}"')
     ] = None,
-    n_requests: Annotated[int | None, typer.Option("--n-requests", min=1, help="So many requests.")] = None,
-    duration_s: Annotated[float | None, typer.Option("--duration-s", help="Or all of so many seconds.")] = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Another seed, another draw.")] = 0,
+    n_requests: Annotated[int | None, typer.Option("--n-requests", min=1, help="Number of requests.")] = None,
+    duration_s: Annotated[float | None, typer.Option("--duration-s", help="Or all within this time.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
-    """Draw a trace from an arrival process, lengths and prefixes, as a scenario writes them."""
+    """Generate a trace from an arrival process, lengths and prefixes, written as in a scenario."""
     from simserve.errors import TraceError
     from simserve.workload.generate import generate as drawn
 
@@ -81,9 +81,9 @@ def generate(
 def fit(
     file: TraceFile,
     out: Out,
-    source: Annotated[str, typer.Option("--source", help="Where the trace is from; kept in the profile.")] = "",
+    source: Annotated[str, typer.Option("--source", help="Source of the trace, kept in the profile.")] = "",
     license: Annotated[
-        str, typer.Option("--license", "--licence", help="Under which license; kept in the profile.")
+        str, typer.Option("--license", "--licence", help="License of the trace, kept in the profile.")
     ] = "",
     format: Format = "auto",
 ) -> None:
@@ -117,7 +117,7 @@ def _write(trace: "Trace", out: Path) -> None:
 
 
 def _spec(option: str, text: str) -> str | Mapping[str, Any]:
-    """A plug-in as a scenario writes it: a name, or a YAML mapping."""
+    """Parse a plug-in as in a scenario: a name, or a YAML mapping."""
     from simserve.scenario.yaml_lines import NotYaml, scalar
 
     try:
@@ -132,7 +132,7 @@ def _spec(option: str, text: str) -> str | Mapping[str, Any]:
 def _coarse(stamp_s: float | None) -> list[str]:
     if stamp_s is None:
         return []
-    return [f"many requests share a stamp, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread them"]
+    return [f"timestamps are coarse, in steps of {stamp_s:g} s; replay with `spread: uniform` to spread the requests"]
 
 
 def _text(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What `run` and `report` share: `--timeline`, a trace of chosen requests and their replicas."""
+"""The option `--timeline` of `run` and `report`: a trace of chosen requests and their replicas."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,26 +12,26 @@ if TYPE_CHECKING:
 
 Timeline = Annotated[
     Path | None,
-    typer.Option(
-        "--timeline", metavar="FILE", help="Write a trace for Perfetto (ui.perfetto.dev) or chrome://tracing."
-    ),
+    typer.Option("--timeline", metavar="FILE", help="Write a trace file for Perfetto (ui.perfetto.dev)."),
 ]
 TimelineRequests = Annotated[
     str,
-    typer.Option("--timeline-requests", metavar="ID,..|slowest:N", help="Its requests: the slowest by TTFT and E2E."),
+    typer.Option(
+        "--timeline-requests", metavar="ID,..|slowest:N", help="Requests to draw (ids, or the slowest by TTFT and E2E)."
+    ),
 ]
 SLOWEST_20 = "slowest:20"
 
 
 @dataclass(frozen=True)
 class TraceRequest:
-    """A trace that is wanted."""
+    """A requested trace."""
 
     file: Path
     chosen: "Chosen"
 
     def draw(self, results: "Results") -> "PendingTrace":
-        """Raises OutputError where no such requests are in the run."""
+        """Draw the trace. Raises OutputError where the run has no such requests."""
         from simserve.report.trace.trace import trace
 
         drawn = trace(results, self.chosen)
@@ -40,27 +40,27 @@ class TraceRequest:
 
 @dataclass(frozen=True)
 class PendingTrace:
-    """A trace that is not written yet."""
+    """A trace that is not yet written."""
 
     file: Path
     text: str
     left_out: list[str]
-    """To be said."""
+    """Messages about requests that the trace leaves out."""
 
     def write(self) -> None:
-        """Raises OutputError."""
+        """Write the file. Raises OutputError."""
         from simserve.tables.files import replace_text
 
         replace_text(self.file, self.text)
 
 
 def wanted(timeline: Path | None, requests: str, directory: Path) -> list[TraceRequest]:
-    """One, or none. Raises OutputError for what cannot be, before anything is computed."""
+    """Return the requested trace, if any. Raises OutputError for bad options, before the run."""
     from simserve.errors import OutputError
 
     if timeline is None:
         if requests != SLOWEST_20:
-            rule = "needs a trace to draw them in"
+            rule = "needs --timeline"
             raise OutputError(f"--timeline-requests: {rule}, got {requests} alone; add --timeline FILE")
         return []
     _check_file(timeline, directory)
@@ -71,16 +71,16 @@ def _check_file(timeline: Path, directory: Path) -> None:
     from simserve.errors import OutputError
 
     if not timeline.absolute().parent.is_dir():
-        raise OutputError(f"--timeline: must be in a folder that is there, got {timeline}; make the folder first")
+        raise OutputError(f"--timeline: must be in an existing folder, got {timeline}; create the folder first")
     if timeline.is_dir():
         raise OutputError(f"--timeline: must be a file, got the folder {timeline}; name a file in it")
     if timeline.resolve().parent == directory.resolve():
-        rule = "must not be in the folder of the results, which holds nothing else"
-        raise OutputError(f"--timeline: {rule}, got {timeline}; put it beside {directory}")
+        rule = "must not be in the folder of the results"
+        raise OutputError(f"--timeline: {rule}, got {timeline}; put it next to {directory}")
 
 
 def _chosen(requests: str) -> "Chosen":
-    """Whose requests are meant. Raises OutputError."""
+    """Parse the requests to draw. Raises OutputError."""
     from simserve.errors import OutputError
     from simserve.report.trace.trace import Chosen
 

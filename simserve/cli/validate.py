@@ -1,4 +1,4 @@
-"""`simserve validate`: hold predictions against what real servers measured; of logs, in `validate_log.py`."""
+"""`simserve validate`: compare predictions with measurements of real servers; logs are in `validate_log.py`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -28,38 +28,39 @@ KEYS: "dict[str, Callable[[ServingRow], str]]" = {
 def validate(
     rows: Annotated[
         Path | None,
-        typer.Argument(metavar="ROWS", help="A CSV of serving runs; with --scenario a log (docs/validation.md)."),
+        typer.Argument(metavar="ROWS", help="CSV of serving runs; with --scenario, a log (docs/validation.md)."),
     ] = None,
     scenario: Annotated[
         Path | None,
-        typer.Option("--scenario", metavar="SCENARIO", help="ROWS is a log of single requests to this server."),
+        typer.Option("--scenario", metavar="SCENARIO", help="Server that the log in ROWS was recorded on."),
     ] = None,
     kernels: Annotated[
         str | None,
-        typer.Option("--kernels", metavar="CALIBRATION", help="Errors on timed kernels: a file, or h100-sxm/vllm."),
+        typer.Option(
+            "--kernels", metavar="CALIBRATION", help="Calibration for held-out kernel errors, such as h100-sxm/vllm."
+        ),
     ] = None,
     campaign: Annotated[
         str | None,
-        typer.Option("--campaign", help=f"How they were run: {CAMPAIGN} (default), inferencemax, plain."),
+        typer.Option("--campaign", help=f"Benchmark setup of the runs: {CAMPAIGN} (default), inferencemax or plain."),
     ] = None,
     requests_per_client: Annotated[
-        int | None, typer.Option("--requests-per-client", min=1, help="Measured requests for each in flight.")
+        int | None, typer.Option("--requests-per-client", min=1, help="Measured requests per client.")
     ] = None,
     shortest_frac: Annotated[
         float | None,
-        typer.Option("--shortest-frac", min=0.01, max=1.0, help="Least length, as a share of isl and osl."),
+        typer.Option("--shortest-frac", min=0.01, max=1.0, help="Shortest length as a share of isl and osl."),
     ] = None,
-    engine: Annotated[str | None, typer.Option("--engine", help="Only the runs of one engine.")] = None,
+    engine: Annotated[str | None, typer.Option("--engine", help="Use only the runs of this engine.")] = None,
     leave_out: Annotated[
-        bool, typer.Option("--leave-out", help="Also fit without each (model, TP) group and predict it: minutes.")
+        bool, typer.Option("--leave-out", help="Also predict each (model, TP) group from the others; takes minutes.")
     ] = False,
     page: Annotated[
-        Path | None, typer.Option("--page", metavar="HTML", help="Draw predicted against measured there.")
+        Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Replay what real servers served, runs or a log of requests, and say how far off the predictions are; or say so
-    of kernels."""
+    """Compare predictions with measurements: serving runs, a log of requests, or kernel timings."""
     if scenario is not None:
         only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
         only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
@@ -71,7 +72,7 @@ def validate(
         return
     if kernels is not None:
         if rows is not None:
-            raise typer.BadParameter("goes without serving runs; leave ROWS out", param_hint="--kernels")
+            raise typer.BadParameter("does not take ROWS; leave it out", param_hint="--kernels")
         _validate_kernels(kernels, as_json)
         return
     if rows is None:
@@ -84,12 +85,12 @@ def validate(
 
 def _refuse_with_scenario(options: Sequence[str]) -> None:
     if options:
-        rule = f"goes without {', '.join(options)}, which are of tables of runs or kernels; leave them out"
+        rule = f"does not take {', '.join(options)}; leave them out"
         raise typer.BadParameter(rule, param_hint="--scenario")
 
 
 def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
-    """The runs of a table, or those of one engine."""
+    """Return the runs of a table, or those of one engine."""
     from simserve.study.validate.serving import read_rows
 
     match = [row for row in read_rows(rows) if engine is None or row.engine == engine]
@@ -101,7 +102,7 @@ def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
 def _validate_runs(
     rows: "Sequence[ServingRow]", campaign: "Campaign", page: Path | None, *, leave_out: bool, as_json: bool
 ) -> None:
-    """How far off the means of closed-loop runs are predicted."""
+    """Print the errors of the means of closed-loop runs."""
     from simserve.cli import terminal
     from simserve.study.validate.validate import validate as replay_all
 
@@ -115,11 +116,11 @@ def _validate_runs(
     if as_json:
         terminal.result_json(_plain(result))
         return
-    terminal.result(_progress(result))
+    terminal.result(_report(result))
 
 
 def _validate_kernels(name: str, as_json: bool) -> None:
-    """How far a calibration was off on shapes that it was not fitted to, by operation."""
+    """Print a calibration's errors on held-out shapes, by operation."""
     from dataclasses import asdict
 
     from simserve.cli import terminal
@@ -130,16 +131,16 @@ def _validate_kernels(name: str, as_json: bool) -> None:
         spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in match.spreads.items()]
         terminal.result_json({"calibration": name, "engine_version": match.engine_version, "held_out": spreads})
         return
-    table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "nine in ten within")]
+    table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "90% range")]
     for (op, dtype), spread in match.spreads.items():
         within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
         table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
-    title = f"Kernels of {match.engine} {match.engine_version} on {match.gpu}, on shapes left out of the fit"
+    title = f"Kernels of {match.engine} {match.engine_version} on {match.gpu}, on held-out shapes"
     terminal.result(f"{title}\n\n{terminal.table(table)}")
 
 
 def campaign_named(name: str) -> "Campaign":
-    """How runs were made, by its name."""
+    """Return a campaign by its name."""
     from simserve.study.validate.serving import CAMPAIGNS
 
     if name not in CAMPAIGNS:
@@ -149,22 +150,22 @@ def campaign_named(name: str) -> "Campaign":
     return CAMPAIGNS[name]
 
 
-def _progress(result: "Validation") -> str:
-    """The assumptions, tables of errors, and the worst points."""
+def _report(result: "Validation") -> str:
+    """Format the assumptions, tables of errors, and the worst points."""
     campaign = result.campaign
-    budget = "the engine's own"
+    budget = "the engine's default"
     if campaign.spare_tokens is not None:
         budget = f"isl + concurrency + {campaign.spare_tokens} ({', '.join(sorted(campaign.spare_for))}), else {budget}"
     parts = [
-        f"Assumed of the client and the servers ({campaign.source}):",
-        f"  {campaign.requests_per_client} requests a client, all clients at once at the start; lengths "
-        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens a step: {budget}",
+        f"Assumptions about clients and servers ({campaign.source}):",
+        f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
+        f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
         "",
-        "Predicted by the shipped constants" + (", which were fitted to these runs" if result.left_out else ""),
+        "In-sample: the shipped constants" if result.left_out else "The shipped constants",
         *_tables(result.points),
     ]
     if result.left_out:
-        parts += ["", "Each (model, TP) group predicted by constants fitted to the others", *_tables(result.left_out)]
+        parts += ["", "Held-out: each (model, TP) group predicted from a fit to the others", *_tables(result.left_out)]
     return "\n".join([*parts, "", *_worst(result.left_out or result.points)])
 
 
@@ -174,7 +175,7 @@ def _tables(points: "Sequence[ServingPoint]") -> list[str]:
 
     lines = []
     for title, key in KEYS.items():
-        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% of it", "median", "p90", "bias")]
+        table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% CI", "median", "p90", "bias")]
         for name, group in by(points, key).items():
             for metric in ("tpot", "ttft"):
                 match = errors(group, metric)
@@ -212,7 +213,7 @@ def _worst(points: "Sequence[ServingPoint]") -> list[str]:
 
 
 def _plain(result: "Validation") -> dict[str, Any]:
-    """Everything, for a machine."""
+    """Return the answer of --json."""
     from dataclasses import asdict
 
     def plain(points: "Sequence[ServingPoint]") -> list[dict[str, Any]]:

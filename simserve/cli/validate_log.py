@@ -1,4 +1,4 @@
-"""`simserve validate LOG --scenario`: a log of a real server, replayed request by request."""
+"""`simserve validate LOG --scenario`: compare a real server's log, replayed request by request."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ HEAD = ("requests", "mean error", "median", "p90", "bias")
 
 
 def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool) -> None:
-    """Replay the requests of a log on the server of a scenario, and say how far off the predictions are."""
+    """Replay the requests of a log on the server of a scenario, and print the errors of the predictions."""
     from simserve.cli import terminal
     from simserve.study.validate.log_error_facts import log_error_facts
     from simserve.study.validate.log_errors import replay_log, server_of
@@ -29,16 +29,16 @@ def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool)
     if as_json:
         terminal.result_json(match)
     else:
-        terminal.result("\n".join(_text(match)))
+        terminal.result("\n".join(_report(match)))
     terminal.warnings(match["warnings"])
 
 
-def _text(match: Mapping[str, Any]) -> Iterator[str]:
-    """The assumptions, the tables, and the worst requests."""
+def _report(match: Mapping[str, Any]) -> Iterator[str]:
+    """Format the assumptions, the tables, and the worst requests."""
     from simserve.cli import terminal
 
     log = match["log"]
-    yield f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared. Assumed:"
+    yield f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared. Assumptions:"
     yield from (f"  {each}" for each in match["assumed"])
     tables = [_distributions(match), _totals(match), *_errors(match), *_worst(match)]
     for table in tables:
@@ -71,11 +71,11 @@ def _totals(match: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def _errors(match: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
-    """Errors of requests one by one: overall, by load and by prompt length."""
+    """Yield tables of per-request errors: overall, by load and by prompt length."""
     if not match["errors"]:
         return
     overall = [(LABELS[name], _cells(of["overall"])) for name, of in match["errors"].items()]
-    yield [("request by request", *HEAD), *((name, *cells) for name, cells in overall)]
+    yield [("per request", *HEAD), *((name, *cells) for name, cells in overall)]
     for key, title in (("by_load", "requests in flight"), ("by_prompt_tokens", "prompt tokens")):
         rows = [
             (f"{each['lowest']:,.0f} to {each['highest']:,.0f}", LABELS[name], *_cells(each))

@@ -6,7 +6,7 @@ from simserve.tables.columns import Columns, Floats
 
 
 def n_in_system(requests: Columns) -> Floats:
-    """How many had arrived and were neither answered nor refused nor given up, `(n_requests,)`; rows by arrival."""
+    """Return the number of unfinished requests that each arrival finds, `(n_requests,)`, in order of arrival."""
     stays = ~requests["status"].is_("rejected")
     leave_s = np.fmin(requests["finish_s"], requests["gave_up_s"])[stays]
     came_before = np.cumsum(stays) - stays

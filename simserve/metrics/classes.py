@@ -1,4 +1,4 @@
-"""Classes and tenants: what the run was to each of them, in the terms in which it is reported as a whole."""
+"""Classes and tenants: the metrics of the whole run for each of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -15,18 +15,18 @@ from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
 
 UNNAMED = "default"
-"""What requests without a class are reported as: the targets of slo.default are theirs."""
+"""Reported name of requests without a class, which have the targets of slo.default."""
 
 FATES = ("finished", "rejected", "timed_out", "unfinished")
 
 Latencies = Callable[[Flags], Mapping[str, Distribution]]
-"""The latencies of the requests that count and that are marked."""
+"""The latencies of the counted requests of a mask."""
 
 
 def by_class(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
 ) -> dict[str, Any] | None:
-    """A mapping for each class, those with targets of their own first; None if no request has a class."""
+    """Return a mapping for each class, those with targets first; None if no request has a class."""
     if requests["slo_class"] is None or not len(requests["slo_class"]):
         return None
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
@@ -53,7 +53,7 @@ def of_class(requests: Columns, name: str) -> Flags:
 def by_tenant(
     requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags], latencies: Latencies
 ) -> dict[str, Any] | None:
-    """A mapping for each tenant, by name; None if no request names one."""
+    """Return a mapping for each tenant, by name; None if no request has a tenant."""
     if requests["tenant"] is None or not len(requests["tenant"]):
         return None
     result = {}
@@ -67,7 +67,7 @@ def by_tenant(
 
 
 def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
-    """Some of the requests: how they ended, what they asked for and got. The window's length is that of all."""
+    """Return the outcome and rates of some requests. The window's length is that of all."""
     finished = requests["status"].is_("finished") & window.has
     attained = attainment(requests, window, met)
     tokens = {key: int(requests[key][finished].sum()) for key in ("prompt_tokens", "output_tokens")}
@@ -86,7 +86,7 @@ def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str,
 
 
 def _served(requests: Columns, window: Window, mine: Flags) -> int:
-    """Requests that finished within the window, whenever they came: what batch traffic is about."""
+    """Count the requests that finished within the window, whenever they arrived, as batch traffic needs."""
     finish_s = requests["finish_s"]
     within = (finish_s >= window.start_s) & (finish_s <= window.start_s + window.duration_s)
     return int(np.count_nonzero(mine & requests["status"].is_("finished") & within))
@@ -98,11 +98,11 @@ def _latency(result: Distribution) -> dict[str, Any]:
 
 
 def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:
-    """What a reader of the classes must know."""
+    """Yield warnings about classes without requests in the window."""
     for name in _without(classes or {}):
         yield (
-            f"no request of class {name} arrived in the measured window, so nothing is reported of it; shorten "
-            "measure.warmup_s, or let its requests come later"
+            f"no request of class {name} arrived in the measured window, so it has no results; shorten "
+            "measure.warmup_s, or start its requests later"
         )
 
 

@@ -1,4 +1,4 @@
-"""DecodeRows: the rows of steps in which requests decode, and where in them each span begins and ends."""
+"""DecodeRows: the rows of steps with decoding requests, and the rows in which each span begins and ends."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +13,7 @@ from simserve.units import array_to_ps
 
 @dataclass(frozen=True)
 class DecodeRows:
-    """Rows with decode_requests > 0, in the order of the table: replicas one after the other, each in time order.
+    """Rows with decode_requests > 0, in table order: replica by replica, each in time order.
 
     Invariant: a span begins with the first step of one row and ends with the last step of another; a span without
     steps has last = first - 1.
@@ -24,28 +24,28 @@ class DecodeRows:
     start_s: Floats
     end_s: Floats
     first_ps: Ints
-    """What the first step of the row lasts, in whole picoseconds."""
+    """Duration of the row's first step, in whole picoseconds."""
     growth_ps: Ints
-    """How much longer each next step lasts."""
+    """Increase of the duration from step to step."""
     span_first: Ints
     """The row in which each span begins, `(n_spans,)`."""
     span_last: Ints
     accepted_tokens: Any
-    """What the steps of each row gave beyond a token a member."""
+    """Accepted proposals of the steps of each row."""
     places: Any
-    """Which rows of the table these are: a slice or whole numbers."""
+    """Indices of these rows in the table: a slice or whole numbers."""
 
     def __len__(self) -> int:
         return len(self.n_steps)
 
     @property
     def last_ps(self) -> Ints:
-        """What the last step of each row lasts."""
+        """Duration of the last step of each row."""
         return self.first_ps + self.growth_ps * (self.n_steps - 1)
 
     @property
     def has_steps(self) -> Flags:
-        """Which spans have a decode step at all."""
+        """Whether each span has a decode step."""
         return self.span_last >= self.span_first
 
     @cached_property
@@ -53,11 +53,11 @@ class DecodeRows:
         """Time from the end of the row before to the start of each row, `(n_rows,)`: prefill-only steps, or none."""
         pause = np.zeros(len(self), np.int64)
         pause[1:] = array_to_ps(self.start_s[1:] - self.end_s[:-1])
-        pause[1:][self.replica[1:] != self.replica[:-1]] = 0  # nobody decodes across two replicas
+        pause[1:][self.replica[1:] != self.replica[:-1]] = 0  # no span crosses replicas
         return pause
 
     def members(self, spans: Flags) -> tuple[Ints, Ints]:
-        """How many of the chosen spans hold each row, and how many of them begin with it, `(n_rows,)` each."""
+        """Return how many of the chosen spans contain each row, and how many begin with it, `(n_rows,)` each."""
         chosen = spans & self.has_steps
         begin = np.bincount(self.span_first[chosen], minlength=len(self))
         end = np.bincount(self.span_last[chosen], minlength=len(self))
@@ -73,7 +73,7 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
     n_steps = steps["n_steps"][rows].astype(np.int64, copy=False)
     first_ps = array_to_ps(steps["first_step_s"][rows])
     grown_ps = array_to_ps(steps["last_step_s"][rows]) - first_ps
-    growth_ps = np.rint(grown_ps / np.maximum(n_steps - 1, 1)).astype(np.int64)  # fast: a whole number, so exact
+    growth_ps = np.rint(grown_ps / np.maximum(n_steps - 1, 1)).astype(np.int64)  # fast: whole numbers, so exact
     replica = steps["replica"][rows]
     span_first, span_last = _places(steps["decode_step"][rows], n_steps, replica, spans)
     return DecodeRows(
@@ -91,8 +91,8 @@ def decode_rows(steps: Columns, spans: Columns) -> DecodeRows:
 
 
 def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> tuple[Ints, Ints]:
-    """The rows in which spans begin and end."""
-    # Number decode steps through all replicas, so that the rows are in one order.
+    """Return the rows in which spans begin and end."""
+    # Number decode steps across replicas, so that rows have a single order.
     end = np.cumsum(n_steps)
     begin = end - n_steps
     first_rows = np.searchsorted(replica, np.arange(int(spans["replica"].max(initial=-1)) + 1))
@@ -111,7 +111,7 @@ def _places(decode_step: Ints, n_steps: Ints, replica: Any, spans: Columns) -> t
 
 
 def _check(expected: Ints, edges: Ints, places: Ints) -> None:
-    """Spans begin and end with rows, for the members of a row are the same in all its steps."""
+    """Check that spans begin and end with rows, as all steps of a row have the same members."""
     n_outside = int(np.count_nonzero(places >= len(edges)))
     if n_outside:
         raise InvariantError("every span lies within the decode steps of its replica", n_outside, 0, 0.0)

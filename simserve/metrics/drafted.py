@@ -1,4 +1,4 @@
-"""Drafted: FLOP and bytes of the models that propose tokens, beside those of the models that verify them."""
+"""Drafted: FLOP and bytes of the models that propose tokens."""
 
 from dataclasses import dataclass
 
@@ -12,28 +12,28 @@ NOTHING = WorkFacts(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True)
 class DraftedWork:
-    """What replicas were asked for up to some instants, `(n_replicas, n_instants)` each."""
+    """Cumulative work requested of replicas, `(n_replicas, n_instants)` each."""
 
     prefill_tokens: Floats
     prefill_pairs: Floats
     n_decoded: Floats
-    """Requests, over all decode steps."""
+    """Decoding requests, summed over decode steps."""
     keys: Floats
-    """That these attend in their next token."""
+    """Keys that these attend in their next token."""
     decode_steps: Floats
 
 
 @dataclass(frozen=True)
 class Done:
-    """`(n_replicas, n_instants)` each."""
+    """FLOP and bytes, `(n_replicas, n_instants)` each."""
 
     flop: Floats
     bytes: Floats
 
 
 def drafted(facts: RunFacts, requested: DraftedWork) -> Done:
-    """A pass for each token proposed, of which pass i, from 0, attends i keys a request more; prompts go along in the
-    first. Weights are read once a pass."""
+    """Sum the passes, one per proposed token: pass i, from 0, attends i keys per request more, and the first also
+    computes prompts. Weights are read once per pass."""
     hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
     works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
     n_passes = _column([0.0 if how is None else how.tokens for how in hows])
@@ -55,5 +55,5 @@ def drafted(facts: RunFacts, requested: DraftedWork) -> Done:
 
 
 def _column(values: list[float]) -> Floats:
-    """One number of each replica, `(n_replicas, 1)`."""
+    """Return one number per replica, `(n_replicas, 1)`."""
     return np.array(values, np.float64).reshape(-1, 1)

@@ -64,7 +64,7 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> d
     status = requests["status"]
     n_rejected = int(np.count_nonzero(status.is_("rejected") & window.has))
     n_finished = int(np.count_nonzero(status.is_("finished") & window.has))
-    interval = share_interval(outcomes, inefficiency(requests["found_there"][window.has]))
+    interval = share_interval(outcomes, inefficiency(requests["n_in_system"][window.has]))
     return {
         "frac": _share(n_met, n_arrived),
         "low_frac": interval.low_frac if interval else None,

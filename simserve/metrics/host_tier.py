@@ -1,4 +1,4 @@
-"""Host tier: what swapping and prefixes beside the GPUs came to."""
+"""Host tier: swaps, and prefix hits in host memory and on disk."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from simserve.tables.facts import RunFacts
 
 
 def host_tier(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
-    """Swaps and hits of the window's requests, bytes and waits of the whole run; None without a host tier."""
+    """Return swaps and hits of the window's requests, bytes and waits of the whole run; None without a host tier."""
     if facts.host_tier is None:
         return None
     n_swaps = requests["n_swaps"][window.has]

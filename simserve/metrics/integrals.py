@@ -1,4 +1,4 @@
-"""Integrals: amounts per row of steps, summed up to some instants for each replica, without a row an instant."""
+"""Integrals: amounts per row of steps, summed up to given instants for each replica, without expanding the rows."""
 
 from dataclasses import dataclass
 
@@ -9,19 +9,19 @@ from simserve.tables.columns import Columns, Flags, Floats, Ints
 
 @dataclass(frozen=True)
 class Places:
-    """Where some instants fall among the rows of each replica, `(n_replicas, n_instants)`."""
+    """The rows that contain given instants on each replica, `(n_replicas, n_instants)`."""
 
     row: Ints
     """The last row that begins at or before the instant."""
     has_begun: Flags
-    """The replica has begun a row by then at all."""
+    """Whether the replica has begun any row by then."""
     over_frac: Floats
-    """How much of that row is over."""
+    """Elapsed share of that row."""
     before: Ints
     """The row before each replica's first, `(n_replicas, 1)`; -1 for none."""
 
     def sums(self, amounts: Floats) -> Floats:
-        """What each replica has done up to each instant; amounts `(n_rows,)` are spread evenly over their rows."""
+        """Sum amounts `(n_rows,)`, spread evenly over their rows, up to each instant."""
         if not len(amounts):
             return np.zeros(self.row.shape)
         upto = np.cumsum(amounts)
@@ -31,7 +31,7 @@ class Places:
 
 
 def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Places:
-    """Find instants `(n_instants,)` in rows that last from start_s until `until_s`, `(n_rows,)`."""
+    """Locate instants `(n_instants,)` in rows that last from start_s until `until_s`, `(n_rows,)`."""
     bounds = np.searchsorted(steps["replica"], np.arange(n_replicas + 1))
     start_s = steps["start_s"]
     row = np.empty((n_replicas, len(at_s)), np.int64)
@@ -50,7 +50,7 @@ def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Pl
 
 
 def next_starts(steps: Columns, end_s: float) -> Floats:
-    """When the next row of the same replica begins, `(n_rows,)`; the end of the run after the last."""
+    """Return the start of the next row of the same replica, `(n_rows,)`; the end of the run after the last."""
     following = np.append(steps["start_s"][1:], end_s)
     replica = steps["replica"]
     following[:-1][replica[1:] != replica[:-1]] = end_s
@@ -58,23 +58,23 @@ def next_starts(steps: Columns, end_s: float) -> Floats:
 
 
 def presence(enter_s: Floats, leave_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
-    """Mean number present in each interval, `(n_groups, n_intervals)`.
+    """Return the mean number present in each interval, `(n_groups, n_intervals)`.
 
-    enter_s, leave_s, group: `(n,)`; NaN leaves never, NaN enters never and is not counted. edges_s: evenly spaced,
-    but for the last interval, which may be shorter.
+    enter_s, leave_s, group: `(n,)`; leave_s NaN never leaves, enter_s NaN never enters. edges_s: evenly spaced,
+    except for the last interval, which may be shorter.
     """
     area = _area(enter_s, group, n_groups, edges_s) - _area(leave_s, group, n_groups, edges_s, only=~np.isnan(enter_s))
     return area / np.diff(edges_s)
 
 
 def counts(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:
-    """How many instants fall into each interval, `(n_groups, n_intervals)`."""
+    """Count the instants in each interval, `(n_groups, n_intervals)`."""
     n = len(edges_s) - 1
     return np.bincount(group * n + _interval(at_s, edges_s), minlength=n_groups * n).reshape(n_groups, n).astype(float)
 
 
 def _area(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats, only: Flags | None = None) -> Floats:
-    """Integral over each interval of how many instants have passed, `(n_groups, n_intervals)`."""
+    """Integrate the number of past instants over each interval, `(n_groups, n_intervals)`."""
     known = ~np.isnan(at_s) if only is None else ~np.isnan(at_s) & only
     at_s, group = at_s[known], group[known]
     n = len(edges_s) - 1
@@ -87,7 +87,7 @@ def _area(at_s: Floats, group: Ints, n_groups: int, edges_s: Floats, only: Flags
 
 
 def _interval(at_s: Floats, edges_s: Floats) -> Ints:
-    """The interval of each instant; what lies beyond either end goes to the last or first."""
+    """Return the interval of each instant, clipped to the first and last."""
     width_s = edges_s[1] - edges_s[0]
     interval: Ints = np.clip(((at_s - edges_s[0]) / width_s).astype(np.int64), 0, len(edges_s) - 2)
     return interval

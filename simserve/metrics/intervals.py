@@ -1,6 +1,6 @@
-"""Intervals: how far a share, a mean or a percentile of one run may be off by chance, at 95%.
+"""Intervals: 95% confidence intervals of a share, a mean or a percentile of one run.
 
-What each means, and how often it holds the truth: docs/statistics.md.
+Definitions and coverage: docs/statistics.md.
 """
 
 import math
@@ -13,31 +13,31 @@ from simserve.metrics.decision import wilson
 from simserve.tables.columns import Flags, Floats
 
 LEAST_BEYOND = 10
-"""A percentile rests on so many values beyond it at least: a p99 on 1,000 values, a p99.9 on 10,000."""
+"""Fewest values beyond a percentile: a p99 needs 1,000 values, a p99.9 needs 10,000."""
 
 ENOUGH = 50
-"""Independent requests that a run must be worth for its intervals to be as wide as they should (docs/statistics.md)."""
+"""Fewest effective independent requests for intervals of nominal coverage (docs/statistics.md)."""
 
 Ends = tuple[float, float | None]
-"""Low and high; no high end where the run is too short to bound it above."""
+"""Lower and upper end; no upper end where the run is too short to bound it."""
 
 
 @dataclass(frozen=True)
 class ShareInterval:
-    """Of a share."""
+    """A confidence interval of a share."""
 
     low_frac: float
     high_frac: float
     n_batches: int
     correlated: bool
-    """The run is worth too few independent requests, so the true interval is wider."""
+    """Whether the effective sample size is too small, so that the true interval is wider."""
 
 
 def share_interval(outcomes: Flags, inefficiency: float) -> ShareInterval | None:
-    """An interval for the share of true outcomes in the order of arrival; None if there are too few.
+    """Return an interval for the share of true outcomes in order of arrival; None with too few.
 
-    Wilson's (1927), for as many independent outcomes as would err as much as these do, with Student's quantile. `hang`
-    is how many requests tell as much as one independent one, which counts where hardly any batch has both outcomes.
+    Wilson's (1927) for the effective number of independent outcomes, with Student's quantile. The statistical
+    `inefficiency` of requests determines it where hardly any batch has both outcomes.
     """
     batches = Batches.of(outcomes)
     if batches is None:
@@ -50,10 +50,10 @@ def share_interval(outcomes: Flags, inefficiency: float) -> ShareInterval | None
 
 
 def share_error(batches: Batches, inefficiency: float) -> float:
-    """The standard error of a share, from batches of outcomes.
+    """Return the standard error of a share, from batches of outcomes.
 
-    Misses that fell into few batches do not tell how they cluster: no miss yet is not as good as no miss ever. They are
-    then taken to hang together as much as the requests themselves.
+    Misses in few batches do not show their autocorrelation (no miss yet differs from no miss ever), so that of the
+    requests themselves is used then.
     """
     n_mixed = min(np.count_nonzero(batches.means < 1), np.count_nonzero(batches.means > 0))
     alone = math.sqrt(batches.mean * (1 - batches.mean) / batches.n)
@@ -63,7 +63,7 @@ def share_error(batches: Batches, inefficiency: float) -> float:
 
 
 def mean_interval(values: Floats) -> Ends | None:
-    """Of the mean of values that cannot be negative, in the order of arrival; None if there are too few."""
+    """Return the interval of the mean of non-negative values in order of arrival; None with too few."""
     batches = Batches.of(values)
     if batches is None:
         return None
@@ -72,10 +72,10 @@ def mean_interval(values: Floats) -> Ends | None:
 
 
 def percentile_interval(values: Floats, ordered: Floats, level: float, inefficiency: float) -> Ends | None:
-    """Of a percentile, level 0..100; None where too few values lie beyond it.
+    """Return the interval of a percentile, level 0..100; None where too few values lie beyond it.
 
-    values: in the order of arrival; ordered: the same from the lowest up. The share of values below the percentile
-    errs by so much; the order statistics at the shares that far below and above it are the ends.
+    values: in order of arrival; ordered: sorted. The ends are the order statistics at the level minus and plus the
+    error of the share below the percentile.
     """
     n, frac = len(values), level / 100
     if n * (1 - frac) < LEAST_BEYOND * (1 - 1e-9):

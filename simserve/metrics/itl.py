@@ -14,26 +14,26 @@ from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import PS_PER_S, array_to_ps, array_to_s
 
 BLOCK_ROWS = 1 << 16
-"""Rows of steps turned into gaps at a time: they and what is made of them stay in the processor's cache."""
+"""Rows of steps converted to gaps at a time, sized for the processor's cache."""
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """All gaps between tokens of some requests, made anew a block at a time whenever they are gone over.
+    """All gaps between tokens of some requests, recomputed block by block on every iteration.
 
-    A span of k decode steps has k gaps. The first is from join_s to the end of its first step; the others, from one
-    step's end to the next, are the same for all members of a step and so are counted once with a weight.
+    A span of k decode steps has k gaps. The first is from join_s to the end of its first step; the others, between ends
+    of consecutive steps, are the same for all members of a step and are counted once with a weight.
     """
 
     rows: DecodeRows
     within: Ints
-    """How many of the requests each row holds, `(n_rows,)`."""
+    """Number of the requests in each row, `(n_rows,)`."""
     begin: Ints
-    """How many of them begin with it."""
+    """Number of the requests that begin with each row."""
     own_ps: Ints
-    """Gaps of one request alone: after each prefill, and from one span to the next."""
+    """Gaps of single requests: after each prefill, and from one span to the next."""
     n_zero: int
-    """Gaps inside answers that left whole."""
+    """Gaps inside answers that are returned whole."""
 
     def __iter__(self) -> Iterator[Progressions]:
         for start in range(0, len(self.rows), BLOCK_ROWS):
@@ -44,21 +44,21 @@ class Gaps:
             yield singles(np.zeros(1, np.int64), np.array([self.n_zero]))
 
     def _shared(self, block: slice) -> Iterator[Progressions]:
-        """Gaps from one decode step's end to the next: at the start of each row, and inside it."""
+        """Yield gaps between decode steps: at the start of each row, and inside it."""
         rows, within = self.rows, self.within[block]
         first, growth, n = rows.first_ps[block], rows.growth_ps[block], rows.n_steps[block] - 1
         yield singles(first + rows.pause_ps[block], within - self.begin[block])
         several = np.flatnonzero((n > 0) & (within > 0))
         first, growth, n = first[several], growth[several], n[several]
-        lowest = np.minimum(first + growth, first + growth * n)  # the same numbers in rising order
+        lowest = np.minimum(first + growth, first + growth * n)  # the same numbers, ascending
         yield Progressions(lowest, np.abs(growth), n, within[several])
 
 
 def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: int) -> Distribution:
-    """The distribution of all gaps between tokens of the requests that count.
+    """Return the distribution of all gaps between tokens of the requests that count.
 
-    counts: `(n_requests,)`, requests whose tokens arrive one by one. n_whole_gaps: gaps inside answers that left
-    whole, which are all 0.
+    counts: `(n_requests,)`, requests with streamed tokens. n_whole_gaps: gaps inside answers that are returned whole,
+    which are all 0.
     """
     counted = counts[spans["request_id"]]
     request, junctions = _junctions(rows, spans)
@@ -72,9 +72,9 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
 
 
 def itl_intervals(requests: Columns, counts: Flags, match: Distribution) -> dict[str, Ends | None]:
-    """Of the mean of all gaps, from the sum and the number of each request's; percentiles have none within one run.
+    """Return the interval of the mean of all gaps, a ratio of two means over requests; percentiles have none.
 
-    A mean of gaps is a ratio of two means over requests, which errs as the mean of what each request has too much.
+    The error of the ratio is that of the mean residual of each request.
     """
     n_gaps = (requests["output_tokens"][counts] - 1).astype(np.float64)
     none = {level_name(level): None for level in PERCENTILES}
@@ -85,9 +85,9 @@ def itl_intervals(requests: Columns, counts: Flags, match: Distribution) -> dict
 
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
-    """The largest gap between two tokens of each finished request, in seconds; NaN with fewer than two tokens."""
+    """Return the largest gap between tokens of each finished request, in seconds; NaN with fewer than two tokens."""
     largest = np.full(len(n_tokens), -1, np.int64)
-    # Row by row, the largest gap that a member sees in it; one who begins with the row sees no gap at its start.
+    # Row by row, the largest gap that a member has in it; a member that begins with the row has no gap at its start.
     inner = np.where(rows.n_steps > 1, np.maximum(rows.first_ps + rows.growth_ps, rows.last_ps), 0)
     whole = np.maximum(inner, rows.first_ps + rows.pause_ps)
     is_real = rows.has_steps
@@ -103,13 +103,13 @@ def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_
 
 
 def _first_gaps(rows: DecodeRows, spans: Columns, chosen: Flags) -> Ints:
-    """From join_s to the end of the first decode step, of the chosen spans."""
+    """Return the gaps from join_s to the end of the first decode step of the chosen spans."""
     first = rows.span_first[chosen]
     return rows.first_ps[first] + array_to_ps(rows.start_s[first] - spans["join_s"][chosen])
 
 
 def _junctions(rows: DecodeRows, spans: Columns) -> tuple[Ints, Ints]:
-    """(request, gap) between the last token of a span and the join of the request's next one."""
+    """Return (request, gap) between the last token of a span and the join of the request's next one."""
     request = spans["request_id"]
     chosen = np.flatnonzero(np.bincount(request)[request] > 1) if len(request) else np.empty(0, np.int64)
     order = chosen[np.lexsort((spans["join_s"][chosen], request[chosen]))]
@@ -119,7 +119,7 @@ def _junctions(rows: DecodeRows, spans: Columns) -> tuple[Ints, Ints]:
 
 
 def span_ends(rows: DecodeRows, spans: Columns, chosen: Ints | None = None) -> Floats:
-    """The instant of the last token of each span, `(n_chosen,)`; of all spans by default."""
+    """Return the time of the last token of each span, `(n_chosen,)`; of all spans by default."""
     last = rows.span_last if chosen is None else rows.span_last[chosen]
     first = rows.span_first if chosen is None else rows.span_first[chosen]
     ends: Floats = np.array(spans["join_s"] if chosen is None else spans["join_s"][chosen])
@@ -133,7 +133,7 @@ def _raise(largest: Ints, request: Ints, gaps: Ints) -> None:
 
 
 def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:
-    """max(values[first + 1 : last + 1]) of each pair; 0 where that is empty.
+    """Return max(values[first + 1 : last + 1]) of each pair; 0 where that is empty.
 
     fast: a sparse table, one level in memory at a time: a range of length in [2^k, 2^(k+1)) is two of length 2^k.
     """
@@ -150,7 +150,7 @@ def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:
 
 
 def _percentiles(gaps: Gaps, match: Census) -> dict[float, float]:
-    """As `numpy.percentile` of all the gaps would give them."""
+    """Return the percentiles of all gaps as `numpy.percentile` would."""
     last = match.n - 1
     places = {level: last * (level / 100) for level in PERCENTILES}
     ranks = {level: (math.floor(place), min(math.floor(place) + 1, last)) for level, place in places.items()}

@@ -1,4 +1,4 @@
-"""Kept out: how long requests waited before a replica, by what kept the head of its queue out meanwhile. Exact."""
+"""Kept out: waiting time at a replica by the cause that blocked the head of its queue. Exact."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from simserve.tables.columns import Columns, Ints
 from simserve.units import array_to_ps
 
 REASONS = ("seats", "blocks", "budget")
-"""What a scheduler says keeps the head of its queue out."""
+"""Causes that a scheduler reports for a blocked head of the queue."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """Waits before replicas, `(n_waits,)` each: where, from when, until when."""
+    """Waits at replicas, `(n_waits,)` each: replica, start and end."""
 
     replica: Ints
     from_ps: Ints
@@ -22,18 +22,18 @@ class Waits:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """Time at one replica in pieces that do not overlap, in order; in between nobody steps and nobody is kept out."""
+    """Disjoint pieces of time at one replica, in order; between them it is idle and blocks no request."""
 
     start_ps: Ints
     lasts_ps: Ints
     reason: Ints
-    """The place among REASONS; -1 for none."""
+    """Index into REASONS; -1 for none."""
 
 
 def kept_out_ps(steps: Columns, stalls: Columns, waits: Waits) -> Ints:
-    """Of each wait, how long each of REASONS kept the head of that queue out, `(len(REASONS), n_waits)`.
+    """Return how long each of REASONS blocked the head of the queue during each wait, `(len(REASONS), n_waits)`.
 
-    A row of steps says so for all its time, and so does a replica that begins no step until its next row.
+    A row of steps has one cause for all its time, and so does a stalled replica until its next row.
     """
     result = np.zeros((len(REASONS), len(waits.replica)), np.int64)
     chosen = np.flatnonzero(waits.until_ps > waits.from_ps)
@@ -46,17 +46,17 @@ def kept_out_ps(steps: Columns, stalls: Columns, waits: Waits) -> Ints:
         mine, rows, idle = (slice(*of[replica : replica + 2]) for of in (*edges, still))
         if mine.start == mine.stop or not ((reasons[rows] >= 0).any() or idle.start < idle.stop):
             continue
-        who = chosen[mine]
+        wait = chosen[mine]
         start_ps, end_ps = (array_to_ps(steps[name][rows]) for name in ("start_s", "end_s"))
         pieces = _Pieces(start_ps, end_ps - start_ps, reasons[rows])
         if idle.start < idle.stop:
             pieces = _with_stalls(pieces, array_to_ps(stalls["at_s"][idle]), stall_reasons[idle])
-        result[:, who] = _upto(pieces, waits.until_ps[who]) - _upto(pieces, waits.from_ps[who])
+        result[:, wait] = _upto(pieces, waits.until_ps[wait]) - _upto(pieces, waits.from_ps[wait])
     return result
 
 
 def _reasons(table: Columns) -> Ints:
-    """Of each row, the place among REASONS of what it was blocked by; -1 for none."""
+    """Return the index into REASONS of each row's cause; -1 for none."""
     column = table["blocked_by"]
     of_code = [REASONS.index(name) if name in REASONS else -1 for name in column.categories]
     result: Ints = np.array([*of_code, -1], np.int64)[column.codes]  # code -1 takes the last
@@ -64,7 +64,7 @@ def _reasons(table: Columns) -> Ints:
 
 
 def _with_stalls(pieces: _Pieces, at_ps: Ints, reasons: Ints) -> _Pieces:
-    """And those in which it stands still, each until the next piece begins; after the last row nothing waits."""
+    """Add the stalls of the replica, each until the next piece begins; after the last row nothing waits."""
     start_ps = np.concatenate([pieces.start_ps, at_ps])
     order = np.argsort(start_ps, kind="stable")
     lasts_ps = np.concatenate([pieces.lasts_ps, np.zeros(len(at_ps), np.int64)])[order]
@@ -76,7 +76,7 @@ def _with_stalls(pieces: _Pieces, at_ps: Ints, reasons: Ints) -> _Pieces:
 
 
 def _upto(pieces: _Pieces, at_ps: Ints) -> Ints:
-    """How long each reason had kept somebody out by each instant, `(len(REASONS), n_instants)`."""
+    """Return how long each cause had blocked the queue by each instant, `(len(REASONS), n_instants)`."""
     piece = np.searchsorted(pieces.start_ps, at_ps, side="right") - 1
     known = piece >= 0
     of_it_ps = np.minimum(at_ps - pieces.start_ps[piece], pieces.lasts_ps[piece])

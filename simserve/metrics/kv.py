@@ -1,4 +1,4 @@
-"""KV: how many blocks there are, how many were ever held, and what preemption cost."""
+"""KV: blocks in total, peak use, and the cost of preemption."""
 
 from typing import Any
 
@@ -9,11 +9,11 @@ from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 
 NEAR_LIMIT_FRAC = 0.9
-"""Above this share the number of blocks decides the result, so it should be a number that was measured."""
+"""Peak share of KV blocks above which their number decides the result, so it should be a measured one."""
 
 
 def kv_use(facts: RunFacts) -> dict[str, Any]:
-    """Blocks and tokens of the whole cluster, and the peak of the replica that came nearest to its limit."""
+    """Return blocks and tokens of the whole cluster, and the peak of the replica closest to its limit."""
     totals = [facts.pools[pool].n_blocks for pool in facts.replica_pool]
     sizes = [facts.pools[pool].block_size for pool in facts.replica_pool]
     fracs = [peak / total for peak, total in zip(facts.peak_kv_blocks, totals, strict=True) if total]
@@ -26,14 +26,14 @@ def kv_use(facts: RunFacts) -> dict[str, Any]:
 
 
 def unverified_peak_frac(facts: RunFacts) -> float:
-    """The highest share of KV blocks held in pools whose number of blocks was estimated, not given; 0 if none."""
+    """Return the peak share of KV blocks in pools with an estimated number of blocks; 0 without such pools."""
     peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
     estimated = [(facts.pools[pool], peak) for pool, peak in peaks if not facts.pools[pool].kv_verified]
     return max((peak / pool.n_blocks for pool, peak in estimated if pool.n_blocks), default=0.0)
 
 
 def preemptions(requests: Columns, window: Window) -> dict[str, Any]:
-    """Preemptions of the window's requests and what they had to compute again."""
+    """Return the preemptions of the window's requests and the tokens they recomputed."""
     times = requests["n_preemptions"][window.has]
     n_requests = int(np.count_nonzero(times))
     return {

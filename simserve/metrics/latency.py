@@ -1,4 +1,4 @@
-"""Latencies of each request, from the instants that the engine wrote down."""
+"""Latencies of each request, from the engine's timestamps."""
 
 import numpy as np
 
@@ -6,10 +6,10 @@ from simserve.tables.columns import Columns, Floats
 
 
 def latency_columns(requests: Columns) -> dict[str, Floats]:
-    """queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where an end of the interval never came.
+    """Return queue_s, ttft_s, tpot_s and e2e_s, `(n_requests,)` each; NaN where a timestamp is missing.
 
-    TPOT is (last token - first token) / (output tokens - 1), so a request with one output token has none. This is
-    vLLM's `tpot`, GuideLLM's and AIPerf's inter-token latency.
+    TPOT is (last token - first token) / (output tokens - 1); a request with one output token has none. It is vLLM's
+    `tpot`, and the inter-token latency of GuideLLM and AIPerf.
     """
     arrival_s, first_token_s, finish_s = requests["arrival_s"], requests["first_token_s"], requests["finish_s"]
     n_gaps = np.asarray(requests["output_tokens"] - 1, np.float64)

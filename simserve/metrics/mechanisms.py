@@ -1,4 +1,4 @@
-"""Mechanisms: what each of them did in a run, by its key of summary.json; a new one is a file and one line below."""
+"""Mechanisms: the summary of each optional mechanism, by its key of summary.json; a new one is a file and a line."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from simserve.tables.facts import RunFacts
 
 @dataclass(frozen=True)
 class Measured:
-    """A run as what is reported of it is made from: its tables, its facts, and what was derived from both."""
+    """The input of metrics: a run's tables and facts, and values derived from both."""
 
     requests: Columns
     spans: Columns
@@ -28,13 +28,13 @@ class Measured:
     facts: RunFacts
     window: Window
     met: Mapping[str, Flags]
-    """Which requests met each goal."""
+    """Masks of the requests that met each goal."""
     use: Utilization
     latencies: Latencies
 
 
 def mechanisms(run: Measured) -> dict[str, Any]:
-    """What each did; None of those that the run did not have."""
+    """Return the summary of each mechanism; None for those that the run did not have."""
     return {key: tell(run) for key, tell in MECHANISMS.items()}
 
 

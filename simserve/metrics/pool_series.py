@@ -1,4 +1,4 @@
-"""Pool series: the time series of a pool, its replicas put together, and neighboring intervals where they are many."""
+"""Pool series: the time series of a pool, aggregated over its replicas and, where there are many, over intervals."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from simserve.tables.columns import Columns, Floats, Ints
 SUMS = ("queue_len", "running", "prefill_tokens_per_s", "output_tokens_per_s")
 MEANS = ("kv_frac", "busy_frac", "mfu", "mbu")
 MOST = {"longest_queue": "queue_len", "fullest_kv_frac": "kv_frac"}
-"""What the one replica had that has most, by the column it is the most of."""
+"""Columns that show the largest replica's value, with the column that they aggregate."""
 
 
 def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[str, Floats], int]:
-    """Columns of a pool, `(n_rows,)` each with n_rows <= most_rows, and of how many intervals a row is made.
+    """Return the columns of a pool, `(n_rows,)` each with n_rows <= most_rows, and the number of intervals per row.
 
-    Rows that are made of several are means weighted by time, but for the columns of MOST, which stay the most.
+    Rows of several intervals are time-weighted means, except for the columns of MOST, which are maxima.
     """
     of_pool = timeseries["pool"].is_(pool)
     names = ("start_s", "end_s", *SUMS, *MEANS)
@@ -42,13 +42,13 @@ def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:
 
 
 def _reduced(how: Any, values: Floats, first: Ints) -> Floats:
-    """Over the rows from each of `first` to the next."""
+    """Aggregate the rows from each of `first` to the next."""
     reduced: Floats = how.reduceat(values, first) if len(first) else values
     return reduced
 
 
 def _most(values: Floats, interval: Ints, n: int) -> Floats:
-    """Of each interval."""
+    """Return the maximum of each interval."""
     result = np.full(n, -np.inf)
     np.maximum.at(result, interval, values)
     return result

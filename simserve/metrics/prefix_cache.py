@@ -1,4 +1,4 @@
-"""Prefix cache: how much of their prompts requests found already computed."""
+"""Prefix cache: the cached share of prompts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from simserve.tables.columns import Columns
 
 
 def prefix_cache(requests: Columns, window: Window) -> dict[str, Any]:
-    """Of the window's requests; tokens found again after a preemption do not count."""
+    """Return the hits of the window's requests, without those after a preemption."""
     result, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
     n_tokens = int(prompts.sum())
     return {

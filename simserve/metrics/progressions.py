@@ -1,9 +1,9 @@
-"""Progressions: a multiset of whole numbers kept as weighted arithmetic progressions, and its order statistics.
+"""Progressions: a multiset of whole numbers as weighted arithmetic progressions, and its order statistics.
 
-Billions of gaps between tokens are a few million progressions, because the steps inside a stretch grow by the same
-amount. Means have a closed form. An order statistic is found by narrowing: count how many numbers fall into each of
-some bins, which a progression tells without being written out; keep what reaches into the bin that holds the rank;
-count again in narrower bins; write out only the last few.
+Billions of gaps between tokens are a few million progressions, because step times within a row grow linearly. Means
+have a closed form. An order statistic is found by narrowing: count the numbers in each of some bins, which needs no
+expansion; keep the progressions that overlap the bin with the rank; count again in narrower bins; expand only the
+last few.
 """
 
 import math
@@ -22,7 +22,7 @@ SHIFT_A_ROUND = 8
 """Each round divides a bin into 2**8."""
 
 WRITE_OUT_AT_MOST = 1 << 18
-"""So many numbers are sorted as they are rather than counted once more."""
+"""Numbers that are sorted directly rather than counted again."""
 
 PAIRS_AT_ONCE = 1 << 20
 """(progression, bin) pairs in memory at a time."""
@@ -51,12 +51,12 @@ class Progressions:
         return self.first + self.growth * ((self.n - 1) / 2)
 
     def where(self, keep: Any) -> "Progressions":
-        """Some of the rows."""
+        """Select rows."""
         return Progressions(self.first[keep], self.growth[keep], self.n[keep], self.weight[keep])
 
 
 def singles(values: Ints, weight: Ints | None = None) -> Progressions:
-    """Numbers of their own, each weight times, once by default; rows of weight 0 are left out."""
+    """Return single numbers, each `weight` times, once by default; rows of weight 0 are left out."""
     if weight is not None and not weight.all():
         values, weight = values[weight > 0], weight[weight > 0]
     growth, once = (np.broadcast_to(np.int64(value), len(values)) for value in (0, 1))  # fast: takes no memory
@@ -65,20 +65,20 @@ def singles(values: Ints, weight: Ints | None = None) -> Progressions:
 
 @dataclass(frozen=True)
 class Census:
-    """What there is to know of all numbers before any of them is looked for."""
+    """Count, moments and extremes of all numbers."""
 
     n: int
     mean: float
     std: float
-    """The population's."""
+    """Population standard deviation."""
     lowest: int
     highest: int
 
 
 def census(numbers: Iterable[Progressions]) -> Census | None:
-    """Count, mean and spread of all numbers; None if there are none.
+    """Return count, mean and spread of all numbers; None if there are none.
 
-    One pass: each part's mean and squares around it are merged with those so far (Chan, Golub & LeVeque 1979).
+    One pass: the mean and sum of squares of each part are merged with those so far (Chan, Golub & LeVeque 1979).
     """
     n, mean, squares, lowest, highest = 0, 0.0, 0.0, [], []
     for part in numbers:
@@ -95,7 +95,7 @@ def census(numbers: Iterable[Progressions]) -> Census | None:
 
 
 def _moments(part: Progressions) -> tuple[int, float, float]:
-    """How many numbers, their mean, and the sum of their squared distances from it."""
+    """Return the count, the mean, and the sum of squared deviations."""
     count = part.n * part.weight
     size, counts = int(count.sum()), count.astype(np.float64)
     middle = part.middle
@@ -110,20 +110,20 @@ def _moments(part: Progressions) -> tuple[int, float, float]:
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    """fast: not `@`, for which BLAS wakes threads of its own, that wait for each other where the cores are busy."""
+    """fast: not `@`, as BLAS threads wait for each other where the cores are busy."""
     return float(np.einsum("i,i", a, b))
 
 
 def order_statistics(numbers: Iterable[Progressions], result: Census, ranks: Iterable[int]) -> dict[int, int]:
-    """The numbers at those ranks, from 0 in rising order; by rank. Goes over `numbers` several times.
+    """Return the numbers at those ranks, from 0 in ascending order, by rank. Iterates over `numbers` several times.
 
-    fast: for any number of progressions it holds a few thousand counts and what lies near the ranks.
+    fast: memory is a few thousand counts and the numbers near the ranks, for any number of progressions.
     """
     return _search(numbers, (result.lowest, result.highest), sorted(set(ranks)), FIRST_SHIFT)
 
 
 def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[int], shift: int) -> dict[int, int]:
-    """Order statistics of numbers that lie between the ends."""
+    """Return order statistics of numbers between the ends."""
     lowest, highest = _keys(np.array(ends), shift).tolist()
     counts = np.zeros(highest - lowest + 1)
     for part in numbers:
@@ -152,7 +152,7 @@ class _Bin:
     parts: list[Progressions] = field(default_factory=list)
 
     def take(self, whole: Progressions) -> None:
-        """Add what of `whole` lies in the bin."""
+        """Add the part of `whole` that lies in the bin."""
         part = whole.where(np.flatnonzero((whole.first < self.stop) & (whole.last >= self.low)))
         skipped, upto = _n_below(part, self.low), _n_below(part, self.stop)
         inside = Progressions(part.first + skipped * part.growth, part.growth, upto - skipped, part.weight)
@@ -160,7 +160,7 @@ class _Bin:
             self.parts.append(inside.where(upto > skipped))
 
     def search(self, ranks: list[int], shift: int) -> dict[int, int]:
-        """Order statistics of the bin's numbers."""
+        """Return order statistics of the bin's numbers."""
         if self.stop - self.low == 1:
             return dict.fromkeys(ranks, self.low)
         if sum(int(part.n.sum()) for part in self.parts) <= WRITE_OUT_AT_MOST:
@@ -169,17 +169,17 @@ class _Bin:
 
 
 def _keys(values: Ints, shift: int) -> Ints:
-    """The leading bits of the numbers as floats: bins whose width is a share of their value."""
+    """Return the leading bits of the numbers as floats: bins with a width proportional to their value."""
     return values.astype(np.float64).view(np.int64) >> shift
 
 
 def _edges(keys: Ints, shift: int) -> Ints:
-    """The least whole number of each bin."""
+    """Return the least whole number of each bin."""
     return np.ceil((keys << shift).view(np.float64)).astype(np.int64)
 
 
 def _count(part: Progressions, shift: int, lowest: int, counts: Floats) -> None:
-    """Add to counts how many numbers each bin holds; place i is the bin with key lowest + i."""
+    """Add to counts the numbers in each bin; index i is the bin with key lowest + i."""
     low, high = _keys(part.first, shift), _keys(part.last, shift)
     is_inside = low == high
     numbers = (part.n * part.weight)[is_inside]
@@ -190,7 +190,7 @@ def _count(part: Progressions, shift: int, lowest: int, counts: Floats) -> None:
 
 
 def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest: int, counts: Floats) -> None:
-    """`_count` for progressions that reach over several bins: a pair for each bin of each."""
+    """Count progressions that span several bins, as one pair for each bin of each."""
     n_bins = high - low + 1
     starts = np.cumsum(n_bins) - n_bins
     row = np.repeat(np.arange(len(low)), n_bins)
@@ -202,21 +202,21 @@ def _count_across(part: Progressions, low: Ints, high: Ints, shift: int, lowest:
 
 
 def _pieces(rows: Ints, n_bins: Ints) -> Iterable[Ints]:
-    """The rows in pieces of about PAIRS_AT_ONCE bins."""
+    """Yield the rows in pieces of about PAIRS_AT_ONCE bins."""
     piece = np.cumsum(n_bins) // PAIRS_AT_ONCE
     return np.split(rows, np.flatnonzero(np.diff(piece)) + 1) if len(rows) else []
 
 
 def _n_below(part: Progressions, limit: Any) -> Ints:
-    """How many numbers of each row are less than the limit."""
-    growth = np.maximum(part.growth, 1)  # a row that does not grow is below as a whole or not at all
+    """Return how many numbers of each row are less than the limit."""
+    growth = np.maximum(part.growth, 1)  # a constant row is below entirely or not at all
     n = -((part.first - limit) // growth)  # rounded up
     grown = np.where(part.growth == 0, part.n, np.minimum(n, part.n))
     return np.where(part.first >= limit, 0, grown)
 
 
 def _written_out(parts: Sequence[Progressions], ranks: list[int]) -> dict[int, int]:
-    """Order statistics by writing all numbers out and sorting them."""
+    """Return order statistics by expanding and sorting all numbers."""
     values: list[Ints] = []
     weights: list[Ints] = []
     for part in parts:

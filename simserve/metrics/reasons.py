@@ -1,4 +1,4 @@
-"""Reasons: why requests got no full answer, as `status_reason` has it."""
+"""Reasons: why requests got no full answer, by `status_reason`."""
 
 import numpy as np
 
@@ -6,11 +6,11 @@ from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 
 MOST = 3
-"""A run has few; a policy of one's own may have as many as it likes."""
+"""Reported reasons at most; a custom policy may have any number."""
 
 
 def reasons(requests: Columns, window: Window) -> dict[str, int]:
-    """How often each of the most frequent ones of the window's requests that did not finish."""
+    """Count the most frequent reasons of the window's unfinished requests."""
     column = requests["status_reason"].without_blank()
     lost = window.has & ~requests["status"].is_("finished") & (column.codes >= 0)
     result = np.bincount(column.codes[lost], minlength=len(column.categories))

@@ -1,4 +1,4 @@
-"""Reduction: from the engine's tables to everything reported of a run; each step is a file of this package."""
+"""Reduction: from the engine's tables to all metrics of a run; each step is a module of this package."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,12 +28,12 @@ from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import REQUESTS
 
 SAMPLED = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
-"""Latencies that are a column of requests; the fifth, itl_s, is pooled over gaps."""
+"""Latencies with a column in requests; the fifth, itl_s, is pooled over gaps."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What comes of a run."""
+    """All metrics of a run."""
 
     columns: dict[str, Columns]
     summary: dict[str, Any]
@@ -51,11 +51,13 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
     requests["max_itl_s"] = largest_gaps(rows, spans, finished, answers_whole, requests["output_tokens"])
     requests |= split_columns(tables, rows, facts)
     met = met_by_goal(requests, facts.slo, facts.slo_classes)
-    requests |= {"in_window": window.has, "slo_met": all_met(met), "found_there": n_in_system(requests)}
+    requests |= {"in_window": window.has, "slo_met": all_met(met), "n_in_system": n_in_system(requests)}
     counted = finished & window.has
-    sample = partial(with_intervals, inefficiency=inefficiency(requests["found_there"][window.has]))
+    sample = partial(with_intervals, inefficiency=inefficiency(requests["n_in_system"][window.has]))
     latencies = _latencies(requests, counted, rows, spans, answers_whole, sample)
-    if not any(pool.speculation for pool in facts.pools):  # gaps are then between chunks, which requests do not count
+    if not any(
+        pool.speculation for pool in facts.pools
+    ):  # with speculation, gaps are between chunks, of unknown number
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
     series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
     use = utilization(series.window_work, window.duration_s, facts)
@@ -75,9 +77,9 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
 
 
 def _answers_whole(requests: Columns, facts: RunFacts) -> Flags:
-    """Requests whose answer leaves whole at finish_s, `(n_requests,)`."""
+    """Mark requests with an answer that is returned whole at finish_s, `(n_requests,)`."""
     whole = np.array([not facts.pools[pool].streamed for pool in facts.replica_pool] + [False])
-    flags: Flags = whole[requests["replica"]]  # -1, nowhere, takes the last
+    flags: Flags = whole[requests["replica"]]  # -1 (no replica) takes the last
     return flags
 
 
@@ -89,7 +91,7 @@ def _latencies(
     answers_whole: Flags,
     sample: Callable[[Floats], Distribution] = distribution,
 ) -> dict[str, Distribution]:
-    """Of the requests that count, which are the finished ones of the window."""
+    """Return the latencies of the requests that count: the window's finished ones."""
     result = {}
     for name in SAMPLED:
         values = requests[name][counted]

@@ -1,4 +1,4 @@
-"""Written: what a command left in a folder, read back by its kind, so that it can be shown elsewhere."""
+"""ResultFolder: the output folder of any command, read back to be shown elsewhere."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,30 +19,30 @@ ANSWERS = {
     PLAN: ("plan.json", ("sentence", "scenario", "demand", "assumed", "options")),
     SWEEP: ("sweep.json", ("scenario", "keys", "seeds", "fronts", "best", "points")),
 }
-"""The file that holds the answer of each kind, and what it must say."""
+"""The answer file of each command, and its required keys."""
 
 
 @dataclass(frozen=True)
 class ResultFolder:
-    """One folder."""
+    """The answer of one folder."""
 
     command: str
-    """That wrote it: run, capacity, compare, plan or sweep."""
+    """The command that wrote it: run, capacity, compare, plan or sweep."""
     label: str
-    """What it is told apart by."""
+    """The label among results of one command."""
     answer: Mapping[str, Any]
-    """What `--json` printed."""
+    """The answer that `--json` printed."""
     rows: Columns | None = None
-    """Of a run, the time series."""
+    """The time series of a run."""
 
     @property
     def title(self) -> str:
-        """What it is called among results of other commands: `Plan chat-burst`."""
+        """The title among results of several commands: `Plan chat-burst`."""
         return f"{self.command.capitalize()} {self.label}"
 
 
 def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
-    """What the folders hold, in their order. Raises OutputError where one is no result, or half of one."""
+    """Read the folders in their order. Raises OutputError for a folder without a complete result."""
     places = [directory.resolve() for directory in directories]
     for place, directory in zip(places, directories, strict=True):
         if places.count(place) > 1:
@@ -50,7 +50,7 @@ def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
     result = [_read(directory) for directory in directories]
     names = [(written.command, written.label) for written in result]
     return [
-        replace(written, label=str(directory)) if names.count(name) > 1 else written  # folders tell them apart
+        replace(written, label=str(directory)) if names.count(name) > 1 else written  # distinguished by folder
         for written, name, directory in zip(result, names, directories, strict=True)
     ]
 
@@ -77,6 +77,6 @@ def _label(kind: Kind, answer: Mapping[str, Any]) -> str:
 def _rows(directory: Path, kind: Kind) -> Columns | None:
     if kind is not RUN:
         return None
-    from simserve.tables.parquet import read_table  # late: pyarrow
+    from simserve.tables.parquet import read_table  # late import: pyarrow
 
     return read_table(directory / "timeseries.parquet", TABLES["timeseries"])[0]

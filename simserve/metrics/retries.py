@@ -1,4 +1,4 @@
-"""Retries: how often requests were sent in all, what came of them in the end, and what was computed for nobody."""
+"""Retries: attempts per request, final outcomes, and wasted computation."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from simserve.tables.columns import Columns
 
 
 def retries(requests: Columns, window: Window) -> dict[str, Any]:
-    """Of the requests whose first attempt was sent in the window; latencies are from then on, as users have them.
+    """Return the outcomes of requests with a first attempt in the window; latencies count from the first attempt.
 
-    A request has one attempt that finished at most, for nobody asks again who has an answer.
+    At most one attempt of a request finishes, as clients retry only without an answer.
     """
     first_sent_s = requests["first_sent_s"]
     is_first = window.has & (requests["attempt"] == 1)
@@ -33,7 +33,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
 
 
 def wasted(requests: Columns, steps: Columns) -> dict[str, Any]:
-    """Tokens computed in the whole run for clients that gave up, and their share of all that steps computed."""
+    """Return the tokens computed in the whole run for clients that gave up, and their share of all computed tokens."""
     n_tokens = int(requests["wasted_tokens"].sum())
     decoded = steps["decode_requests"].astype(np.int64) * steps["n_steps"]
     n_all = int(steps["prefill_tokens"].sum() + decoded.sum())

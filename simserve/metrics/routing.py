@@ -1,4 +1,4 @@
-"""Routing: how evenly the router spread what there was, and which sessions it kept together."""
+"""Routing: load balance over replicas, and session affinity."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from simserve.tables.facts import RunFacts
 
 
 def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
-    """Of the replicas that requests are sent to; None where there is no choice."""
+    """Return the balance of the replicas that the router chooses among; None without a choice."""
     entries = np.array([facts.pools[pool].role != "decode" for pool in facts.replica_pool])
     n = int(np.count_nonzero(entries))
     if n < 2:
@@ -19,7 +19,7 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any
     prefilled: Ints = requests["prefill_replica"]
     served: Ints = requests["replica"]
     replica = np.where(prefilled >= 0, prefilled, served)
-    replica = np.where(np.append(entries, False)[replica], replica, -1)  # the decode router's are not of this choice
+    replica = np.where(np.append(entries, False)[replica], replica, -1)  # excludes choices of the decode router
     counts = np.bincount(replica[window.has & (replica >= 0)], minlength=len(entries))[entries]
     n_routed = int(counts.sum())
     return {
@@ -30,8 +30,8 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any
 
 
 def _outstanding_std(requests: Columns, replica: Ints, window: Window, n_replicas: int) -> float:
-    """How far apart the replicas are, at an instant of the window: the root of the mean, over time, of the variance of
-    requests there; one leaves when it is answered, or handed over to a decode replica."""
+    """Return the spread between replicas: the root of the time-averaged variance of their outstanding requests. A
+    request leaves when it is answered or handed over to a decode replica."""
     handed_over: Flags = requests["prefill_replica"] >= 0
     first_token_s: Floats = requests["first_token_s"]
     finish_s: Floats = requests["finish_s"]
@@ -51,15 +51,15 @@ def _outstanding_std(requests: Columns, replica: Ints, window: Window, n_replica
 
 
 def _squares(times_s: Floats, changes: Ints, where: Ints) -> float:
-    """The integral over time of the squared number that is there, added up over places; all leave in the end."""
+    """Integrate the squared number present over time, summed over replicas; all requests leave in the end."""
     order = np.lexsort((times_s, where))
     at_s, n_there = times_s[order], np.cumsum(changes[order])
-    # Between the last change of one place and the first of the next, nobody is there.
+    # Between the last change of one replica and the first of the next, the number is zero.
     return float((n_there[:-1].astype(np.float64) ** 2 * np.diff(at_s)).sum())
 
 
 def _kept_frac(sessions: Any, replica: Ints, has: Flags) -> float | None:
-    """Of the window's requests that follow another of their session: those that went where that one went."""
+    """Return the share of follow-up requests in the window that went to the replica of their predecessor."""
     if sessions is None:
         return None
     last: dict[str, int] = {}

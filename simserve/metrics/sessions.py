@@ -1,4 +1,4 @@
-"""Sessions: how long conversations and tasks took whose requests wait for the answers of others."""
+"""Sessions: durations of conversations and tasks with requests that wait for earlier answers."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from simserve.tables.columns import Columns, Floats, Ints
 
 
 def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
-    """Of the sessions whose first request is in the window; None where no request waits for another's answer.
+    """Return the sessions with their first request in the window; None where no request waits for another's answer.
 
-    requests: rows in the order of arrival. A session is finished when all requests that it was to have are.
+    requests: rows in order of arrival. A session is finished when all its planned requests are.
     """
     if requests["session_requests"] is None or requests["session_id"] is None or not len(requests["arrival_s"]):
         return None
-    rows = np.flatnonzero(requests["session_id"] != "")  # a recorded request without is no session
+    rows = np.flatnonzero(requests["session_id"] != "")  # recorded requests may have none
     names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)
     status = requests["status"]
     is_finished = status.is_("finished")[rows]
@@ -37,21 +37,21 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
         "cut": int((began & ~finished & ~refused).sum()),
         "requests_mean": float(n_requests[finished].mean()) if n else None,
         "per_s": n / window.duration_s,
-        "e2e_s": _text(e2e_s),
-        "in_flight_s": _text(in_flight_s),
+        "e2e_s": _summary(e2e_s),
+        "in_flight_s": _summary(in_flight_s),
     }
 
 
 def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, Floats]:
-    """Of each session, the time from its first arrival to its last answer, and in how much of it a request was in
-    flight, `(n_sessions,)` each; rows in the order of arrival."""
+    """Return the time from a session's first arrival to its last answer, and the time with a request in flight,
+    `(n_sessions,)` each; rows in order of arrival."""
     n = len(session)
     order = np.argsort(session, kind="stable")
     session, arrival_s, finish_s = session[order], arrival_s[order], finish_s[order]
     by_finish = np.argsort(finish_s, kind="stable")
     rank = np.empty(n, np.int64)
     rank[by_finish] = np.arange(n)
-    # The latest finish of a session so far: of whole numbers that grow from session to session a running maximum.
+    # The latest finish of a session so far: a running maximum of whole numbers that increase from session to session.
     latest_s = finish_s[by_finish[np.maximum.accumulate(session * n + rank) % n]] if n else finish_s
     is_first = np.append(True, np.diff(session) > 0)[:n]
     is_last = np.append(np.diff(session) > 0, True)[-n:] if n else is_first
@@ -61,7 +61,7 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
     return e2e_s, e2e_s - np.bincount(np.cumsum(is_first) - 1, idle_s, len(e2e_s))
 
 
-def _text(values: Floats) -> dict[str, float]:
+def _summary(values: Floats) -> dict[str, float]:
     result = distribution(values)
     levels = {level_name(level): value for level, value in result.percentiles.items()}
     return {"mean": result.mean, **levels, "max": result.highest}

@@ -1,4 +1,4 @@
-"""Slowest: what the slowest requests waited for, set beside all of them: the question "why this p99"."""
+"""Slowest: the time split of the slowest requests compared with the average, to answer "why this p99"."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,18 +12,18 @@ from simserve.tables.facts import RunFacts
 from simserve.tables.schema import SPLIT
 
 SLOWEST_FRAC = 0.01
-"""The slowest of them, at least one."""
+"""Share of requests that count as slowest, at least one."""
 
 BEFORE_FIRST = SPLIT[: SPLIT.index("link_s")]
-"""Parts that are over when the first token comes, unless the answer leaves whole."""
+"""Parts that end before the first token, unless the answer is returned whole."""
 
 SlowestParts = Mapping[str, Floats]
 
 
 def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any] | None:
-    """Means of each part over the window's finished requests, of all of them and of the slowest by each latency.
+    """Return the mean of each part over the window's finished requests, and over the slowest by each latency.
 
-    None where nothing finished, or where nobody has split the time.
+    None where nothing finished, or where there is no time split.
     """
     chosen = requests["status"].is_("finished") & window.has
     parts = {name: requests[name][chosen] for name in PARTS}
@@ -40,37 +40,37 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
 
 
 def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
-    """What of each part was before the first token, so that they add up to ttft_s.
+    """Return the share of each part before the first token, summing to ttft_s.
 
-    Of evictions that is the rest; first the waiting, for who is evicted waits before it computes again.
+    The rest is due to evictions: first waiting, then recomputation, as an evicted request waits first.
     """
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
     result = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
     rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(result.values()))
-    rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # what is less is rounding
+    rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # smaller values are rounding
     waited_s = np.minimum(rest_s, parts["preempted_s"])
     result["preempted_s"] = result["preempted_s"] + waited_s
     result["recompute_s"] = result["recompute_s"] + (rest_s - waited_s)
     return result
 
 
-def _a_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> SlowestParts:
-    """What of each part was after the first token, per token, so that they add up to tpot_s."""
+def _per_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> SlowestParts:
+    """Return the share of each part after the first token, per token, summing to tpot_s."""
     n_gaps = np.maximum(table["output_tokens"] - 1, 1)
     return {name: (values - first[name]) / n_gaps for name, values in parts.items()}
 
 
 LATENCIES: dict[str, Callable[[SlowestParts, SlowestParts, Columns], SlowestParts]] = {
     "ttft_s": lambda parts, first, table: first,
-    "tpot_s": _a_token,
+    "tpot_s": _per_token,
     "e2e_s": lambda parts, first, table: parts,
 }
-"""By which requests are slow, and what of each part is in that latency."""
+"""Latency to rank by, with the share of each part in it."""
 
 
 def _of_slowest(latency_s: Floats, parts: SlowestParts) -> dict[str, Any] | None:
-    """The slowest requests by one latency: where they begin, their means, those of all, and what sets them apart."""
+    """Return the slowest requests by one latency: threshold, means, overall means, and the part that differs most."""
     known = np.flatnonzero(~np.isnan(latency_s))
     if not len(known):
         return None

@@ -1,4 +1,4 @@
-"""Speculation: what proposing tokens gave, and what it took."""
+"""Speculation: the benefit and the cost of proposing tokens."""
 
 from typing import Any
 
@@ -12,10 +12,10 @@ from simserve.tables.facts import RunFacts, SpeculationFacts
 def speculation(
     requests: Columns, spans: Columns, steps: Columns, window: Window, facts: RunFacts
 ) -> dict[str, Any] | None:
-    """Of the window's finished requests whose pool speculates; None where none does.
+    """Return the speculation of the window's finished requests in pools that speculate; None without any.
 
-    A request-step is a decode step of one request. drafting_frac is of the time that those pools computed in the whole
-    run.
+    A request-step is a decode step of one request. drafting_frac is a share of the compute time of those pools in the
+    whole run.
     """
     how_by_pool = [pool.speculation for pool in facts.pools]
     if not any(how_by_pool):
@@ -26,7 +26,7 @@ def speculation(
     own = spans if counted.all() else {name: column[counted[spans["request_id"]]] for name, column in spans.items()}
     n_steps = own["last_step"] - own["first_step"] + 1
     n_request_steps = int(n_steps.sum())
-    n_tokens = int(requests["output_tokens"][counted].sum()) - len(n_steps)  # each span begins with one of a prefill
+    n_tokens = int(requests["output_tokens"][counted].sum()) - len(n_steps)  # a span's first token is a prefill's
     proposed = int((n_steps * n_proposed[own["replica"]]).sum())
     of_them = speculates[steps["replica"]]
     busy_s = float((steps["end_s"] - steps["start_s"])[of_them].sum())

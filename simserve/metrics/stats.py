@@ -1,4 +1,4 @@
-"""Statistics: distributions, and percentiles as numpy's."""
+"""Statistics: distributions, with percentiles as in numpy."""
 
 import math
 from collections.abc import Mapping
@@ -10,35 +10,35 @@ from simserve.metrics.intervals import Ends, mean_interval, percentile_interval
 from simserve.tables.columns import Floats
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
-"""What every latency is reported at."""
+"""Reported percentiles of every latency."""
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """What is reported of a sample; all NaN for an empty one."""
+    """The reported statistics of a sample; all NaN for an empty one."""
 
     n: int
     mean: float
     std: float
-    """The population's, as numpy's and vLLM's."""
+    """Population standard deviation, as in numpy and vLLM."""
     percentiles: Mapping[float, float]
-    """By level 0..100."""
+    """Percentiles by level 0..100."""
     highest: float
     intervals: Mapping[str, Ends | None] = field(default_factory=dict)
-    """95% of the mean and of each percentile by its name, where they were asked for."""
+    """95% intervals of the mean and of each percentile by name, where requested."""
 
 
 EMPTY = Distribution(0, math.nan, math.nan, dict.fromkeys(PERCENTILES, math.nan), math.nan)
-"""The distribution of nothing."""
+"""The distribution of an empty sample."""
 
 
 def level_name(level: float) -> str:
-    """`p50`, `p99.9`."""
+    """Format a level as `p50` or `p99.9`."""
     return f"p{level:g}"
 
 
 def distribution(values: Floats) -> Distribution:
-    """The distribution of a sample `(n,)` without NaN."""
+    """Return the distribution of a sample `(n,)` without NaN."""
     if not len(values):
         return EMPTY
     levels = np.percentile(values, PERCENTILES)
@@ -47,14 +47,14 @@ def distribution(values: Floats) -> Distribution:
 
 
 def with_intervals(values: Floats, inefficiency: float) -> Distribution:
-    """The same of a sample in the order of arrival, of which `hang` values tell as much as one independent one."""
-    ordered = np.sort(values)  # fast: sorted once; percentiles of what is in order cost next to nothing
+    """Return the distribution of a sample in order of arrival with intervals, by the statistical `inefficiency`."""
+    ordered = np.sort(values)  # fast: sorted once; percentiles of sorted values are cheap
     result = distribution(ordered)
     of_levels = {level_name(p): percentile_interval(values, ordered, p, inefficiency) for p in PERCENTILES}
     return replace(result, intervals={"mean": mean_interval(values), **of_levels})
 
 
 def interpolated(below: float, above: float, weight: float) -> float:
-    """Between two neighbors as `numpy.percentile` does it, to the last bit."""
+    """Interpolate between two neighbors as `numpy.percentile` does, to the last bit."""
     step = above - below
     return above - step * (1 - weight) if weight >= 0.5 else below + step * weight

@@ -1,4 +1,4 @@
-"""Steadiness: does the queue settle, wander as at capacity, or grow as long as requests come?"""
+"""Steadiness: whether the queue settles, wanders as at capacity, or grows throughout the run."""
 
 import math
 from collections.abc import Sequence
@@ -12,42 +12,42 @@ from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 
 SETTLES = 20
-"""A backlog worth so many independent looks has come and gone often enough to be called steady; one that wanders at
-capacity is worth 2 to 14, however long the run (docs/statistics.md)."""
+"""Effective sample size of a backlog that counts as steady; one that wanders at capacity has 2 to 14, however long
+the run (docs/statistics.md)."""
 
 LEAST_GROWTH_REQUESTS = 10
 LEAST_GROWTH_FRAC = 0.02
-"""Of the window's arrivals: less growth than this is noise, or will hardly matter."""
+"""Least growth as a share of the window's arrivals; less is noise or hardly matters."""
 
 LEAST_RATIO = 1.5
-"""A backlog that was there all along and grows by less than half is a busy cluster, not a losing one."""
+"""Least growth ratio; a standing backlog that grows by less than half is a busy cluster, not an overloaded one."""
 
 FREE_FRAC = 0.9
-"""Where the head of the queue was free to start for so much of the time there is hardly a queue that could grow."""
+"""Share of time with a free head of the queue above which the queue is too short to grow."""
 
 AT_CAPACITY = 7.0
 MOST_FREE_FRAC = 0.07
-"""At capacity a queue is empty for about AT_CAPACITY / sqrt(n requests) of the time at most, below it for a fixed
-share."""
+"""Upper bound of that share at capacity, where a queue is empty for at most about AT_CAPACITY / sqrt(n requests) of
+the time; below capacity the share is fixed."""
 
 
 @dataclass(frozen=True)
 class Steadiness:
-    """What became of the queue, and what tells so."""
+    """The state of the queue, and the evidence for it."""
 
     state: str
-    """steady; critical: it wanders, growing with the square root of time; growing; undetermined: too short to tell."""
+    """steady; critical: wanders, growing with the square root of time; growing; undetermined: the run is too short."""
     n_effective: float
-    """How many independent requests tell as much as those of the window."""
+    """Effective sample size: independent requests with the information of the window's."""
     backlog: tuple[float, float, float]
     """Mean number of requests in the system in each third of the window."""
     free_frac: float
-    """Share of the window in which nothing kept the head of the queue out, in the pool where that was rarest."""
+    """Share of the window in which the head of the queue was not blocked, in the pool with the lowest share."""
 
 
 def steadiness(requests: Columns, steps: Columns, window: Window, replica_pool: Sequence[int]) -> Steadiness:
-    """requests: with found_there, rows in the order of arrival. replica_pool: the pool of each replica."""
-    n_in_system = requests["found_there"][window.has]
+    """Assess the queue. requests: with n_in_system, in order of arrival. replica_pool: the pool of each replica."""
+    n_in_system = requests["n_in_system"][window.has]
     n_effective = len(n_in_system) / inefficiency(n_in_system)
     free_frac = _free_frac(steps, window, replica_pool)
     if window.ends_with != "last arrival" or not window.duration_s > 0:
@@ -67,11 +67,11 @@ def steadiness(requests: Columns, steps: Columns, window: Window, replica_pool: 
 
 
 def _grows(backlog: tuple[float, float, float], n_arrived: int) -> bool:
-    """It rose by an amount that matters, and did not level off.
+    """Tell whether the backlog rose by a relevant amount without leveling off.
 
-    Bursts that drain, a start-up that levels off, and a closed loop do not pass; a window that ends inside a long burst
-    can, which is then what happened. A test against a path that only wanders tells M/M/1 better, but takes the start
-    of a run whose requests stay for long, which is a straight rise, for growth.
+    Bursts that drain, a start-up that levels off, and a closed loop do not pass; a window that ends inside a long
+    burst may, as the backlog did grow. A test against a random walk would detect M/M/1 better, but mistakes the
+    start-up of long requests, a straight rise, for growth.
     """
     early, middle, late = backlog
     matters = late - early >= max(LEAST_GROWTH_REQUESTS, LEAST_GROWTH_FRAC * n_arrived)
@@ -80,11 +80,11 @@ def _grows(backlog: tuple[float, float, float], n_arrived: int) -> bool:
 
 
 def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, float]:
-    """Mean number of requests in the system in each third of the window."""
+    """Return the mean number of requests in the system in each third of the window."""
     refused = requests["status"].is_("rejected")
     leave_s = np.fmin(requests["finish_s"], requests["gave_up_s"])[~refused]
     arrival_s = requests["arrival_s"][~refused]
-    # Who is there when the window opens has arrived at its start, who left before was never there.
+    # Requests present when the window opens count from its start; those that left before are excluded.
     arrival_s = np.where(leave_s < window.start_s, math.nan, np.maximum(arrival_s, window.start_s))
     leave_s = np.where((leave_s > window.end_s), math.nan, leave_s)
     arrival_s[arrival_s > window.end_s] = math.nan
@@ -94,7 +94,7 @@ def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, 
 
 
 def _free_frac(steps: Columns, window: Window, replica_pool: Sequence[int]) -> float:
-    """NaN where the window has no length, or nothing ran."""
+    """Return the lowest share of unblocked time over pools; NaN for an empty window or a pool without steps."""
     if not window.end_s > window.start_s or not len(replica_pool):
         return math.nan
     held_up = steps["blocked_by"].without_blank().codes >= 0

@@ -1,4 +1,4 @@
-"""Throughput: requests and tokens of the window's requests, divided by the window."""
+"""Throughput: rates of the window's requests and tokens."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from simserve.tables.columns import Columns
 
 
 def throughput(requests: Columns, window: Window) -> dict[str, float]:
-    """Rates per second of the window.
+    """Return rates per second of the window.
 
-    offered_per_s counts all that arrived; requests_per_s and the tokens count the requests that arrived in the window
-    and finished, whenever they did; served_per_s counts what finished within the window, whenever it arrived.
+    offered_per_s counts all arrivals; requests_per_s and the token rates count requests that arrived in the window and
+    finished at any time; served_per_s counts requests that finished in the window, whenever they arrived.
     """
     finished = requests["status"].is_("finished")
     counted = finished & window.has

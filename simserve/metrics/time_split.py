@@ -1,4 +1,4 @@
-"""Time split: what each request's time went into, part by part, so that the parts add up to e2e_s. Exact."""
+"""Time split: the parts of each request's time, which sum to e2e_s. Exact."""
 
 from dataclasses import dataclass
 
@@ -16,13 +16,13 @@ from simserve.units import array_to_ps, array_to_s, to_ps
 
 _LOST = SPLIT.index("recompute_s")
 PARTS = (SPLIT[0], "transfer_wait_s", *SPLIT[1:_LOST], "preempted_s", *SPLIT[_LOST:])
-"""Columns of requests that add up to e2e_s, in the order of a request's life. docs/outputs.md says what each is."""
+"""Columns of requests that sum to e2e_s, in chronological order; docs/outputs.md defines each."""
 
 
 def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[str, Floats]:
-    """The columns of SPLIT, `(n_requests,)` each, NaN of requests that did not finish.
+    """Return the columns of SPLIT, `(n_requests,)` each, NaN for unfinished requests.
 
-    Of tables that were read, what they hold: it was made from what no file keeps.
+    Tables read from files keep their columns: files lack the input of the split.
     """
     requests, extra = tables.requests, tables.extra
     if extra is None:
@@ -45,26 +45,26 @@ def split_columns(tables: RunTables, rows: DecodeRows, facts: RunFacts) -> dict[
         "recompute_s": recompute_ps,
         "batch_wait_s": lives.finish_ps - lives.respond_ps - lives.end_ps,
     }
-    # one at a time: all of them twice would be the most that the metrics hold
+    # one at a time: two copies of all would be the peak memory of the metrics
     return {name: np.where(lives.has_finished, array_to_s(parts.pop(name)), np.nan) for name in tuple(parts)}
 
 
 @dataclass(frozen=True)
 class _Lives:
-    """What is known of each request at once, `(n_requests,)` each; of those that did not finish it means nothing."""
+    """Timestamps of each request, `(n_requests,)` each; undefined for unfinished ones."""
 
     has_finished: Flags
     computed_at: Ints
-    """The replica that computed its prompt first."""
+    """The replica that first computed its prompt."""
     arrival_ps: Ints
     routed_ps: Ints
     queued_ps: Ints
-    """When it began to wait there: with pushing, after the decode side had room and has said so."""
+    """Start of its wait there; with push, after the decode replica has granted room."""
     scheduled_ps: Ints
     joined_ps: Ints
-    """When its prompt was first computed."""
+    """Start of the first step of its prefill."""
     end_ps: Ints
-    """When its last token was."""
+    """Time of its last token."""
     finish_ps: Ints
     preempted_ps: Ints
     transfer_ps: Ints
@@ -109,10 +109,10 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
 
 
 def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[Ints, Ints]:
-    """What the decode steps of each request took by themselves, and the copies that they waited for."""
+    """Return the decode time of each request without prefill interference, and its waits for copies."""
     spans, steps = tables.spans, tables.steps
     first = rows.span_first.copy()
-    first[swapped_spans] -= 1  # the step whose token begins the span was a decode step
+    first[swapped_spans] -= 1  # the span's first token came from a decode step
     copies_ps = array_to_ps(steps["copy_s"][rows.places])
     lasts_ps = array_to_ps(rows.end_s) - array_to_ps(rows.start_s)
     alone_ps = lasts_ps - array_to_ps(steps["interference_s"][rows.places]) - copies_ps
@@ -127,7 +127,7 @@ def _decoded(tables: RunTables, rows: DecodeRows, swapped_spans: Ints) -> tuple[
 
 
 def _queue(steps: Columns, extra: ExtraColumns, lives: _Lives) -> dict[str, Ints]:
-    """What kept the head of its queue out while it waited; the rest is its turn, that of the step in flight."""
+    """Split the queueing time by the cause that blocked the head of the queue; the rest is the step in flight."""
     queue_ps = np.where(lives.has_finished, lives.scheduled_ps - lives.queued_ps, 0)
     waits = Waits(lives.computed_at, lives.queued_ps, lives.queued_ps + queue_ps)
     kept_ps = kept_out_ps(steps, extra.stalls, waits)
@@ -136,9 +136,9 @@ def _queue(steps: Columns, extra: ExtraColumns, lives: _Lives) -> dict[str, Ints
 
 
 def _prefills(steps: Columns, chunks_ps: Ints, lives: _Lives, paused: Phases) -> tuple[Ints, Ints, Ints]:
-    """How long its first prefill took, the steps of it that computed some of it, and how long it computed again.
+    """Return the duration of the first prefill, of its steps that computed part of it, and of recomputation.
 
-    A prompt that no step computed in part is computed in one.
+    A prompt without partial chunks is computed in one step.
     """
     prefill_ps = lives.joined_ps - lives.scheduled_ps
     recompute_ps = np.zeros(len(prefill_ps), np.int64)
@@ -155,7 +155,7 @@ def _prefills(steps: Columns, chunks_ps: Ints, lives: _Lives, paused: Phases) ->
 
 
 def _last_chunks_ps(steps: Columns, replica: Ints, joined_ps: Ints) -> Ints:
-    """How long the steps lasted, `(n,)`, of which each ended at that instant at that replica."""
+    """Return the duration of the steps that end at those instants on those replicas, `(n,)`."""
     lasts_ps = np.zeros(len(replica), np.int64)
     for each in np.unique(replica).tolist():
         mine, rows = replica == each, slice(*np.searchsorted(steps["replica"], [each, each + 1]))

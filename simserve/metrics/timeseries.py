@@ -1,4 +1,4 @@
-"""Time series: what each replica did in each interval of a run, a row each."""
+"""Time series: the state of each replica in each interval of a run, one row each."""
 
 from dataclasses import dataclass
 
@@ -13,22 +13,22 @@ from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 
 MOST_INTERVALS = 600
-"""For each replica: enough for a chart, few enough to write."""
+"""Intervals per replica: enough for a chart, few enough to write."""
 
 
 @dataclass(frozen=True)
 class TimeSeries:
-    """The series, and the work done in the measured window, `(n_replicas, 1)`, which the same pass over steps gives."""
+    """The series, and the work done in the measured window, `(n_replicas, 1)`, from the same pass over steps."""
 
     columns: Columns
     window_work: WorkDone
 
 
 def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: tuple[float, float]) -> TimeSeries:
-    """Means over intervals of 1, 2 or 5 × 10^k seconds, at most MOST_INTERVALS of them; the last may be shorter.
+    """Return means over intervals of 1, 2 or 5 × 10^k seconds, at most MOST_INTERVALS; the last may be shorter.
 
-    queue_len and the KV share are what steps found at their start, joined by straight lines. running counts requests
-    from the start of their prefill to their last token; one that computes again after a preemption is not counted.
+    queue_len and the KV share are values at the start of steps, interpolated linearly. running counts requests from the
+    start of their prefill to their last token, without recomputation after a preemption.
     """
     edges_s = interval_edges(facts.end_s)
     n_replicas, lasts_s = len(facts.replica_pool), np.diff(edges_s)
@@ -63,7 +63,7 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
 
 
 def interval_edges(end_s: float) -> Floats:
-    """Edges of intervals from 0 to the end of the run, at least one."""
+    """Return the edges of intervals from 0 to the end of the run, at least one."""
     if not end_s > 0:
         return np.array([0.0, 1.0])
     least_s = end_s / MOST_INTERVALS
@@ -75,13 +75,13 @@ def interval_edges(end_s: float) -> Floats:
 
 
 def _mean_queue(steps: Columns, until_s: Floats, held: Places) -> Floats:
-    """Integral over each interval of the requests that wait: a straight line from one row's start to the next's."""
+    """Integrate the queue length over each interval, linear from one row's start to the next's."""
     queue = steps["queue_len"].astype(np.float64)
     return np.diff(held.sums((queue + _next(queue, steps)) / 2 * (until_s - steps["start_s"])), axis=1)
 
 
 def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunFacts) -> Floats:
-    """Integral of the share of KV blocks that are used or set aside; none are while the replica is idle."""
+    """Integrate the share of used or reserved KV blocks; it is zero while the replica is idle."""
     blocks = (steps["kv_blocks_used"] + steps["kv_blocks_reserved"]).astype(np.float64)
     no_pause = until_s <= steps["end_s"]
     means = np.where(no_pause, (blocks + _next(blocks, steps)) / 2, blocks)
@@ -90,7 +90,7 @@ def _mean_kv_frac(steps: Columns, until_s: Floats, in_steps: Places, facts: RunF
 
 
 def _next(values: Floats, steps: Columns) -> Floats:
-    """The value of the next row of the same replica; a replica's last row keeps its own."""
+    """Return the value of the next row of the same replica; its last row keeps its own."""
     following = np.array(values)
     same = steps["replica"][1:] == steps["replica"][:-1]
     following[:-1][same] = values[1:][same]
@@ -98,8 +98,8 @@ def _next(values: Floats, steps: Columns) -> Floats:
 
 
 def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
-    """Mean number of requests in the batch: from scheduled_s to the first join_s, where their prompt is computed, then
-    each span; a span begins with its first token, so being handed over counts where they decode."""
+    """Return the mean number of running requests: from scheduled_s to the first join_s on the prefill replica, then
+    over each span; a span begins with its first token, so handed-over requests count on the decode replica."""
     requests, spans = tables.requests, tables.spans
     joined_s = _first_joins(tables)
     joined_s = np.where(np.isinf(joined_s), requests["gave_up_s"], joined_s)
@@ -111,8 +111,8 @@ def _running(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floa
 
 
 def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s: Floats) -> Floats:
-    """Tokens of answers in each interval: one a completed prefill, where it was, one a member and decode step, and
-    the proposals that were accepted."""
+    """Return the output tokens in each interval: one per completed prefill, one per member and decode step, and
+    accepted proposals."""
     spans = tables.spans
     request, join_s = spans["request_id"], spans["join_s"]
     is_first = join_s == _first_joins(tables)[request]
@@ -126,14 +126,14 @@ def _output_tokens(tables: RunTables, rows: DecodeRows, n_replicas: int, edges_s
 
 
 def _first_joins(tables: RunTables) -> Floats:
-    """When each request had its first token, `(n_requests,)`; inf where it never did."""
+    """Return the time of each request's first token, `(n_requests,)`; inf without one."""
     joined_s = np.full(len(tables.requests["arrival_s"]), np.inf)
     np.minimum.at(joined_s, tables.spans["request_id"], tables.spans["join_s"])
     return joined_s
 
 
 def _prefilled_at(requests: Columns) -> Ints:
-    """The replica that computed each prompt first, `(n_requests,)`."""
+    """Return the replica that first computed each prompt, `(n_requests,)`."""
     elsewhere, own = requests["prefill_replica"].astype(np.int64), requests["replica"].astype(np.int64)
     at: Ints = np.where(elsewhere >= 0, elsewhere, own)
     return at

@@ -1,4 +1,4 @@
-"""Transfer: what handing requests over to decode replicas took, and which of prefill, link and decode holds them up."""
+"""Transfer: the cost of handing requests over to decode replicas, and the bottleneck among prefill, link and decode."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +12,17 @@ from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import LinkFacts, RunFacts
 
 WORTH_NAMING_S = 1e-3
-"""A mean wait below that holds nobody up."""
+"""Mean wait below which there is no bottleneck."""
 
 FULL_FRAC = 0.95
-"""Share of its KV blocks from which on a prefill replica has no room for prompts."""
+"""Share of KV blocks above which a prefill replica has no room for prompts."""
 
 BUSY_FRAC = 0.9
-"""Share of the time from which on prefill replicas have enough to do."""
+"""Share of busy time above which prefill replicas are saturated."""
 
 
 def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilization) -> dict[str, Any] | None:
-    """Of the window's requests that were handed over; None without prefill and decode pools."""
+    """Return the hand-offs of the window's requests; None without prefill and decode pools."""
     if facts.link is None:
         return None
     handed = window.has & (requests["prefill_replica"] >= 0)
@@ -31,7 +31,7 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
     waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
     shares = _shares(requests, window, facts)
-    is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else answers may fill them
+    is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else local decodes may fill them
     return {
         **shares,
         "n": result.n,
@@ -45,8 +45,8 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
 
 
 def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: bool) -> dict[str, float]:
-    """For a turn of the prefill side, for the link, and for room on the decode side, which comes first where that side
-    is sent what it has room for."""
+    """Return the mean waits for the prefill side, for the link, and for room on the decode side, which is the first of
+    the three with push."""
     queue_s, room_s, total_s = (requests[name] for name in ("queue_s", "transfer_wait_s", "transfer_s"))
     if is_pushed:
         queue_s = queue_s - room_s
@@ -56,8 +56,8 @@ def _mean_waits(requests: Columns, window: Window, handed: Flags, *, is_pushed: 
 
 
 def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, float | None]:
-    """Of the window's requests those whose prompts were computed apart, and those that a prefill replica kept: it went
-    on after the first token. An answer of one token stays there anyhow, and counts as apart."""
+    """Return the shares of the window's requests that were disaggregated, and that a prefill replica kept after the
+    first token. An answer of one token needs no hand-off and counts as disaggregated."""
     handed = requests["prefill_replica"] >= 0
     computed_at = requests["replica"].copy()
     computed_at[handed] = requests["prefill_replica"][handed]
@@ -72,8 +72,8 @@ def _shares(requests: Columns, window: Window, facts: RunFacts) -> dict[str, flo
 
 
 def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -> str | None:
-    """Where requests wait longest. Who is handed over waits for the next step anyhow, so that does not count; nor does
-    a queue before prefill replicas that are kept from computing."""
+    """Name the bottleneck, the longest wait. A handed-over request waits for the next step anyway, so that does not
+    count; nor does the queue of prefill replicas that are blocked."""
     held_s = {"link": waits_s["link"], "decode": waits_s["decode"] - step_s}
     if not is_backed_up:
         held_s["prefill"] = waits_s["prefill"]
@@ -82,7 +82,7 @@ def _binds(waits_s: Mapping[str, float], step_s: float, *, is_backed_up: bool) -
 
 
 def _is_backed_up(facts: RunFacts, use: Utilization) -> bool:
-    """Prompts that nobody fetches fill a prefill pool that has time to compute more."""
+    """Tell whether prompts that wait for transfer fill a prefill pool that is not busy."""
     peaks = zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
     full = {pool for pool, peak in peaks if peak >= FULL_FRAC * facts.pools[pool].n_blocks}
     return any(facts.pools[pool].role == "prefill" and use.by_pool[pool].busy_frac < BUSY_FRAC for pool in full)
@@ -94,7 +94,7 @@ def _mean(values: Floats) -> float:
 
 
 def _busiest_frac(requests: Columns, link: LinkFacts, end_s: float) -> float:
-    """Share of the whole run in which the busiest port carried something."""
+    """Return the busy share of the busiest port over the whole run."""
     handed = (requests["prefill_replica"] >= 0) & (requests["transfer_s"] > 0)
     busy_s = requests["prompt_tokens"][handed] * (link.kv_bytes_per_token / link.bytes_per_s)
     if link.shared:

@@ -1,4 +1,4 @@
-"""Utilization: how much of the time replicas computed, and which shares of peak FLOP/s and bandwidth they used."""
+"""Utilization: busy time of replicas, and their shares of peak FLOP/s (MFU) and bandwidth (MBU)."""
 
 from dataclasses import dataclass
 
@@ -12,17 +12,17 @@ from simserve.tables.facts import RunFacts, WorkFacts
 
 @dataclass(frozen=True)
 class WorkDone:
-    """What replicas did up to some instants, `(n_replicas, n_instants)` each."""
+    """Cumulative work of replicas up to given instants, `(n_replicas, n_instants)` each."""
 
     busy_s: Floats
     prefill_tokens: Floats
     flop: Floats
-    """All that was computed, padding and recomputed tokens too, but for the LM head at the end of a prefill."""
+    """All computed FLOP, including padding and recomputed tokens, without the LM head at the end of a prefill."""
     bytes: Floats
-    """Weights once a step, keys and values read by decoding requests, and those written."""
+    """Weights once per step, keys and values read by decoding requests, and those written."""
 
     def between(self) -> "WorkDone":
-        """What they did from each instant to the next."""
+        """Return the work from each instant to the next."""
         return WorkDone(
             *(np.diff(amount, axis=1) for amount in (self.busy_s, self.prefill_tokens, self.flop, self.bytes))
         )
@@ -30,7 +30,7 @@ class WorkDone:
 
 @dataclass(frozen=True)
 class Shares:
-    """Of some replicas together over a window, 0..1; NaN where it has no length."""
+    """Utilization of some replicas together over a window, 0..1; NaN for an empty window."""
 
     busy_frac: float
     mfu: float
@@ -39,22 +39,22 @@ class Shares:
 
 @dataclass(frozen=True)
 class Utilization:
-    """Over a window."""
+    """Utilization of the cluster and of each pool over a window."""
 
     whole: Shares
     by_pool: tuple[Shares, ...]
 
 
 def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
-    """Sum up the work of steps up to the instants of `places`."""
+    """Sum the work of steps up to the instants of `places`."""
     n_steps = steps["n_steps"]
     decode = steps["decode_requests"].astype(np.float64)
     n_decoded = places.sums(decode * n_steps)
     prefill_tokens = places.sums(steps["prefill_tokens"].astype(np.float64))
-    # contexts of a stretch: kv in the first step, decode_requests more in each next one
+    # contexts of a row: kv in the first step, decode_requests more in each further one
     keys_read = places.sums((steps["kv_tokens"] + decode * ((n_steps - 1) / 2)) * n_steps)
     prefill_pairs = places.sums(steps["prefill_pairs"].astype(np.float64))
-    extra = _proposed(facts)  # tokens that each decoding request puts through the model besides its next
+    extra = _proposed(facts)  # proposals that each decoding request verifies besides its next token
     decode_tokens = n_decoded * (1 + extra)
     pairs = prefill_pairs + (1 + extra) * keys_read + n_decoded * (extra * (extra + 1) / 2)
     tokens = prefill_tokens + decode_tokens
@@ -71,29 +71,29 @@ def work_done(steps: Columns, places: Places, facts: RunFacts) -> WorkDone:
 
 
 def _proposed(facts: RunFacts) -> Floats:
-    """Tokens proposed for a request in a step of each replica, `(n_replicas, 1)`."""
+    """Return the proposals per request and step of each replica, `(n_replicas, 1)`."""
     hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
     return np.array([0 if how is None else how.tokens for how in hows], np.float64).reshape(-1, 1)
 
 
 def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
-    """busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
+    """Return busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
-    busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows round a little
+    busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows have rounding errors
     return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
 
 def utilization(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilization:
-    """Of all replicas and of each pool's over one interval, of which `work` is `(n_replicas, 1)`; each weighs by what
-    it could do."""
+    """Return the utilization of all replicas and of each pool over one interval; `work` is `(n_replicas, 1)`, and
+    replicas weigh by their peaks."""
     pool = np.array(facts.replica_pool, np.int64)
     by_pool = (_shares(work, pool == index, duration_s, facts) for index in range(len(facts.pools)))
     return Utilization(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
 
 
 def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
-    """Of the chosen replicas, `(n_replicas,)`."""
+    """Return the utilization of the chosen replicas, `(n_replicas,)`."""
     if not duration_s > 0:
         return Shares(np.nan, np.nan, np.nan)
     of = [facts.pools[pool].work for pool in np.array(facts.replica_pool, np.int64)[chosen]]
@@ -106,5 +106,5 @@ def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -
 
 
 def _each(of: list[WorkFacts], name: str) -> Floats:
-    """One fact of each replica, `(n_replicas, 1)`."""
+    """Return one fact of each replica, `(n_replicas, 1)`."""
     return np.array([getattr(work, name) for work in of], np.float64).reshape(-1, 1)

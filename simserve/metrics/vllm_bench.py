@@ -1,4 +1,4 @@
-"""vllm_bench: the result of a `vllm bench serve` that had sent the window's requests; its keys, units, definitions."""
+"""vllm_bench: the result of `vllm bench serve` for the window's requests, with its keys, units and definitions."""
 
 import math
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.units import array_to_ps
 
 NAMES = {"ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2el"}
-"""Our latencies and vLLM's names of them."""
+"""Our latencies and vLLM's names for them."""
 
 GOALS = ("ttft_s", "tpot_s", "e2e_s")
-"""The only goals that vLLM's --goodput knows."""
+"""The goals that vLLM's --goodput accepts."""
 
 
 def vllm_bench(
@@ -27,10 +27,10 @@ def vllm_bench(
     met_goals: Mapping[str, Flags],
     max_tokens_per_s: float,
 ) -> dict[str, Any]:
-    """All scalars of the result; milliseconds where the key says so; rates divide by `duration`.
+    """Return all scalars of the result; milliseconds where the key says so; rates divide by `duration`.
 
     duration is from the first send of the window to the last finish of its requests. latencies: of the finished ones.
-    Where nothing was completed vLLM reports zeros, and so does this.
+    Without completed requests all values are zero, as in vLLM.
     """
     completed = requests["status"].is_("finished") & window.has
     n = int(np.count_nonzero(completed))
@@ -65,10 +65,10 @@ def _latency_keys(name: str, result: Distribution) -> dict[str, float]:
 
 
 def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
-    """The most requests in flight at any time of one second, `(n_requests,)` each, seconds counted from the first send.
+    """Return the most requests in flight in any one second, `(n_requests,)` each, counted from the first send.
 
-    vLLM's max_concurrent_requests: it counts a request in every second that it touches, so this is at least the most
-    at one instant, and more where many come and go within a second.
+    This is vLLM's max_concurrent_requests: a request counts in every second that it touches, so the value may exceed
+    the peak at one instant.
     """
     if not len(start_s):
         return 0
@@ -81,9 +81,9 @@ def most_in_one_second(start_s: Floats, end_s: Floats) -> int:
 def max_output_tokens_per_s(
     requests: Columns, rows: DecodeRows, spans: Columns, completed: Flags, answers_whole: Flags
 ) -> float:
-    """The most tokens that completed requests got in one second, seconds counted from the first send of them.
+    """Return the most tokens of completed requests in one second, counted from their first send.
 
-    completed, answers_whole: `(n_requests,)`; whole answers come with all their tokens at finish_s.
+    completed, answers_whole: `(n_requests,)`; whole answers deliver all tokens at finish_s.
     """
     if not completed.any():
         return 0.0
@@ -104,7 +104,7 @@ def _per_second(at_s: Floats, origin_s: float, n_seconds: int, n_tokens: Ints | 
 
 
 def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seconds: int) -> Floats:
-    """Tokens of decode steps by the second in which their step ends, `(n_seconds,)`."""
+    """Count the tokens of decode steps by the second in which their step ends, `(n_seconds,)`."""
     edges_s = origin_s + np.arange(n_seconds + 1)
     upto = np.cumsum(members * rows.n_steps)
     before_edge = np.zeros(n_seconds + 1, np.int64)
@@ -121,7 +121,7 @@ def _decoded_per_second(rows: DecodeRows, members: Ints, origin_s: float, n_seco
 
 
 def _steps_before(rows: DecodeRows, row: Ints, edge_s: Floats) -> Ints:
-    """How many steps of each row end before its edge; the row begins at or before it."""
+    """Return how many steps of each row end before its edge; the row begins at or before it."""
     elapsed = array_to_ps(edge_s - rows.start_s[row]).astype(np.float64)
     first, growth = rows.first_ps[row].astype(np.float64), rows.growth_ps[row].astype(np.float64)
     half = first - growth / 2
@@ -129,7 +129,7 @@ def _steps_before(rows: DecodeRows, row: Ints, edge_s: Floats) -> Ints:
     root = np.sqrt(np.maximum(half * half + 2 * growth * elapsed, 0))
     estimate = np.floor(2 * elapsed / np.maximum(half + root, 1)).astype(np.int64)
     best = np.zeros(len(row), np.int64)
-    for step in (-1, 0, 1):  # the estimate is a rounding away at most; whole numbers decide
+    for step in (-1, 0, 1):  # the estimate is off by one at most; whole numbers decide
         n = np.clip(estimate + step, 0, rows.n_steps[row])
         best = np.where(_end_ps(rows, row, n) < elapsed, np.maximum(best, n), best)
     return best

@@ -1,4 +1,4 @@
-"""Warm-up: how much of a run's beginning is not like the rest of it, found by MSER-5."""
+"""Warm-up: the initial transient of a run, detected by MSER-5."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from simserve.tables.columns import Columns, Floats, Ints
 
 BATCH = 5
 FEWEST_BATCHES = 40
-"""Of fewer nothing can be said."""
+"""Fewest batches for a decision."""
 
 
 def warm_up_requests(requests: Columns) -> int | None:
-    """How many requests to leave out at the beginning; None where the run does not settle, or is too short to tell.
+    """Return how many requests to leave out; None where the run does not settle, or is too short to tell.
 
-    Held against the rule are the requests that each finds in the system when it comes, and, as these are always the
-    same in a closed loop, the time to the first token; the later of the two counts. Rows are in order of arrival.
+    The series are the number in system at each arrival and, as that is constant in a closed loop, the time to first
+    token; the later of the two cuts counts. Rows are in order of arrival.
     """
     is_served = ~requests["status"].is_("rejected")
     waited = is_served & ~np.isnan(requests["ttft_s"])
@@ -26,20 +26,20 @@ def warm_up_requests(requests: Columns) -> int | None:
 
 
 def settled_after(series: Floats) -> int | None:
-    """How many of a series' first values to leave out; None where the best cut is in its second half.
+    """Return how many of a series' first values to leave out; None where the best cut is in its second half.
 
-    The cut that makes the standard error of the mean of the rest smallest, in batches of five (White, Cobb and Spratt,
+    The cut minimizes the standard error of the mean of the rest, in batches of five (White, Cobb and Spratt,
     "A comparison of five steady-state truncation heuristics for simulation", WSC 2000).
     """
     n = len(series) // BATCH
     if n < FEWEST_BATCHES:
         return None
     means = series[: n * BATCH].reshape(n, BATCH).mean(axis=1)
-    means = means - means.mean()  # so that squares do not cancel
+    means = means - means.mean()  # avoids cancellation
     left = np.arange(n, 0, -1)
     sums, squares = (np.cumsum(each[::-1])[::-1] for each in (means, means**2))
     errors = (squares - sums**2 / left) / left**2
-    best = int(np.argmin(errors[: n - BATCH]))  # a few values at the end are alike by chance
+    best = int(np.argmin(errors[: n - BATCH]))  # the last few values may be similar by chance
     return best * BATCH if best <= n // 2 else None
 
 

@@ -38,7 +38,7 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """Return the requested features whose cost was neither timed nor validated against a server."""
+    """Return the requested features with costs that were neither timed nor validated against a server."""
     each = (_of_version, _of_ranks, _of_speculation)
     result = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
     return tuple(dict.fromkeys(result))

@@ -14,7 +14,7 @@ from simserve.splitters.base import Splitter
 LINK: Path = ("cluster", "kv_link")
 
 DISAGGREGATED_ONLY = ("kv_link", "decode_router", "disaggregate")
-"""Keys of a cluster whose pools have roles."""
+"""Cluster keys that need pools with roles."""
 
 
 def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, object]:

@@ -1,1 +1,1 @@
-"""Many runs, one question."""
+"""Studies: questions that take many runs."""

@@ -1,4 +1,4 @@
-"""Dask: many runs on a cluster that is there already, `tcp://host:port`; only plain data goes in and comes out."""
+"""Dask: many runs on an existing cluster, `tcp://host:port`; only plain data is exchanged."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from simserve.study.processes import Answers, Lost, Task, Work
 
 CONNECT_S = 5
 NO_WORKERS_S = 30
-"""How long a cluster may be without a single worker before the sweep gives up."""
+"""Time without any worker before the sweep gives up."""
 
-TELL_S = 1.0
-"""How often the scheduler is asked who is there while nothing comes."""
+POLL_S = 1.0
+"""Interval of asking the scheduler for its workers while no answer arrives."""
 
 AHEAD = 2
-"""Tasks handed out for each thread of the cluster, so that no worker waits for the next."""
+"""Tasks submitted per thread of the cluster, so that no worker waits for the next."""
 
 LOGS = ("distributed", "distributed.client", "distributed.core", "distributed.comm", "distributed.utils")
 
@@ -33,22 +33,22 @@ class DaskCluster:
         self._address = address
 
     def run(self, work: Work, tasks: Sequence[Task]) -> Answers:
-        """All tasks, as many at once as the workers have threads.
+        """Run all tasks, as many at once as the workers have threads.
 
-        A task whose worker goes away is given to another. One with which several went (four, unless the scheduler
-        says otherwise) may only have been in bad company: it is tried again by itself, and then it is Lost. Raises
-        SimserveError where the scheduler goes away, or all workers do.
+        A task of a worker that disappears is given to another. A task that was on several lost workers (four, unless
+        the scheduler says otherwise) may not be the cause: it is run again alone, and only then Lost. Raises SimserveError
+        where the scheduler or all workers disappear.
         """
         suspects = []
-        for place, answer in self._side_by_side(work, enumerate(tasks)):
+        for place, answer in self._concurrent(work, enumerate(tasks)):
             if isinstance(answer, Lost):
                 suspects.append(place)
             else:
                 yield place, answer
         for place in suspects:
-            yield from self._side_by_side(work, [(place, tasks[place])])
+            yield from self._concurrent(work, [(place, tasks[place])])
 
-    def _side_by_side(self, work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
+    def _concurrent(self, work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
         from distributed import wait
 
         left = iter(tasks)
@@ -57,7 +57,7 @@ class DaskCluster:
         while True:
             n_threads = sum(worker["nthreads"] for worker in self._workers().values())
             for place, task in islice(left, max(0, AHEAD * max(1, n_threads) - len(running))):
-                with self._while_it_lasts():
+                with self._reporting_loss():
                     running[self._client.submit(_checked, __version__, work, task, pure=False)] = place
             if not running:
                 return
@@ -65,15 +65,15 @@ class DaskCluster:
                 last_seen_s = time.monotonic()
             elif time.monotonic() - last_seen_s > NO_WORKERS_S:
                 raise self._gone(f"has had no worker for {NO_WORKERS_S} s")
-            with self._while_it_lasts(), suppress(TimeoutError), self._client.as_current():
-                wait(list(running), timeout=TELL_S, return_when="FIRST_COMPLETED")
+            with self._reporting_loss(), suppress(TimeoutError), self._client.as_current():
+                wait(list(running), timeout=POLL_S, return_when="FIRST_COMPLETED")
             for future in [future for future in running if future.done()]:
                 yield running.pop(future), self._answer(future)
 
     def check_versions(self) -> None:
-        """Raises SimserveError where a worker does not have this very simserve, or there is no worker."""
+        """Check that all workers have this version of simserve. Raises SimserveError otherwise, or without workers."""
         self._wait_for_a_worker()
-        with self._while_it_lasts():
+        with self._reporting_loss():
             versions = self._client.run(_version, on_error="return")
         for worker, version in versions.items():
             if version != __version__:
@@ -92,40 +92,40 @@ class DaskCluster:
             time.sleep(0.1)
 
     def _workers(self) -> dict[str, Any]:
-        with self._while_it_lasts():
+        with self._reporting_loss():
             match: dict[str, Any] = self._client.scheduler_info(n_workers=-1)["workers"]
         if self._client.status != "running":
-            raise self._gone("went away")
+            raise self._gone("disappeared")
         return match
 
     def _answer(self, future: Any) -> Any:
-        with self._while_it_lasts():
+        with self._reporting_loss():
             if future.status == "finished":
                 return future.result()
-            error = future.exception()  # raises where it is canceled or lost: with the scheduler
+            error = future.exception()  # raises where it is canceled or lost with the scheduler
         return Lost(f"the cluster could not run it: {type(error).__name__}: {error}")
 
     @contextmanager
-    def _while_it_lasts(self) -> Iterator[None]:
-        """Whatever the library makes of a scheduler that goes away, say so."""
+    def _reporting_loss(self) -> Iterator[None]:
+        """Report any error of a lost scheduler in one line."""
         try:
             yield
         except (Exception, asyncio.CancelledError) as error:
-            raise self._gone(f"went away ({_short(error)})") from None
+            raise self._gone(f"disappeared ({_short(error)})") from None
 
     def _gone(self, what: str) -> SimserveError:
-        return SimserveError(f"command line --dask {self._address}: the cluster {what}; see to it and start again")
+        return SimserveError(f"command line --dask {self._address}: the cluster {what}; check it and start again")
 
 
 @contextmanager
 def dask_cluster(address: str) -> Iterator[DaskCluster]:
-    """The cluster at an address; what it still runs when the block ends is called off. Raises SimserveError."""
+    """Connect to the cluster at an address; tasks still running at the end are canceled. Raises SimserveError."""
     try:
         from distributed import Client
     except ImportError:
         remedy = 'install it: pip install "simserve[cluster]"'
         raise SimserveError(f"command line --dask {address}: needs the package distributed; {remedy}") from None
-    for name in LOGS:  # what matters of a cluster that breaks down is said here, without stack traces
+    for name in LOGS:  # failures of the cluster are reported here, without stack traces
         logging.getLogger(name).setLevel(logging.CRITICAL)
     _check_scheduler(address)
     client = Client(address, timeout=CONNECT_S, set_as_default=False)
@@ -134,12 +134,12 @@ def dask_cluster(address: str) -> Iterator[DaskCluster]:
         cluster.check_versions()
         yield cluster
     finally:
-        with suppress(OSError):  # a scheduler that is gone cannot be told
+        with suppress(OSError):  # the scheduler may be gone
             client.close(timeout=CONNECT_S)
 
 
 def _check_scheduler(address: str) -> None:
-    """Raises SimserveError where none answers: a client that finds none takes long to give up, and says much."""
+    """Raise SimserveError where no scheduler answers: the client itself takes long to give up, with verbose logs."""
     from distributed.comm import connect
 
     async def greet() -> None:
@@ -150,7 +150,7 @@ def _check_scheduler(address: str) -> None:
         asyncio.run(greet())
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         rule = f"no scheduler answers there within {CONNECT_S} s ({_short(error)})"
-        remedy = "start one with `dask scheduler`, and write its address as tcp://host:port"
+        remedy = "start one with `dask scheduler`, and give its address as tcp://host:port"
         raise SimserveError(f"command line --dask {address}: {rule}; {remedy}") from None
 
 
@@ -159,7 +159,7 @@ def _short(error: BaseException) -> str:
 
 
 def _checked(version: str, work: Work, task: Task) -> Any:
-    """On a worker. One that joined late may have another simserve: then the task is Lost, to be tried again."""
+    """Run a task on a worker; with another version of simserve on a late worker, the task is Lost and retried."""
     here = _version()
     if here != version:
         return Lost(f"its worker needs simserve {version}, got {here}; install it there")
@@ -167,7 +167,7 @@ def _checked(version: str, work: Work, task: Task) -> Any:
 
 
 def _version() -> str:
-    """On a worker."""
+    """Return the version on a worker."""
     from simserve import __version__ as here
 
     return here

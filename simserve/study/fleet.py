@@ -1,10 +1,10 @@
-"""Fleet: what the machines of a scenario come to."""
+"""Fleet: GPUs, price and power of a scenario."""
 
 from simserve.scenario import Scenario
 
 
 def fleet_of(scenario: Scenario) -> dict[str, float]:
-    """GPUs, their price by the catalog, and the power that their data sheets allow."""
+    """Return the GPUs, their price by the catalog, and their power by the data sheets."""
     result = [(setup.n_replicas * setup.gpus_per_replica, setup.gpu) for setup in scenario.setups]
     return {
         "n_gpus": sum(n for n, _ in result),

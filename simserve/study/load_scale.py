@@ -1,4 +1,4 @@
-"""Load scale: a scenario whose load comes so many times as fast, from the same randomness."""
+"""Load scale: a scenario with its load scaled by a factor, from the same randomness."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
 
 RATES = ("rate_per_s", "rates_per_s")
-"""What arrival processes call their rates; lengths, dwells and periods stay as they are."""
+"""Rate arguments of arrival processes; lengths, dwells and periods stay."""
 
 
 def at_scale(scenario: Scenario, scale: float) -> Scenario:
-    """The scenario with all its rates times scale. Raises ScenarioError where its load has no rate."""
+    """Return the scenario with all its rates times scale. Raises ScenarioError where its load has no rate."""
     workload = scenario.workload
     if workload.trace is not None:
         trace = workload.trace.model_copy(update={"rate_scale": workload.trace.rate_scale * scale})

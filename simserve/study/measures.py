@@ -1,4 +1,4 @@
-"""Measures: the numbers of a summary that decisions rest on, what they are called and which way is better."""
+"""Measures: the numbers of a summary for decisions, with their labels and better direction."""
 
 import math
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ class Measure:
     """One number of `summary.json`."""
 
     key: str
-    """Where it stands: `ttft_s.p99`."""
+    """Its dotted key: `ttft_s.p99`."""
     label: str
     unit: Unit
     is_cost: bool
-    """Less of it is better."""
+    """Whether less is better."""
 
     def of(self, summary: Mapping[str, Any]) -> float:
-        """Its value; NaN where the run has none."""
+        """Return its value; NaN where the run has none."""
         result: Any = summary
         for part in self.key.split(".", 1):
             if not isinstance(result, Mapping):
@@ -46,4 +46,4 @@ MEASURES = (
     Measure("served_per_s", "requests served", "per_s", is_cost=False),
     Measure("output_tokens_per_s", "output tokens", "per_s", is_cost=False),
 )
-"""In the order in which they are reported."""
+"""The measures in reporting order."""

@@ -1,4 +1,4 @@
-"""Processes: many runs on all cores of this machine; only plain data goes in and comes out."""
+"""Processes: many runs on all cores of this machine; only plain data is exchanged."""
 
 import os
 import signal
@@ -15,43 +15,43 @@ from joblib import cpu_count
 from joblib.externals.loky import get_reusable_executor
 
 Task = tuple[Any, ...]
-"""Plain data: what one run needs."""
+"""Plain data: the arguments of one run."""
 
 Work = Callable[[Task], Any]
-"""A function of a module, plain data in and out. What it raises ends all work, so it had better return its failures."""
+"""A module-level function of plain data. An exception ends all work, so it should return expected failures."""
 
 IDLE_S = 60
-"""Workers that have nothing to do for so long end themselves."""
+"""Workers that are idle for this long exit."""
 
 AHEAD = 2
-"""Tasks handed out for each process, so that none waits for the next."""
+"""Tasks submitted per process, so that none waits for the next."""
 
 HAND_OVER_S = 1.0
-"""The longest that it is waited for tasks to be handed over before they are called off; it takes milliseconds."""
+"""Timeout for submitting tasks before they are canceled; it takes milliseconds."""
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
-"""By these, libraries keep to one thread a process, for there is a process a core."""
+"""Variables that limit libraries to one thread per process, as there is a process per core."""
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A task of which nothing can come: its process died of it, or would not take it."""
+    """A task without an answer: its process died, or could not take it."""
 
     reason: str
 
 
 Answers = Generator[tuple[int, Any], None, None]
-"""The place of a task and what came of it, or Lost; as they finish. Closed early, the others are called off."""
+"""Pairs of a task's index and its answer, or Lost, as they finish. Closing it early cancels the others."""
 
 Runner = Callable[[Work, Sequence[Task]], Answers]
-"""Where work is done: `in_processes`, or a cluster's `run`."""
+"""An executor of tasks: `in_processes`, or a cluster's `run`."""
 
 
 def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
-    """All tasks, as many at once as there are cores; one alone, or on one core, in this process.
+    """Run all tasks, one per core at a time; a single task, or on one core, in this process.
 
-    When a process dies (killed for its memory, mostly), what was in its hands or its neighbors' is run again by
-    itself, and whatever kills a process twice is Lost.
+    When a process dies (usually killed for its memory), the tasks in flight are run again one by one. A task that kills
+    a process twice is Lost.
     """
     if min(cpu_count(), len(tasks)) <= 1:
         yield from ((place, work(task)) for place, task in enumerate(tasks))
@@ -61,7 +61,7 @@ def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
         given: list[int] = []
         answered: set[int] = set()
         try:
-            with closing(_side_by_side(work, _text(left, tasks, given))) as reader:
+            with closing(_concurrent(work, _handed_out(left, tasks, given))) as reader:
                 for place, answer in reader:
                     answered.add(place)
                     yield place, answer
@@ -72,15 +72,15 @@ def in_processes(work: Work, tasks: Sequence[Task]) -> Answers:
         left = [place for place in left if place not in answered and place not in suspects]
 
 
-def _text(places: Iterable[int], tasks: Sequence[Task], given: list[int]) -> Iterator[tuple[int, Task]]:
-    """The tasks one by one; which were handed out stands in `given`."""
+def _handed_out(places: Iterable[int], tasks: Sequence[Task], given: list[int]) -> Iterator[tuple[int, Task]]:
+    """Yield the tasks one by one; `given` lists the indices handed out."""
     for place in places:
         given.append(place)
         yield place, tasks[place]
 
 
-def _side_by_side(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
-    """Raises BrokenProcessPool where a process dies. One task is one message: what is finished is known at once."""
+def _concurrent(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
+    """Run tasks concurrently, one message each. Raises BrokenProcessPool where a process dies."""
     n, owner, left = cpu_count(), os.getpid(), iter(tasks)
     executor = get_reusable_executor(
         n,
@@ -100,14 +100,14 @@ def _side_by_side(work: Work, tasks: Iterable[tuple[int, Task]]) -> Answers:
                 yield future.result()
     finally:
         if running:
-            _call_off(executor, running)
+            _cancel(executor, running)
 
 
-def _call_off(executor: Any, running: Iterable["Future[Any]"]) -> None:
-    """End what still runs, for nobody waits for it.
+def _cancel(executor: Any, running: Iterable["Future[Any]"]) -> None:
+    """Cancel the tasks that still run.
 
-    Not before all of it is handed over: the executor stumbles over a task that is called off in its own hands, and
-    prints a stack trace.
+    All tasks must be submitted first: the executor prints a stack trace for a task that is canceled while it is being
+    submitted.
     """
     until_s = time.monotonic() + HAND_OVER_S
     while time.monotonic() < until_s and not all(future.running() or future.done() for future in running):
@@ -117,21 +117,19 @@ def _call_off(executor: Any, running: Iterable["Future[Any]"]) -> None:
 
 def _by_itself(work: Work, task: Task) -> Any:
     try:
-        with closing(_side_by_side(work, [(0, task)])) as reader:
+        with closing(_concurrent(work, [(0, task)])) as reader:
             return next(reader)[1]
     except BrokenProcessPool:
-        return Lost(
-            "its process was killed, twice: it needs more memory than there is, most likely; run fewer requests"
-        )
+        return Lost("its process was killed twice, most likely for lack of memory; run fewer requests")
 
 
 def _placed(owner: int, work: Work, place: int, task: Task) -> tuple[int, Any]:
-    """In another process."""
-    if os.getppid() != owner:  # who asked is gone, so nobody would hear of it, and who asks next does it again
+    """Run a task in another process."""
+    if os.getppid() != owner:  # the parent is gone, so the answer would be lost
         os._exit(1)
     return place, work(task)
 
 
 def _leave_interruptions_to_the_parent() -> None:
-    """Ctrl-C reaches every process of a terminal; the parent ends the others."""
+    """Ignore Ctrl-C, which reaches every process of a terminal; the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

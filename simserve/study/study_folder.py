@@ -1,4 +1,4 @@
-"""The folder of a study: its answer as JSON, its rows, the scenario and the page, swapped in whole."""
+"""The output folder of a study: answer as JSON, rows, scenario and page, written atomically."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from simserve.tables.schema import Field
 
 @dataclass(frozen=True)
 class TableRows:
-    """A table of what was run."""
+    """A table of a study's runs."""
 
     name: str
-    """Of its file."""
+    """Name of its file."""
     fields: tuple[Field, ...]
     columns: Columns
 
 
 def write_study(directory: Path, kind: Kind, texts: Mapping[str, str], rows: TableRows | None = None) -> None:
-    """Write the files by their names. Raises OutputError if the folder holds something else, or cannot be written."""
+    """Write the files by name. Raises OutputError if the folder holds something else, or cannot be written."""
     with result_folder(directory, kind) as folder:
         for name, text in texts.items():
             (folder / name).write_text(text, encoding="utf-8")
         if rows is not None:
-            from simserve.tables.parquet import write_table  # late: pyarrow
+            from simserve.tables.parquet import write_table  # late import: pyarrow
 
             write_table(folder / rows.name, rows.fields, rows.columns)

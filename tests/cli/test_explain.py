@@ -49,7 +49,7 @@ def test_explain_tells_values_origins_memory_and_steps(tmp_path: Path) -> None:
     assert re.search(r"block_size: 16 +# engine vllm", outcome.out)
     assert re.search(r"weights +\d+\.\d\d GB", outcome.out)
     assert re.search(r"decode 32 x 1,024 tokens +\d+\.\d\d ms", outcome.out)
-    assert "What typical steps cost (calibrated)" in outcome.out
+    assert "Cost of typical steps (calibrated)" in outcome.out
     assert outcome.err == ""
 
 
@@ -95,4 +95,4 @@ def test_where_tokens_are_proposed_drafts_are_a_part_of_the_time(tmp_path: Path)
         assert parts_s == pytest.approx(step.duration_s)
         assert min(step.tokens_s, step.attention_s, step.sampling_s, step.drafting_s) > 0
     outcome = invoke("explain", path, "--set", how)
-    assert re.search(r"1\.88 tokens a step are expected.*\n.*drafting", outcome.out)
+    assert re.search(r"1\.88 expected tokens per step.*\n.*drafting", outcome.out)

@@ -53,7 +53,7 @@ def test_a_run_that_writes_no_steps_draws_all_the_same_and_its_folder_cannot(tmp
 @pytest.mark.parametrize(
     ("timeline", "chosen", "text"),
     [
-        ("nowhere/x.json", "slowest:20", "--timeline: must be in a folder that is there, got {tmp}/nowhere/x.json"),
+        ("nowhere/x.json", "slowest:20", "--timeline: must be in an existing folder, got {tmp}/nowhere/x.json"),
         ("", "slowest:20", "--timeline: must be a file, got the folder {tmp}"),
         ("out/x.json", "slowest:20", "--timeline: must not be in the folder of the results"),
         ("x.json", "slowest:0", "--timeline-requests: must be ids or slowest:N, got 'slowest:0'; try slowest:20"),
@@ -78,5 +78,5 @@ def test_what_cannot_be_drawn_is_2_and_nothing_is_written(
 def test_requests_without_a_trace_are_refused(tmp_path: Path) -> None:
     outcome = invoke("run", write_scenario(tmp_path), "--out", tmp_path / "out", "--timeline-requests", "1")
     assert outcome.exit_code == 2
-    assert "--timeline-requests: needs a trace to draw them in, got 1 alone; add --timeline FILE" in outcome.err
+    assert "--timeline-requests: needs --timeline, got 1 alone; add --timeline FILE" in outcome.err
     assert not (tmp_path / "out").exists()

@@ -33,7 +33,7 @@ def test_runs_are_told_as_measured_and_as_predicted(tmp_path: Path) -> None:
     error = abs(one["predicted_tpot_s"] / one["tpot_s"] - 1)
     (line,) = (line for line in wording.out.splitlines() if line.split()[:4] == ["vllm", "TP", "1", "TPOT"])
     assert f"{error:.1%}" in line.split()
-    assert "2 requests a client" in wording.out
+    assert "2 requests per client" in wording.out
     assert "vllm llama-3.1-8b TP 2 256/16 x 4" in wording.out
 
 
@@ -61,8 +61,8 @@ def run(**changes: str) -> str:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "runs.csv: must hold serving runs, got none"),
-        (HEAD, "runs.csv: must hold serving runs, got none"),
+        ("", "runs.csv: must contain serving runs, got none"),
+        (HEAD, "runs.csv: must contain serving runs, got none"),
         ("engine,gpu\nvllm,h100-sxm\n", "runs.csv: columns engine_version, model, weight_dtype"),
         (run(engine="vlm"), "runs.csv:2: no such engine in the catalog, got 'vlm'; did you mean vllm?"),
         (run(gpu="h100_sx"), "runs.csv:2: no such GPU in the catalog, got 'h100-sx'; did you mean h100-sxm?"),
@@ -76,7 +76,7 @@ def run(**changes: str) -> str:
         (run(ttft_ms_mean="-1"), "runs.csv:2: ttft must be positive"),
         (run(ttft_ms_mean="nan"), "runs.csv:2: ttft must be positive"),
         (run(tpot_ms_mean="inf"), "runs.csv:2: tpot must be positive"),
-        (run(osl="1"), "runs.csv:2: osl must be 2 at least"),
+        (run(osl="1"), "runs.csv:2: osl must be at least 2"),
         (HEAD + RUN + "vllm,0.12.0,h100_sxm\n", "runs.csv:3: must have model, weight_dtype, tp"),
     ],
 )
@@ -128,7 +128,7 @@ def test_kernels_are_told_by_operation() -> None:
     [
         ([], "give a CSV of serving runs, or --kernels"),
         (["--kernels", "h100-sxm/nobody"], "h100-sxm/nobody: no such calibration; there are"),
-        (["runs.csv", "--kernels", "h100-sxm/vllm"], "goes without serving runs; leave ROWS out"),
+        (["runs.csv", "--kernels", "h100-sxm/vllm"], "does not take ROWS; leave it out"),
     ],
 )
 def test_runs_or_kernels_but_one_of_them(arguments: list[str], sentence: str) -> None:

@@ -27,12 +27,12 @@ def test_a_log_is_told_by_distribution_and_request_by_request(tmp_path: Path) ->
     assert sum(group["n"] for group in result["errors"]["tpot_s"]["by_prompt_tokens"]) == 20
     assert len(result["worst"]["ttft_s"]) == 5
     wording = validate(tmp_path, LOG)
-    assert wording.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumed:")
+    assert wording.out.startswith(f"20 of 20 requests of {tmp_path / 'log.csv'} compared. Assumptions:")
     assert "  requests are sent at the times of the log\n" in wording.out
     error = result["errors"]["ttft_s"]["overall"]["mape_frac"]
     (line,) = (line for line in wording.out.splitlines() if line.split()[:2] == ["TTFT", "20"])
     assert line.split()[2] == f"{error:.1%}"
-    assert "warning: p99 of 20 requests is a guess; 1000 are the least" in wording.err
+    assert "warning: p99 of 20 requests is unreliable; it needs 1000" in wording.err
 
 
 def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_a_result_without_a_pairing_has_percentiles_only(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("more", "sentence"),
     [
-        (["--campaign", "plain"], "goes without --campaign, which"),
-        (["--leave-out", "--engine", "vllm"], "goes without --engine, --leave-out, which"),
+        (["--campaign", "plain"], "does not take --campaign; leave"),
+        (["--leave-out", "--engine", "vllm"], "does not take --engine, --leave-out; leave"),
         (
             ["--requests-per-client", "3", "--shortest-frac", "0.5"],
-            "goes without --requests-per-client, --shortest-frac",
+            "does not take --requests-per-client, --shortest-frac",
         ),
-        (["--kernels", "h100-sxm/vllm"], "goes without --kernels, which"),
+        (["--kernels", "h100-sxm/vllm"], "does not take --kernels; leave"),
     ],
 )
 def test_options_of_tables_do_not_go_with_a_log(more: list[str], sentence: str, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_options_of_tables_do_not_go_with_a_log(more: list[str], sentence: str, 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "log.csv: must hold a log, got an empty file"),
+        ("", "log.csv: must be a log, got an empty file"),
         (
             LOG.replace("timestamp", "when"),
             "log.csv: column arrival_s is missing, got when, isl, osl, ttft_ms, tpot_ms;",

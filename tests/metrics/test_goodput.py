@@ -16,7 +16,7 @@ def requests(status: list[str], output_tokens: list[int] | None = None, **latenc
     columns: Columns = {name: np.full(n, np.nan) for name in ("ttft_s", "tpot_s", "e2e_s", "max_itl_s")}
     columns |= {name: np.array(values) for name, values in latencies.items()}
     codes = np.array([STATUS.index(name) for name in status], np.int32)
-    columns |= {"status": Categorical(codes, STATUS), "found_there": np.zeros(n)}
+    columns |= {"status": Categorical(codes, STATUS), "n_in_system": np.zeros(n)}
     return columns | {"output_tokens": np.array(output_tokens or [9] * n)}
 
 

@@ -48,7 +48,7 @@ def window(requests: Columns, warmup_s: float = 0.0) -> Window:
 
 
 def text(requests: Columns, steps: Columns | None = None) -> Steadiness:
-    seen = requests | {"found_there": n_in_system(requests)}
+    seen = requests | {"n_in_system": n_in_system(requests)}
     return steadiness(seen, rows_of(requests) if steps is None else steps, window(requests), [0])
 
 
@@ -152,7 +152,7 @@ def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:
         "end_s": np.array([20.0, 10.0, 4.0]),  # the first is cut at the end of the window
         "blocked_by": Categorical(codes, BLOCKED),
     }
-    seen = requests | {"found_there": n_in_system(requests)}
+    seen = requests | {"n_in_system": n_in_system(requests)}
     result = steadiness(seen, steps, window(requests), [0, 0, 1])
     assert result.free_frac == pytest.approx(0.6)  # pool 0: (0.2 + 0) / 2 held up; pool 1: 0.4
 

@@ -114,7 +114,7 @@ def test_a_scheduler_that_goes_away_midway_is_said() -> None:
         next(reader)
         process.kill()
         with pytest.raises(
-            SimserveError, match=r"the cluster (went away|has had no worker).*; see to it and start again"
+            SimserveError, match=r"the cluster (disappeared|has had no worker).*; check it and start again"
         ):
             list(reader)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simserve.study import processes
-from simserve.study.processes import Lost, _call_off, in_processes
+from simserve.study.processes import Lost, _cancel, in_processes
 from tests.study.sweep_work import die, die_once, echo, wait
 
 
@@ -19,7 +19,7 @@ def test_every_task_is_answered_once_with_its_place() -> None:
 
 
 def test_one_task_needs_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_side_by_side", None)
+    monkeypatch.setattr(processes, "_concurrent", None)
     assert list(in_processes(echo, [(3,)])) == [(0, 30)]
     assert list(in_processes(echo, [])) == []
 
@@ -29,7 +29,7 @@ def test_a_task_that_kills_its_process_is_lost_and_no_other(monkeypatch: pytest.
     result = dict(in_processes(die, [(n,) for n in range(9)]))
     lost = result.pop(4)
     assert isinstance(lost, Lost)
-    assert "more memory than there is" in lost.reason
+    assert "lack of memory" in lost.reason
     assert result == {n: 10 * n for n in range(9) if n != 4}
 
 
@@ -67,6 +67,6 @@ def test_tasks_are_called_off_once_they_are_handed_over() -> None:
     assert tasks[0].set_running_or_notify_cancel()
     thread = threading.Timer(0.1, tasks[1].set_running_or_notify_cancel)
     thread.start()
-    _call_off(Executor(), tasks)
+    _cancel(Executor(), tasks)
     thread.join()
     assert seen == [[True, True]]

@@ -1,1 +1,1 @@
-"""Predictions held against what real servers did."""
+"""Validation of predictions against real servers."""

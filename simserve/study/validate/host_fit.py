@@ -1,4 +1,4 @@
-"""Host constants of an engine, fitted so that replayed runs come out as real servers measured them."""
+"""Fit an engine's host constants so that replayed runs match the measurements of real servers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,31 +16,31 @@ STEP = {
     "gap_s": (2e-6, 1e-8, 2e-5),
     "busy_compute_frac": (0.9, 0.6, 1.0),
 }
-"""(start, least, most) of what a step takes beside its kernels, fitted to TPOT."""
+"""(start, least, most) of a step's time besides its kernels, fitted to TPOT."""
 
 DOOR = {
     "receive_s": (2e-3, 1e-5, 5e-2),
     "receive_token_s": (1.5e-6, 1e-8, 5e-5),
     "respond_s": (3e-3, 1e-5, 1e-2),
 }
-"""The same of the front end, fitted to TTFT."""
+"""(start, least, most) of the front end's times, fitted to TTFT."""
 
 ROUNDS = 2
-"""Times that both are fitted in turn: each hardly moves the other."""
+"""Alternations of both fits, which hardly affect each other."""
 
 DIGITS = 3
-"""Significant ones that a constant keeps."""
+"""Significant digits of a constant."""
 
 OUTLIER = 0.05
-"""Log ratio beyond which a run pulls less and less."""
+"""Log ratio beyond which a run has less weight."""
 
 TTFT_IS_USABLE = frozenset({"vllm", "sglang"})
-"""Engines whose measured TTFT says something of the engine: TensorRT-LLM's runs wait for a slot that is missing."""
+"""Engines with a measured TTFT that reflects the engine; TensorRT-LLM's runs wait for a missing slot."""
 
 
 @dataclass(frozen=True)
 class HostFit:
-    """Constants by their names in the catalog, and the runs they were fitted to."""
+    """Constants by their names in the catalog, and their errors on the fitted runs."""
 
     constants: Mapping[str, float]
     n_rows: int
@@ -49,19 +49,19 @@ class HostFit:
 
 
 def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[[str], None] | None = None) -> HostFit:
-    """The constants under which `rows`, all of one engine, come out nearest. Deterministic.
+    """Return the constants that bring the predictions of `rows`, all of one engine, closest. Deterministic.
 
-    Runs that the KV cache limits are for the memory model to answer, not for these constants, and are left out.
-    Raises CalibrationError if none is left.
+    Runs limited by the KV cache test the memory model, not these constants, and are left out. Raises CalibrationError
+    if no run is left.
     """
     fitted = [point.row for point in replay(rows, campaign) if not point.is_limited_by_memory]
     if not fitted:
-        raise CalibrationError("the KV cache limits every one of these runs; give some with fewer requests in flight")
+        raise CalibrationError("the KV cache limits all of these runs; give some with fewer requests in flight")
     constants = {name: start for name, (start, _, _) in (STEP | DOOR).items()}
     for _ in range(ROUNDS):
         constants |= _fit_step(fitted, campaign, constants)
         if fitted[0].engine in TTFT_IS_USABLE:
-            constants |= _fit_door(fitted, campaign, constants)
+            constants |= _fit_front_end(fitted, campaign, constants)
         if progress:
             progress(", ".join(f"{name} {value:.3g}" for name, value in constants.items()))
     constants = {name: float(f"{value:.{DIGITS}g}") for name, value in constants.items()}
@@ -75,13 +75,13 @@ def fit_host(rows: Sequence[ServingRow], campaign: Campaign, progress: Callable[
 
 
 def at_bound(name: str, value: float) -> bool:
-    """The fit would have gone further."""
+    """Tell whether the fit stopped at a bound."""
     _, least, most = (STEP | DOOR)[name]
     return bool(value <= 1.01 * least or value >= 0.99 * most)
 
 
 def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
-    """Least squares of log ratios of TPOT, which runs smoothly with the constants."""
+    """Minimize squared log ratios of TPOT, which is smooth in the constants."""
     names = list(STEP)
     scale = np.array([STEP[name][0] for name in names])
     low, high = (np.array([STEP[name][i] for name in names]) / scale for i in (1, 2))
@@ -97,8 +97,8 @@ def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
     return dict(zip(names, (float(value) for value in result.x * scale), strict=True))
 
 
-def _fit_door(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
-    """Mean log ratios of TTFT, which jump as requests miss a step: a search without slopes."""
+def _fit_front_end(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
+    """Minimize mean log ratios of TTFT, which jumps as requests miss a step, without gradients."""
     names = list(DOOR)
     scale = np.array([DOOR[name][0] for name in names])
 
@@ -113,5 +113,5 @@ def _fit_door(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
 
 
 def _within(names: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:
-    """Inside the bounds of the front end."""
+    """Clip to the bounds of the front end."""
     return {name: float(np.clip(v, *DOOR[name][1:])) for name, v in zip(names, values, strict=True)}

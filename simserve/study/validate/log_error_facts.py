@@ -1,4 +1,4 @@
-"""Replay facts: a replayed log as plain data, for --json, the page and the terminal alike."""
+"""A replayed log as plain data, for --json, the page and the terminal alike."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -17,7 +17,7 @@ WORST_OF = ("ttft_s", "tpot_s")
 
 
 def log_error_facts(result: ReplayedLog) -> dict[str, Any]:
-    """Everything that is said of a replayed log; times in seconds, errors as shares of what was measured."""
+    """Return all results of a replayed log; times in seconds, errors as shares of the measured value."""
     log, scenario = result.log, result.scenario
     metrics = result.metrics
     return {
@@ -69,7 +69,7 @@ def _groups(groups: Sequence[RequestGroup]) -> list[dict[str, float]]:
 
 
 def _requests(result: ReplayedLog) -> dict[str, Any]:
-    """Columns, a row a request; what is null never came, or is not in the log."""
+    """Return columns with one row per request; null where a value is missing."""
     log, requests = result.log, result.results.columns["requests"]
     return {
         log.place.word: log.place.numbers,
@@ -99,7 +99,7 @@ def _worst(result: ReplayedLog, metric: str) -> list[dict[str, Any]]:
 
 
 def _costs(setup: PoolSetup) -> str:
-    """Where the costs of a pool's steps come from, in a line."""
+    """Describe the source of a pool's step costs in one line."""
     server = f"{setup.model.name} on {setup.tensor} x {setup.gpu.name} under {setup.engine.name}"
     calibration = setup.calibration
     if calibration is None:
@@ -109,38 +109,38 @@ def _costs(setup: PoolSetup) -> str:
 
 
 def _lost(result: ReplayedLog) -> dict[str, int]:
-    """Requests that the server answered and the simulated one did not, by what became of them there."""
+    """Count requests that the server answered and the simulator did not, by their simulated outcome."""
     status = result.results.columns["requests"]["status"]
     fates = ("rejected", "timed_out", "unfinished")
     return {fate: int(np.count_nonzero(result.is_answered & status.is_(fate))) for fate in fates}
 
 
 def _warnings(result: ReplayedLog) -> Iterator[str]:
-    """What a reader of the numbers must know, what matters most first."""
+    """Yield warnings, the most important first."""
     log, requests, lost = result.log, result.results.columns["requests"], _lost(result)
     if lost["rejected"]:
         refused = result.is_answered & requests["status"].is_("rejected")
-        yield f"the server served {_some(result, refused)} that the simulator refuses ({_reasons(result, refused)})"
+        yield f"the server served {_some(result, refused)} that the simulator rejects ({_reasons(result, refused)})"
     stuck = result.is_answered & (requests["status"].is_("unfinished") | requests["status"].is_("timed_out"))
     if stuck.any():
-        yield f"the server served {_some(result, stuck)} that never end in the simulator ({_reasons(result, stuck)})"
+        yield f"the server served {_some(result, stuck)} that never finish in the simulator ({_reasons(result, stuck)})"
     is_cut = requests["output_tokens"] < log.trace.output_tokens
     if is_cut.any():
         yield f"the simulator cuts {_some(result, is_cut)} short, at max_tokens or max_model_len"
     if log.n_failed:
-        yield f"{_requests_of(log.n_failed)} of the log failed and are neither sent nor compared"
+        yield f"{_requests_of(log.n_failed)} of the log failed and are not replayed"
     if log.n_unfinished:
-        yield f"{_requests_of(log.n_unfinished)} of the log did not finish and are sent but not compared"
+        yield f"{_requests_of(log.n_unfinished)} of the log did not finish: replayed, but not compared"
     yield from (*result.results.facts.notes, *result.results.facts.warnings)
     if result.results.summary["trust"]["kv_limit_is_a_guess"]:
-        yield "the KV cache nearly filled up, and its size is an estimate; give num_gpu_blocks from the server's log"
+        yield "the KV cache nearly filled up and its size is an estimate; set num_gpu_blocks from the server's log"
     n_answered = int(np.count_nonzero(result.is_answered))
     if n_answered < FEW_FOR_P99:
-        yield f"p99 of {n_answered} requests is a guess; {FEW_FOR_P99} are the least"
+        yield f"p99 of {n_answered} requests is unreliable; it needs {FEW_FOR_P99}"
 
 
 def _some(result: ReplayedLog, rows: Flags) -> str:
-    """`3 requests (row 4 first)`."""
+    """Format `3 requests (row 4 first)`."""
     place, numbers = result.log.place, result.log.place.numbers[rows]
     first = "" if len(numbers) == 1 else " first"
     return f"{_requests_of(len(numbers))} ({place.word} {numbers[0]}{first})"

@@ -1,4 +1,4 @@
-"""Replayed: a log of a real server beside what the simulator says of the same requests."""
+"""Errors of a replayed log: measured latencies of a real server against the simulator's for the same requests."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,25 +24,25 @@ STAND_IN = (
     " n_requests: 1}",
     "measure={}",
 )
-"""What a scenario's own workload is replaced by before it is read: the log is the workload."""
+"""Overrides that replace a scenario's own workload, as the log is the workload."""
 
 
 @dataclass(frozen=True)
 class Sides:
-    """One number as measured and as predicted; NaN where there is none."""
+    """One number as measured and as predicted; NaN where missing."""
 
     measured: float
     predicted: float
 
     @property
     def error_frac(self) -> float:
-        """Of what was measured."""
+        """The error as a share of the measured value."""
         return self.predicted / self.measured - 1 if self.measured else float("nan")
 
 
 @dataclass(frozen=True)
 class RequestGroup:
-    """Requests that are alike in one property, and how far off their predictions are."""
+    """Requests that share a property, and the errors of their predictions."""
 
     lowest: float
     highest: float
@@ -59,30 +59,30 @@ class ReplayedLog:
 
     @cached_property
     def predicted(self) -> Mapping[str, Floats]:
-        """By METRICS, `(n_requests,)`; NaN for what the simulated server did not finish."""
+        """Predicted latencies by METRICS, `(n_requests,)`; NaN where the simulated server did not finish."""
         requests = self.results.columns["requests"]
         is_finished = requests["status"].is_("finished")
         return {name: np.where(is_finished, requests[name], np.nan) for name in METRICS}
 
     @cached_property
     def is_answered(self) -> Flags:
-        """Requests that the real server is known to have answered, `(n_requests,)`."""
+        """Whether the real server answered each request, `(n_requests,)`."""
         result = [~np.isnan(column) for column in self.log.measured.values()]
         answered: Flags = np.logical_or.reduce(result)
         return answered
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Those with anything to compare."""
+        """The metrics with values to compare."""
         return tuple(name for name in self.log.measured if self.compared(name).any())
 
     def compared(self, metric: str) -> Flags:
-        """Requests with both a measured and a predicted value, `(n_requests,)`."""
+        """Mark requests with both a measured and a predicted value, `(n_requests,)`."""
         both: Flags = ~np.isnan(self.log.measured[metric]) & ~np.isnan(self.predicted[metric])
         return both
 
     def distribution(self, metric: str) -> dict[str, Sides]:
-        """Mean and percentiles over the same requests on both sides."""
+        """Return mean and percentiles over the same requests on both sides."""
         rows = self.compared(metric)
         measured, predicted = self.log.measured[metric][rows], self.predicted[metric][rows]
         levels = zip(LEVELS, np.percentile(measured, LEVELS), np.percentile(predicted, LEVELS), strict=True)
@@ -90,7 +90,7 @@ class ReplayedLog:
         return result | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
 
     def signed(self, metric: str) -> Floats:
-        """Predicted / measured - 1 of each request, `(n_requests,)`; NaN where there are not both."""
+        """Return predicted / measured - 1 of each request, `(n_requests,)`; NaN without both."""
         measured = self.log.measured[metric]
         is_known = self.compared(metric) & (measured > 0)
         ratio = np.divide(self.predicted[metric], measured, out=np.full(len(measured), np.nan), where=is_known)
@@ -98,18 +98,18 @@ class ReplayedLog:
         return errors
 
     def errors(self, metric: str) -> Errors | None:
-        """Of requests one by one; None where they cannot be paired."""
+        """Return the errors of single requests; None where they cannot be paired."""
         signed = self.signed(metric)
         signed = signed[~np.isnan(signed)]
         return errors_of(signed) if len(signed) and self.log.is_paired else None
 
     def by_load(self, metric: str) -> list[RequestGroup]:
-        """By quartile of the requests in flight when each arrived, as measured; [] where that is not known."""
+        """Group by quartile of the measured number of requests in flight at arrival; [] where it is unknown."""
         in_flight = self.in_flight
         return [] if in_flight is None else self._by(metric, in_flight)
 
     def by_prompt(self, metric: str) -> list[RequestGroup]:
-        """By quartile of the prompt's length."""
+        """Group by quartile of the prompt's length."""
         return self._by(metric, self.log.trace.prompt_tokens.astype(np.float64))
 
     def _by(self, metric: str, property_: Floats) -> list[RequestGroup]:
@@ -123,7 +123,7 @@ class ReplayedLog:
 
     @cached_property
     def in_flight(self) -> Floats | None:
-        """Requests sent before each and not yet answered, as measured, `(n_requests,)`; None where nobody knows."""
+        """Requests in flight at each arrival, as measured, `(n_requests,)`; None where unknown."""
         if not self.log.has_instants or "e2e_s" not in self.log.measured:
             return None
         sent_s, e2e_s = self.log.trace.arrival_s, self.log.measured["e2e_s"]
@@ -134,7 +134,7 @@ class ReplayedLog:
 
     @property
     def makespan_s(self) -> Sides:
-        """From the first request sent to the last answer."""
+        """Time from the first request sent to the last answer."""
         sent_s, e2e_s = self.log.trace.arrival_s, self.log.measured.get("e2e_s")
         is_whole = self.log.has_instants and e2e_s is not None and not np.isnan(e2e_s).all()
         measured = float(np.nanmax(sent_s + e2e_s)) if is_whole and e2e_s is not None else self.log.duration_s
@@ -145,7 +145,7 @@ class ReplayedLog:
 
     @property
     def output_tokens_per_s(self) -> Sides:
-        """Tokens of the requests that were answered, over the makespan; each side its own."""
+        """Tokens of answered requests over the makespan of each side."""
         requests, makespan = self.results.columns["requests"], self.makespan_s
         is_predicted = self.is_answered & requests["status"].is_("finished")
         measured = float(self.log.trace.output_tokens[self.is_answered].sum())
@@ -154,7 +154,7 @@ class ReplayedLog:
         return Sides(*rates)
 
     def worst(self, metric: str, n: int) -> NDArray[np.int64]:
-        """The rows that are furthest off, worst first; the earlier one on a tie."""
+        """Return the rows with the largest errors, largest first; the earlier row on a tie."""
         signed = self.signed(metric)
         off = np.abs(np.log1p(signed, out=np.full(len(signed), np.nan), where=signed > -1))
         known = np.flatnonzero(~np.isnan(off))
@@ -166,14 +166,14 @@ def _pair(sides: Sides) -> tuple[float, float]:
 
 
 def quartiles(values: Floats) -> list[Flags]:
-    """Which of `(n,)` values, n > 0, are in each quartile; equal values stay together, so there may be fewer."""
+    """Mark which of `(n,)` values, n > 0, are in each quartile; equal values stay together, so there may be fewer."""
     edges = np.unique(np.percentile(values, [25, 50, 75]))
     place = np.searchsorted(edges, values, side="left")
     return [place == i for i in range(len(edges) + 1) if (place == i).any()]
 
 
 def server_of(path: Path) -> Scenario:
-    """A scenario without its workload, which need not be there. Raises ScenarioError."""
+    """Load a scenario without its workload, which may be missing. Raises ScenarioError."""
     return load_scenario(path, overrides=STAND_IN)
 
 

@@ -1,4 +1,4 @@
-"""Runs of real servers, replayed: what a benchmark measured, and what the simulator says of the same."""
+"""Closed-loop benchmark runs of real servers, replayed: measured against predicted means."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ NEEDED = (
     *("engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "isl", "osl", "concurrency"),
     *("ttft_ms_mean", "tpot_ms_mean"),
 )
-"""Columns of a table of serving runs; `kv_dtype` and knobs named as in KNOBS are optional."""
+"""Required columns of a table of serving runs; `kv_dtype` and the knobs of KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
 SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
     "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs"},
@@ -27,10 +27,10 @@ SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
         "seats": "max_running_requests",
     },
 }
-"""How the policies of the engines call the knobs of a run."""
+"""Names of a run's knobs in the engines' policies."""
 
 ENDINGS = ("-instruct", "-chat", "-it", "-fp8", "-base", "-hf")
-"""Of the names of checkpoints, which are the same shape."""
+"""Suffixes of checkpoint names that do not change the shape."""
 
 
 @dataclass(frozen=True)
@@ -53,40 +53,40 @@ class ServingRow:
 
     @property
     def group(self) -> tuple[str, str, str, int]:
-        """What is left out together: engine, model, dtype and number of GPUs."""
+        """The unit of cross-validation: engine, model, dtype and number of GPUs."""
         return (self.engine, self.model, self.weight_dtype, self.tp)
 
     @property
     def label(self) -> str:
-        """Names the run in a line."""
+        """The name of the run in one line."""
         return f"{self.engine} {self.model} TP {self.tp} {self.isl}/{self.osl} x {self.concurrency}"
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """How the client and the servers of a table were run, as far as anybody says."""
+    """How the client and the servers of a table were run, as far as it is documented."""
 
     name: str
     source: str
     requests_per_client: int = 10
-    """Measured requests for each one in flight; the first of each client all leave at once."""
+    """Measured requests per client; all clients send their first request at once."""
     shortest_frac: float = 1.0
     """Lengths are uniform between this share of isl and osl, and all of it."""
     spare_tokens: int | None = None
-    """A step may take isl + concurrency + so many tokens; None: the engine's own budget."""
+    """Token budget of a step beyond isl + concurrency; None: the engine's own budget."""
     spare_for: frozenset[str] = frozenset()
-    """Engines whose budget was set so; others kept their own."""
+    """Engines with that budget; others keep their own."""
     slots_by_concurrency: bool = False
-    """Servers run at most `concurrency` requests at once."""
+    """Whether servers run at most `concurrency` requests at once."""
     kv_dtype: str | None = None
     kv_as_weights: frozenset[str] = frozenset()
-    """Engines that keep an fp8 cache for fp8 weights."""
+    """Engines that use an fp8 cache with fp8 weights."""
 
 
 CAMPAIGNS = {
     "aiconfigurator": Campaign(
         name="aiconfigurator",
-        source="NVIDIA aiconfigurator: genai-perf with 10 requests a client and fixed lengths after a warm-up "
+        source="NVIDIA aiconfigurator: genai-perf with 10 requests per client and fixed lengths after a warm-up "
         "(eval/benchmarks/genai_perf_runner.py); max_num_tokens = batch + isl + 1500 (generator/rule_plugin/benchmark)",
         spare_tokens=1500,
         spare_for=frozenset({"vllm", "trtllm"}),
@@ -94,13 +94,13 @@ CAMPAIGNS = {
     ),
     "inferencemax": Campaign(
         name="inferencemax",
-        source="SemiAnalysis InferenceMAX: 10 requests a client, lengths uniform in 0.8 to 1 of the nominal ones, "
-        "8192 tokens a step, max_num_seqs = concurrency, fp8 cache",
+        source="SemiAnalysis InferenceMAX: 10 requests per client, lengths uniform in 0.8 to 1 of nominal, "
+        "8192 tokens per step, max_num_seqs = concurrency, fp8 cache",
         shortest_frac=0.8,
         slots_by_concurrency=True,
         kv_dtype="fp8",
     ),
-    "plain": Campaign(name="plain", source="10 requests a client, fixed lengths, the engine's own knobs"),
+    "plain": Campaign(name="plain", source="10 requests per client, fixed lengths, the engine's defaults"),
 }
 
 
@@ -112,26 +112,26 @@ class ServingPoint:
     ttft_s: float
     tpot_s: float
     kv_tokens: int
-    """What its KV cache holds."""
+    """Capacity of its KV cache."""
 
     @property
     def is_limited_by_memory(self) -> bool:
-        """All requests in flight do not fit the KV cache together."""
+        """Whether the requests in flight exceed the KV cache."""
         return self.row.concurrency * (self.row.isl + self.row.osl) > self.kv_tokens
 
     @property
     def ttft_ratio(self) -> float:
-        """1 is right."""
+        """Predicted / measured TTFT."""
         return self.ttft_s / self.row.ttft_s
 
     @property
     def tpot_ratio(self) -> float:
-        """1 is right."""
+        """Predicted / measured TPOT."""
         return self.tpot_s / self.row.tpot_s
 
 
 def read_rows(path: Path) -> list[ServingRow]:
-    """Serving runs from a CSV. Raises CalibrationError."""
+    """Read serving runs from a CSV. Raises CalibrationError."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             table = list(csv.DictReader(file))
@@ -141,7 +141,7 @@ def read_rows(path: Path) -> list[ServingRow]:
         remedy = "a log of single requests needs --scenario"
         raise CalibrationError(f"{path}: must be a CSV of serving runs ({error}); {remedy}") from None
     if not table:
-        raise CalibrationError(f"{path}: must hold serving runs, got none")
+        raise CalibrationError(f"{path}: must contain serving runs, got none")
     missing = [name for name in NEEDED if name not in table[0]]
     if missing:
         remedy = "a log of single requests needs --scenario"
@@ -171,7 +171,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
     except CatalogError as error:
         raise CalibrationError(f"{path}:{line}: {error}") from None
     if whole["osl"] < 2:
-        raise CalibrationError(f"{path}:{line}: osl must be 2 at least, for a single token has no TPOT; remove the row")
+        raise CalibrationError(f"{path}:{line}: osl must be at least 2, as a single token has no TPOT; remove the row")
     return ServingRow(
         engine=values["engine"],
         engine_version=values["engine_version"],
@@ -190,7 +190,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
 
 
 def catalog_model(name: str) -> str:
-    """A checkpoint's name as the catalog spells its shape: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b."""
+    """Map a checkpoint to the catalog: meta-llama/Llama-3.1-8B-Instruct is llama-3.1-8b."""
     known = catalog.names("models")
     short = name.rsplit("/", 1)[-1].lower()
     while short not in known:
@@ -202,7 +202,7 @@ def catalog_model(name: str) -> str:
 
 
 def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, float] | None = None) -> Scenario:
-    """The run as a scenario; `constants` replace the engine's."""
+    """Return the run as a scenario; `constants` replace the engine's."""
     shortest = campaign.shortest_frac
     lengths = {
         name: [max(1, round(shortest * most)), most]
@@ -240,7 +240,7 @@ def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
 
 
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
-    """The knobs of the server, under the names of its own policy."""
+    """Return the server's knobs under the names of its policy."""
     kind = str(catalog.load_engine(row.engine).scheduler["kind"])
     is_set = campaign.spare_tokens is not None and row.engine in campaign.spare_for
     spare = row.isl + row.concurrency + campaign.spare_tokens if is_set and campaign.spare_tokens else None
@@ -256,7 +256,7 @@ def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
 def replay(
     rows: Sequence[ServingRow], campaign: Campaign, constants: Mapping[str, float] | None = None
 ) -> list[ServingPoint]:
-    """What the simulator says of each run, in their order. Raises CalibrationError for one that cannot be run."""
+    """Predict each run, in order. Raises CalibrationError for one that cannot be run."""
     return [_replay_one(row, campaign, constants) for row in rows]
 
 

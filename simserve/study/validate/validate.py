@@ -1,4 +1,4 @@
-"""Validation: how far predictions are from what real servers measured, by group, with intervals."""
+"""Validation: errors of predictions against measurements of real servers, by group, with intervals."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from simserve.study.validate.host_fit import fit_host
 from simserve.study.validate.serving import Campaign, ServingPoint, ServingRow, replay
 
 RESAMPLES = 2000
-"""Of whole groups, for an interval of a mean error."""
+"""Bootstrap resamples of whole groups for the interval of a mean error."""
 
 METRICS: Mapping[str, Callable[[ServingPoint], float]] = {
     "ttft": lambda point: point.ttft_ratio,
@@ -22,7 +22,7 @@ METRICS: Mapping[str, Callable[[ServingPoint], float]] = {
 
 @dataclass(frozen=True)
 class Errors:
-    """Of some points and one metric; shares of what was measured."""
+    """Errors of some points in one metric, as shares of the measured value."""
 
     n: int
     mape_frac: float
@@ -31,21 +31,21 @@ class Errors:
     bias_frac: float
     """Mean of the signed errors."""
     interval: tuple[float, float] | None
-    """90% of the mean error, when whole groups are drawn again; None of a single group."""
+    """90% confidence interval of the mean error, from a bootstrap of whole groups; None for a single group."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Points as predicted by constants that were fitted without them, and those by the shipped constants."""
+    """Points predicted with the shipped constants, and with constants fitted without them."""
 
     points: tuple[ServingPoint, ...]
     left_out: tuple[ServingPoint, ...]
-    """Each group predicted by constants fitted to the other groups; empty if that was not asked for."""
+    """Each group predicted with constants fitted to the other groups; empty if not requested."""
     campaign: Campaign
 
 
 def kernels_of(name: str) -> Calibration:
-    """A calibration with its errors on kernels left out of its fit, by `<gpu>/<engine>` or path. Raises
+    """Load a calibration with its errors on held-out kernels, by `<gpu>/<engine>` or path. Raises
     CalibrationError."""
     return read_calibration(calibration_path(name))
 
@@ -57,7 +57,7 @@ def validate(
     leave_out: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Validation:
-    """Replay all rows; with leave_out, also fit an engine's constants without each of its groups and predict that."""
+    """Replay all rows; with leave_out, also predict each group with constants fitted to the engine's other groups."""
     points = replay(rows, campaign)
     left_out: list[ServingPoint] = []
     for engine in sorted({row.engine for row in rows}) if leave_out else ():
@@ -74,14 +74,14 @@ def validate(
 
 
 def errors(points: Sequence[ServingPoint], metric: str) -> Errors:
-    """The errors of some points. Raises ValueError for none."""
+    """Return the errors of some points. Raises ValueError without any."""
     ratio = METRICS[metric]
     signed = np.array([ratio(point) - 1 for point in points])
     return errors_of(signed, _interval([point.row.group for point in points], np.abs(signed)))
 
 
 def errors_of(signed: NDArray[np.float64], interval: tuple[float, float] | None = None) -> Errors:
-    """What is said of errors `(n,)`, n > 0, each predicted / measured - 1."""
+    """Summarize errors `(n,)`, n > 0, each predicted / measured - 1."""
     size = np.abs(signed)
     return Errors(
         n=len(signed),
@@ -94,7 +94,7 @@ def errors_of(signed: NDArray[np.float64], interval: tuple[float, float] | None 
 
 
 def _interval(groups: Sequence[object], size: NDArray[np.float64]) -> tuple[float, float] | None:
-    """Bootstrap of whole groups, since the runs of one server share its quirks."""
+    """Bootstrap whole groups, as the runs of one server are correlated."""
     names = sorted(set(groups), key=str)
     if len(names) < 2:
         return None
@@ -108,7 +108,7 @@ def _interval(groups: Sequence[object], size: NDArray[np.float64]) -> tuple[floa
 
 
 def by(points: Sequence[ServingPoint], key: Callable[[ServingRow], str]) -> dict[str, list[ServingPoint]]:
-    """Points by a property of their runs, in the order of the keys."""
+    """Group points by a property of their runs, in the order of the keys."""
     groups: dict[str, list[ServingPoint]] = {}
     for point in points:
         groups.setdefault(key(point.row), []).append(point)
@@ -116,6 +116,6 @@ def by(points: Sequence[ServingPoint], key: Callable[[ServingRow], str]) -> dict
 
 
 def worst(points: Sequence[ServingPoint], metric: str, n: int) -> list[ServingPoint]:
-    """The points that are furthest off, worst first."""
+    """Return the points with the largest errors, largest first."""
     ratio = METRICS[metric]
     return sorted(points, key=lambda point: -abs(np.log(ratio(point))))[:n]

@@ -61,5 +61,5 @@ def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
     sizes = {len(result[key]) for key in ARRAYS}
     if len(sizes) > 1:
         got = ", ".join(str(len(result[key])) for key in ARRAYS)
-        raise TraceError(f"{path}: {', '.join(ARRAYS)} must be equally long, got {got}; was the file edited?")
+        raise TraceError(f"{path}: {', '.join(ARRAYS)} must have the same length, got {got}; was the file edited?")
     return {key: result[key] for key in ARRAYS}

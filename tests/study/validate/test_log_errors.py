@@ -149,7 +149,7 @@ def test_requests_that_did_not_finish_are_sent_but_not_compared(tmp_path: Path) 
     result = log_error_facts(replay_log(log, server_of(path)))
     assert result["log"]["n_compared"] == 200 - n_rejected
     assert result["errors"]["ttft_s"]["overall"]["mape_frac"] == pytest.approx(0, abs=1e-9)
-    assert f"{n_rejected} requests of the log did not finish and are sent but not compared" in result["warnings"]
+    assert f"{n_rejected} requests of the log did not finish: replayed, but not compared" in result["warnings"]
 
 
 def test_a_request_that_the_server_served_and_the_simulator_refuses_is_told(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_request_that_the_server_served_and_the_simulator_refuses_is_told(tmp_
     server = server_of(write(tmp_path, SERVER + "cluster: {pools: [{max_model_len: 4000}]}\n"))
     result = log_error_facts(replay_log(read_log(log), server))
     assert result["warnings"][0] == (
-        "the server served 1 request (line 3) that the simulator refuses (prompt leaves no room for a token within "
+        "the server served 1 request (line 3) that the simulator rejects (prompt leaves no room for a token within "
         "max_model_len)"
     )
     assert result["warnings"][1] == "the simulator cuts 1 request (line 4) short, at max_tokens or max_model_len"

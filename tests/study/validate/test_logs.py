@@ -182,14 +182,14 @@ def test_a_rate_without_times_is_drawn_as_the_benchmark_draws(tmp_path: Path) ->
     [
         (dict.fromkeys(("input_lens", "output_lens", "ttfts", "itls"), "left out"), "got a summary only; run the"),
         ({"itls": "left out"}, "got no itls; run the benchmark with --save-result --save-detailed"),
-        ({"ttfts": [0.1]}, "must be equally long, got 3, 3, 1, 3, 3; was the file edited?"),
+        ({"ttfts": [0.1]}, "must have the same length, got 3, 3, 1, 3, 3; was the file edited?"),
         ({"itls": [[0.02, -1], [], []]}, "request 1: itls must be a list of times, none negative, got [0.02, -1]"),
         ({"itls": [3, [], []]}, "request 1: itls must be a list of times, none negative, got 3"),
         ({"ttfts": [0.1, 0, 0.1]}, "request 2: ttfts must be more than 0 (did the server stream?), got 0"),
-        ({"errors": ["x", "x", "x"]}, "must hold a request that was answered, got 3 that failed"),
+        ({"errors": ["x", "x", "x"]}, "must have an answered request, got 3 that failed"),
         ({"request_rate": "fast"}, "request_rate must be a positive number, got 'fast'"),
         ({"max_concurrency": 1.5}, "max_concurrency must be a positive whole number, got 1.5"),
-        ({"ramp_up_strategy": "linear"}, "start_times are needed where the rate ramps up"),
+        ({"ramp_up_strategy": "linear"}, "start_times are required when the rate ramps up"),
         ({"start_times": [0, None, 1]}, "request 2: start_times must be a number, got nothing"),
     ],
 )
@@ -202,7 +202,7 @@ def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], se
 @pytest.mark.parametrize(
     ("name", "text", "sentence"),
     [
-        ("log.csv", "", "log.csv: must hold a log, got an empty file; give a table"),
+        ("log.csv", "", "log.csv: must be a log, got an empty file; give a table"),
         ("log.csv", TABLE.split("\n")[0], "must hold at least one request, got none"),
         (
             "log.csv",
@@ -213,7 +213,7 @@ def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], se
         (
             "log.csv",
             "arrival_s,isl,osl\n0,1,1\n",
-            "must have ttft_s, tpot_s, e2e_s or some of them, got arrival_s, isl",
+            "must have some of ttft_s, tpot_s, e2e_s, got arrival_s, isl",
         ),
         ("log.csv", TABLE.replace("0.1,", "-0.1,"), "line 2: ttft_s must not be negative, got '-0.1'; correct"),
         ("log.csv", TABLE.replace("0.1,", "inf,"), "line 2: ttft_s must be a number, got 'inf'"),

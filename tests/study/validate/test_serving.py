@@ -50,7 +50,7 @@ def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "must hold serving runs, got none"),
+        ("", "must contain serving runs, got none"),
         ("engine,gpu\nvllm,h100\n", "columns engine_version, model, weight_dtype"),
         (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,x,1,1,1,1,1\n", "rows.csv:2: must be numbers"),
         (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,0,1,1,1\n", "rows.csv:2: osl must be positive"),

@@ -1,4 +1,4 @@
-"""Logs of real servers, one file a kind, and `read_log`, which tells them apart by how they begin."""
+"""Logs of real servers, one module per format, and `read_log`, which detects the format."""
 
 import json
 from pathlib import Path
@@ -14,8 +14,8 @@ KINDS = "give a table of requests (CSV, JSON lines, parquet) or a result of vllm
 
 
 def read_log(path: Path, seed: int = 0) -> Log:
-    """The requests that a server was sent, and how long each took; `seed` draws arrivals that a benchmark did not
-    write down. Raises TraceError."""
+    """Read the requests and latencies of a server's log; `seed` draws arrivals that a benchmark did not record. Raises
+    TraceError."""
     if not path.is_file():
         raise TraceError(f"{path}: {'is a folder; name the file in it' if path.is_dir() else f'no such file; {KINDS}'}")
     if path.suffix == ".parquet":
@@ -23,7 +23,7 @@ def read_log(path: Path, seed: int = 0) -> Log:
     text = read_text(path)
     begun = text.lstrip()
     if not begun:
-        raise TraceError(f"{path}: must hold a log, got an empty file; {KINDS}")
+        raise TraceError(f"{path}: must be a log, got an empty file; {KINDS}")
     if begun[0] not in "{[" and path.suffix not in (".json", ".jsonl"):
         return table.read_csv_table(path, text)
     return _read_json(path, text, seed)
@@ -41,11 +41,11 @@ def _read_json(path: Path, text: str, seed: int) -> Log:
 
 
 _LINES = object()
-"""Not one JSON value: perhaps one a line."""
+"""A text that is not a single JSON value: perhaps JSON lines."""
 
 
 def _whole(text: str) -> Any:
     try:
         return parsed(text)
     except json.JSONDecodeError:
-        return _LINES  # the reader of lines says what is wrong with it, and where
+        return _LINES  # the reader of lines reports errors with their place

@@ -1,4 +1,4 @@
-"""Log: what a server was asked and how long it took, whichever file said so; and the checks that all files share."""
+"""Log: requests and latencies of a server, whatever the file format, and checks that all formats share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,52 +11,52 @@ from simserve.workload.readers.base import Place, checked, numbers, refuse_rows
 from simserve.workload.trace import Trace
 
 METRICS = ("ttft_s", "tpot_s", "e2e_s")
-"""What a log may hold of each request."""
+"""Latencies that a log may have for each request."""
 
 Arrivals = Literal["measured", "closed_loop", "at_once", "drawn"]
-"""Where the instants come from at which requests are sent again."""
+"""Origin of the send times of a replay."""
 
 ROUNDING_FRAC = 1e-3
-"""A TTFT may be that much longer than the E2E of an answer of one token: logs round the two apart."""
+"""Tolerance of TTFT above the E2E of a one-token answer, as logs round the two separately."""
 
 
 @dataclass(frozen=True)
 class Log:
-    """Requests in the order in which they are sent again; row i of every column is request i."""
+    """Requests in send order; row i of every column is request i."""
 
     place: Place
-    """Where each row stands in the file."""
+    """Place of each row in the file."""
     trace: Trace
     measured: Mapping[str, Floats]
-    """By METRICS, those that are known, `(n_requests,)`; NaN where a request has none, or did not finish."""
+    """Measured latencies by METRICS, `(n_requests,)`; NaN where missing or unfinished."""
     arrivals: Arrivals = "measured"
     concurrency: int | None = None
     """Clients of a closed loop."""
     duration_s: float | None = None
-    """Of the whole benchmark, where it says so itself."""
+    """Duration of the whole benchmark, where the file has it."""
     n_failed: int = 0
-    """Requests that got no answer, and are left out."""
+    """Requests without an answer, which are left out."""
     n_unfinished: int = 0
-    """Requests that are sent again but not compared, since they did not finish."""
+    """Requests that are sent but not compared, as they did not finish."""
     assumed: tuple[str, ...] = ()
-    """What the file left open, a sentence each."""
+    """Assumptions about missing data, a sentence each."""
 
     def __len__(self) -> int:
         return len(self.trace)
 
     @property
     def is_paired(self) -> bool:
-        """Row i of the log and of its replay are the same request under the same load."""
+        """Whether row i of the log and of its replay are the same request under the same load."""
         return self.arrivals != "drawn"
 
     @property
     def has_instants(self) -> bool:
-        """It is known when each request was sent."""
+        """Whether the send times are known."""
         return self.arrivals in ("measured", "at_once")
 
 
 def times(place: Place, name: str, values: Sequence[Any] | Floats) -> Floats:
-    """A column of durations, NaN where there is none. Raises TraceError for negative and infinite ones."""
+    """Return a column of durations, NaN where missing. Raises TraceError for negative and infinite ones."""
     is_missing = _missing(values)
     given = [0.0 if missing else value for missing, value in zip(is_missing.tolist(), values, strict=True)]
     column: Floats = numbers(place, name, given)
@@ -66,14 +66,14 @@ def times(place: Place, name: str, values: Sequence[Any] | Floats) -> Floats:
 
 
 def _missing(values: Sequence[Any] | Floats) -> Flags:
-    """Nothing at all; in a column of numbers, which parquet gives, a NaN is that."""
+    """Mark missing values, which are NaN in a numeric parquet column."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "f":
         return np.isnan(values)
     return np.array([value is None or value == "" for value in values], np.bool_)
 
 
 def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The latencies given, and the third where there are two: E2E = TTFT + TPOT (output tokens - 1).
+    """Complete the latencies from any two: E2E = TTFT + TPOT (output tokens - 1).
 
     Raises TraceError where a first token comes after the last.
     """
@@ -99,7 +99,7 @@ def _pairs(given: Mapping[str, Floats]) -> list[tuple[float, float]]:
 
 
 def in_order(log: Log) -> Log:
-    """The log in the order of its arrivals, which then start at 0. Raises TraceError for rows nobody could send."""
+    """Sort the log by arrivals, which then start at 0. Raises TraceError for rows that cannot be sent."""
     order = np.argsort(log.trace.arrival_s, kind="stable")
     measured = {name: column[order] for name, column in log.measured.items()}
     place = log.place.take(order)

@@ -1,7 +1,7 @@
-"""Results of `vllm bench serve --save-result --save-detailed`, and of those that write the same keys (SGLang's).
+"""Results of `vllm bench serve --save-result --save-detailed`, and of tools with the same keys (SGLang's).
 
-Keys: vllm-project/vllm, vllm/benchmarks/serve.py, `benchmark`; times in seconds. Without --save-detailed the lists of
-requests are removed from the result, but for start_times.
+Keys: vllm-project/vllm, vllm/benchmarks/serve.py, `benchmark`; times in seconds. Without --save-detailed, results
+lack the lists of requests except start_times.
 """
 
 import math
@@ -23,28 +23,28 @@ from simserve.workload.trace import Trace
 
 LISTS = ("input_lens", "output_lens", "ttfts", "itls")
 SUMMARY = ("mean_ttft_ms", "total_input_tokens", "request_throughput")
-"""Keys of any result, with the lists or without."""
+"""Keys of any result, with or without lists."""
 
 
 def is_result(value: Mapping[str, Any]) -> bool:
-    """A JSON object is the result of a benchmark rather than a request."""
+    """Tell a benchmark's result from a request."""
     return any(key in value for key in (*LISTS, *SUMMARY))
 
 
 def read(path: Path, result: Mapping[str, Any], seed: int) -> Log:
-    """The log of a result; `seed` draws arrivals that it did not write down. Raises TraceError."""
+    """Return the log of a result; `seed` draws arrivals that it did not record. Raises TraceError."""
     _check_lists(path, result)
     place = items(path, len(result["input_lens"]), "request")
     prompts, outputs = (numbers(place, key, result[key]) for key in ("input_lens", "output_lens"))
     kept = np.flatnonzero(~_failed(result, outputs))
     if not len(kept):
         got = f"{len(outputs)} that failed" if len(outputs) else "none"
-        raise TraceError(f"{path}: must hold a request that was answered, got {got}; run the benchmark again")
+        raise TraceError(f"{path}: must have an answered request, got {got}; run the benchmark again")
     log = _sent(path, result, Log(place, Trace(np.zeros(len(outputs)), prompts, outputs, outputs), {}), seed)
     place, trace = place.take(kept), log.trace.take(kept)
     measured = _measured(place, trace.output_tokens, [(result["ttfts"][i], result["itls"][i]) for i in kept])
     n_failed = len(outputs) - len(kept)
-    text = "max_tokens of each request is what it produced, as the benchmark ignores the end of sequence"
+    text = "max_tokens of each request is its output length, as the benchmark ignores the end of sequence"
     duration_s = _number(path, result, "duration", None)
     more: dict[str, Any] = {"duration_s": duration_s, "n_failed": n_failed, "assumed": (*log.assumed, text)}
     return in_order(replace(log, place=place, trace=trace, measured=measured, **more))
@@ -55,15 +55,15 @@ def _check_lists(path: Path, result: Mapping[str, Any]) -> None:
     if missing:
         got = "a summary only" if len(missing) == len(LISTS) else f"no {', '.join(missing)}"
         remedy = "run the benchmark with --save-result --save-detailed"
-        raise TraceError(f"{path}: must hold the lists {', '.join(LISTS)}, got {got}; {remedy}")
+        raise TraceError(f"{path}: must have the lists {', '.join(LISTS)}, got {got}; {remedy}")
     lists = [*LISTS, *(key for key in ("start_times", "errors") if isinstance(result.get(key), list))]
     if len({len(result[key]) for key in lists}) > 1:
         got = ", ".join(str(len(result[key])) for key in lists)
-        raise TraceError(f"{path}: {', '.join(lists)} must be equally long, got {got}; was the file edited?")
+        raise TraceError(f"{path}: {', '.join(lists)} must have the same length, got {got}; was the file edited?")
 
 
 def _failed(result: Mapping[str, Any], outputs: Floats) -> Flags:
-    """Requests with an error, or without a token."""
+    """Mark requests with an error, or without a token."""
     errors = result.get("errors") or [""] * len(outputs)
     failed: Flags = (outputs == 0) | np.array([bool(error) for error in errors], np.bool_)
     return failed
@@ -79,7 +79,7 @@ def _measured(place: Place, outputs: NDArray[Any], rows: list[tuple[Any, Any]]) 
 
 
 def _sum(gaps: Any) -> float:
-    """The sum of the gaps; NaN if something is wrong with them."""
+    """Sum the gaps; NaN for invalid ones."""
     try:
         total = math.fsum(gaps)
         return total if all(gap >= 0 for gap in gaps) and math.isfinite(total) else math.nan
@@ -88,33 +88,33 @@ def _sum(gaps: Any) -> float:
 
 
 def _sent(path: Path, result: Mapping[str, Any], log: Log, seed: int) -> Log:
-    """When the requests are sent again: as it was written down, else as the benchmark was told to."""
+    """Set the send times: as recorded, else as the benchmark was configured."""
     concurrency = _number(path, result, "max_concurrency", None)
     rate_per_s = _number(path, result, "request_rate", math.inf)
-    capped = "" if concurrency is None else f"; that no more than {concurrency:g} were in flight is not imposed again"
+    capped = "" if concurrency is None else f"; the limit of {concurrency:g} requests in flight is not applied"
     if isinstance(result.get("start_times"), list):
         starts = numbers(log.place, "start_times", result["start_times"])
         trace = replace(log.trace, arrival_s=starts - starts.min())
         return replace(log, trace=trace, assumed=(f"requests are sent at the times of the log{capped}",))
     if result.get("ramp_up_strategy") is not None:
-        rule = "start_times are needed where the rate ramps up"
+        rule = "start_times are required when the rate ramps up"
         raise TraceError(f"{path}: {rule}, got none; run a vLLM that writes them")
     if concurrency is not None and rate_per_s == math.inf:
-        text = f"when requests were sent is not known: a closed loop of {concurrency:g} clients sends them in order"
+        text = f"send times are unknown: a closed loop of {concurrency:g} clients sends them in order"
         return replace(log, arrivals="closed_loop", concurrency=int(concurrency), assumed=(text,))
     if rate_per_s == math.inf:
         return replace(log, arrivals="at_once", assumed=("all requests are sent at once, as request_rate is inf",))
     burstiness = _number(path, result, "burstiness", 1.0) or 1.0
     arrival_s = VllmBench(rate_per_s=rate_per_s, burstiness=burstiness).first(len(log), streams(seed))
     text = (
-        f"when requests were sent is not known: arrivals are drawn at {rate_per_s:g} per second, burstiness "
+        f"send times are unknown: arrivals are drawn at {rate_per_s:g} per second, burstiness "
         f"{burstiness:g}, so only percentiles can be compared, not requests one by one{capped}"
     )
     return replace(log, trace=replace(log.trace, arrival_s=arrival_s), arrivals="drawn", assumed=(text,))
 
 
 def _number(path: Path, result: Mapping[str, Any], key: str, otherwise: Any) -> Any:
-    """A positive number of the result, `otherwise` where it is missing; "inf" is one. Raises TraceError."""
+    """Return a positive number of the result, or `otherwise` if missing; "inf" is valid. Raises TraceError."""
     value = result.get(key)
     if value is None:
         return otherwise

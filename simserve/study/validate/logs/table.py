@@ -1,4 +1,4 @@
-"""Tables of requests, one a row: CSV, JSON lines or parquet, under the names that people give such columns."""
+"""Tables with one request per row: CSV, JSON lines or parquet, under common column names."""
 
 import csv
 import json
@@ -21,7 +21,7 @@ from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 UNITS = {"_s": 1.0, "": 1.0, "_ms": 1e-3}
-"""Endings of columns of time; none is seconds."""
+"""Suffixes of time columns; no suffix is seconds."""
 
 ALIASES: Mapping[str, tuple[str, ...]] = {
     "arrival_s": (
@@ -43,27 +43,27 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "tpot_s": ("tpot", "time_per_output_token", "inter_token_latency"),
     "e2e_s": ("e2e", "e2el", "e2e_latency", "e2e_time", "end_to_end_latency", "latency", "request_latency"),
 }
-"""Our columns and what others call them, in lower case and without a unit; the first that is there is read."""
+"""Our columns and their other names, in lower case and without a unit; the first match is read."""
 
 NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
 STATUS = {"finished", "rejected", "timed_out", "unfinished", ""}
-"""A column `status` of nothing but these is that of a simulated run."""
+"""Values of `status` that identify a simulated run."""
 
 Values = Sequence[Any] | NDArray[Any]
 
 
 @dataclass(frozen=True)
 class LogColumn:
-    """A column of the file that is one of ours."""
+    """A column of the file that matches one of ours."""
 
     name: str
     scale: float
-    """Its unit in ours."""
+    """Factor from its unit to ours."""
 
 
 def read_parquet(path: Path) -> Log:
-    """A log from parquet; a `requests.parquet` of simserve is one. Raises TraceError."""
-    from simserve.tables.parquet import read_columns  # late: pyarrow
+    """Read a log from parquet, for example simserve's `requests.parquet`. Raises TraceError."""
+    from simserve.tables.parquet import read_columns  # late import: pyarrow
 
     try:
         columns = read_columns(path)
@@ -74,7 +74,7 @@ def read_parquet(path: Path) -> Log:
 
 
 def read_csv_table(path: Path, text: str) -> Log:
-    """A log from CSV with a header. Raises TraceError."""
+    """Read a log from CSV with a header. Raises TraceError."""
     first = next(line for line in text.splitlines() if line.strip())
     header = [name.strip() for name in next(csv.reader([first]))]
     names = [column.name for column in _matched(path, header).values()]
@@ -83,14 +83,14 @@ def read_csv_table(path: Path, text: str) -> Log:
 
 
 def read_lines(path: Path, text: str) -> Log:
-    """A log from JSON lines; a key that a line lacks is missing there. Raises TraceError."""
+    """Read a log from JSON lines; keys that a line lacks are missing there. Raises TraceError."""
     lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     rows = [_row(path, number, line) for number, line in lines]
     return of_rows(Place(path, np.array([number for number, _ in lines], np.int64)), rows)
 
 
 def of_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Log:
-    """A log from one mapping a request. Raises TraceError."""
+    """Read a log from one mapping per request. Raises TraceError."""
     names = dict.fromkeys(key for row in rows for key in row)
     return _log(place, {name: [row.get(name) for row in rows] for name in names})
 
@@ -108,7 +108,7 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
 
 
 def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
-    """Which of the columns are ours. Raises TraceError if one that is needed is not there."""
+    """Match columns to ours. Raises TraceError if a required one is missing."""
     plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
     result = {}
     for ours, aliases in ALIASES.items():
@@ -123,12 +123,12 @@ def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
         remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}"
         raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
     if not result.keys() & set(METRICS):
-        raise TraceError(f"{path}: must have {', '.join(METRICS)} or some of them, got {got}; nothing can be compared")
+        raise TraceError(f"{path}: must have some of {', '.join(METRICS)}, got {got}; nothing can be compared")
     return result
 
 
 def _log(place: Place, columns: Mapping[str, Values]) -> Log:
-    """The log of a table's columns; rows without an output token are requests that failed."""
+    """Build the log from a table's columns; rows without an output token are failed requests."""
     result = _matched(place.path, list(columns))
 
     def number(ours: str) -> Floats:
@@ -160,12 +160,12 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
 
 
 def _trace(arrival_s: Floats, prompts: Any, outputs: Any, most: Any) -> Trace:
-    """A trace whose counts are still as they were read; putting it in order makes them whole numbers."""
+    """Return a trace with counts as read; sorting it converts them to whole numbers."""
     return Trace(arrival_s, prompts, outputs, most)
 
 
 def _instants(place: Place, column: LogColumn, values: Values) -> Floats:
-    """Seconds, from numbers or from dates."""
+    """Convert numbers or dates to seconds."""
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[ns]").astype(str)
     texts = [value for value in values[:1] if isinstance(value, str)]
@@ -179,12 +179,12 @@ def _is_number(text: str) -> bool:
     try:
         float(text)
     except ValueError:
-        return not text  # nothing is a missing number rather than a date
+        return not text  # an empty text is a missing number, not a date
     return True
 
 
 def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
-    """Rows that a simulated run answered; all rows of other logs."""
+    """Mark rows that a simulated run answered; all rows of other logs."""
     words = [str(value or "") for value in columns.get("status", ())]
     if not words or not set(words) <= STATUS:
         return np.ones(n_rows, np.bool_)
@@ -195,13 +195,13 @@ def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
 def _limits(
     place: Place, result: Mapping[str, LogColumn], columns: Mapping[str, Values], outputs: Floats
 ) -> tuple[NDArray[Any], str]:
-    """max_tokens of each request, and in words where it comes from; one that states none is limited by the model."""
+    """Return max_tokens of each request and its origin; requests without one are limited by the model."""
     if "max_tokens" not in result:
-        return outputs, "max_tokens of each request is what it produced, as benchmarks ignore the end of sequence"
+        return outputs, "max_tokens of each request is its output length, as benchmarks ignore the end of sequence"
     most = times(place, result["max_tokens"].name, columns[result["max_tokens"].name])
     if np.isnan(most).all():
-        return np.full(len(most), MOST_TOKENS), "no request states max_tokens: the limit is the model's"
-    return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens of each request is the log's"
+        return np.full(len(most), MOST_TOKENS), "no request has max_tokens: the model's limit applies"
+    return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens is the log's"
 
 
 def _renamed(result: Mapping[str, LogColumn]) -> tuple[str, ...]:
