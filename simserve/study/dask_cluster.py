@@ -36,8 +36,8 @@ class DaskCluster:
         """Run all tasks, as many at once as the workers have threads.
 
         A task of a worker that disappears is given to another. A task that was on several lost workers (four, unless
-        the scheduler says otherwise) may not be the cause: it is run again alone, and only then Lost. Raises SimserveError
-        where the scheduler or all workers disappear.
+        the scheduler says otherwise) may not be the cause: it is run again alone, and only then Lost. Raises
+        SimserveError where the scheduler or all workers disappear.
         """
         suspects = []
         for place, answer in self._concurrent(work, enumerate(tasks)):

@@ -110,7 +110,7 @@ def test_the_page_says_what_it_gave_and_took(result: Results) -> None:
     text = dict(mechanisms(SummaryReader(result.summary))["Speculative decoding"])
     assert text["Tokens per request and step"] == f"{result.summary['speculation']['tokens_per_step']:.2f}"
     assert {"Proposed tokens accepted", "Time spent drafting"} <= text.keys()
-    assert any("how many proposals are accepted is the scenario's word" in note for note in result.summary["notes"])
+    assert any("the acceptance rate is an assumption of the scenario" in note for note in result.summary["notes"])
 
 
 def test_no_tokens_give_the_tables_of_plain_decoding() -> None:

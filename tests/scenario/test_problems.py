@@ -295,7 +295,7 @@ TALKS = "workload.prefixes={kind: conversations, turns: 2, think_s: 1}"
         ),
         (
             ["workload.prefixes={kind: conversations, turns: 2, think_s: {mean: 3, max: 9}}"],
-            "mean (exponential), or by",
+            "mean (exponential), or median",
         ),
         (
             ["workload.prefixes={kind: shared, gsp_num_groups: 3, prefix_tokens: 9}"],

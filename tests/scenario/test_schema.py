@@ -26,7 +26,7 @@ def test_it_knows_the_arguments_of_each_plugin_and_what_they_mean(schema: dict[s
     chunked = next(kind for kind in kinds if kind.get("properties", {}).get("kind") == {"const": "chunked"})
     budget = chunked["properties"]["max_num_batched_tokens"]
     assert (budget["type"], budget["default"]) == ("integer", 2048)
-    assert budget["description"] == "Tokens a step computes at most, decoded ones included."
+    assert budget["description"] == "Maximum tokens per step, including decode tokens."
     assert chunked["additionalProperties"] is False
 
 
