@@ -5,7 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from simserve.report.chart_data import MAX_BANDS, MAX_CURVE_POINTS, MAX_DOTS, MIN_ROWS_PER_BAND, quantile_bands
-from simserve.report.formats import SHORT, count, plural, seconds
+from simserve.report.formats import SHORT, count, goal, plural
 from simserve.report.page_data import PageData
 from simserve.report.sections import prose, section, text
 from simserve.report.summary_reader import SummaryReader
@@ -50,8 +50,8 @@ def _time_note(page_data: PageData) -> str:
     note = "All panels share one clock: drag to zoom, double-click to go back. Shaded: outside the measured window. "
     arrivals_s, series_s = bin_widths_s(page_data)
     if not page_data.n_intervals:
-        return note + f"Arrivals are means over {seconds(arrivals_s)}; the run kept no time series of its replicas."
-    return note + f"Arrivals are means over {seconds(arrivals_s)}, the other panels over {seconds(series_s)}."
+        return note + f"Arrivals are means over {goal(arrivals_s)}; the run kept no time series of its replicas."
+    return note + f"Arrivals are means over {goal(arrivals_s)}, the other panels over {goal(series_s)}."
 
 
 def card(name: str, drawn: Collection[str], title: str, note: str, keys: Collection[Key], otherwise: str) -> str:

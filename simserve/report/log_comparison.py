@@ -34,7 +34,7 @@ def render(result: Mapping[str, Any]) -> str:
     warning_section = (
         f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{cautions}</ul></section>' if cautions else ""
     )
-    charts = "".join(_pair(name, of["n"], figures) for name, of in result["distributions"].items())
+    charts = "".join(_pair(name, of["n"], log["n_compared"], figures) for name, of in result["distributions"].items())
     body = head + warning_section + _distributions(result) + section("latencies", "Latencies", NOTE, charts)
     return document("Validation · simserve", body + _errors(result) + _worst(result) + _assumed(result), figures)
 
@@ -109,12 +109,15 @@ def _dots(measured: Floats, predicted: Floats, texts: list[str]) -> dict[str, An
     }
 
 
-def _pair(name: str, n_requests: int, figures: Mapping[str, Figure]) -> str:
+def _pair(name: str, n_requests: int, n_compared: int, figures: Mapping[str, Figure]) -> str:
     title = LATENCIES[name]
     unpaired = "Arrivals were drawn, so no request of the log is the same as one of the run."
-    ranks = card(f"rank-{name}", figures, f"{title}, by rank", BY_RANK, (), "")
-    sample = "" if n_requests <= MAX_DOTS else f": an even sample of {MAX_DOTS:,} of {n_requests:,}"
-    each = card(f"each-{name}", figures, f"{title}, request by request", f"A dot a request{sample}", (), unpaired)
+    n_without = n_compared - n_requests
+    left_out = f" {plural(n_without, 'request')} without this latency left out."
+    sample = f": an even sample of {MAX_DOTS:,} of {n_requests:,}." if n_requests > MAX_DOTS else "."
+    more = sample + (left_out if n_without > 0 else "")
+    ranks = card(f"rank-{name}", figures, f"{title}, by rank", BY_RANK + more, (), "")
+    each = card(f"each-{name}", figures, f"{title}, by request", f"A dot per request{more}", (), unpaired)
     return f'<div class="pair">{ranks}{each}</div>'
 
 

@@ -24,7 +24,10 @@ class Driver:
             port = free.getsockname()[1]
         self.process = subprocess.Popen([str(CHROMEDRIVER), f"--port={port}", "--silent"], stdout=subprocess.DEVNULL)
         self.base = f"http://127.0.0.1:{port}"
-        flags = [flag for flag in FLAGS if not flag.startswith("--virtual")] + ["--hide-scrollbars", "--window-size=1440,900"]
+        flags = [flag for flag in FLAGS if not flag.startswith("--virtual")] + [
+            "--hide-scrollbars",
+            "--window-size=1440,900",
+        ]
         options = {"binary": BROWSER, "args": flags}
         wanted = {"alwaysMatch": {"goog:chromeOptions": options, "goog:loggingPrefs": {"browser": "ALL"}}}
         self._wait_until_ready()

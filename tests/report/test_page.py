@@ -160,6 +160,55 @@ def test_the_marks_on_a_curve_are_the_percentiles_of_the_table(results: Results)
     assert marks["y"] == pytest.approx([0.5, 0.99], abs=2e-3)
 
 
+def test_the_tail_is_one_minus_the_distribution_on_a_log_axis_with_p99_p999_and_the_slo(results: Results) -> None:
+    drawn = figures(render(results))
+    layout, (line, dots) = drawn["ttft-tail"]["layout"], drawn["ttft-tail"]["data"]
+    ttft_s = results.columns["requests"]["ttft_s"][results.columns["requests"]["in_window"]]
+    assert layout["yaxis"]["type"] == "log"
+    for at in (0.05, 0.5):
+        place = int(np.argmin(np.abs(np.array(line["x"]) - at)))
+        assert line["y"][place] == pytest.approx((ttft_s > line["x"][place]).mean(), rel=0.01)
+    assert line["y"][line["x"].index(0.5)] == pytest.approx((ttft_s > 0.5).mean(), rel=1e-5)
+    assert dots["y"] == pytest.approx([0.1, 0.01, 0.001], rel=0.05)
+    assert dots["x"][1:] == pytest.approx([results.summary["ttft_s"][level] for level in ("p99", "p99.9")], rel=1e-4)
+    assert [shape["x0"] for shape in layout["shapes"]] == [0.5]
+    assert layout["annotations"][-1]["text"].startswith("<b>SLO 500 ms</b>: ")
+
+
+def test_the_tail_of_unanswered_requests_stays_where_they_are_to_the_edge_of_the_chart() -> None:
+    results = synthetic(2000, share_answered=0.75)
+    drawn = figures(render(results))["ttft-tail"]
+    line = drawn["data"][0]
+    inside = results.columns["requests"]["in_window"]
+    unanswered = float(np.isnan(results.columns["requests"]["ttft_s"][inside]).mean())
+    assert line["y"][-1] == line["y"][-2] == pytest.approx(unanswered, rel=1e-5)
+    assert line["x"][-1] == pytest.approx(10 ** drawn["layout"]["xaxis"]["range"][1], rel=1e-4)
+
+
+def test_a_p999_of_few_requests_is_not_drawn() -> None:
+    texts = [each["text"] for each in figures(render(synthetic(2000)))["ttft-tail"]["layout"]["annotations"]]
+    assert [text.split()[0] for text in texts] == ["p90", "p99", "<b>SLO"]
+
+
+def test_captions_say_what_a_chart_leaves_out() -> None:
+    page = words(render(synthetic(20_000, share_answered=0.9))).replace("\u00a0", " ")
+    assert re.search(r"[12],\d{3} requests without a full answer count as longer than any time\.", page)
+    assert re.search(r"Drawn through 400 of 1\d,\d{3} values, denser toward both ends\.", page)
+    assert re.search(
+        r"an even sample of 3,000 of 1\d,\d{3} requests; [12],\d{3} without a full answer have none\.", page
+    )
+    assert "Arrivals are means over 2 s, the other panels over 2 s." in page
+    few = words(render(synthetic(30)))
+    assert "No lines of p50 and p99: fewer than 20 requests in a group of prompt length." in few
+    assert '<span class="key k0">p50' not in few
+
+
+def test_six_pools_have_six_keys() -> None:
+    page = render(synthetic(300, pools=tuple("abcdef"), n_replicas=1))
+    keys = re.findall(r'<span class="key ([^"]*)">([a-f])</span>', page)
+    assert keys == [("k1", "a"), ("k3", "b"), ("k4", "c"), ("k2", "d"), ("dash k1", "e"), ("dash k3", "f")]
+
+
 def test_answers_of_one_token_count_as_within_every_tpot() -> None:
     results = synthetic(400)
     inside = np.flatnonzero(results.columns["requests"]["in_window"])

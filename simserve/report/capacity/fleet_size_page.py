@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from simserve.report.capacity.fleet_size import is_sure, sentence, table_rows
-from simserve.report.capacity.load_charts import LoadAxis, attainment_chart
+from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.cards import card
@@ -22,7 +22,7 @@ def render(result: Facts) -> str:
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
     figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
-    note = "Share of requests that met every SLO, with its 95% interval."
+    note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result["points"], result["goal_frac"])
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "Attainment against replicas", note, keys, "")
     head, *rows = table_rows(result)

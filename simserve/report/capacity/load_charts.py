@@ -7,7 +7,7 @@ from typing import Any
 
 from simserve.report.capacity.load_curve import LoadUnit
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
-from simserve.report.formats import SHORT, goal, number, seconds, share
+from simserve.report.formats import SHORT, goal, number, plural, seconds, share
 from simserve.report.sections import text
 
 CURVES = ("p50", "p99")
@@ -131,7 +131,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
             "symbol": ["circle-open" if p["saturated"] else "circle" for p in points],
         },
     }
-    least = max(0.0, min(*y, 1 - (1 - goal_frac) * 2), 1 - GOAL_ROOM * (1 - goal_frac))
+    least = max(0.0, min(*y, 1 - (1 - goal_frac) * 2), _floor(goal_frac))
     room = 0.06 * (1 - least)
     decimals = max(0, math.ceil(-math.log10(1 - least) - 1e-9) - 1)
     y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
@@ -144,6 +144,17 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
     margin = {"l": 64, "r": 14, "t": 26, "b": 48}
     layout = {"xaxis": loads.drawn(points), "yaxis": y_axis, "shapes": shapes, "annotations": labels, "margin": margin}
     return figure([line], 340, **layout)
+
+
+def below_chart(points: Sequence[Mapping[str, Any]], goal_frac: float) -> str:
+    """Return how many points lie below the chart of attainment; empty where all are on it."""
+    floor = max(0.0, _floor(goal_frac))
+    n = sum(point["attained_frac"] < floor for point in points)
+    return f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
+
+
+def _floor(goal_frac: float) -> float:
+    return 1 - GOAL_ROOM * (1 - goal_frac)
 
 
 def _grows(point: Mapping[str, Any]) -> str:

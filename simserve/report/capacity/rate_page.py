@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, latency_chart
+from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart, latency_chart
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
 from simserve.report.capacity.rate import certainty, fails_first, gpus, wanted
 from simserve.report.capacity.tail_tiles import tail_tiles
@@ -129,7 +129,13 @@ def _curves(result: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str
         card(name, figures, f"{SHORT[name]} against load", _latency_note(result, name, unit), keys, "No run had any.")
         for name in _latencies(result)
     )
-    note = "Share of requests that met every SLO, with its 95% interval. The answer is where it crosses the goal."
+    crossed = _crossing(result, unit.key)
+    note = "Share of requests that met every SLO, with its 95% CI. The answer is where it crosses the goal."
+    note += below_chart(crossed, result["goal_frac"])
+    if result["answer"] is not None:
+        note += (
+            f" Within {100 * NEAR_FRAC:.0f}% of the answer only loads with all its seeds are drawn; the table has all."
+        )
     crossing = card(
         "attainment", figures, "Attainment against load", note, [("k1", "attained"), ("dash k2", "goal")], ""
     )
@@ -145,10 +151,16 @@ def _curves(result: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str
 def _latency_note(result: Facts, name: str, unit: LoadUnit) -> str:
     knee = (result.get("knees") or {}).get(name)
     if knee is None:
-        return "p50 and p99 by load."
+        return f"p50 and p99 by load.{_without(result, name)}"
     at = knee[unit.key]
     where = f"at {unit.format(at)}" if at is not None else "beyond what was tried"
-    return f"Knee: p99 is twice the {seconds(knee['light_s'])} of light load {where}."
+    return f"Knee: p99 is twice the {seconds(knee['light_s'])} of light load {where}.{_without(result, name)}"
+
+
+def _without(result: Facts, name: str) -> str:
+    """Return how many loads of a chart no request finished at; empty where there are none."""
+    n = sum(number(point[name]["p99"]) is None for point in result.get("curve") or result["points"])
+    return f" {plural(n, 'load')} without one {'is' if n == 1 else 'are'} not drawn." if n else ""
 
 
 def _binds(result: Facts, unit: LoadUnit) -> str:

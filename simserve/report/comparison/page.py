@@ -6,7 +6,7 @@ from typing import Any
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
-from simserve.report.formats import number
+from simserve.report.formats import number, plural, share
 from simserve.report.sections import prose, section, table, text, tile, warning_list
 from simserve.report.study_page import Headline, study_page
 
@@ -40,7 +40,12 @@ def render(result: Facts) -> str:
     head, *rows = table_rows(result)
     body = table(head, [(text(row[0]), row[1:]) for row in rows])
     parts = (
-        section("changes", "B against A", "", card("change", figures, "", _note(), (), "Nothing to compare.")),
+        section(
+            "changes",
+            "B against A",
+            "",
+            card("change", figures, "", _note() + _left_out(result["measures"]), (), "Nothing to compare."),
+        ),
         section(
             "measures", "Every measure", f"A: {result['a']} · B: {result['b']}. {result['how'].capitalize()}.", body
         ),
@@ -54,6 +59,16 @@ def _note() -> str:
         "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
         "Bars: 95% interval, as a share of A."
     )
+
+
+def _left_out(measures: Sequence[Facts]) -> str:
+    """Return how many changes are drawn at the edge of the chart, and how many not at all."""
+    changes = [number(each["change_frac"]) for each in measures]
+    n_beyond = sum(change is not None and abs(change) > MOST_FRAC for change in changes)
+    n_without = changes.count(None)
+    edge = f" {plural(n_beyond, 'change')} beyond {share(MOST_FRAC)} drawn at the edge." if n_beyond else ""
+    none = f" {plural(n_without, 'measure')} without a change relative to A in the table only." if n_without else ""
+    return edge + none
 
 
 def _headline(result: Facts) -> Headline:

@@ -1,11 +1,12 @@
 """The charts of a sweep: two Pareto fronts, every point a dot that says what it is."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
-from simserve.report.formats import number, rate, seconds, share
+from simserve.report.formats import number, plural, rate, seconds, share
 from simserve.report.sections import text
 from simserve.report.sweep.words import ATTAINED, GOODPUT, TPOT, TTFT, dollars, value, values_of
 
@@ -46,11 +47,63 @@ def latency_chart(result: Mapping[str, Any]) -> Figure | None:
     dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
         return None
+    slo = _slo(result)
+    ends = [end for dot in dots for end in (dot.y, dot.low, dot.high) if end]
     axes = {
-        "xaxis": _latency([dot.x for dot in dots], "p99 TTFT"),
-        "yaxis": _latency([dot.y for dot in dots], "p99 TPOT"),
+        "xaxis": _latency([dot.x for dot in dots] + _known(slo.get("ttft_s")), "p99 TTFT"),
+        "yaxis": _latency(ends + _known(slo.get("tpot_s")), "p99 TPOT"),
     }
-    return _drawn(result, dots, ("ttft_tpot", "top right"), axes)
+    drawn = _drawn(result, dots, ("ttft_tpot", "top right"), axes)
+    drawn["layout"] |= _slo_box(slo, axes)
+    return drawn
+
+
+def left_out(result: Mapping[str, Any], *keys: str) -> str:
+    """Return how many points a chart of these measures lacks, and on which front the points go without numbers."""
+    n = len(result["points"]) - sum(
+        all(value(point, key) is not None for key in keys) for point in _ran(result, keys[0])
+    )
+    text = f" {plural(n, 'point')} without a measured value {'is' if n == 1 else 'are'} not drawn." if n else ""
+    front = result["fronts"]["ttft_tpot" if TTFT in keys else "cost_goodput"]
+    if len(front) > MOST_NAMED:
+        text += f" The front has {len(front)} points, too many for numbers beside them: point at one to read it."
+    return text
+
+
+def _slo(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the limits on TTFT and TPOT that hold for all requests of all points."""
+    slo = {} if result["slo_classes"] else result["slo"] or {}
+    return {key: limit for key in ("ttft_s", "tpot_s") if (limit := number(slo.get(key))) is not None}
+
+
+def _known(limit: float | None) -> list[float]:
+    return [] if limit is None else [limit]
+
+
+def _slo_box(slo: Mapping[str, float], axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the region within the SLO, shaded, its name above its left corner, where there is always room."""
+    if not slo:
+        return {}
+    box: dict[str, float] = {}
+    for key, name in (("ttft_s", "xaxis"), ("tpot_s", "yaxis")):
+        low, high = (10**end if axes[name].get("type") == "log" else end for end in axes[name]["range"])
+        box |= {f"{name[0]}0": low, f"{name[0]}1": slo.get(key, high)}
+    shape: dict[str, Any] = {"type": "rect", "layer": "below", "fillcolor": "$good/0.10"}
+    shape["line"] = {"color": "$c2", "width": 1.5, "dash": "5px,4px"}
+    top = math.log10(box["y1"]) if axes["yaxis"].get("type") == "log" else box["y1"]
+    label: dict[str, Any] = {
+        "x": 0,
+        "xref": "paper",
+        "y": top,
+        "xanchor": "left",
+        "yanchor": "bottom",
+        "xshift": 3,
+        "showarrow": False,
+    }
+    return {
+        "shapes": [shape | box],
+        "annotations": [label | {"text": "<b>SLO</b>", "font": {"color": "$c2", "size": 13}}],
+    }
 
 
 def _ran(result: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
@@ -91,7 +144,7 @@ def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str
             result, best, {"color": "$c1", "symbol": "diamond", "size": 10}, side if len(best) <= MOST_NAMED else None
         ),
     ]
-    return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 70, "r": 22, "t": 22, "b": 56}, **axes)
+    return figure([trace for trace in traces if trace["x"]], 400, margin={"l": 82, "r": 22, "t": 22, "b": 56}, **axes)
 
 
 def _trace(

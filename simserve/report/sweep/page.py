@@ -5,14 +5,16 @@ from typing import Any
 
 from simserve.report.cards import card
 from simserve.report.charts import Figure
-from simserve.report.formats import listed, plural, rate, share
+from simserve.report.formats import listed, plural, rate, share, slo_terms
 from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
-from simserve.report.sweep.charts import cost_chart, latency_chart
+from simserve.report.sweep.charts import cost_chart, latency_chart, left_out
 from simserve.report.sweep.words import (
     ATTAINED,
     GOODPUT,
     PER_USD,
+    TPOT,
+    TTFT,
     cells,
     columns,
     dollars,
@@ -30,12 +32,10 @@ MANY_POINTS = 20
 MOST_NAMED = 20
 """Points with one reason that are named; a grid of thousands may fail alike."""
 
-KEYS = [("dot k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
+KEYS = [("diamond k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
 
-COST_NOTE = (
-    "Up and to the left is better. Numbers are those of the points in the table; bars are 95% intervals over seeds"
-)
-LATENCY_NOTE = "Down and to the left is better"
+COST_NOTE = "Up and to the left is better. Numbers are those of the points in the table; bars are 95% CIs over seeds."
+LATENCY_NOTE = "Down and to the left is better."
 
 
 def render(result: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ def render(result: Mapping[str, Any]) -> str:
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
     seeds = result["seeds"]
     made = {"simserve": result["version"], "seeds": f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else seeds[0]}
-    return study_page(_headline(result), [_fronts(figures), _table(result), _failed(result)], figures, made)
+    return study_page(_headline(result), [_fronts(result, figures), _table(result), _failed(result)], figures, made)
 
 
 def _headline(result: Mapping[str, Any]) -> Headline:
@@ -89,11 +89,13 @@ def _terms(point: Mapping[str, Any], key: str) -> str:
     return attained if key == "cheapest" else f"{attained}, {dollars(point)} an hour"
 
 
-def _fronts(figures: Mapping[str, Figure]) -> str:
-    cost = card(
-        "cost", figures, "Goodput against cost", COST_NOTE, KEYS, "No point has goodput: give the scenario an slo."
-    )
-    latency = card("latency", figures, "TTFT against TPOT", LATENCY_NOTE, KEYS, "No point has both latencies.")
+def _fronts(result: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
+    notes = {"cost": COST_NOTE + left_out(result, GOODPUT), "latency": LATENCY_NOTE + left_out(result, TTFT, TPOT)}
+    if "latency" in figures and figures["latency"]["layout"].get("shapes"):
+        notes["latency"] += f" Shaded: both p99s within the SLO ({slo_terms(result['slo'])})."
+    no_goodput = "No point has goodput: give the scenario an slo."
+    cost = card("cost", figures, "Goodput against cost", notes["cost"], KEYS, no_goodput)
+    latency = card("latency", figures, "TTFT against TPOT", notes["latency"], KEYS, "No point has both latencies.")
     return section("fronts", "Fronts", "", f'<div class="pair">{cost}{latency}</div>')
 
 

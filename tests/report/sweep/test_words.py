@@ -167,6 +167,25 @@ def test_names_and_values_are_not_markup() -> None:
     assert all("<img" not in text for text in figures(page)["cost"]["data"][-1]["hovertext"])
 
 
+def test_the_region_within_the_slo_is_shaded_where_both_p99s_are_drawn() -> None:
+    page = render(facts(point(0), point(1, ttft_s=2.0, tpot_s=0.09), slo={"ttft_s": 0.5, "tpot_s": 0.05}))
+    (box,) = figures(page)["latency"]["layout"]["shapes"]
+    assert (box["x1"], box["y1"]) == (0.5, 0.05)
+    assert box["x0"] < 0.25 and box["y0"] < 0.03  # of the better point, which is within
+    assert "Shaded: both p99s within the SLO (TTFT ≤ 500 ms and TPOT ≤ 50 ms)." in body(page)
+    of_classes = render(facts(point(0), slo_classes=["chat"]))
+    assert "shapes" not in figures(of_classes)["latency"]["layout"]
+    assert "Shaded" not in body(of_classes)
+
+
+def test_the_captions_count_the_points_that_are_not_drawn() -> None:
+    page = body(render(facts(point(0), failed(1), failed(2))))
+    assert page.count("2 points without a measured value are not drawn.") == 2
+    assert "without a measured value" not in body(render(facts(point(0))))
+    many = body(render(facts(*map(point, range(13)), fronts={"cost_goodput": list(range(13)), "ttft_tpot": [0]})))
+    assert many.count("The front has 13 points, too many for numbers beside them") == 1
+
+
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 @pytest.mark.parametrize(
     "flags",
@@ -180,7 +199,7 @@ def test_the_browser_draws_both_fronts_and_complains_of_nothing(tmp_path: Path, 
     page = tmp_path / "report.html"
     points = [point(0), point(1, goodput=9.0, usd=8.0, ttft_s=2.0), point(2, saturated=True), failed(3)]
     page.write_text(render(facts(*points, fronts={"cost_goodput": [0, 1], "ttft_tpot": [0, 1]})), encoding="utf-8")
-    assert page.stat().st_size < 6_000_000
+    assert page.stat().st_size < 1_000_000
     dom, console = opened(page, tmp_path / "profile", *flags)
     assert console == ""
     assert 'data-drawn="2"' in dom
