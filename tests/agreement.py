@@ -1,4 +1,4 @@
-"""Agreement: the engine and the oracle are asked the same question, and what each of them says is put side by side."""
+"""Agreement: engine and oracle serve the same load, and their records are compared."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -23,7 +23,7 @@ from tests import oracle
 
 
 def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
-    """Policies may keep state, so that each replica has a copy."""
+    """Copy a policy for each replica, as it may keep state."""
     return [replace(setup, scheduler=deepcopy(setup.scheduler)) for setup in setups]
 
 
@@ -41,7 +41,7 @@ def run_both(
     is_pushed: bool = False,
     splitter: Splitter | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
-    """The same question to both, each with policies of its own."""
+    """Serve the same load with both, each with policies of its own."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
@@ -54,7 +54,7 @@ def run_both(
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
-    """What the engine recorded of each request that was sent and not refused."""
+    """Return the engine's record of each request sent and not refused."""
     columns = cluster.recorder.columns
     names = (
         "replica",
@@ -77,7 +77,7 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
 
 
 def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
-    """The same of the oracle."""
+    """Return the oracle's record of each request sent and not refused."""
     return {
         row: (
             life.replica if life.scheduled_ps >= 0 else -1,
@@ -100,7 +100,7 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
 
 
 def engine_steps(cluster: Cluster, replica: int) -> list[dict[str, int]]:
-    """The stretches of a replica, one row a step."""
+    """Return the step runs of a replica, one row per step."""
     steps = []
     for values in cluster.recorder.step_runs(replica).tolist():
         row = dict(zip(STEP_RUN_ROW.names or (), values, strict=True))
@@ -121,7 +121,7 @@ def engine_steps(cluster: Cluster, replica: int) -> list[dict[str, int]]:
 
 
 def token_times(cluster: Cluster) -> dict[int, list[int]]:
-    """Every token's time, from spans and stretches alone, as a reader of the files would find it."""
+    """Return every token's time, from spans and step runs alone, as a reader of the files would."""
     times: dict[int, list[int]] = {}
     for replica in range(len(cluster.replicas)):
         ends = [step["end_ps"] for step in engine_steps(cluster, replica) if step["decode_requests"]]
@@ -133,7 +133,7 @@ def token_times(cluster: Cluster) -> dict[int, list[int]]:
 
 
 def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle.OracleRun) -> None:
-    """On every request, step and token."""
+    """Compare every request, step and token."""
     assert request_rows(cluster) == oracle_rows(truth)
     assert cluster.rows.arrivals[: len(cluster.rows)].tolist() == truth.sent_ps
     assert set(np.flatnonzero(cluster.recorder.columns["status"] == 2)) == truth.rejected
@@ -158,5 +158,5 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         assert all(
             len(life.token_ps) == cluster.rows.output_tokens[row]
             for row, life in truth.lives.items()
-            if life.first_ps is None  # whose clients have not gone
+            if life.first_ps is None  # without time-outs
         )

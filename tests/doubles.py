@@ -1,4 +1,4 @@
-"""Tiny makers: a cost model of made-up lines, replicas of a few blocks, traces of a few requests."""
+"""Small builders: a linear cost model, replicas of a few blocks, traces of a few requests."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +22,7 @@ MS = 10**9
 
 @dataclass(frozen=True)
 class LineCost:
-    """Step costs that are lines: so much a step, a token, a sampled row, a pair, a key, a token of a group."""
+    """Linear step costs: per step, token, sampled row, pair, key, and token of a group."""
 
     step: int = 0
     token: int = 0
@@ -30,7 +30,7 @@ class LineCost:
     pair: int = 0
     key: int = 0
     shared: int = 0
-    """For each token of all ranks that step together."""
+    """Per token of all ranks in lockstep."""
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens
@@ -71,7 +71,7 @@ def replica_setup(
     block_size: int = 16,
     max_model_len: int | None = None,
 ) -> ReplicaSetup:
-    """A replica; max_model_len is what its blocks hold unless given."""
+    """Return a replica setup; max_model_len defaults to what its blocks hold."""
     longest = max_model_len or n_blocks * block_size
     return ReplicaSetup(scheduler or Chunked(), cost, n_blocks, block_size, longest)
 
@@ -79,7 +79,7 @@ def replica_setup(
 def trace(
     arrival_s: list[float], prompt_tokens: list[int], output_tokens: list[int], max_tokens: list[int] | None = None
 ) -> Trace:
-    """A trace from lists."""
+    """Return a trace from lists."""
     return Trace(
         np.array(arrival_s, np.float64),
         np.array(prompt_tokens, np.int64),
@@ -96,7 +96,7 @@ def serve(
     drain_limit_ps: int | None = None,
     front_end: FrontEnd | None = None,
 ) -> Cluster:
-    """A finished run."""
+    """Return a finished run."""
     several = setups if isinstance(setups, list) else [setups]
     cluster = Cluster(several, router or RoundRobin(), Offered(load, concurrency), router_seed=0, front_end=front_end)
     cluster.run(drain_limit_ps)
@@ -104,5 +104,5 @@ def serve(
 
 
 def instants(cluster: Cluster, name: str) -> list[float]:
-    """A column of instants in milliseconds; -1 stays -1."""
+    """Return a column of instants in milliseconds; -1 stays -1."""
     return [ps / MS if ps >= 0 else -1 for ps in cluster.recorder.columns[name].tolist()]

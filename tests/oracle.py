@@ -1,7 +1,7 @@
-"""The plain truth: the same cluster stepped one step at a time, with loops over requests and no cleverness.
+"""Oracle: the same cluster stepped one step at a time, with plain loops over requests.
 
-It shares with the engine only what defines the question (policies, costs, the Request that policies see). It keeps
-every request's own context, every token's own time, and asks the scheduler at every single step boundary.
+It shares with the engine only what defines the problem (policies, costs, the Request that policies see). It keeps every
+request's own context, every token's own time, and calls the scheduler at every step boundary.
 """
 
 from collections.abc import Sequence
@@ -27,18 +27,18 @@ from tests.oracle_sessions import OracleSessions
 
 @dataclass
 class OracleRun:
-    """Everything that happened."""
+    """Record of an oracle run."""
 
     lives: dict[int, Life]
     rejected: set[int]
     replicas: list[OracleReplica]
     sent_ps: list[int]
-    """When each client sent its request, by row."""
+    """Send time of each request, by row."""
     clients: OracleClients | None = None
 
 
 class OracleFrontEndQueue:
-    """The front end: servers that each take in one request at a time, and let them out in order."""
+    """Front end: servers that each take in one request at a time, and release them in order."""
 
     def __init__(self, front_end: FrontEnd) -> None:
         self.front_end = front_end
@@ -66,7 +66,7 @@ def run(
     patience: Patience | None = None,
     admission: Admission | None = None,
 ) -> OracleRun:
-    """Serve a trace step by step, at its own times, by a closed loop of clients, or as answers allow."""
+    """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
@@ -115,7 +115,7 @@ def run(
     entries = [*gateways[0].replicas, *(local.replicas if local else [])]
 
     def entry(request: Request) -> tuple[OracleReplica, bool]:
-        """Who it is sent to, and whether a prefill replica is to answer it."""
+        """Return the destination of a request, and whether a prefill replica decodes it."""
         if local is not None and how is not None and how.splitter is not None:
             where = how.splitter.where(request, gateways[0].views, local.views)
             return (local if where == "local" else gateways[0]).pick(request), where == "prefill"
@@ -124,7 +124,7 @@ def run(
     may_keep = how is not None and how.splitter is not None and how.splitter.keeps
 
     def limit(replica: OracleReplica, is_kept: bool = False) -> int:
-        """Tokens of a prompt and its answer, wherever that is decoded."""
+        """Return the limit on prompt plus output tokens, wherever they are decoded."""
         decodes = receivers if replica.setup.role == "prefill" and not is_kept else [replica]
         return min(each.setup.max_model_len for each in decodes)
 
@@ -158,7 +158,7 @@ def run(
         return None
 
     def leave(row: int, now_ps: int) -> bool:
-        """The client of a request that was routed has gone."""
+        """Drop a routed request of a client that gave up."""
         life = by_row[row]
         if life.first_ps is None:
             first_ps = life.token_ps[0] + front_end.respond_ps if life.token_ps else now_ps + 1
@@ -168,7 +168,7 @@ def run(
         return replicas[life.replica].let_leave(life.request, now_ps)
 
     def client_tokens_ps(row: int) -> list[int]:
-        """Whole answers come when they are finished."""
+        """Return the client's token times; whole answers come when they are finished."""
         life = by_row.get(row)
         if life is None:
             return []
@@ -195,7 +195,7 @@ def run(
             if clients is not None:
                 asked_ps = [each.sent_ps for each in sorted(clients.attempts, key=lambda each: each.row)]
                 for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
-                    by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # gone before it came to a replica
+                    by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # timed out before it reached a replica
             return OracleRun(by_row, rejected, replicas, asked_ps, clients)
         now_ps = min(instants)
         for routing_view in gateways:

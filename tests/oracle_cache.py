@@ -1,17 +1,17 @@
-"""The oracle's prefix cache: blocks by their ids and who uses them, in lists."""
+"""Prefix cache of the oracle: blocks by id and their holders, in lists."""
 
 from simserve.state.request import Request
 
 
 class OracleCache:
-    """Blocks by their ids, and who holds them, in lists."""
+    """Blocks by id, and their holders, in lists."""
 
     def __init__(self, cost: int) -> None:
         self.cost = cost
         self.copies: dict[int, list[list[Request]]] = {}
-        """Of each id that is here the sets of blocks that hold it, and who uses each; an idle one is used by nobody."""
+        """For each id present: its copies, each with its holders; an idle one has none."""
         self.idle: list[list[int | None]] = []
-        """[id or None, blocks], the next to be given up first."""
+        """[id or None, blocks], the next to evict first."""
 
     def hits(self, chain: list[int], most: int) -> int:
         n = 0
@@ -23,17 +23,17 @@ class OracleCache:
         return any(self.copies.get(block, []))
 
     def n_held(self) -> int:
-        """Blocks with an id that somebody uses."""
+        """Blocks with an id that has holders."""
         return self.cost * sum(1 for copies in self.copies.values() for users in copies if users)
 
     def hold(self, request: Request, block: int) -> None:
-        """Share what was there first."""
+        """Share the oldest copy."""
         if not self.is_held(block):
             self.idle.remove([block, self.cost])
         self.copies[block][0].append(request)
 
     def add(self, request: Request, block: int) -> None:
-        """It has computed that block, in blocks of its own; an idle one is of no use any more."""
+        """Add a computed block in blocks of its own; an idle one loses its use."""
         if block in self.copies and not self.is_held(block):
             self.idle.remove([block, self.cost])
             self.idle.insert(0, [None, self.cost])
@@ -58,7 +58,7 @@ class OracleCache:
         self.idle += named
 
     def shrink(self, free_blocks: int) -> None:
-        """What is idle lies in free blocks."""
+        """Evict idle blocks beyond the free blocks."""
         while sum(n or 0 for _, n in self.idle) > free_blocks:
             block, n = self.idle[0]
             if block is None and n and n > 1:

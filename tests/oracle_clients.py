@@ -1,4 +1,4 @@
-"""The plain truth about clients that give up and ask again: lists that are gone through at every instant."""
+"""Oracle of clients that time out and retry: lists searched at every instant."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,28 +14,28 @@ class Attempt:
     row: int
     original: int
     number: int
-    """1, 2, ..."""
+    """Attempt number: 1, 2, ..."""
     sent_ps: int
     out_ps: int
-    """When it is through the front end."""
+    """When it leaves the front end."""
     is_routed: bool = False
     is_over: bool = False
-    """Its client has the answer, was refused or has gone."""
+    """Its client has the answer, was refused or has given up."""
     gave_up_ps: int | None = None
     has_left: bool = False
-    """No server has to do with it."""
+    """No server holds it."""
 
 
 @dataclass
 class Server:
-    """What clients ask of the cluster, by row."""
+    """Operations of the cluster that clients use, by row."""
 
     send: Callable[[int, int, int], str | None]
     """(row, the load's row, now): "impossible", "turned away", or None."""
     token_ps: Callable[[int], list[int]]
-    """When the client has each of its tokens so far, in its own hands at the latest."""
+    """Times of its tokens so far, on the client's side at the latest."""
     leave: Callable[[int, int], bool]
-    """(row, now): it has left if nothing keeps it."""
+    """(row, now): True if it could leave at once."""
 
 
 @dataclass
@@ -46,12 +46,12 @@ class OracleClients:
     concurrency: int | None
     patience: Patience
     enter: Callable[[int, int], int]
-    """(now, prompt tokens): when a request is through the front end."""
+    """(now, prompt tokens): when a request leaves the front end."""
     respond_ps: int
     server: Server
     attempts: list[Attempt] = field(default_factory=list)
     plans: list[tuple[int, int, int | None, Attempt | None]] = field(default_factory=list)
-    """(instant, number, row of the load, what failed): who will send, and what; without both the next row."""
+    """(instant, number, row of the load, failed attempt): future sends; without both, the next row."""
     n_plans: int = 0
     n_fresh: int = 0
 
@@ -79,7 +79,7 @@ class OracleClients:
         return [attempt.sent_ps + limit for limit in limits if limit is not None]
 
     def act(self, now_ps: int) -> None:
-        """All that clients do at this instant."""
+        """Run all client events of this instant."""
         while True:
             self.send_all(now_ps)
             for attempt in sorted(self.gone(), key=lambda each: (each.gave_up_ps, self.order_of_giving_up(each))):
@@ -92,7 +92,7 @@ class OracleClients:
         return [each for each in self.attempts if each.gave_up_ps is not None and each.is_routed and not each.has_left]
 
     def order_of_giving_up(self, attempt: Attempt) -> tuple[bool, int]:
-        """At one instant first those without a first token, then in the order of sending."""
+        """Order of time-outs at one instant: first those without a first token, then in the order of sending."""
         assert attempt.gave_up_ps is not None
         waited_ps = attempt.gave_up_ps - attempt.sent_ps
         return waited_ps != self.patience.ttft_ps, self.attempts.index(attempt)
@@ -161,7 +161,7 @@ class OracleClients:
             self.plan(at_ps)
 
     def answered(self, row: int, now_ps: int) -> None:
-        """The last token is computed: in time, if no deadline that it must beat comes before the client has it."""
+        """Handle a last token: in time, if no deadline comes before the client has it."""
         attempt = next(each for each in self.attempts if each.row == row)
         if attempt.is_over:
             return

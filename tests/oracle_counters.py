@@ -1,4 +1,4 @@
-"""The oracle's virtual token counters, changed at every admission and by every token."""
+"""Virtual token counters of the oracle, changed at every admission and by every token."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ def came(request: Request) -> tuple[int, int]:
 
 
 class OracleCounters:
-    """VTC as written down in the paper: a counter a tenant, changed at every admission and by every token."""
+    """VTC as in the paper: one counter per tenant, changed at every admission and by every token."""
 
     def __init__(self, scheduler: Any) -> None:
         self.shares: FairShares = scheduler.vtc or FairShares()
         self.counters: dict[str, float] = {}
         self.known: list[Request] = []
-        """Who waits and was there when the last step was planned."""
+        """Requests that waited when the last step was planned."""
         self.last_left: str | None = None
 
     def add(self, request: Request, tokens_worth: float) -> None:
@@ -42,7 +42,7 @@ class OracleCounters:
             self.add(request, self.shares.input_weight * request.prompt_tokens)
 
     def forget(self, request: Request) -> None:
-        """It waits no longer; it counts for nothing if no step was planned while it did."""
+        """Remove a waiting request; it counts for nothing if no step was planned meanwhile."""
         if request in self.known:
             self.known.remove(request)
             if all(other.tenant != request.tenant for other in self.known):

@@ -1,4 +1,4 @@
-"""What the oracle's routers see of its replicas."""
+"""Views of the replicas for the oracle's routers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from tests.oracle_replica import OracleReplica
 
 @dataclass
 class OldNews:
-    """A replica as it was told of last."""
+    """A replica as of its last report."""
 
     replica: OracleReplica
     n_outstanding: int = 0
@@ -39,7 +39,7 @@ class OldNews:
 
 
 class OracleRoutingView:
-    """A router, and the news that it has of its replicas."""
+    """A router, and its reports of the replicas."""
 
     def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:
         self.router, self.replicas, self.delay = router, replicas, delay
@@ -59,7 +59,7 @@ class OracleRoutingView:
         return self.replicas[picked]
 
     def hear(self, until_ps: int) -> None:
-        """Nothing has happened since the last instant, so all news due by now say how things stand."""
+        """Update all reports due by now: nothing has happened since the last instant."""
         if self.delay is None:
             return
         is_due = False

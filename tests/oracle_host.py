@@ -1,4 +1,4 @@
-"""Host memory and disk of the oracle, in lists: what lies there, and what is copied when."""
+"""Host memory and disk of the oracle, in lists: contents and copies."""
 
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class OracleHost:
-    """Beside one replica."""
+    """Host memory and disk of one replica."""
 
     def __init__(self, spec: HostTierSpec, cost: int) -> None:
         self.spec, self.cost = spec, cost
@@ -19,10 +19,10 @@ class OracleHost:
         self.swapped_blocks: dict[Request, int] = {}
         self.host: list[int] = []
         self.disk: list[int] = []
-        """Ids, the one used longest ago first."""
+        """Ids, the least recently used first."""
         self.free_ps = {"link": 0, "disk": 0}
         self.copies: list[tuple[str, int, bool]] = []
-        """(over what, blocks, whether the next step waits for it), as asked for since the last boundary."""
+        """(link, blocks, whether the next step waits), requested since the last boundary."""
         self.hides_waiting = False
         self.has_been_out = 0
         self.reads: list[tuple[Request, list[int], list[int]]] = []
@@ -43,7 +43,7 @@ class OracleHost:
             self.disk.pop(0)
 
     def use(self, chain: list[int], read_from_disk: list[int]) -> None:
-        """All of a chain is used, the last block first, so that the first is the last to go."""
+        """Use all of a chain, the last block first, so that the first is evicted last."""
         for block in reversed(chain[: self.ids_that_fit()]):
             if block in self.host:
                 self.host.remove(block)
@@ -56,7 +56,7 @@ class OracleHost:
         self.overflow()
 
     def read(self, request: Request, chain: list[int], missing: list[int]) -> None:
-        """Blocks of a chain that the GPU does not have come from here, before anything here moves."""
+        """Read the blocks of a chain that the GPU lacks, before anything here changes."""
         from_disk = [block for block in missing if block not in self.host]
         self.copies += [("link", self.cost, True) for _ in missing] + [("disk", self.cost, True) for _ in from_disk]
         self.reads.append((request, chain, from_disk))
@@ -67,7 +67,7 @@ class OracleHost:
         self.reads.clear()
 
     def copy(self, now_ps: int) -> int:
-        """How long a step that begins now waits. What it waits for goes first."""
+        """Start the copies, awaited ones first; return how long a step that begins now waits."""
         waits = [0]
         for over, block_s in (("link", self.spec.block_s), ("disk", self.spec.disk_block_s)):
             for is_awaited in (True, False):
@@ -93,7 +93,7 @@ class OracleHost:
     def bring_back(self, replica: "OracleReplica", now_ps: int) -> None:
         self.hides_waiting = bool(self.swapped)
         if replica.growth() > replica.free_blocks():
-            return  # somebody will have to go
+            return  # a request must be preempted
         while self.swapped and len(replica.running) < replica.setup.scheduler.max_running:
             request = self.swapped[0]
             life = replica.lives[request]

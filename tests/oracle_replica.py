@@ -1,4 +1,4 @@
-"""The oracle's replicas, stepped one step at a time, with a list for everything."""
+"""Replicas of the oracle, stepped one step at a time, with lists for everything."""
 
 from collections import deque
 from collections.abc import Callable, Collection
@@ -22,7 +22,7 @@ from tests.oracle_host import OracleHost
 
 @dataclass
 class Life:
-    """What the oracle knows of one request."""
+    """State of one request in the oracle."""
 
     request: Request
     output_tokens: int
@@ -31,9 +31,9 @@ class Life:
     transfer_ps: int = 0
     transfer_wait_ps: int = 0
     is_kept: bool = False
-    """Its prefill replica answers it."""
+    """Its prefill replica decodes it."""
     goes_to: "OracleReplica | None" = None
-    """Where it will decode, if that is known before its prompt is computed."""
+    """Its decode replica, if known before its prompt is computed."""
     sent_tokens: int = 0
     there_ps: int = 0
     stored: int = 0
@@ -54,27 +54,27 @@ class Life:
     chain: list[int] = field(default_factory=list)
     n_held_ids: int = 0
     n_computed: int = 0
-    """Tokens of it that steps have computed, without those after its end in a padded batch."""
+    """Its tokens computed by steps, without those after its end in a padded batch."""
     n_computed_for_nobody: int = 0
-    """These, when it was let go of because its client had gone."""
+    """n_computed when it was dropped after a time-out."""
     first_ps: int | None = None
-    """When its client had a first token, or -1, once it has given up; None: it has not."""
+    """Instant of its client's first token; -1: timed out without one; None: not yet."""
     slots: int = 0
-    """Tokens that it had room for in its last step, where tokens are proposed."""
+    """Tokens it had blocks for in its last step, with speculation."""
     n_decoded: int = 0
-    """Decode steps that it was in."""
+    """Number of its decode steps."""
     moves: list[tuple[int, str]] = field(default_factory=list)
-    """When it was scheduled, joined those that decode, left, was back, was swapped_back, ended."""
+    """Events: scheduled, joined the decoding requests, left, back, swapped_back, ended."""
 
     @property
     def held(self) -> int:
-        """Tokens that its blocks are for."""
+        """Tokens that its blocks cover."""
         return max(self.stored, self.slots)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step as it was."""
+    """One step."""
 
     start_ps: int
     end_ps: int
@@ -85,16 +85,16 @@ class Step:
     queue_len: int
     accepted_tokens: int = 0
     alone_ps: int = 0
-    """What its decoding requests would have taken by themselves."""
+    """Time of its decoding requests alone."""
     copied_ps: int = 0
     blocked_by: str | None = None
     computed: tuple[int, ...] = ()
-    """Rows of the requests whose prompts it computed."""
+    """Rows of the requests in prefill."""
     decoded: tuple[int, ...] = ()
 
 
 class OracleReplica:
-    """A replica with a list for everything."""
+    """A replica with lists for everything."""
 
     def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
@@ -110,29 +110,29 @@ class OracleReplica:
         self.steps: list[Step] = []
         self.alone_ps = self.copied_ps = 0
         self.kept_out_by: str | None = None
-        """Of the step in flight: see Step."""
+        """Reason of the step in flight: see Step."""
         self.stalls: list[tuple[int, str]] = []
-        """When nobody stepped though somebody waited, and why."""
+        """Instants and reasons of stalls: no step although requests wait."""
         self.n_outstanding = 0
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_tokens
         self.stages_free_ps: list[int] = []
         """When each stage of its pipeline is free; one list for all lanes."""
         self.group: list[OracleReplica] = [self]
-        """Ranks that step together."""
+        """Ranks in lockstep."""
         self.away: list[Request] = []
-        """Their prompts are computed here, and their blocks not fetched yet."""
+        """Requests prefilled here, with blocks not fetched yet."""
         self.handed_over: list[Request] = []
-        """Of these, those nobody has been told of yet."""
+        """Those of `away` that are not routed yet."""
         self.coming_in: list[tuple[Request, OracleReplica | None]] = []
-        """And who computes their prompts; None: this one."""
+        """Requests and their prefill replicas; None: this one."""
         self.kept: list[Request] = []
-        """They have a seat and blocks for their prompts here, and do not decode yet."""
+        """Requests with a slot and blocks for their prompts that do not decode yet."""
         self.words: list[tuple[int, Request, OracleReplica]] = []
-        """(instant, who, to whom): there is room."""
+        """(instant, request, recipient): notices of allocated blocks."""
         self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
         self.here: list[Request] = []
-        """Their keys and values have come, and they decode from the next step on."""
+        """Requests with all their KV that decode from the next step on."""
         self.port_free_ps = 0
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
@@ -148,7 +148,7 @@ class OracleReplica:
         return len(self.waiting) + len(self.coming) + len(self.coming_in)
 
     def in_order(self) -> Collection[Request]:
-        """Those who wait, as the policy goes through them."""
+        """Return the waiting requests in the policy's order."""
         if self.vtc is not None:
             return self.vtc.in_order(lambda request: not self.lives[request].n_preemptions)
         if self.policy == "priority":
@@ -162,7 +162,7 @@ class OracleReplica:
         return [*self.running, *self.away, *self.kept]
 
     def held(self, request: Request) -> int:
-        """Tokens that it has blocks for here."""
+        """Return the tokens it has blocks for here."""
         return request.prompt_tokens if request in self.kept else self.lives[request].held
 
     def used_blocks(self) -> int:
@@ -171,7 +171,7 @@ class OracleReplica:
         return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held()
 
     def own_blocks(self, request: Request) -> int:
-        """Those that are not counted as blocks of an id."""
+        """Return its blocks not counted as blocks of an id."""
         life = self.lives[request]
         return self.blocks(life.held) - life.n_held_ids * (self.cache.cost if self.cache else 0)
 
@@ -180,7 +180,7 @@ class OracleReplica:
         return self.hits(list(request.chain), most) * self.id_tokens
 
     def hits(self, chain: list[int], most: int) -> int:
-        """Of the GPU, and of what lies beside it where prefixes are kept there."""
+        """Return hits on the GPU, and on host and disk where prefixes are kept there."""
         if self.cache is None:
             return 0
         if not self.offloads or self.host is None:
@@ -242,14 +242,14 @@ class OracleReplica:
         return sum(self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in self.decoding)
 
     def room(self, request: Request) -> int:
-        """Tokens that it needs blocks for in its next step."""
+        """Return the tokens it needs blocks for in its next step."""
         stored = self.lives[request].stored
         if self.setup.speculation is None:
             return stored + 1
         return min(stored + self.setup.speculation.n_slots, request.prompt_tokens + request.max_tokens)
 
     def tokens_of(self, life: Life) -> int:
-        """What its next step gives it: proposals up to the first that is refused, and one of the target's own."""
+        """Return the tokens of its next step: proposals up to the first rejection, and one of the target's own."""
         if self.setup.speculation is None:
             return 1
         acceptance = self.setup.speculation.acceptance
@@ -262,7 +262,7 @@ class OracleReplica:
         return min(1 + n_accepted, life.output_tokens - len(life.token_ps))
 
     def arrive(self, request: Request) -> None:
-        """Where a step is planned while the one before it runs, who comes is seen a step later."""
+        """Show an arrival to the scheduler, a step later where steps are planned ahead."""
         self.n_outstanding += 1
         if self.coming_in:
             self.coming_in.append((request, None))
@@ -347,7 +347,7 @@ class OracleReplica:
         self.handed_over.append(request)
 
     def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int]) -> None:
-        """What is new of so many tokens: layer after layer, each when it is computed and each port is free."""
+        """Send new tokens layer by layer, each when it is computed and each port is free."""
         life = self.lives[request]
         assert life.goes_to is not None and link.n_layers
         if n_tokens <= life.sent_tokens:
@@ -391,7 +391,7 @@ class OracleReplica:
             sender.must_plan = sender.must_plan or sender.step is None
 
     def let_in(self, how: Disaggregation, now_ps: int) -> None:
-        """Who has come decodes; who has not is fetched if there is room for it."""
+        """Start decoding arrived requests; fetch others if there is room."""
         for request in self.here:
             self.kept.remove(request)
             self.running[request] = None
@@ -459,7 +459,7 @@ class OracleReplica:
         self.decoding.remove(request)
         del self.running[request]
 
-    # -- clients that have gone
+    # -- timed-out requests
 
     def uncomputed_tokens(self) -> int:
         unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
@@ -467,7 +467,7 @@ class OracleReplica:
         return whole + sum(r.prefill_left_tokens for r in self.prefilling)
 
     def let_leave(self, request: Request, now_ps: int) -> bool:
-        """Its client has gone; False: a step is in flight here, or its keys and values are on their way."""
+        """Drop a timed-out request; False: a step or a transfer of it is in flight."""
         if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
             return False
         life, scheduler = self.lives[request], self.setup.scheduler
@@ -531,7 +531,7 @@ class OracleReplica:
                 continue
             if plan.prefill or self.decoding:
                 break
-            if just_preempted:  # nobody steps, so the next boundary is at once
+            if just_preempted:  # no step runs, so the next boundary is now
                 just_preempted = False
                 continue
             if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept:
@@ -643,7 +643,7 @@ class OracleReplica:
             self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
-        """Where tokens are proposed: the drafts' passes one by one, then all that is verified, query by query."""
+        """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""
         cost = self.setup.cost
         if self.setup.speculation is None:
             return cost.step_ps(shape)
@@ -664,7 +664,7 @@ class OracleReplica:
         total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
         total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
         intercept_ps, slope_ps = cost.target.decode_line(len(stored))
-        for n in stored:  # the last of its queries attends them all
+        for n in stored:  # the last query attends them all
             total_ps += max(slope_ps, cost.key_floor_ps) * (n + n_queries) - (n_queries - 1) * cost.row_host_ps
         return total_ps + (intercept_ps if stored else 0)
 
@@ -693,7 +693,7 @@ class OracleReplica:
             life.n_recomputed_tokens -= request.prefilled_tokens
 
     def through_stages(self, now_ps: int, step_ps: int, n_tokens_out: int) -> int:
-        """Each stage takes the same time, and begins when the batch is there and the one before it is gone."""
+        """Pass a batch through the stages: each takes the same time, and begins when batch and stage are free."""
         n = len(self.stages_free_ps)
         ends: list[int] = []
         for stage in range(n):
@@ -704,7 +704,7 @@ class OracleReplica:
 
 
 def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
-    """All ranks plan if none is in a step; they step as long as the slowest, and as the experts need for all."""
+    """Plan on all ranks if none is in a step; the step lasts as the slowest, plus the experts for all."""
     is_stepping = any(rank.step is not None for rank in group)
     for rank in group:
         rank.must_plan, rank.wake_ps = False, None
@@ -727,7 +727,7 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
 def replicas_of(
     setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]
 ) -> list[OracleReplica]:
-    """The ranks of a replica, tied together as its setup says."""
+    """Build the ranks of a replica, connected as its setup says."""
     ranks = [
         OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
     ]
@@ -741,7 +741,7 @@ def replicas_of(
 
 
 def draw(seed: int, row: int, n_earlier: int) -> float:
-    """SplitMix64, written out: a stream a request, its state moved on by one odd number a draw."""
+    """SplitMix64, written out: one stream per request, its state advanced by an odd number per draw."""
     odd, mask = 0x9E3779B97F4A7C15, 2**64 - 1
 
     def output(state: int) -> int:

@@ -1,4 +1,4 @@
-"""The plain truth of sessions: every row is asked again and again whether it may be sent yet."""
+"""Sessions of the oracle: every row is checked again and again until it may be sent."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from simserve.workload.trace import Trace
 
 @dataclass
 class OracleSessions:
-    """Lists of who waits for whom, and when each client had its answer."""
+    """Lists of dependencies, and when each client had its answer."""
 
     trace: Trace
     n_users: int | None
@@ -20,7 +20,7 @@ class OracleSessions:
     """When the client of each answered row had its answer."""
     refused: set[int] = field(default_factory=set)
     begin_ps: dict[int, int] = field(default_factory=dict)
-    """When the sessions begin that users have chosen, by their first rows."""
+    """Start of the sessions that users have chosen, by their first rows."""
     over: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -33,20 +33,20 @@ class OracleSessions:
             self.begin_next(0)
 
     def session(self, row: int) -> int:
-        """The row that it all began with."""
+        """Return the row that began the session."""
         return self.session(self.parents[row][0]) if self.parents[row] else row
 
     def rows(self, session: int) -> list[int]:
         return [row for row in range(len(self.parents)) if self.session(row) == session]
 
     def begin_next(self, at_ps: int, *, after_thinking: bool = False) -> None:
-        """A user begins the first session that nobody has begun."""
+        """Begin the first session that has no user yet."""
         rest = [row for row in range(len(self.parents)) if not self.parents[row] and row not in self.begin_ps]
         if rest:
             self.begin_ps[rest[0]] = at_ps + (self.think_ps[rest[0]] if after_thinking else 0)
 
     def due_ps(self, row: int) -> int | None:
-        """When it is sent, if that is known and has not happened; None otherwise."""
+        """Return when a row is sent, if known and still to come; else None."""
         if row in self.sent or any(other in self.refused for other in self.rows(self.session(row))):
             return None
         if self.parents[row]:
@@ -65,7 +65,7 @@ class OracleSessions:
         return [at_ps for row in range(len(self.parents)) if (at_ps := self.due_ps(row)) is not None]
 
     def send(self, now_ps: int) -> list[int]:
-        """The rows of this instant, in their order."""
+        """Send the rows of this instant, in their order."""
         due = [row for row in range(len(self.parents)) if self.due_ps(row) == now_ps]
         self.sent += due
         return due
@@ -79,7 +79,7 @@ class OracleSessions:
         self.end(row, now_ps)
 
     def end(self, row: int, at_ps: int) -> None:
-        """The last request of a session that had been sent, if no other will be, sets its user free."""
+        """End a session; when its last sent request has ended and none is left, its user is free."""
         session = self.session(row)
         rows = self.rows(session)
         is_refused = any(other in self.refused for other in rows)

@@ -1,6 +1,6 @@
-"""The oracle's account of time: what each picosecond of a request's life went into, looked at one by one.
+"""Time account of the oracle: the use of each picosecond of a request's life.
 
-Nothing is added up in advance: at every instant at which anything changes, it asks what the request is at.
+Nothing is summed in advance: at every instant with a change, it looks up the state of the request.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from tests.oracle_replica import Life, OracleReplica, Step
 
 @dataclass
 class Account:
-    """Of one request that finished."""
+    """Time account of one finished request."""
 
     run: OracleRun
     life: Life
@@ -37,7 +37,7 @@ class Account:
         self.end_ps = next(at_ps for at_ps, what in life.moves if what == "ended")
 
     def parts(self) -> dict[str, int]:
-        """Picoseconds by part; what there was none of is left out."""
+        """Return picoseconds by part, without empty parts."""
         edges = {self.sent_ps, self.routed_ps, self.room_ps, self.told_ps, self.fetched_ps, self.there_ps, self.end_ps}
         edges |= {self.life.finish_ps} | {at_ps for at_ps, _ in self.life.moves}
         for replica in (self.computed_at, self.decoded_at):
@@ -56,7 +56,7 @@ class Account:
         return result
 
     def at(self, now_ps: int) -> str:
-        """What it is at from that instant on."""
+        """Return the state from an instant on."""
         if now_ps < self.routed_ps:
             return "front_end_s"
         if now_ps < self.told_ps:
@@ -103,7 +103,7 @@ class Account:
 
 
 def step_at(replica: OracleReplica, now_ps: int) -> Step | None:
-    """The step that is in flight from that instant on."""
+    """Return the step in flight from an instant on."""
     place = bisect_right(replica.steps, now_ps, key=lambda step: step.start_ps) - 1
     step = replica.steps[place] if place >= 0 else None
     return step if step is not None and step.end_ps > now_ps else None

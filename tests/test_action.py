@@ -22,13 +22,13 @@ def action() -> dict[str, Any]:
 
 
 def step() -> dict[str, Any]:
-    """The one that runs the gate."""
+    """Return the step that runs the gate."""
     result: dict[str, Any] = next(each for each in action()["runs"]["steps"] if each.get("id") == "check")
     return result
 
 
 def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
-    """Exit code, outputs and job summary, as GitHub runs it: with `bash -e -o pipefail` and the inputs it was given."""
+    """Return exit code, outputs and job summary, run as on GitHub: `bash -e -o pipefail` with the given inputs."""
     defaults = {key: value.get("default", "") for key, value in action()["inputs"].items()}
     given = defaults | inputs
     values = {
@@ -57,7 +57,7 @@ def test_the_action_has_what_a_composite_action_needs() -> None:
     assert all("uses" in each or each["shell"] == "bash" for each in content["runs"]["steps"])
     used = set(re.findall(r"inputs\.([\w-]+)", (ROOT / "action.yml").read_text()))
     assert used == set(content["inputs"])
-    assert not re.search(r"\$\{\{", step()["run"])  # what a user gives reaches the shell as variables, never as code
+    assert not re.search(r"\$\{\{", step()["run"])  # user input reaches the shell as variables, never as code
 
 
 def test_its_shell_passes_and_fails_with_the_gate(tmp_path: Path) -> None:

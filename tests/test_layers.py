@@ -1,4 +1,4 @@
-"""Imports point down only: the floor plan of CONTRIBUTING.md, held by reading every import statement."""
+"""Imports point down only: the floor plan of CONTRIBUTING.md, checked on every import statement."""
 
 import ast
 import sys
@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parents[1] / "simserve"
 ANYWHERE = {"errors", "units", "__init__"}
 
-# What each part may import beside itself and ANYWHERE. `workload.trace` allows that module alone.
+# Imports allowed to each part beside itself and ANYWHERE. `workload.trace` allows that module alone.
 ALLOWED: dict[str, set[str]] = {
     "cli": {
         "report",
@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
     "__main__": {"cli"},
 }
 
-# Who alone may import a heavy or far-reaching library.
+# Parts that may import a heavy or far-reaching library.
 OWNERS = {
     "simpy": {"engine"},
     "pyarrow": {"tables"},
@@ -115,7 +115,7 @@ def test_commands_import_nothing_heavy_before_they_run() -> None:
     for file in (PACKAGE / "cli").glob("*.py"):
         heavy = {name for name in _top_level_imports(file) if name.split(".")[0] not in light | sys.stdlib_module_names}
         inner = {name for name in _top_level_imports(file) if name.startswith("simserve.")}
-        inner -= {"simserve.metrics.goal"}  # one number, apart so that it may be a default
+        inner -= {"simserve.metrics.goal"}  # one number, in a module of its own so that it may be a default
         assert not heavy, f"{file.name} imports {heavy} at its top"
         assert all(name.startswith("simserve.cli") for name in inner), f"{file.name} imports {inner} at its top"
 
@@ -137,7 +137,7 @@ def test_a_wrong_import_is_seen(tmp_path: Path) -> None:
 
 
 def _part(file: Path) -> str:
-    """The top-level part a file belongs to: `engine` for simserve/engine/replica.py."""
+    """Return the top-level part of a file: `engine` for simserve/engine/replica.py."""
     relative = file.relative_to(PACKAGE)
     return relative.parts[0] if len(relative.parts) > 1 else relative.stem
 
@@ -147,7 +147,7 @@ def _is_within(name: str, allowed: set[str]) -> bool:
 
 
 def _own_imports(file: Path) -> Iterator[str]:
-    """What a file imports from simserve, as `part.module`, wherever in the file it does."""
+    """Return a file's imports from simserve, as `part.module`, anywhere in the file."""
     for name, members in _imports(file):
         if name == "simserve":
             yield from (member if member in ALLOWED else "__init__" for member in members)
@@ -171,7 +171,7 @@ def _top_level_imports(file: Path) -> set[str]:
 
 
 def _named(node: ast.AST) -> Iterator[tuple[str, list[str]]]:
-    """(module, names imported from it) of an import statement."""
+    """Return (module, names imported from it) of an import statement."""
     if isinstance(node, ast.Import):
         yield from ((alias.name, []) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

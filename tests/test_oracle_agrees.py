@@ -1,4 +1,4 @@
-"""The fast engine and the plain oracle agree exactly, on random scenarios and to the picosecond."""
+"""Engine and oracle agree exactly, on random scenarios and to the picosecond."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
     block_size=4,
     max_model_len=60,
 )
-"""Decoding requests leave no room for a chunk, and some steps later no blocks either, which the policy remembers."""
+"""Decoding requests leave no room for a chunk, and some steps later no blocks either; the policy keeps this state."""
 
 
 @example([BUDGET_THEN_BLOCKS], RoundRobin, trace([0.0] * 5, [1] * 5, [12, 11, 10, 10, 1]), None, FrontEnd())

@@ -1,4 +1,4 @@
-"""Priorities and tenants: the engine and the oracle agree on who passes whom, on random scenarios."""
+"""Priorities and tenants: engine and oracle agree on the order of requests, on random scenarios."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ OUT_OF_TURN = ReplicaSetup(
     max_model_len=60,
     async_scheduling=True,
 )
-"""Steps are planned ahead, so who comes to an idle replica is seen before one who came during the last step."""
+"""Steps are planned ahead, so an arrival at an idle replica is seen before one during the last step."""
 
 
 @example([OUT_OF_TURN] * 2, RoundRobin, trace([0.0] * 18, [1] * 10 + [2] + [1] * 7, [1] * 18), 4, FrontEnd())

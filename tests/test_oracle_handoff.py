@@ -1,4 +1,4 @@
-"""The engine and the plain oracle agree on all ways of handing over: pulled and pushed, whole and in layers, or not."""
+"""Engine and oracle agree on every kind of hand-off: pulled and pushed, whole and in layers, or none."""
 
 from dataclasses import replace
 from typing import Any
@@ -27,13 +27,13 @@ SLOWLY = settings(max_examples=300, deadline=None, suppress_health_check=[Health
 
 @st.composite
 def layered(draw: st.DrawFn) -> LinkSpec:
-    """By chunk, or in a few layers."""
+    """Draw chunk-wise or layer-wise transfers."""
     return replace(draw(links()), n_layers=draw(st.sampled_from([1, 2, 3, 7])))
 
 
 @st.composite
 def one_stage(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """No prefill replica is a pipeline, whose chunks are not computed when their step ends."""
+    """Draw setups without prefill pipelines, whose chunks are not computed when their step ends."""
     result = draw(disaggregated())
     return [replace(setup, n_stages=1) if setup.role == "prefill" else setup for setup in result]
 
@@ -149,14 +149,14 @@ def test_every_token_is_sent_once_and_every_block_given_back(
         cluster.run()
     columns, outputs = cluster.recorder.columns, cluster.rows.output_tokens
     served = columns["status"] == FINISHED
-    went = served if n_layers else served & (np.asarray(outputs) > 1)  # what is sent early does not know the answer
+    went = served if n_layers else served & (np.asarray(outputs) > 1)  # early transfers precede the first token
     assert sum(sent_tokens) == int(load.prompt_tokens[went].sum())
     for replica in cluster.replicas:
         assert (replica.pool.free_blocks, replica.n_away, replica.n_outstanding) == (replica.total_blocks, 0, 0)
 
 
 def counting(method: Any, sent_tokens: list[int]) -> Any:
-    """A method of Link that also notes how many tokens it was given."""
+    """Wrap a method of Link to note the tokens it gets."""
 
     def count(self: Link, kv_tokens: int, *rest: Any) -> int:
         sent_tokens.append(kv_tokens)

@@ -23,7 +23,7 @@ from tests.worlds import ROUTERS, can_be_disaggregated, disaggregated, links, se
 
 @st.composite
 def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
-    """From room for nothing to room for all, from far quicker than a step to as slow as several."""
+    """Draw host tiers from no room to room for all, from much faster than a step to as slow as several."""
     seconds = st.sampled_from([1e-9, 1.37e-7, 1.1e-6, 3e-5])
     return HostTierSpec(
         draw(st.sampled_from([0, 3, 10, 25, 40, 10_000])),
@@ -37,7 +37,7 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 
 @st.composite
 def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
-    """Replicas by themselves, with seats for more requests than their blocks hold, so that somebody has to go."""
+    """Draw single replicas with slots for more requests than their blocks hold, so that some are preempted."""
     result = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
     n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // result[0].block_size)
     limit = min(result[0].max_model_len, n_blocks * result[0].block_size)
@@ -46,14 +46,14 @@ def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
 
 @st.composite
 def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Those that swap, and nothing else."""
+    """Draw replicas that only swap."""
     tier = draw(tiers(swaps=True, offloads=False))
     return [replace(setup, host_tier=tier) for setup in draw(tight())]
 
 
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Replicas that keep prefixes, and perhaps swap too; prefill replicas only keep prefixes."""
+    """Draw replicas that offload prefixes, and perhaps swap too; prefill replicas only offload."""
     n_blocks_an_id = draw(st.integers(1, 3))
     result = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
     is_disaggregated = any(setup.role == "decode" for setup in result)
@@ -69,8 +69,8 @@ def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -> None:
-    """On what lies beside the GPUs in the end; all that was swapped out has come back or was found on the GPU. The
-    tables of steps and spans fit together."""
+    """Compare the final tiers; all swapped-out blocks returned or were found on the GPU. Steps and spans are
+    consistent."""
     n_replicas = len(cluster.replicas)
     tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
     decode_rows(tables.steps, tables.spans)

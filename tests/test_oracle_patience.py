@@ -1,4 +1,4 @@
-"""The engine and the oracle agree on clients that give up, ask again or are refused, wherever a request stands then."""
+"""Engine and oracle agree on clients that time out, retry or are refused, wherever the request is then."""
 
 from typing import Any
 
@@ -30,12 +30,12 @@ from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, set
 
 UNIT = st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9))
 UNITS_PS = (5_000_003, 10**6, 17 * 10**6, 10**9, 137 * 10**8)
-"""From a fraction of a step to many."""
+"""Time units, from a fraction of a step to many steps."""
 
 
 @st.composite
 def patiences(draw: st.DrawFn) -> Patience:
-    """Clients that give up after a few steps, or do not, and perhaps ask again."""
+    """Draw clients that time out after a few steps, or not, and perhaps retry."""
     unit_ps = draw(st.sampled_from(UNITS_PS))
     ttft, e2e = (draw(st.none() | st.integers(1, 40)) for _ in range(2))
     backoff = Backoff(
@@ -54,7 +54,7 @@ def patiences(draw: st.DrawFn) -> Patience:
 
 @st.composite
 def admissions(draw: st.DrawFn) -> Admission | None:
-    """Any policy, or none, with limits that bind."""
+    """Draw any admission policy, or none, with limits that bind."""
     kind = draw(st.sampled_from(["none", "none", "bucket", "waiting", "outstanding", "predicted"]))
     if kind == "none":
         return None
@@ -67,7 +67,7 @@ def admissions(draw: st.DrawFn) -> Admission | None:
 
 
 def assert_clients_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
-    """On who sent which attempt when, who gave up when, and what was computed for nobody."""
+    """Compare attempts, their send times, time-outs, and tokens computed in vain."""
     clients, plain = cluster.sender, truth.clients
     if plain is None:
         return
@@ -169,7 +169,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
 ) -> None:
     how = Disaggregation(RoundRobin(), link) if any(setup.role == "decode" for setup in setups) else None
     cluster = Cluster(own(setups), RoundRobin(), Offered(load, patience=patience), 7, front_end, how)
-    cluster.run(drain_units * unit_ps)  # which checks that all are somewhere
+    cluster.run(drain_units * unit_ps)  # run checks that no request is lost
     columns = attempt_columns(cluster)
     status = cluster.recorder.columns["status"][cluster.sender.rows_sent]
     assert (np.isnan(columns["gave_up_s"]) == (status != TIMED_OUT)).all()

@@ -1,4 +1,4 @@
-"""Engine and oracle agree on what routers see: every router, with news as old as may be, on random scenarios."""
+"""Engine and oracle agree on what routers see: every router, with views of any age, on random scenarios."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ MakeRouter = Callable[[], Router]
 
 @st.composite
 def routers(draw: st.DrawFn) -> MakeRouter:
-    """Any, with thresholds that a few requests reach."""
+    """Draw any router, with thresholds that a few requests reach."""
     known = {
         "exact": ("exact", None),
         "own_sends": ("own_sends", None),
@@ -47,14 +47,14 @@ def routers(draw: st.DrawFn) -> MakeRouter:
 
 @st.composite
 def delays(draw: st.DrawFn) -> Delay:
-    """From less than a step to most of a run; on whole milliseconds too, so that news tie with arrivals and steps."""
+    """Draw delays from less than a step to most of a run; some in whole milliseconds, to tie with other events."""
     refresh_ps = draw(st.sampled_from([700_001, 1_000_000, 10_000_000, 33_000_003, 10**9, 13_700_000_000]))
     return Delay(refresh_ps, counts_own_sends=draw(st.booleans()))
 
 
 @st.composite
 def of_sessions(draw: st.DrawFn, load: Trace) -> Trace:
-    """The same load, each request of one of a few sessions or of none."""
+    """Assign each request to one of a few sessions or to none."""
     sessions = draw(st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=len(load), max_size=len(load)))
     return replace(load, session_id=np.array(sessions, np.str_))
 

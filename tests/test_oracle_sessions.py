@@ -1,4 +1,4 @@
-"""Engine and oracle agree exactly on requests that wait for the answers of others, on random graphs of them."""
+"""Engine and oracle agree exactly on requests that wait for the answers of others, on random graphs."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, set
 
 @st.composite
 def dependent(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
-    """Chains, branches and joins of all kinds; some prompts too long for any replica; times that tie."""
+    """Draw chains, branches and joins of all kinds; some prompts too long for any replica; times that tie."""
     load = draw(loads)
     session: list[int] = []
     pairs: list[tuple[int, int]] = []

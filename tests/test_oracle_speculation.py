@@ -1,4 +1,4 @@
-"""The fast engine and the plain oracle agree exactly where tokens are proposed and verified."""
+"""Engine and oracle agree exactly on speculative decoding."""
 
 from dataclasses import replace
 from typing import Any
@@ -32,7 +32,7 @@ def can_speculate(result: list[ReplicaSetup]) -> bool:
 
 @st.composite
 def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
-    """Those replicas, proposing up to five tokens, by a model or for nothing; each pair of rates is one in a while."""
+    """Add up to five proposed tokens, by a model or for free; each pair of rates is 1 now and then."""
     result = draw(plain.filter(can_speculate))
     rates = tuple(draw(st.lists(RATES, min_size=1, max_size=5)))
     k = len(rates)

@@ -1,4 +1,4 @@
-"""The engine and the plain oracle agree where several mechanisms are at work at once, in every way that they may."""
+"""Engine and oracle agree on several mechanisms at once, in every combination allowed."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +44,7 @@ SLOWLY = settings(max_examples=200, deadline=None, suppress_health_check=list(He
 
 @dataclass(frozen=True)
 class World:
-    """Replicas, and what hands over between them."""
+    """Replicas, and the hand-off between them."""
 
     setups: list[ReplicaSetup]
     link: LinkSpec | None = None
@@ -53,24 +53,24 @@ class World:
 
     @property
     def may_give_up(self) -> bool:
-        """Clients may, here."""
+        """Clients may time out here."""
         extra = any(setup.host_tier is not None or setup.speculation is not None for setup in self.setups)
         return not (self.is_pushed or self.splitter or extra)
 
     @property
     def block_tokens(self) -> int | None:
-        """Of the blocks of prompts, where any replica keeps them."""
+        """Tokens per prompt block, if any replica caches prefixes."""
         return next((setup.block_tokens for setup in self.setups if setup.block_tokens), None)
 
 
 def with_blocks_of(size: int, setup: ReplicaSetup) -> ReplicaSetup:
-    """As many tokens, in blocks of this size."""
+    """Keep the number of tokens, in blocks of this size."""
     n_blocks = -(-setup.n_blocks * setup.block_size // size)
     return replace(setup, block_size=size, n_blocks=n_blocks)
 
 
 def cached(result: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup]:
-    """All of them keep prefixes that can, but for those that decode what others computed."""
+    """Add prefix caches to all replicas except decode replicas."""
     size = next(setup.block_size for setup in result if setup.role != "decode")
     return [
         replace(with_blocks_of(size, setup), block_tokens=n_blocks_an_id * size)
@@ -82,7 +82,7 @@ def cached(result: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup
 
 @st.composite
 def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating", "tiered", "plain")) -> World:
-    """Replicas that do both: in order or not, that propose tokens or have host memory or neither, and perhaps cache."""
+    """Draw "both" replicas: ordered or not, with speculation or host memory or neither, and perhaps caches."""
     kind = draw(st.sampled_from(kinds))
     plain = setups()
     caches = draw(st.booleans())
@@ -100,13 +100,13 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
 
 
 def can_be_alone(result: list[ReplicaSetup]) -> bool:
-    """Host memory can be beside them."""
+    """They can have host memory."""
     return result[0].n_stages == result[0].n_in_step == 1 and can_be_disaggregated(result[0].scheduler)
 
 
 @st.composite
 def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
-    """Prefill and decode pools; prefill pools in order or with host memory, and perhaps with caches; others beside."""
+    """Draw prefill and decode pools; prefill pools ordered or with host memory, and perhaps caches; perhaps others."""
     kind, is_split = draw(st.sampled_from(kinds)), draw(st.booleans())
     plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed"
     result = draw(ordered(plain) if kind == "ordered" else plain)
@@ -127,20 +127,20 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
 
 @st.composite
 def perhaps_speculating(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
-    """The same, which proposes tokens if it can."""
+    """Add speculation if possible."""
     can = can_speculate([setup]) and draw(st.booleans())
     return draw(speculating(st.just([setup])))[0] if can else setup
 
 
 @st.composite
 def loads(draw: st.DrawFn, world: World) -> Trace:
-    """Requests of some priority, tenant and session, whose prompts begin alike where a replica can tell."""
+    """Draw requests with priority, tenant and session; prompts share prefixes where a replica caches."""
     plain = traces() if world.block_tokens is None else shared_prompts(world.block_tokens)
     return draw(of_sessions(draw(tagged(plain))))
 
 
 def check(world: World, load: Trace, router: Any, *args: Any, **kwargs: Any) -> None:
-    """That both agree on all, and that nothing is left over."""
+    """Compare all records, and check that no block is left allocated."""
     kwargs |= {"link": world.link, "is_pushed": world.is_pushed, "splitter": world.splitter}
     cluster, truth = run_both(world.setups, router, load, *args, **kwargs)
     assert_agreement(world.setups, cluster, truth)
@@ -232,7 +232,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     cluster = Cluster(
         own(world.setups), router(), offered, 7, disaggregation=how, delay=data.draw(st.none() | delays())
     )
-    cluster.run(drain_units * unit_ps)  # which checks that all are somewhere
+    cluster.run(drain_units * unit_ps)  # run checks that no request is lost
     n_replicas = len(cluster.replicas)
     tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
     decode_rows(tables.steps, tables.spans)

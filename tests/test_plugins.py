@@ -1,4 +1,4 @@
-"""Plug-ins: a file's name is the policy's name, and a class's fields are its arguments."""
+"""Plug-ins: the file name is the policy's name, and the class's fields are its arguments."""
 
 import math
 import sys
@@ -58,7 +58,7 @@ class OldLimit(Scheduler):
 
 @pytest.fixture
 def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A module in the current directory, which is not on the import path."""
+    """Write a module into the current directory, which is not on the import path."""
     name = "policies_of_mine"
     (tmp_path / f"{name}.py").write_text(OWN_MODULE)
     (tmp_path / "torn_policies.py").write_text("import")
@@ -68,7 +68,7 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]
 
 
 def sentence(family: str, spec: object) -> str:
-    """The message of a plug-in that cannot be built."""
+    """Return the error message of a plug-in that cannot be built."""
     with pytest.raises(PolicyError) as caught:
         plugins.build(family, spec)  # type: ignore[arg-type]
     return str(caught.value)

@@ -20,7 +20,7 @@ AZURE = "azure_llm_2023_conv.csv"
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """The fenced blocks of a page in one language."""
+    """Return the fenced blocks of a page in one language."""
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
@@ -33,7 +33,7 @@ vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,2,128,8,2,20,6
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what a reader of the README has at hand, with simserve installed, and small tables of their own."""
+    """Build what a reader of the README has: a checkout, with simserve installed, and small tables of their own."""
     for folder in ("scenarios", "traces"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     timings().to_csv(tmp_path / "my_timings.csv", index=False)
@@ -42,7 +42,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run(command: str, folder: Path) -> str:
-    """The output of a shell command that ends well, with this interpreter's programs first."""
+    """Return the output of a shell command that succeeds, with this interpreter's programs first."""
     environment = {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])}
     done = subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}\n{done.stderr}"
@@ -50,18 +50,18 @@ def run(command: str, folder: Path) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """The simserve commands of a page; installing and downloading are left to CI and to the reader."""
+    """Return the simserve commands of a page; installing and downloading are left to CI and to the reader."""
     lines = [line.removeprefix("pip install . && ") for block in blocks(text, "sh") for line in block.splitlines()]
     return [line for line in lines if line.startswith("simserve ")]
 
 
 def needs_the_package(command: str) -> bool:
-    """Whether it fits the timings of the package that the extra 'calibrate' installs, which takes a while."""
+    """Return whether a command fits the timings of the package that the extra 'calibrate' installs, which is slow."""
     return command.startswith("simserve calibrate") and "--from" not in command and "--host" not in command
 
 
 def needs_the_trace(command: str) -> bool:
-    """Whether it replays the Azure trace, by itself or through a scenario."""
+    """Return whether a command replays the Azure trace, directly or through a scenario."""
     return AZURE in command or "azure_conv" in command
 
 
@@ -81,7 +81,7 @@ def test_the_commands_of_the_manual_run_as_written_one_after_the_other(
     for command in written:
         if not needs_the_package(command):
             words, _, file = command.partition(" > ")
-            outcome = invoke(*shlex.split(words)[1:])  # in this process: the README's go through a shell
+            outcome = invoke(*shlex.split(words)[1:])  # run in this process; the README's commands use a shell
             assert outcome.exit_code == 0, f"{command}\n{outcome.err}"
             if file:
                 Path(file).write_text(outcome.out)

@@ -1,4 +1,4 @@
-"""The whole path: every shipped scenario runs, and a run is a pure function of its scenario."""
+"""Every shipped scenario runs from file to tables, and a run is a pure function of its scenario."""
 
 import hashlib
 import os
@@ -35,13 +35,13 @@ CHAT: dict[str, Any] = {
 
 
 def digest(results: Results) -> str:
-    """Of every table of a run."""
+    """Digest all tables of a run."""
     tables = (results.requests, results.steps, results.spans, results.timeseries)
     return hashlib.sha256("".join(table.to_csv() for table in tables).encode()).hexdigest()
 
 
 def changed(**cluster: Any) -> Scenario:
-    """CHAT with another cluster."""
+    """Return CHAT with another cluster."""
     return Scenario.from_dict(CHAT | {"cluster": CHAT["cluster"] | cluster})
 
 

@@ -1,4 +1,4 @@
-"""The studies of docs/studies: the direction and the rough size of what was published.
+"""Studies of docs/studies: the direction and the rough size of published results.
 
 The quick ones run whole and must print what their pages show, the two long ones run on fewer requests; all read the
 scenarios that their pages name.
@@ -13,7 +13,7 @@ import pytest
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
 FEWER = ("workload.n_requests=600", "measure.warmup_requests=60")
 LONGER = ("workload.n_requests=1200", "measure.warmup_requests=120")
-"""Where rates are high or goals are many seconds, a queue needs time to show."""
+"""A queue needs time to build up at high rates or with goals of many seconds."""
 
 
 def study(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
@@ -22,7 +22,7 @@ def study(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
-    """The table on a page."""
+    """Return the table on a page."""
     lines: str = study(monkeypatch, "pages").shown(name)
     return lines.splitlines()
 
@@ -47,7 +47,7 @@ def test_paged_blocks_serve_a_multiple_of_what_blocks_set_aside_do(monkeypatch: 
     assert module.printed(result).splitlines() == shown(monkeypatch, "paged_blocks")
     whole, reserved, knowing, paged = (cells["req/s"] for cells in result.values())
     assert 2.7 < paged / reserved < 8  # vLLM, figure 12
-    assert 1.1 < paged / knowing < 2.7  # 1.7 to 2.7, with fragmentation, which is not here
+    assert 1.1 < paged / knowing < 2.7  # 1.7 to 2.7, with fragmentation, which is not modeled here
     assert 4 < paged / whole < 22
     _, reserved, knowing, paged = (cells["running at 2 req/s"] for cells in result.values())
     assert 5 < reserved < 8  # figure 13: 7.0
@@ -69,7 +69,7 @@ def test_chunks_bound_the_gap_between_tokens_and_raise_the_rate(monkeypatch: pyt
 
 @pytest.fixture
 def coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates to 6.7%, which is quicker."""
+    """Round rates to 6.7%, which is quicker."""
     monkeypatch.setattr(study(monkeypatch, "highest_rate"), "STEPS", 6)
 
 
@@ -125,7 +125,7 @@ def test_stale_views_make_the_shortest_queue_the_worst_choice(monkeypatch: pytes
     at_random = mean_s("random", None)
     shortest, two = mean_s("least_outstanding", None), mean_s("power_of_two", None)
     assert shortest < at_random / 3 and two < at_random / 3
-    assert mean_s("least_outstanding", 0.05) > 2 * shortest  # at the age that gateways have
+    assert mean_s("least_outstanding", 0.05) > 2 * shortest  # at the typical age of gateways' views
     assert mean_s("power_of_two", 0.05) < 1.2 * two
     assert mean_s("least_outstanding", 0.5) > 2 * at_random
     assert mean_s("power_of_two", 0.5) < at_random / 2
@@ -168,7 +168,7 @@ def test_proposing_tokens_pays_at_low_load_and_costs_at_high_load(monkeypatch: p
         return float(proposed / plain)
 
     alone, some, many = (gain(clients) for clients in (1, 64, 512))
-    assert 1.8 < alone < 2.8  # 1 + 0.7 + ... + 0.7^4 = 2.77 tokens a step that takes longer by its drafts
+    assert 1.8 < alone < 2.8  # 1 + 0.7 + ... + 0.7^4 = 2.77 tokens a step, which is longer by its drafts
     assert 1.1 < some < 0.8 * alone
     assert many < 1 < some
     assert gain(512, acceptance=0.5) < 0.85

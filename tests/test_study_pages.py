@@ -1,4 +1,4 @@
-"""The pages of docs/studies: each has a scenario, a command and a line in the index, and its commands run."""
+"""Pages of docs/studies: each has a scenario, a command and a line in the index, and its commands run."""
 
 import re
 import shlex

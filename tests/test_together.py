@@ -1,4 +1,4 @@
-"""Several mechanisms at once, end to end: what tables say of attempts, classes and sessions; a case worked by hand."""
+"""Several mechanisms at once, end to end: tables of attempts, classes and sessions; a case worked by hand."""
 
 from collections import Counter
 from dataclasses import replace
@@ -43,7 +43,7 @@ def run(workload: dict[str, Any], policy: str, **cluster: Any) -> Results:
 
 
 def assert_classes_add_up(results: Results) -> None:
-    """Those of all classes are those of the run, however they ended."""
+    """Check that all classes add up to the run, however requests ended."""
     total = Counter[str]()
     for result in results.summary["classes"].values():
         total.update({key: n for key, n in result["requests"].items() if key != "reasons"})
@@ -85,7 +85,7 @@ def test_sessions_go_on_after_answers_whatever_the_order() -> None:
 
 
 def test_a_prompt_given_up_half_done_costs_its_tenant_no_token_out() -> None:
-    # The long prompt is given up at 95 and leaves at 100. Nobody has had a token, so who came first is first.
+    # The long prompt times out at 95 and leaves at 100. No request has had a token, so the first arrival is first.
     fair = Chunked(1, 1, policy="vtc", vtc=FairShares(input_weight=0.0, output_weight=1.0))
     load = trace([0.0, 0.08, 0.081], [100, 1, 1], [1, 1, 1])
     load = replace(load, tenant=np.array(["a", "a", "b"]))

@@ -35,7 +35,7 @@ ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
 
 @st.composite
 def schedulers(draw: st.DrawFn) -> Scheduler:
-    """Any policy, with small knobs so that every limit binds now and then."""
+    """Draw any policy, with small arguments so that every limit binds now and then."""
     batch = draw(st.integers(1, 6))
     kind = draw(st.sampled_from(["chunked", "prefill_first", "continuous", "trtllm", "sglang", "static", "dynamic"]))
     if kind == "chunked":
@@ -74,7 +74,7 @@ def schedulers(draw: st.DrawFn) -> Scheduler:
 
 @st.composite
 def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """One to three replicas of one kind, with few enough blocks that they run out."""
+    """Draw one to three equal replicas, with few enough blocks that they run out."""
     scheduler = draw(schedulers())
     cost = draw(st.sampled_from([
         LineCost(step=5_000_003, token=70_001, row=11, pair=101, key=1_009, shared=50_021),
@@ -92,7 +92,7 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """One or two prefill and as many decode replicas, unlike each other; in any order."""
+    """Draw one or two prefill and as many decode replicas, all different; in any order."""
     pools = []
     roles: list[Literal["prefill", "decode"]] = ["prefill", "decode"]
     for role in draw(st.permutations(roles)):
@@ -103,7 +103,7 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Replicas that cache prefixes, perhaps only those that compute prompts for others."""
+    """Add prefix caches to all replicas, or only to prefill replicas."""
     separate, together = disaggregated(), setups().filter(lambda result: can_be_disaggregated(result[0].scheduler))
     n_blocks_an_id = draw(st.integers(1, 3))
     return [
@@ -114,7 +114,7 @@ def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
-    """Each prompt begins as an earlier one does, up to some block; its own ids may go on into its answer."""
+    """Let each prompt share a prefix with an earlier one; its own ids may extend into its output."""
     load = draw(traces())
     chains: list[list[int]] = [[]]
     n_ids = 0
@@ -132,7 +132,7 @@ def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
 
 @st.composite
 def split(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Prefill and decode replicas, with or without others that do both."""
+    """Draw prefill and decode replicas, with or without "both" replicas."""
     pools = draw(disaggregated())
     both = draw(st.none() | setups().filter(lambda result: len(result) == 1))
     return pools if both is None else draw(st.permutations([*pools, *both]))
@@ -140,7 +140,7 @@ def split(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def splitters(draw: st.DrawFn) -> Splitter:
-    """Which requests are prefilled apart: about half of them."""
+    """Draw a splitter that sends about half of the requests to prefill replicas."""
     shortest = draw(st.integers(1, 30))
     if draw(st.booleans()):
         return PromptLength(min_prompt_tokens=shortest)
@@ -149,26 +149,26 @@ def splitters(draw: st.DrawFn) -> Splitter:
 
 @st.composite
 def mixing(draw: st.DrawFn) -> Splitter:
-    """Prefill replicas answer some requests."""
+    """Draw a splitter that lets prefill replicas decode some requests."""
     return Mixed(
         max_prefill_waiting=draw(st.integers(1, 4)), max_decode_kv_frac=draw(st.sampled_from([0.1, 0.3, 0.6, 1.0]))
     )
 
 
 def can_be_disaggregated(scheduler: Scheduler) -> bool:
-    """Prompts and answers of one request need not be at one replica."""
+    """Return whether prompt and answer may be computed on different replicas."""
     return not scheduler.reserves and not scheduler.runs_to_completion
 
 
 @st.composite
 def links(draw: st.DrawFn) -> LinkSpec:
-    """Far quicker than a step, or as slow as several."""
+    """Draw links from much faster than a step to as slow as several."""
     return LinkSpec(draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9])))
 
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
+    """Draw up to 25 requests; whole milliseconds, so that arrivals tie with each other and with step ends."""
     n = draw(st.integers(1, 25))
     unit_s = draw(st.sampled_from([1e-6, 1e-5, 1e-3, 0.0137]))
     gaps = draw(st.lists(st.integers(0, 12), min_size=n, max_size=n))
@@ -180,7 +180,7 @@ def traces(draw: st.DrawFn) -> Trace:
 
 @st.composite
 def front_ends(draw: st.DrawFn) -> FrontEnd:
-    """None, or one whose work takes about as long as a step."""
+    """Draw no front end, or one with work of about a step."""
     unit_ps = draw(st.sampled_from([0, 0, 1_000_003, 10**9]))
     receive_ps, token_ps, respond_ps = (unit_ps * draw(st.integers(0, 3)) for _ in range(3))
     return FrontEnd(receive_ps, token_ps, respond_ps, draw(st.integers(1, 3)))
@@ -188,8 +188,7 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
 
 @st.composite
 def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
-    """The same replicas, where requests may pass each other: by priority or by what their tenants were served. Those
-    that decode what others computed are left as they are."""
+    """Let requests pass each other, by priority or by their tenants' service; decode replicas are unchanged."""
     batch = draw(st.integers(1, 6))
     knobs: dict[str, Any] = {
         "max_num_batched_tokens": batch + draw(st.integers(0, 40)),
@@ -211,7 +210,7 @@ def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) ->
 
 @st.composite
 def tagged(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
-    """Requests of a few priorities and tenants."""
+    """Add a few priorities and tenants."""
     load = draw(loads)
     n = len(load)
     priorities = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))

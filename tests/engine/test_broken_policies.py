@@ -1,4 +1,4 @@
-"""A policy that raises or returns nonsense is named, with the simulated time and the rule that it broke."""
+"""A policy that raises or returns an invalid answer is named, with the simulated time and the broken rule."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ LOAD = trace([0.0, 0.5, 0.5], [20, 20, 20], [5, 5, 5])
 
 
 class Broken(Scheduler):
-    """Plans as it is told from 0.4 s on, and as Chunked before."""
+    """Returns a given plan from 0.4 s on, and Chunked's before."""
 
     def __init__(self, plan: Callable[[ReplicaView], Any]) -> None:
         self._plan = plan
@@ -31,7 +31,7 @@ def head(view: ReplicaView) -> Request:
 
 
 StepPlanOf: Any = StepPlan
-"""Untyped, as a policy from outside the tree may be."""
+"""Untyped, like a policy from outside the tree."""
 
 NONSENSE: dict[str, tuple[Callable[[ReplicaView], Any], str]] = {
     "raises": (lambda view: 1 / 0, "must not raise, got 'ZeroDivisionError: division by zero'"),

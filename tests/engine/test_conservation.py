@@ -1,4 +1,4 @@
-"""A simulator that loses a request or a block says so, as a bug of its own, rather than report on."""
+"""A simulator that loses a request or a block reports a bug of its own, not results."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def cluster() -> Cluster:
 
 def test_a_lost_request_is_noticed() -> None:
     broken = cluster()
-    stranger = Request(1, 0, prompt_tokens=10**9, max_tokens=1)  # nobody sent it, and it never fits
+    stranger = Request(1, 0, prompt_tokens=10**9, max_tokens=1)  # never sent, and it never fits
     broken.replicas[0].batch.waiting.append(stranger)
     with pytest.raises(InvariantError, match="requests sent = ended"):
         broken.run()

@@ -1,4 +1,4 @@
-"""The front end: one request at a time a server, out in order, tokens a little later at the client."""
+"""The front end: one request at a time per server, released in order; tokens reach the client a little later."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ def test_servers_work_side_by_side_and_let_requests_out_in_the_order_of_sending(
 def test_a_request_is_scheduled_when_it_is_through_the_door_and_its_tokens_arrive_later() -> None:
     front_end = FrontEnd(receive_ps=4 * MS, token_ps=MS, respond_ps=2 * MS)
     cluster = serve(replica_setup(cost=STEP_OF_10_MS), trace([0.0, 0.0], [1, 2], [1, 2]), front_end=front_end)
-    assert instants(cluster, "scheduled_ps") == [5, 15]  # through at 5 and 11; the second waits for the step in flight
+    assert instants(cluster, "scheduled_ps") == [5, 15]  # out at 5 and 11; the second waits for the step in flight
     requests = tabulate(cluster, np.zeros(1, np.int32), ("serve",)).requests
     assert requests["first_token_s"].tolist() == [0.017, 0.027]
     assert requests["finish_s"].tolist() == [0.017, 0.037]

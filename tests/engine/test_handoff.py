@@ -51,7 +51,7 @@ def test_an_answer_of_one_token_goes_nowhere() -> None:
 
 
 def test_transfers_of_a_port_follow_each_other() -> None:
-    # Both prompts end at 10. The first is there at 15 and decodes 15 to 25, 25 to 35; the second is there at 20, in the
+    # Both prompts end at 10. The first arrives at 15 and decodes 15 to 25, 25 to 35; the second arrives at 20, in the
     # middle of a step, and joins at 25.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 5], [3, 2]))
     assert instants(cluster, "transfer_ps") == [5, 10]
@@ -74,13 +74,13 @@ def test_all_replicas_may_share_one_port() -> None:
 
 
 def test_without_blocks_on_the_decode_side_the_prompt_stays_where_it_is() -> None:
-    # Room for one: 5 tokens of prompt and 2 of its answer. The second is fetched when the first is done, at 35, and
-    # meanwhile holds 5 of 12 blocks of the prefill replica, so that the third prompt, of 8, must wait for them.
+    # Room for one: 5 prompt tokens and 2 output tokens. The second is fetched when the first is done, at 35, and until
+    # then holds 5 of 12 blocks of the prefill replica, so the third prompt, of 8, must wait for them.
     load = trace([0.0, 0.0, 0.001], [5, 5, 8], [3, 2, 1])
     cluster = serve([pool("prefill", n_blocks=12), pool("decode", n_blocks=9)], load)
     assert instants(cluster, "transfer_wait_ps") == [0, 25, 0]
     assert instants(cluster, "transfer_ps") == [5, 30, 0]
-    # Its blocks come free as each is fetched: 5 at 15, which is 7 in all, and 5 more at 40.
+    # Its blocks are freed as each prompt is fetched: 5 at 15, which makes 7, and 5 more at 40.
     assert instants(cluster, "scheduled_ps") == [0, 0, 40]
 
 
@@ -91,7 +91,7 @@ def test_a_decode_replica_takes_in_no_more_than_it_has_seats() -> None:
 
 
 def test_who_is_preempted_on_the_decode_side_computes_again_there() -> None:
-    # 14 blocks hold two prompts of 5 and four tokens more; the second is preempted at its third token and computes 5
+    # 14 blocks hold two prompts of 5 and four more tokens; the second is preempted at its third token and recomputes 5
     # and 2 tokens when the first is done.
     load = trace([0.0, 0.0], [5, 5], [6, 4])
     cluster = serve([pool("prefill"), pool("decode", n_blocks=14)], load, LinkSpec(1e-9, 0))
@@ -104,13 +104,13 @@ def test_who_is_preempted_on_the_decode_side_computes_again_there() -> None:
 def test_a_prompt_too_long_for_the_decode_side_is_refused_at_the_door() -> None:
     cluster = serve([pool("prefill"), pool("decode", n_blocks=20)], trace([0.0, 0.0], [20, 15], [5, 9]))
     assert cluster.recorder.columns["status"].tolist() == [2, 1]
-    assert cluster.rows.output_tokens.tolist() == [5, 5]  # cut at what the decode side holds
+    assert cluster.rows.output_tokens.tolist() == [5, 5]  # cut at the capacity of the decode side
 
 
 def test_a_port_is_busy_for_the_bytes_and_not_for_the_latency() -> None:
     link = Link(LinkSpec(token_s=1e-3, latency_ps=7 * MS))
     one, other, third = link.port(), link.port(), link.port()
     assert link.arrival_ps(5, (one, other), 0) == 12 * MS
-    assert link.arrival_ps(2, (one, third), 1 * MS) == 14 * MS  # through the first at 7, through the third at 3
-    assert link.arrival_ps(4, (third, other), 2 * MS) == 16 * MS  # at 3 to 7, at 5 to 9: nobody waits for both
+    assert link.arrival_ps(2, (one, third), 1 * MS) == 14 * MS  # through the first port at 7, through the third at 3
+    assert link.arrival_ps(4, (third, other), 2 * MS) == 16 * MS  # at 3 to 7, at 5 to 9: no port waits for the other
     assert (one.free_at_ps, other.free_at_ps, third.free_at_ps) == (7 * MS, 9 * MS, 7 * MS)

@@ -20,7 +20,7 @@ TWO = trace([0.0, 0.0], [5, 5], [6, 6])
 
 
 def swapping(n_blocks: int = 100, block_s: float = 1e-3, cost: LineCost = STEPS_OF_10_MS) -> ReplicaSetup:
-    """14 blocks of one token on the GPU; so many on the host, and a millisecond for each on its way."""
+    """Return a setup with 14 one-token blocks on the GPU, n_blocks on the host, and 1 ms per copied block."""
     policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
     return replace(
         replica_setup(policy, cost, n_blocks=14, block_size=1), host_tier=HostTierSpec(n_blocks, block_s, swaps=True)
@@ -40,7 +40,7 @@ def column(cluster: Cluster, name: str) -> list[int]:
 
 def test_who_is_swapped_goes_on_where_it_was_and_each_way_is_paid_by_the_step_that_follows() -> None:
     # Both prompts fill 10 blocks until 10 ms, and two steps the other 4. At 30 the second has 7 tokens on the GPU and
-    # goes: 7 ms, and then the first one's steps end at 47, 57 and 67, when it is done. The second comes back in 7 ms,
+    # is swapped out in 7 ms; the first one's steps end at 47, 57 and 67, when it is done. The second returns in 7 ms,
     # and its steps end at 84, 94 and 104.
     cluster = serve(swapping(), TWO)
     assert {row: [ps / MS for ps in times] for row, times in token_times(cluster).items()} == {
@@ -54,7 +54,7 @@ def test_who_is_swapped_goes_on_where_it_was_and_each_way_is_paid_by_the_step_th
 
 
 def test_without_room_on_the_host_it_computes_again() -> None:
-    # Nothing is copied; the first ends at 60, and then one step computes 5 + 3 tokens and gives the fourth.
+    # No copies; the first ends at 60, and then one step computes 5 + 3 tokens and emits the fourth.
     cluster = serve(swapping(n_blocks=6), TWO)
     assert instants(cluster, "finish_ps") == [60, 90]
     assert (column(cluster, "n_swaps"), column(cluster, "n_preemptions")) == ([0, 0], [0, 1])
@@ -68,8 +68,8 @@ def test_nobody_new_starts_before_the_step_after_the_last_has_come_back() -> Non
 
 @pytest.mark.parametrize("block_us", [250, 500, 1000])
 def test_swap_and_recompute_break_even_where_two_copies_take_as_long_as_the_prefill(block_us: int) -> None:
-    # A step takes 1 ms a token. The second request has 7 tokens when it goes. Recomputed, a step of 8 gives its next
-    # token; swapped, that is 2 x 7 copies and a step of 1. So swapping takes 14 copies less 7 ms more.
+    # A step takes 1 ms per token. The second request has 7 tokens when it is preempted. Recomputation takes a step of 8
+    # for its next token; swapping takes 2 x 7 copies and a step of 1. So swapping takes 14 copies minus 7 ms more.
     cost = LineCost(token=MS)
     setup = swapping(block_s=block_us * 1e-6, cost=cost)
     swapped_ms = instants(serve(setup, TWO), "finish_ps")[1]
@@ -109,7 +109,7 @@ def offloading(host_blocks: int = 100, block_s: float = 1e-3, disk_blocks: int =
 
 
 def evicted_between(chain: list[int]) -> Trace:
-    """The first and the last begin alike; in between comes one that needs all blocks of the GPU."""
+    """The first and the last share a prefix; the one in between needs all blocks of the GPU."""
     chains = [[1, 2], chain, [1, 2]]
     ids = np.array([block for each in chains for block in each], np.int64)
     prefixes = Prefixes.from_ids(4, ids, np.cumsum([0, *map(len, chains)]))
@@ -125,18 +125,18 @@ def test_what_the_gpu_gave_up_is_read_from_the_host_before_the_step() -> None:
 
 
 def test_a_read_waits_for_the_writes_before_it_on_the_same_link() -> None:
-    # Two blocks at a second each leave from 10 ms on, so the link is free at 2,010; the read is there at 4,010.
+    # Two blocks at 1 s each leave from 10 ms on, so the link is free at 2,010; the read ends at 4,010.
     assert instants(serve(offloading(block_s=1.0), evicted_between([])), "finish_ps") == [10, 1010, 4020]
 
 
 def test_what_the_host_gave_up_is_read_from_the_disk() -> None:
-    # The host holds two blocks, and those of the second request push the first one's out. At 3 ms each from the disk,
-    # they are there after 6; the link has carried them by then.
+    # The host holds two blocks, and those of the second request displace the first one's. At 3 ms each from the disk,
+    # they arrive after 6; the link has carried them by then.
     cluster = serve(offloading(host_blocks=2, disk_blocks=10), evicted_between([7, 8]))
     assert instants(cluster, "finish_ps") == [10, 1010, 2016]
     assert (column(cluster, "host_cached_tokens"), column(cluster, "disk_cached_tokens")) == ([0, 0, 0], [0, 0, 8])
     assert (counts(cluster).disk_written, counts(cluster).disk_read) == (4, 2)
-    assert counts(cluster).written == 4  # what the disk had, the GPU need not write again
+    assert counts(cluster).written == 4  # blocks on disk need not be written again
 
 
 def test_without_a_disk_what_the_host_gave_up_is_computed() -> None:

@@ -1,4 +1,4 @@
-"""A closed loop of users who think is an interactive system, whose laws are known (Lazowska et al. 1984, chapter 3)."""
+"""A closed loop of users with think times is an interactive system (laws: Lazowska et al. 1984, chapter 3)."""
 
 from dataclasses import replace
 from math import factorial
@@ -20,7 +20,7 @@ PS_A_TOKEN = 10**8
 
 
 def users(n_users: int, prompt_tokens: list[int], think_s: list[float]) -> Cluster:
-    """Users who send requests of one token to one seat, and think before each but their first."""
+    """Draw users that send one-token requests to one slot, and think before each but their first."""
     n = len(prompt_tokens)
     load = Trace(np.zeros(n), np.array(prompt_tokens), np.ones(n, np.int64))
     load = replace(load, dependencies=replace(Dependencies.none(n), think_s=np.array(think_s)))
@@ -33,14 +33,14 @@ def users(n_users: int, prompt_tokens: list[int], think_s: list[float]) -> Clust
 
 
 def test_users_times_time_are_responses_and_thoughts_to_the_picosecond() -> None:
-    # N T = sum of (R + Z): each user is answered and thinks without a gap until its last answer.
+    # N T = sum of (R + Z): each user alternates answers and thinking without a gap until its last answer.
     rng = np.random.default_rng(4)
     n_users, n = 7, 3000
     think_s = rng.exponential(0.3, n)
     cluster = users(n_users, rng.integers(1, 2000, n).tolist(), think_s.tolist())
     finish_ps, sent_ps = cluster.recorder.columns["finish_ps"], cluster.rows.arrivals
     in_all_ps = int((finish_ps - sent_ps).sum()) + int(array_to_ps(think_s)[n_users:].sum())
-    # Who begins row i is the user of the answer that came so long before it: the last answers are of N different users.
+    # The user of row i had its answer one think time earlier; the last answers belong to N different users.
     went_on_ps = sorted((sent_ps - array_to_ps(think_s))[n_users:].tolist())
     last_ps = list(finish_ps.tolist())
     for answered_ps in went_on_ps:
@@ -51,7 +51,7 @@ def test_users_times_time_are_responses_and_thoughts_to_the_picosecond() -> None
 
 @pytest.mark.parametrize(("n_users", "per_s"), [(1, 1 / 0.5), (4, 4 / 0.5), (5, 10.0), (9, 10.0)])
 def test_equal_users_get_the_lesser_of_their_own_pace_and_the_servers(n_users: int, per_s: float) -> None:
-    """X = min(N / (S + Z), 1 / S), the asymptotic bounds, which fixed times reach: S = 0.1 s, Z = 0.4 s."""
+    """X = min(N / (S + Z), 1 / S): fixed times reach the asymptotic bounds; S = 0.1 s, Z = 0.4 s."""
     n = 400
     cluster = users(n_users, [1000] * n, [0.4] * n)
     finish_s = np.sort(cluster.recorder.columns["finish_ps"]) / PS_PER_S
@@ -61,7 +61,7 @@ def test_equal_users_get_the_lesser_of_their_own_pace_and_the_servers(n_users: i
 
 @pytest.mark.parametrize("n_users", [2, 6, 12])
 def test_throughput_is_that_of_the_machine_repairman(n_users: int) -> None:
-    """M/M/1//N: with Z = 0.5 s and S = 0.1 s the server idles with P0 = 1 / sum of N!/(N-k)! (S/Z)^k."""
+    """M/M/1//N with Z = 0.5 s and S = 0.1 s: the server idles with P0 = 1 / sum of N!/(N-k)! (S/Z)^k."""
     n = 30_000
     rng = np.random.default_rng(n_users)
     prompts = np.maximum(1, rng.exponential(1000, n)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Prefill replicas that answer some requests, by hand. A step takes 10 ms, a token 1 ms on the link; a block is one."""
+"""Local decode on prefill replicas, by hand. A step takes 10 ms, a token 1 ms on the link; a block is one token."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def serve(setups: list[ReplicaSetup], load: Trace, splitter: Splitter) -> Cluste
 
 
 def steps_ms(cluster: Cluster, replica: int) -> list[tuple[int, int, int, int]]:
-    """(start, end, prompt tokens, answers) of each step."""
+    """Return (start, end, prompt tokens, decoding requests) of each step."""
     return [
         (s["start_ps"] // MS, s["end_ps"] // MS, s["prefill_tokens"], s["decode_requests"])
         for s in engine_steps(cluster, replica)
@@ -47,9 +47,9 @@ def steps_ms(cluster: Cluster, replica: int) -> list[tuple[int, int, int, int]]:
 
 
 def test_a_prefill_replica_answers_while_the_decode_side_has_no_room() -> None:
-    # The decode replica has 9 blocks. The first goes there at 10, is there at 15, and decodes until 45. The second (at
-    # 12: 5 held and 5 more) and the third (at 30: 7 held, with the step in flight, and 3 more) are kept: one decodes
-    # from 22 on, and in its last step the other is computed. The fourth comes when there is room again.
+    # The decode replica has 9 blocks. The first goes there at 10, arrives at 15, and decodes until 45. The second (at
+    # 12: 5 held and 5 more) and the third (at 30: 7 held, with the step in flight, and 3 more) stay: one decodes from
+    # 22 on, and in its last step the other is prefilled. The fourth comes when there is room again.
     load = trace([0.0, 0.012, 0.030, 0.050], [5, 5, 3, 2], [4, 3, 2, 2])
     cluster = serve([pool("prefill"), pool("decode", n_blocks=9)], load, TIGHT)
     columns = cluster.recorder.columns
@@ -70,14 +70,14 @@ def test_a_prefill_replica_answers_while_the_decode_side_has_no_room() -> None:
 
 
 def test_decode_replicas_help_out_when_many_wait_on_the_prefill_side() -> None:
-    # All at once: two wait at the prefill replica, so the others are computed where they are answered.
+    # All arrive at once: two wait at the prefill replica, so the others are prefilled on the decode replica.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0] * 4, [5] * 4, [2] * 4), TIGHT)
     assert cluster.recorder.columns["prefill_replica"].tolist() == [0, 0, -1, -1]
     assert cluster.recorder.columns["replica"].tolist() == [1] * 4
 
 
 def test_when_neither_side_has_room_nobody_moves() -> None:
-    # 4 blocks hold no prompt of 5, so the first two wait to be kept; from then on the prefill side is full as well.
+    # 4 blocks hold no prompt of 5, so the first two wait on the prefill side; from then on it is full as well.
     load = trace([0.0] * 3, [3, 3, 2], [2] * 3)
     splitter = Mixed(max_prefill_waiting=2, max_decode_kv_frac=0.25)
     cluster = serve([pool("prefill"), pool("decode", n_blocks=4)], load, splitter)
@@ -85,7 +85,7 @@ def test_when_neither_side_has_room_nobody_moves() -> None:
 
 
 def test_who_is_kept_is_cut_where_the_prefill_replica_ends() -> None:
-    # The decode side holds 8 tokens, so an answer to 4 ends after 4 more; the prefill side 20, so one to 5 after 15.
+    # The decode side holds 8 tokens, so 4 follow a prompt of 4; the prefill side holds 20, so 15 follow a prompt of 5.
     splitter = Mixed(max_prefill_waiting=9, max_decode_kv_frac=0.5)
     setups = [pool("prefill", n_blocks=20), pool("decode", n_blocks=8)]
     cluster = serve(setups, trace([0.0, 1.0], [4, 5], [50, 50]), splitter)
@@ -94,7 +94,7 @@ def test_who_is_kept_is_cut_where_the_prefill_replica_ends() -> None:
 
 
 def test_who_is_kept_is_preempted_when_it_outgrows_the_memory_and_stays() -> None:
-    # 12 blocks: two prompts of 5 leave room for two steps less one; the second gives way and comes again.
+    # 12 blocks: two prompts of 5 leave room for two steps less one; the second is preempted and recomputes.
     splitter = Mixed(max_prefill_waiting=9, max_decode_kv_frac=0.1)
     setups = [pool("prefill", n_blocks=12), pool("decode", n_blocks=12)]
     cluster = serve(setups, trace([0.0, 0.0], [5, 5], [4, 4]), splitter)
@@ -107,7 +107,7 @@ def test_who_is_kept_is_preempted_when_it_outgrows_the_memory_and_stays() -> Non
 
 
 class Keeps(Splitter):
-    """Says so without having said that it would."""
+    """Returns "prefill" without setting `keeps`."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         return "prefill"

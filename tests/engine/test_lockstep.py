@@ -22,7 +22,7 @@ def test_a_step_lasts_as_long_as_that_of_the_slowest_rank() -> None:
 
 
 def test_experts_are_paid_for_the_tokens_of_all_ranks() -> None:
-    # Besides, 25 prompt tokens at 0.1 ms, then two decoded ones.
+    # In addition, 25 prompt tokens at 0.1 ms, then two decoded ones.
     cost = replace(COST, shared=MS // 10)
     cluster = serve(ranks(2, cost), trace([0.0, 0.0], [5, 20], [2, 2]))
     assert instants(cluster, "first_token_ps") == [32.5, 32.5]
@@ -30,7 +30,7 @@ def test_experts_are_paid_for_the_tokens_of_all_ranks() -> None:
 
 
 def test_who_comes_to_an_idle_rank_waits_for_the_step_of_the_others() -> None:
-    # Round robin sends b to the rank that has nothing to do; a's prefill runs from 0 to 30.
+    # Round robin sends b to the idle rank; a's prefill runs from 0 to 30.
     cluster = serve(ranks(2), trace([0.0, 0.001], [20, 5], [1, 1]))
     assert instants(cluster, "scheduled_ps") == [0, 30]
     assert instants(cluster, "finish_ps") == [30, 45]

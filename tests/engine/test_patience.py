@@ -1,4 +1,4 @@
-"""Clients that give up, ask again or are refused, on cases small enough to work by hand. A step takes 10 ms."""
+"""Clients that time out, retry or are refused, on cases small enough to work by hand. A step takes 10 ms."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,7 +62,7 @@ def serve(
 
 
 def fates(cluster: Cluster) -> list[str]:
-    """What came of each attempt, in the order of sending."""
+    """Return the status of each attempt, in the order of sending."""
     return [STATUS[cluster.recorder.status[row]] for row in rows(cluster)]
 
 
@@ -88,8 +88,8 @@ def wasted(cluster: Cluster) -> dict[int, int]:
 
 
 def test_who_gives_up_leaves_its_seat_at_the_end_of_the_step_in_flight() -> None:
-    # Tokens at 10, 20, 30; at 35 it gives up, in the middle of a fourth step. Five prompt tokens and three more were
-    # computed. Then the second has the seat, and its two tokens at 50 and 60.
+    # Tokens at 10, 20, 30; it times out at 35, in the middle of a fourth step. Five prompt tokens and three more were
+    # computed. Then the second has the slot, and its two tokens at 50 and 60.
     cluster = serve(one(batch=1), trace([0.0, 0.03], [5, 5], [10, 2]), e2e_ms=35)
     assert fates(cluster) == ["timed_out", "finished"]
     assert gave_up_ms(cluster) == {0: 35}
@@ -125,7 +125,7 @@ def test_a_prompt_half_done_is_given_up_with_what_was_computed() -> None:
 
 
 def test_a_token_counts_when_the_client_has_it() -> None:
-    # Computed at 10 and there at 18, which is too late by 3; it leaves at 20, after a second token.
+    # Its first token is computed at 10 and arrives at 18, 3 too late; it leaves at 20, after a second token.
     cluster = serve(one(), trace([0.0], [5], [4]), ttft_ms=15, front_end=EIGHT_LATER)
     assert fates(cluster) == ["timed_out"]
     assert instants(cluster, "first_token_ps") == [-1]
@@ -133,7 +133,7 @@ def test_a_token_counts_when_the_client_has_it() -> None:
 
 
 def test_an_answer_on_its_way_to_a_client_that_gives_up_was_computed_for_nobody() -> None:
-    # Computed at 20, there at 28; the client waits until 25.
+    # Computed at 20, received at 28; the client waits until 25.
     cluster = serve(one(), trace([0.0], [5], [2]), e2e_ms=25, front_end=EIGHT_LATER)
     assert fates(cluster) == ["timed_out"]
     assert instants(cluster, "first_token_ps") == [10]
@@ -142,7 +142,7 @@ def test_an_answer_on_its_way_to_a_client_that_gives_up_was_computed_for_nobody(
 
 
 def test_a_padded_batch_goes_on_at_full_cost_as_long_as_one_waits_for_it() -> None:
-    # Both start at 20, when the batch is full. The first gives up at 45 and is computed to the end, which is that of
+    # Both start at 20, when the batch is full. The first times out at 45 and is computed to the end, which is that of
     # the second, at 60; five prompt tokens and two more were computed by 50.
     batch = one(scheduler=Dynamic(batch_size=2, window_s=1.0, stream=True))
     cluster = serve(batch, trace([0.0, 0.02], [5, 5], [9, 4], [9, 9]), e2e_ms=45)
@@ -165,12 +165,12 @@ def test_a_padded_batch_that_nobody_waits_for_is_over() -> None:
 def test_who_is_gone_before_the_front_end_lets_it_in_never_comes_to_a_replica() -> None:
     intake = FrontEnd(receive_ps=20 * MS)
     cluster = serve(one(), trace([0.0] * 3, [5] * 3, [1] * 3), ttft_ms=50, front_end=intake)
-    assert fates(cluster) == ["finished", "finished", "timed_out"]  # through at 20, 40 and 60
+    assert fates(cluster) == ["finished", "finished", "timed_out"]  # they leave the front end at 20, 40 and 60
     assert instants(cluster, "scheduled_ps") == [20, 40, -1]
 
 
 def test_what_is_on_the_link_arrives_before_anybody_lets_go_of_it() -> None:
-    # Handed over at 10, twenty milliseconds on the link; the client gives up at 15.
+    # Handed over at 10, with 20 ms on the link; the client times out at 15.
     pools = [replace(one(), role="prefill"), replace(one(), role="decode")]
     cluster = serve(pools, trace([0.0], [5], [4]), e2e_ms=15, link=SLOW_LINK)
     assert fates(cluster) == ["timed_out"]
@@ -181,7 +181,7 @@ def test_what_is_on_the_link_arrives_before_anybody_lets_go_of_it() -> None:
 
 
 def test_who_was_handed_over_and_has_no_blocks_yet_gives_up_those_it_came_from() -> None:
-    # A seat for one on the decode side, until 50; the second would be fetched then, and its client gave up at 45 too.
+    # One slot on the decode side, until 50; the second would be fetched then, but its client also timed out at 45.
     decode = replica_setup(Chunked(max_num_seqs=1), LineCost(step=10 * MS), n_blocks=1000, block_size=1)
     pools = [replace(one(), role="prefill"), replace(decode, role="decode")]
     cluster = serve(pools, trace([0.0, 0.0], [5, 5], [9, 4]), e2e_ms=45, link=LinkSpec(1e-9, 0))
@@ -192,8 +192,8 @@ def test_who_was_handed_over_and_has_no_blocks_yet_gives_up_those_it_came_from()
 
 
 def test_who_gave_up_asks_again_after_waits_that_grow() -> None:
-    # One seat for 200 ms. The second gives up at 30, asks again at 30 + 20, gives up at 80, asks at 80 + 40, gives up
-    # at 150, and may not ask a fourth time.
+    # One slot for 200 ms. The second times out at 30, retries at 30 + 20, times out at 80, retries at 80 + 40, times
+    # out at 150, and may not retry a third time.
     backoff = Backoff(3, 20 * MS, 2.0, 1000 * MS)
     cluster = serve(one(batch=1), trace([0.0, 0.0], [5, 5], [20, 1]), ttft_ms=30, backoff=backoff)
     assert fates(cluster) == ["finished", "timed_out", "timed_out", "timed_out"]
@@ -215,7 +215,7 @@ def test_jitter_shortens_waits_by_up_to_its_share_and_depends_on_the_request_alo
 
 
 def test_in_a_closed_loop_who_gives_up_asks_its_next_question() -> None:
-    # The first client's long answer is given up at 45, and leaves at 50, when its next request is there since 45.
+    # The first client's long answer times out at 45 and leaves at 50; its next request has waited since 45.
     cluster = serve(one(batch=1), trace([0.0] * 3, [5] * 3, [10, 2, 1]), e2e_ms=45, concurrency=1)
     assert sent_ms(cluster) == [0, 45, 70]
     assert fates(cluster) == ["timed_out", "finished", "finished"]
@@ -228,7 +228,7 @@ def test_who_is_refused_costs_nothing_and_says_why() -> None:
 
 
 def test_who_is_refused_asks_again_and_may_then_be_let_in() -> None:
-    # A request every 20 ms: the second is refused at 0, at 15 and let in at 30.
+    # One request per 20 ms: the second is refused at 0 and at 15, and admitted at 30.
     backoff = Backoff(5, 15 * MS, 1.0, 15 * MS)
     cluster = serve(one(), trace([0.0, 0.0], [5] * 2, [1] * 2), backoff=backoff, admission=TokenBucket(50.0, 1))
     assert fates(cluster) == ["finished", "rejected", "rejected", "finished"]

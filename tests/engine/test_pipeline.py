@@ -32,16 +32,16 @@ def test_a_request_alone_is_as_quick_as_without_a_pipeline() -> None:
 
 
 def test_two_lanes_in_two_stages_do_not_wait_for_each_other() -> None:
-    # The second request enters when the first has left the first stage, 5 ms later, and is never in its way again.
+    # The second request enters when the first has left the first stage, 5 ms later, and they never collide again.
     cluster = serve(staged(2), trace([0.0, 0.0], [8, 8], [4, 4]))
     assert instants(cluster, "first_token_ps") == [10, 15]
     assert instants(cluster, "finish_ps") == [40, 45]
 
 
 def test_a_long_prompt_in_one_lane_holds_up_the_other() -> None:
-    # A step takes 10 ms and 1 ms a token, half of it in each stage. a's prefill is through at 11, its second token
-    # leaves the first stage at 16.5 and the second at 22. b's prompt of 30 comes at 16 and has the first stage from
-    # 16.5 to 36.5, the second until 56.5. a's third token waits for both, and comes at 62, its fourth at 73.
+    # A step takes 10 ms and 1 ms per token, half of it in each stage. a's prefill ends at 11, its second token leaves
+    # the first stage at 16.5 and the second at 22. b's prompt of 30 comes at 16 and has the first stage from 16.5 to
+    # 36.5, the second until 56.5. a's third token waits for both, and comes at 62, its fourth at 73.
     cost = LineCost(step=10 * MS, token=1 * MS)
     cluster = serve(staged(2, cost), trace([0.0, 0.016], [1, 30], [4, 1]))
     ends = [
@@ -63,6 +63,6 @@ def test_full_lanes_give_as_many_steps_as_one_replica_of_the_same_stages_would()
     policy = Chunked(max_num_batched_tokens=1000, max_num_seqs=100)
     setup = replica_setup(policy, TEN_MS, n_blocks=10_000, block_size=1)
     alone, staged_ends = (max(instants(serve(replace(setup, n_stages=s), load), "finish_ps")) for s in (1, 4))
-    # 100 seats at 10 ms a token, against four times as many seats of which a batch leaves every 2.5 ms.
+    # 100 slots at 10 ms a token, against four times as many slots of which a batch leaves every 2.5 ms.
     assert alone == 4 * 500
     assert staged_ends == pytest.approx(500, rel=0.02)

@@ -1,4 +1,4 @@
-"""Requests that find blocks of others, on cases small enough to work by hand. Steps of 10 ms, blocks of 4 tokens."""
+"""Prefix cache hits, on cases small enough to work by hand. Steps of 10 ms, blocks of 4 tokens."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +40,7 @@ def prefills(cluster: Cluster) -> list[int]:
 
 
 def blocks(cluster: Cluster) -> tuple[int, int]:
-    """(free, idle): of the first replica, when the run is over."""
+    """Return (free, idle) of the first replica at the end of the run."""
     batch = cluster.replicas[0].batch
     assert isinstance(batch, CachingBatchState)
     assert isinstance(batch.pool, CachingPool)
@@ -57,7 +57,7 @@ def test_a_prompt_that_begins_like_an_earlier_one_is_computed_from_where_they_pa
 
 def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     load = sharing(trace([0.0, 1.0], [12, 12], [1, 1]), [[1, 2, 3], [1, 2, 3]])
-    assert cached(serve(caching(), load)) == [0, 8]  # of three blocks two, for the third ends with the last token
+    assert cached(serve(caching(), load)) == [0, 8]  # two of three blocks, as the third ends with the last token
 
 
 def test_what_is_found_is_attended_to_and_not_computed() -> None:
@@ -82,14 +82,14 @@ def test_a_hit_is_counted_once_however_many_chunks_follow() -> None:
 
 
 def test_an_answer_can_be_found_by_the_next_turn() -> None:
-    # 6 tokens and 7 of the answer make 13, of which the last is not stored: three blocks.
+    # 6 prompt and 7 output tokens make 13, of which the last is not stored: three blocks.
     load = sharing(trace([0.0, 1.0], [6, 20], [7, 1]), [[1, 2, 3], [1, 2, 3, 4]])
     assert cached(serve(caching(), load)) == [0, 12]
 
 
 def test_a_shared_block_takes_room_once() -> None:
-    # While the first decodes, it holds 3 blocks; the second finds 2 of them and takes 2 of its own. In the end
-    # the first has stored 17 tokens in 5 blocks, and the second's 2 are left too.
+    # While the first decodes, it holds 3 blocks; the second hits 2 of them and takes 2 of its own. In the end the first
+    # has stored 17 tokens in 5 blocks, and the second's 2 remain too.
     load = sharing(trace([0.0, 0.015], [9, 13], [9, 1]), [[1, 2], [1, 2]])
     cluster = serve(caching(), load)
     used = {(row["prefill_tokens"], row["kv_blocks_used"]) for row in cluster.recorder.step_runs(0)}
@@ -112,14 +112,14 @@ def test_what_nobody_holds_is_given_up_when_its_room_is_needed_longest_idle_firs
 def test_who_was_preempted_finds_again_what_is_left_of_its_own() -> None:
     # Five blocks hold two prompts of two; to grow, both need one more, and the second is preempted. Its two stay idle,
     # but to hold them and one for its next token takes three of two free ones. When the first is done, at 40 ms, they
-    # are still there: of its prompt and first token it computes the token alone.
+    # are still present: of its prompt and first token it computes the token alone.
     load = sharing(trace([0.0, 0.0], [8, 8], [4, 3]), [[1, 2], [3, 4]])
     cluster = serve(caching(n_blocks=5), load)
     columns = cluster.recorder.columns
     assert columns["n_preemptions"].tolist() == [0, 1]
     assert prefills(cluster) == [16, 1]
     assert columns["n_recomputed_tokens"].tolist() == [0, 0]
-    assert cached(cluster) == [0, 0]  # found again is not found
+    assert cached(cluster) == [0, 0]  # a hit after a preemption does not count
     assert instants(cluster, "finish_ps") == [40, 60]
 
 
@@ -150,7 +150,7 @@ def test_everything_is_free_when_all_is_done() -> None:
 
 @pytest.mark.skipif(not MOONCAKE.is_file(), reason=f"{MOONCAKE} is not there")
 def test_an_unbounded_cache_finds_what_mooncakes_conversations_share() -> None:
-    """One replica, steps that take no time, blocks without end: request after request, as a set of ids has it."""
+    """One replica, steps that take no time, unlimited blocks: a set of ids gives the hits, request by request."""
     load = read_trace(MOONCAKE)
     load = replace(load, arrival_s=np.linspace(0.0, 10.0, len(load)))
     assert load.prefixes is not None

@@ -17,7 +17,7 @@ PS_A_TOKEN = 10**8
 
 
 def waits_s(cluster: Cluster) -> NDArray[np.float64]:
-    """Seconds that each request waits."""
+    """Return the waiting time of each request."""
     waits: NDArray[np.float64] = (cluster.recorder.columns["scheduled_ps"] - cluster.rows.arrivals) / 1e12
     return waits
 
@@ -49,9 +49,9 @@ def test_waits_of_each_class_in_front_of_one_seat_are_those_of_cobham(shares: tu
 
 
 def served_until(cluster: Cluster, load: Trace, at_ps: NDArray[np.int64], tenant: str) -> NDArray[np.float64]:
-    """What a tenant was served until each instant: prompt tokens from admission on, and twice the tokens out.
+    """Return a tenant's service until each instant: prompt tokens from admission on, plus twice the output tokens.
 
-    Between its first token and its last an answer comes step by step, here as if evenly: off by two tokens at most.
+    Between its first and last token an answer advances step by step, here evenly: off by two tokens at most.
     """
     columns = cluster.recorder.columns
     served = np.zeros(len(at_ps))
@@ -64,8 +64,8 @@ def served_until(cluster: Cluster, load: Trace, at_ps: NDArray[np.int64], tenant
 
 @pytest.mark.parametrize("weight", [1.0, 3.0])
 def test_two_tenants_who_always_have_somebody_waiting_are_served_alike_within_the_proved_bound(weight: float) -> None:
-    """Theorem 4.4 of the paper: over any interval in which both wait, what they were served (by weight) differs by no
-    more than 2 max(w_p L_input, w_q M), where M is what fits the memory."""
+    """Theorem 4.4 of the paper: over any interval in which both wait, the service of two tenants (by weight) differs by
+    at most 2 max(w_p L_input, w_q M), where M is what fits the memory."""
     rng = np.random.default_rng(23)
     n = 1200
     lengths = {"long": (rng.integers(300, 600, n), rng.integers(50, 150, n)), "short": (rng.integers(5, 60, n),) * 2}
@@ -92,13 +92,13 @@ def test_two_tenants_who_always_have_somebody_waiting_are_served_alike_within_th
 
 
 def in_turn(policy: Chunked) -> Chunked:
-    """The same, first come, first served."""
+    """Replace VTC by first come, first served."""
     return replace(policy, policy="fcfs", vtc=None)
 
 
 def test_batch_traffic_fills_the_gaps_and_chats_wait_for_little_more_than_a_step() -> None:
-    """A job of 300 prompts from the start, and chats beside it: the chats' p99 wait rises by no more than two of the
-    longest steps there are, and first come, first served by the whole job."""
+    """A job of 300 prompts from the start, and chats beside it: the chats' p99 wait rises by at most two of the longest
+    steps, but by the whole job with first come, first served."""
     rng = np.random.default_rng(29)
     n_chats, n_batch = 2000, 300
     chats = Trace(
@@ -126,4 +126,4 @@ def test_batch_traffic_fills_the_gaps_and_chats_wait_for_little_more_than_a_step
     longest_step_s = UNEVEN.mixed_ps(512, 512 * 2000, 2000 * 16, 256, 2000 * 16, 256) / 1e12
     assert beside_s <= alone_s + 2 * longest_step_s
     assert in_turn_s > 10 * beside_s
-    assert end_s == pytest.approx(in_turn_end_s, rel=0.1)  # nothing is lost for it
+    assert end_s == pytest.approx(in_turn_end_s, rel=0.1)  # no throughput is lost

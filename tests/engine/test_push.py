@@ -1,5 +1,5 @@
-"""Keys and values pushed to blocks that were given first, worked by hand. A step takes 10 ms; a block is one token; a
-token takes a port 1 ms; bytes and words are there 1 ms after they left."""
+"""Keys and values pushed to blocks allocated in advance, worked by hand. A step takes 10 ms; a block is one token; a
+token takes a port 1 ms; bytes and notices arrive 1 ms after they leave."""
 
 from dataclasses import replace
 from typing import Literal
@@ -32,7 +32,7 @@ def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK) -> Clu
 
 
 def test_word_that_there_is_room_comes_before_the_prefill() -> None:
-    # Room at 0, word of it at 1, prefill until 11, five tokens on the wire until 16, there at 17, then three steps.
+    # Blocks at 0, notice at 1, prefill until 11, five tokens on the wire until 16, arrival at 17, then three steps.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0], [5], [4]))
     assert instants(cluster, "scheduled_ps") == [1]
     assert instants(cluster, "first_token_ps") == [11]
@@ -56,7 +56,7 @@ def test_or_for_a_seat() -> None:
 
 
 def test_what_was_kept_for_an_answer_of_one_token_is_free_when_word_of_it_comes() -> None:
-    # The first ends at 11, the decode side knows at 12 and has room for the second, whose prefill is 13 to 23.
+    # The first ends at 11; the decode side is notified at 12 and allocates for the second, whose prefill is 13 to 23.
     cluster = serve([pool("prefill"), pool("decode", n_blocks=9)], trace([0.0, 0.0], [5, 5], [1, 2]))
     assert instants(cluster, "scheduled_ps") == [1, 13]
     assert cluster.recorder.columns["prefill_replica"].tolist() == [-1, 0]
@@ -64,7 +64,7 @@ def test_what_was_kept_for_an_answer_of_one_token_is_free_when_word_of_it_comes(
 
 
 def test_chunks_follow_each_other_while_the_next_is_computed() -> None:
-    # 4 tokens until 11, 4 until 21, 2 until 31: through the port until 15, 25 and 33, the last there at 34.
+    # 4 tokens until 11, 4 until 21, 2 until 31: through the port until 15, 25 and 33, the last arrives at 34.
     cluster = serve(
         [pool("prefill", budget=4, batch=4), pool("decode")], trace([0.0], [10], [2]), replace(LINK, n_layers=1)
     )
@@ -73,13 +73,13 @@ def test_chunks_follow_each_other_while_the_next_is_computed() -> None:
 
 
 def test_after_the_prefill_only_the_last_layer_is_left_to_send() -> None:
-    # Five layers of 1 ms are ready at 3, 5, 7, 9 and 11; the last is through at 12 and there at 13.
+    # Five layers of 1 ms are ready at 3, 5, 7, 9 and 11; the last is through at 12 and arrives at 13.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), replace(LINK, n_layers=5))
     assert instants(cluster, "transfer_ps") == [2]
 
 
 def test_or_what_a_slow_link_has_not_kept_up_with() -> None:
-    # Five layers of 3 ms from 3 on, without a pause: through at 18, there at 19, where whole it would be there at 27.
+    # Five layers of 3 ms from 3 on, without a pause: through at 18, arrival at 19; a whole prompt would arrive at 27.
     slow = replace(LINK, token_s=3e-3, n_layers=5)
     assert instants(serve([pool("prefill"), pool("decode")], trace([0.0], [5], [2]), slow), "transfer_ps") == [8]
     whole = replace(slow, n_layers=None)

@@ -1,4 +1,4 @@
-"""With one seat and one output token a replica is a single-server queue, whose waits theory knows."""
+"""With one slot and one output token a replica is a single-server queue, with waits known from theory."""
 
 from collections.abc import Callable
 
@@ -31,7 +31,7 @@ SERVICES: dict[str, Draw] = {
 
 
 def queue_waits(prompt_tokens: NDArray[np.int64], rate_per_s: float, seed: int) -> NDArray[np.float64]:
-    """Seconds that each request waits in front of one server."""
+    """Return the waiting time of each request in front of one server."""
     n = len(prompt_tokens)
     arrival_s = np.cumsum(np.random.default_rng([seed, 1]).exponential(1 / rate_per_s, n))
     setup = replica_setup(
@@ -80,7 +80,7 @@ def test_littles_law_holds_to_the_picosecond_for_decoding_requests() -> None:
 
 
 def one_server(load: Trace, patience: Patience, admission: Admission | None = None) -> Cluster:
-    """One seat, a prompt a step."""
+    """Return one slot with one prompt per step."""
     policy = Chunked(max_num_batched_tokens=10**9, max_num_seqs=1)
     setup = replica_setup(policy, LineCost(token=PS_A_TOKEN), n_blocks=10**8)
     cluster = Cluster([setup], RoundRobin(), Offered(load, patience=patience), 0, admission=admission)
@@ -105,9 +105,9 @@ def test_a_queue_with_few_places_refuses_as_many_as_m_m_1_k(rate_per_s: float, n
 
 @pytest.mark.parametrize("rate_per_s", [8.0, 14.0])
 def test_as_many_give_up_as_in_m_m_1_with_patience(rate_per_s: float) -> None:
-    # The work V before an arrival has an atom c at 0 and, where nobody joins who finds more than D, the density
-    # l c exp(-(m - l) v) up to D and l c exp(l D) exp(-m v) beyond (level crossing; Gnedenko and Kovalenko, 1989). A
-    # first token is in time if V + S <= D. A step is never cut short, so who gives up in service is served to the end.
+    # The work V before an arrival has an atom c at 0 and, if no arrival joins that finds more than D, the density l c
+    # exp(-(m - l) v) up to D and l c exp(l D) exp(-m v) beyond (level crossing; Gnedenko and Kovalenko, 1989). A first
+    # token is in time if V + S <= D. A step is never cut short, so a time-out in service is served to the end.
     rate, mean_rate, patience_s = rate_per_s, 10.0, 0.3
     load = poisson(rate, np.random.default_rng(23).exponential(1000, N_REQUESTS), seed=23)
     cluster = one_server(load, Patience(ttft_ps=int(patience_s * 1e12)))

@@ -1,4 +1,4 @@
-"""The replica's laws, on cases small enough to work by hand. A step takes 10 ms unless said otherwise."""
+"""Laws of the replica, on cases small enough to work by hand. A step takes 10 ms unless noted otherwise."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ def test_when_blocks_run_out_the_request_admitted_last_is_preempted_and_computes
     columns = cluster.recorder.columns
     assert columns["n_preemptions"].tolist() == [0, 1]
     assert columns["n_recomputed_tokens"].tolist() == [0, 4]
-    # The older goes on to 40 ms. The younger needs 3 blocks for 5 tokens, and finds 4 free at 40 ms.
+    # The older goes on to 40 ms. The younger needs 3 blocks for 5 tokens, and 4 are free at 40 ms.
     assert instants(cluster, "finish_ps") == [40, 50]
     assert columns["preempted_ps"].tolist() == [0, 20 * MS]
 
@@ -89,7 +89,7 @@ def test_a_preemption_leaves_the_time_of_the_first_token_alone() -> None:
 def test_a_preemption_frees_the_blocks_it_says_it_frees() -> None:
     setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=2, max_model_len=8)
     rows = serve(setup, trace([0.0, 0.0], [3, 3], [4, 3])).recorder.step_runs(0)
-    # Prefill of both, a step of both (blocks for 4 tokens are there), then the older alone with 2 blocks.
+    # Prefill of both, a step of both (blocks for 4 tokens are allocated), then the older alone with 2 blocks.
     assert [(r["decode_requests"], r["kv_blocks_used"]) for r in rows][:3] == [(0, 4), (2, 4), (1, 2)]
 
 

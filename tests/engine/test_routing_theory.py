@@ -1,4 +1,4 @@
-"""Routers in front of single-server queues, whose waits theory knows at both ends: news of now, and no news at all."""
+"""Routers in front of single-server queues, with waits known from theory for live views and for no views at all."""
 
 import numpy as np
 import pytest
@@ -21,11 +21,11 @@ BUSY = 0.7
 PS_A_TOKEN = 10**8
 """A prompt token takes 0.1 ms, so a mean prompt of 1,000 tokens is served in 0.1 s."""
 NO_NEWS = Delay(10**17)
-"""From before the first request to the end of the run."""
+"""A delay longer than the run."""
 
 
 def mean_wait(router: Router, delay: Delay | None = None) -> float:
-    """In mean services, exponential ones under Poisson arrivals."""
+    """Return the mean wait in mean service times; exponential services, Poisson arrivals."""
     rng = np.random.default_rng(17)
     prompt_tokens = np.maximum(1, rng.exponential(1000, N_REQUESTS)).astype(np.int64)
     arrival_s = np.cumsum(rng.exponential(0.1 / BUSY / N_SERVERS, N_REQUESTS))
@@ -51,7 +51,7 @@ def test_the_better_of_two_is_as_good_as_theory_says_with_news_of_now_and_as_cha
 
 
 def test_the_shortest_queue_beats_the_better_of_two_until_the_news_are_a_few_services_old() -> None:
-    """Mitzenmacher, "How useful is old information?" (2000): all go where it was emptiest."""
+    """Mitzenmacher, "How useful is old information?" (2000): all requests go where it was emptiest."""
     shortest, two = mean_wait(LeastOutstanding()), mean_wait(PowerOfTwo())
     assert shortest < 0.7 * two
     old = Delay(4 * 1000 * PS_A_TOKEN)

@@ -1,4 +1,4 @@
-"""What routers see, and how old it is: cases worked by hand."""
+"""Views of routers and their age: cases worked by hand."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -37,7 +37,7 @@ def run(load: Trace, router: Router, delay: Delay | None, n: int = 2, **setup: A
 
 
 def replicas(load: Trace, router: Router, delay: Delay | None, n: int = 2, **setup: Any) -> list[int]:
-    """Where each request went."""
+    """Return the replica of each request."""
     places: list[int] = run(load, router, delay, n, **setup).recorder.columns["replica"].tolist()
     return places
 
@@ -59,7 +59,7 @@ def test_a_router_that_counts_its_own_sends_does_not_herd() -> None:
 
 
 def test_what_it_counts_does_not_tell_it_who_has_finished() -> None:
-    """Those of 1 and 2 ms end after one step; the one of 3 ms stays. At 5 ms the truth is 1:0."""
+    """The 1 ms and 2 ms requests end after one step; the 3 ms one stays. At 5 ms the truth is 1:0."""
     load = trace([0.001, 0.002, 0.003, 0.005], [10] * 4, [1, 1, 100, 1])
     assert replicas(load, LeastOutstanding(), None) == [0, 0, 0, 1]
     assert replicas(load, LeastOutstanding(), Delay(10 * MS, counts_own_sends=True)) == [0, 1, 0, 1]
@@ -69,7 +69,7 @@ def test_what_it_counts_does_not_tell_it_who_has_finished() -> None:
 
 
 def test_a_refresh_comes_after_the_steps_that_end_then_and_before_the_requests_that_come_then() -> None:
-    """The first ends at 10 ms, when the news come, and is not counted. Those of 10 ms do not see each other."""
+    """The first ends at 10 ms, at the refresh, and is not counted. Requests of 10 ms do not see each other."""
     load = trace([0.009, 0.01, 0.01, 0.0105], [10] * 4, [1, 500, 500, 500])
     assert replicas(load, LeastOutstanding(), Delay(10 * MS)) == [0, 0, 0, 0]
     load = trace([0.0095, 0.01, 0.01, 0.0105], [10] * 4, [1, 500, 500, 500])  # its step ends at 10.5 ms
@@ -77,15 +77,15 @@ def test_a_refresh_comes_after_the_steps_that_end_then_and_before_the_requests_t
 
 
 def test_blocks_are_those_of_the_step_in_flight_at_the_refresh() -> None:
-    """Blocks of 4 tokens. 10 tokens are 3 blocks, and 12 are there after two steps more; the fourth block begins with
-    the step from 4 to 5 ms, so a refresh at 4 ms does not know of it, and one at 4.5 ms does."""
+    """Blocks of 4 tokens. 10 tokens are 3 blocks, and 12 are stored after two more steps; the fourth block begins with
+    the step from 4 to 5 ms, so a refresh at 4 ms does not see it, and one at 4.5 ms does."""
     first = trace([0.001, 0.001, 0.0055], [10, 13, 1], [100, 100, 1])
 
     def last(refresh_ps: int, other_blocks: int) -> int:
         load = replace(first, prompt_tokens=np.array([10, 4 * other_blocks - 3, 1]))
         return replicas(load, Fixed([0, 1], LeastKv()), Delay(refresh_ps), block_size=4)[2]
 
-    # The other one has so many blocks: with one less it is picked, for ties go to the first.
+    # The other replica has n blocks: with one less it is picked, as ties go to the first.
     assert [last(4 * MS, n) for n in (2, 3, 4)] == [1, 0, 0]
     assert [last(4 * MS + MS // 2, n) for n in (2, 3, 4)] == [1, 1, 0]
 
@@ -101,7 +101,7 @@ def test_counted_prompts_fill_blocks_but_no_more_than_there_are() -> None:
 
 
 def test_nothing_is_refreshed_when_nothing_happens() -> None:
-    """A day between two requests, and news every microsecond."""
+    """A day between two requests, and a refresh every microsecond."""
     cluster = run(trace([0.0, 86_400.0], [10, 10], [2, 2]), LeastOutstanding(), Delay(10**6))
     assert cluster.recorder.columns["finish_ps"].tolist() == [2 * MS, 86_400_000 * MS + 2 * MS]
 
@@ -127,7 +127,7 @@ def test_a_session_stays_where_it_was_until_that_is_too_busy() -> None:
     sessions = ["a", "b", "a", "a", "b", "a", "a"]
     load = replace(at_ms(1, 2, 3, 4, 5, 6, 7), session_id=np.array(sessions))
     assert replicas(load, SessionAffinity(), None) == [0, 1, 0, 0, 1, 0, 0]
-    # The last but one finds 3:2, the last 4:2, which is too much; it moves.
+    # The last but one sees 3:2, the last 4:2, which exceeds the limit; it moves.
     assert replicas(load, SessionAffinity(max_imbalance=1), None) == [0, 1, 0, 0, 1, 0, 1]
 
 
@@ -171,7 +171,7 @@ def test_a_router_spreads_over_sixty_four_replicas(router: Router, delay: Delay 
 
 @dataclass
 class Fixed(Router):
-    """Sends the first requests where it is told to, and asks another router about the rest."""
+    """Sends the first requests to given replicas, and lets another router place the rest."""
 
     places: list[int]
     then: Router
@@ -186,7 +186,7 @@ class Fixed(Router):
 
 @dataclass
 class Spy(Router):
-    """Writes down what it sees."""
+    """Records what it sees."""
 
     inner: Router
 

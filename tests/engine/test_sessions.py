@@ -1,4 +1,4 @@
-"""Sessions by hand: who is sent when, after whose answer."""
+"""Sessions by hand: send times after answers."""
 
 from dataclasses import replace
 
@@ -20,11 +20,11 @@ from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 
 TEN_MS = LineCost(step=10 * MS)
-"""Every step takes 10 ms, whatever it computes: a request of n output tokens that starts at once takes n steps."""
+"""Every step takes 10 ms: a request of n output tokens that starts at once takes n steps."""
 
 
 def waiting(load: Trace, awaited: dict[int, list[int]], think_ms: dict[int, float] | None = None) -> Trace:
-    """The load whose rows wait for the answers of others, and think so long."""
+    """Return the load with dependencies and think times."""
     pairs = np.array([(row, other) for row, others in awaited.items() for other in others], np.int64).reshape(-1, 2)
     think_s = np.zeros(len(load))
     for row, ms in (think_ms or {}).items():
@@ -33,7 +33,7 @@ def waiting(load: Trace, awaited: dict[int, list[int]], think_ms: dict[int, floa
 
 
 def served(load: Trace, users: int | None = None, stop_ms: int | None = None, **more: FrontEnd | int) -> Cluster:
-    """A finished run on one replica with 4 seats."""
+    """Return a finished run on one replica with 4 slots."""
     stop_ps = None if stop_ms is None else stop_ms * MS
     setup = replica_setup(Chunked(max_num_seqs=4), TEN_MS, max_model_len=200)
     front_end = more.get("front_end")
@@ -45,7 +45,7 @@ def served(load: Trace, users: int | None = None, stop_ms: int | None = None, **
 
 
 def log(cluster: Cluster) -> list[tuple[int, float, float]]:
-    """(row, sent, answered) in milliseconds, in the order of sending."""
+    """Return (row, sent, answered) in milliseconds, in the order of sending."""
     sent_ms, done_ms = (cluster.rows.arrivals / MS).tolist(), instants(cluster, "finish_ps")
     rows = np.arange(len(cluster.rows))[cluster.sender.rows_sent].tolist()
     return [(row, sent_ms[row], done_ms[row]) for row in rows]
@@ -81,7 +81,7 @@ def test_of_one_instant_rows_are_sent_in_their_order() -> None:
 
 
 def test_a_session_ends_with_a_turn_that_is_refused() -> None:
-    # Row 1 is longer than the model takes; 2 would have followed, 3 is under way, 4 would follow that.
+    # Row 1 exceeds the model's length; 2 would have followed, 3 is in flight, 4 would follow that.
     load = waiting(trace([0.0] * 5, [8, 500, 8, 8, 8], [1, 1, 1, 3, 1]), {1: [0], 2: [1], 3: [0], 4: [3]})
     cluster = served(load)
     assert log(cluster) == [(0, 0, 10), (1, 10, -1), (3, 10, 40)]
@@ -94,7 +94,7 @@ def test_a_branch_that_still_waits_is_not_sent_once_another_is_refused() -> None
 
 
 def test_users_run_one_session_after_another() -> None:
-    # Two users; sessions 0-1, 2, 3-4. The first to be free (20) takes the third, after thinking 4 ms.
+    # Two users; sessions 0-1, 2, 3-4. The first to be free (20) takes the third, after 4 ms of thinking.
     load = waiting(trace([0.0] * 5, [8] * 5, [1, 2, 2, 1, 1]), {1: [0], 4: [3]}, {1: 10, 3: 4})
     assert log(served(load, users=2)) == [(0, 0, 10), (2, 0, 20), (1, 20, 40), (3, 24, 40), (4, 40, 50)]
 
@@ -132,7 +132,7 @@ def test_users_who_go_on_draw_further_sessions() -> None:
 
 
 def tables(load: Trace) -> Columns:
-    """The requests table of a run."""
+    """Return the requests table of a run."""
     cluster = served(load)
     return tabulate(cluster, np.zeros(1, np.int32), ("serve",)).requests
 

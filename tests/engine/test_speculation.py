@@ -1,4 +1,4 @@
-"""A replica that proposes tokens: worked by hand, and held against the formulas of the paper."""
+"""Speculative decoding: worked by hand, and compared with the formulas of the paper."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ MILLISECOND_A_STEP = LineCost(step=MS)
 
 
 def speculating(rates: tuple[float, ...], setup: ReplicaSetup, draft: LineCost | None = None) -> ReplicaSetup:
-    """That replica, with proposals by a draft of such costs, or free ones."""
+    """Add proposals to a replica, by a draft with given costs, or free."""
     drafting = FreeDrafting() if draft is None else ModelDrafting(draft, len(rates))
     how = Speculation(Acceptance(rates), n_slots=len(rates) + 1)
     return replace(setup, cost=SpeculativeCost(setup.cost, drafting, len(rates)), speculation=how)
@@ -50,7 +50,7 @@ def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
 
 
 def test_blocks_are_taken_for_all_proposals_and_kept() -> None:
-    # 4 tokens a block; stored 4, 5, 6, 7 and each time room for 3 more: 2, 2, 3 and 3 blocks.
+    # 4 tokens a block; stored 4, 5, 6, 7, each with room for 3 more: 2, 2, 3 and 3 blocks.
     setup = replica_setup(cost=MILLISECOND_A_STEP, block_size=4, n_blocks=9)
     cluster = serve(speculating((0.0, 0.0), setup), trace([0.0], [4], [5]))
     assert [step["kv_blocks_used"] for step in engine_steps(cluster, 0)] == [1, 1, 2, 2, 3]
@@ -63,7 +63,7 @@ def test_decoding_requests_take_all_that_they_verify_from_the_budget() -> None:
     setup = speculating((0.0,) * 4, replica_setup(scheduler, MILLISECOND_A_STEP))
     cluster = serve(setup, trace([0.0, 0.0015], [5, 20], [9, 1]))
     chunks = [step["prefill_tokens"] for step in engine_steps(cluster, 0)]
-    assert chunks[:6] == [5, 0, 5, 5, 5, 5]  # 10 less five of the one that decodes
+    assert chunks[:6] == [5, 0, 5, 5, 5, 5]  # 10 minus five of the decoding request
 
 
 @pytest.mark.parametrize(("rate", "k", "cost_ratio"), [(0.8, 5, 0.05), (0.6, 2, 0.1), (0.9, 7, 0.02), (0.5, 3, 0.4)])

@@ -1,4 +1,4 @@
-"""Which requests are prefilled apart, and what happens to the others. A step takes 10 ms; a block is one token."""
+"""Requests prefilled remotely and locally. A step takes 10 ms; a block is one token."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,7 +39,7 @@ def serve(setups: list[ReplicaSetup], load: Trace, splitter: Splitter) -> Cluste
 
 
 def test_a_decode_replica_computes_short_prompts_itself() -> None:
-    # The long one as ever: 10, 15, then three steps. The short one at once: prefill until 10, a step until 20.
+    # The long one as usual: 10, 15, then three steps. The short one at once: prefill until 10, a step until 20.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 4], [4, 2]), LONG)
     columns = cluster.recorder.columns
     assert (columns["prefill_replica"].tolist(), columns["replica"].tolist()) == ([0, -1], [1, 1])
@@ -57,7 +57,7 @@ def test_where_there_are_replicas_of_both_roles_these_do() -> None:
 
 def test_who_is_to_be_computed_at_a_decode_replica_queues_behind_those_who_came_before() -> None:
     # 8 blocks: the long prompt and three tokens. It is handed over at 10 and decodes 15 to 25 and 25 to 35. A second
-    # long one, handed over at 20, finds no room, so the short one of 22, which would, waits for it: both come in at 35.
+    # long one, handed over at 20, finds no room, so the short one of 22, which would, waits for it: both start at 35.
     load = trace([0.0, 0.010, 0.022], [5, 5, 2], [3, 2, 1])
     cluster = serve([pool("prefill"), pool("decode", n_blocks=8)], load, LONG)
     assert instants(cluster, "transfer_wait_ps") == [0, 15, 0]
@@ -65,7 +65,7 @@ def test_who_is_to_be_computed_at_a_decode_replica_queues_behind_those_who_came_
 
 
 def test_seats_that_are_promised_are_taken() -> None:
-    # One seat: the long prompt has it from 10 on, so the short one that comes at 12 begins when it is done, at 25.
+    # One slot: the long prompt has it from 10 on, so the short one that comes at 12 begins when it is done, at 25.
     cluster = serve([pool("prefill"), pool("decode", batch=1)], trace([0.0, 0.012], [5, 4], [2, 1]), LONG)
     assert instants(cluster, "scheduled_ps") == [0, 25]
 
@@ -92,14 +92,14 @@ def test_each_side_has_its_own_longest_prompt() -> None:
 
 
 class Confused(Splitter):
-    """Answers with a number."""
+    """Returns a number."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         return 1  # type: ignore[return-value]
 
 
 class Broken(Splitter):
-    """Fails."""
+    """Raises."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         raise ZeroDivisionError("by zero")

@@ -1,4 +1,4 @@
-"""How many proposals are accepted: the rates that were asked for, from streams that nothing else can move."""
+"""Accepted proposals: at the given rates, from streams that nothing else affects."""
 
 import math
 
@@ -10,7 +10,7 @@ from simserve.state.acceptance import Acceptance
 
 
 def tokens(acceptance: Acceptance, row: int, n_tokens: int, first_step: int = 0) -> list[int]:
-    """Of each step until there are so many."""
+    """Return the tokens of each step until n_tokens are produced."""
     before = acceptance.tokens_before(row, first_step, n_tokens)
     each: list[int] = np.diff(before[: int(before.searchsorted(n_tokens)) + 1]).tolist()
     return each

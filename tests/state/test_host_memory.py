@@ -1,4 +1,4 @@
-"""Host memory: what is given up first, and where it goes; against a walk through all ids."""
+"""Host memory: the eviction order, and moves to disk; compared with a walk through all ids."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st

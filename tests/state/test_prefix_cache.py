@@ -1,4 +1,4 @@
-"""The cache of one replica: what is shared, what is given up first, and that its counts always add up."""
+"""Prefix cache of one replica: sharing, eviction order, and counts that always add up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from simserve.state.prefix_cache import PrefixCache
 
 
 def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int:
-    """A request that comes, computes what is not there, and goes; returns how many ids it found."""
+    """Serve a request that computes what is missing and leaves; return how many ids it hit."""
     result = cache.match(chain, len(chain))
     cache.pin(chain, result)
     mine: set[int] = set()
@@ -51,7 +51,7 @@ def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
 def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
     cache = PrefixCache(blocks_per_id=32)  # ids of 512 tokens over blocks of 16
     served(cache, [1, 2, 3])
-    cache.insert([1], 0, 1, set())  # another computed block 1 again, and now holds it
+    cache.insert([1], 0, 1, set())  # another request computed block 1 again, and holds it
     assert cache.idle_blocks_among([1, 2, 3], 3) == 64
     assert cache.pin([1, 2, 3], 3) == 64
     assert cache.pinned_blocks == 96
@@ -89,11 +89,11 @@ def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_
     cache = PrefixCache()
     chain, mine, other = [1, 2], set[int](), set[int]()
     cache.insert(chain, 0, 2, mine)
-    cache.insert(chain, 0, 2, other)  # computed in other blocks, which remain its own
+    cache.insert(chain, 0, 2, other)  # computed in blocks of its own, which it keeps
     assert (mine, other, cache.pinned_blocks) == (set(), {1, 2}, 2)
-    assert cache.release(chain, 2, 0, mine) == 2  # its blocks go, and those of the other stand for them
+    assert cache.release(chain, 2, 0, mine) == 2  # its blocks are freed, and the copies replace them
     assert (other, cache.pinned_blocks, cache.idle_blocks) == (set(), 2, 2)
-    assert cache.pin(chain, 2) == 0  # whoever comes now shares them
+    assert cache.pin(chain, 2) == 0  # a later request shares them
     assert cache.release(chain, 2, 0, other) == 0
     assert cache.release(chain, 2, 0, set()) == 2
     assert (cache.pinned_blocks, cache.idle_blocks, len(cache)) == (0, 4, 2)
@@ -112,8 +112,8 @@ def test_who_goes_first_takes_its_copy_along() -> None:
 def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> None:
     cache = PrefixCache()
     late = [1, 2]
-    assert cache.match(late, 2) == 0  # it starts, finding nothing,
-    served(cache, [1])  # another computes block 1 and goes,
+    assert cache.match(late, 2) == 0  # it starts without a hit,
+    served(cache, [1])  # another request computes block 1 and leaves,
     cache.insert(late, 0, 2, set())  # and what is idle then is free for other use, at once
     assert (cache.pinned_blocks, cache.idle_blocks) == (2, 1)
     assert cache.evict(1) == 1
@@ -135,13 +135,13 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
 
 @dataclass
 class Naive:
-    """The same cache, a list of copies an id and a loop for everything."""
+    """The same cache, with a list of copies per id and loops for everything."""
 
     blocks_per_id: int
     copies: dict[int, list[list["Hold"]]] = field(default_factory=dict)
-    """Of each id that is here its copies, and who uses each; an idle one is used by nobody."""
+    """For each id present: its copies, each with its holders; an idle one has none."""
     idle: list[list[int | None]] = field(default_factory=list)
-    """[id] the blocks of an id, [None] one without; the next to be given up first."""
+    """[id] the blocks of an id, [None] one without; the next to evict first."""
 
     def is_held(self, block: int) -> bool:
         return any(self.copies.get(block, []))
@@ -193,7 +193,7 @@ class Naive:
         return 1 if entry == [None] else self.blocks_per_id
 
     def counts(self) -> tuple[int, int, int]:
-        """Blocks of ids held, each id counted once; blocks idle; ids here."""
+        """Return blocks of ids held, each id counted once; idle blocks; ids present."""
         n_held = sum(map(self.is_held, self.copies))
         return n_held * self.blocks_per_id, sum(map(self.cost, self.idle)), len(self.copies)
 
@@ -203,7 +203,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["start", "compute", "end", "evict"])
 
 
 class Hold(list[int]):
-    """The ids that a request holds; two requests that hold the same are two."""
+    """The ids that a request holds; two equal chains are two holders."""
 
 
 @given(texts=TEXTS, steps=STEPS, blocks_per_id=st.sampled_from([1, 3]))

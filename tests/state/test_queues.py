@@ -1,4 +1,4 @@
-"""Queues of requests that may pass each other, against a list that is sorted every time."""
+"""Queues of requests that may pass each other, compared with a list that is sorted every time."""
 
 from random import Random
 
@@ -83,7 +83,7 @@ def test_a_counter_is_lifted_and_never_lowered() -> None:
 def test_who_would_be_next_is_charged_before_the_one_after_it_is_chosen() -> None:
     queue = ByService(TokenCounters(1.0, 2.0, {}))
     queue.extend(request(row, tenant=tenant) for row, tenant in enumerate("aaab"))
-    assert [each.row for each in queue] == [0, 1, 2, 3]  # nobody is taken in before a step is planned
+    assert [each.row for each in queue] == [0, 1, 2, 3]  # no arrival is settled before a step is planned
     queue.settle()
     assert [each.row for each in queue] == [0, 3, 1, 2]
     assert queue[0].row == 0

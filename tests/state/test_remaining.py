@@ -1,4 +1,4 @@
-"""The O(1) sum of remaining tokens is the sum over the members, whoever comes and goes."""
+"""The O(1) sum of remaining tokens equals the sum over the members, after any joins and leaves."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a router remembers of its own sends, against plain lists."""
+"""Record of a router's own sends, compared with plain lists."""
 
 from collections.abc import Sequence
 from typing import overload
@@ -39,7 +39,7 @@ def test_the_prompts_sent_longest_ago_are_forgotten_first_and_of_each_its_end() 
 
 
 class PromptOnly(Sequence[int]):
-    """A chain whose ids in the answer nobody may look at."""
+    """A chain with ids in the output that must not be read."""
 
     def __init__(self, ids: list[int], n_visible: int) -> None:
         self.ids, self.n_visible = ids, n_visible
@@ -72,7 +72,7 @@ def test_it_agrees_with_plain_lists(branches: list[tuple[list[int], int]], most_
     names: dict[tuple[int, ...], int] = {}
     sent = SentPrompts(BLOCK_TOKENS, most_ids)
     by_age: list[int] = []
-    """Ids, the next to be forgotten first."""
+    """Ids, the next to forget first."""
     for branch, prompt_tokens in branches:
         chain = [names.setdefault(tuple(branch[: n + 1]), len(names)) for n in range(len(branch))]
         mine = chain[: prompt_tokens // BLOCK_TOKENS]
