@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simserve.engine.checks import ask_for_plan, ask_for_victim, broke
+from simserve.engine.checks import broke, checked_plan, checked_victim
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.state.cohort import Cohort
@@ -43,7 +43,7 @@ class BatchState:
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
 
-    def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
+    def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """Return the scheduler's plan. Raises PolicyError."""
         view, cohort = self.view, self.cohort
         view.now_ps = now_ps
@@ -53,7 +53,7 @@ class BatchState:
         if not self._scheduler.reserves:
             view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
         view.just_preempted = just_preempted
-        return ask_for_plan(self._scheduler, view)
+        return checked_plan(self._scheduler, view)
 
     def make_room(self, now_ps: int) -> bool:
         """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""
@@ -68,7 +68,7 @@ class BatchState:
     def preempt_one(self, now_ps: int) -> None:
         """Preempt the scheduler's victim."""
         self.view.now_ps = now_ps
-        self.preempt(ask_for_victim(self._scheduler, self.view), now_ps)
+        self.preempt(checked_victim(self._scheduler, self.view), now_ps)
 
     def preempt_all(self, requests: Sequence[Request], now_ps: int) -> None:
         """Preempt requests in favor of a waiting one. Raises PolicyError unless they run."""

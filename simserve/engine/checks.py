@@ -8,7 +8,7 @@ from simserve.state.view import ReplicaView
 from simserve.units import to_s
 
 
-def ask_for_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
+def checked_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
     """Return the scheduler's plan for a view; raises PolicyError. Its chunks are checked later, as they begin."""
     try:
         plan = scheduler.plan(view)
@@ -25,7 +25,7 @@ def ask_for_plan(scheduler: Scheduler, view: ReplicaView) -> StepPlan:
     return plan
 
 
-def ask_for_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
+def checked_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
     """Return the running request that the scheduler preempts; raises PolicyError."""
     try:
         victim = scheduler.victim(view)

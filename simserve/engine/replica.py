@@ -413,7 +413,7 @@ class Replica:
         just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and batch.make_room(now_ps)
         plan = DECODE_ON
         while batch.waiting or batch.prefilling:
-            plan = batch.ask(now_ps, just_preempted)
+            plan = batch.plan(now_ps, just_preempted)
             if plan.preempt:
                 batch.preempt_all(plan.preempt, now_ps)
                 continue

@@ -34,11 +34,11 @@ class SpeculatingBatchState(BatchState):
         self.cohort = SpeculativeCohort(self.pool.block_size, how.acceptance, how.n_slots)
         self.view.decode_tokens = how.acceptance.n_proposed + 1
 
-    def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
-        """The scheduler's plan. Raises PolicyError."""
+    def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
+        """Return the scheduler's plan. Raises PolicyError."""
         cohort = self.cohort
         cohort.crossings[cohort.step % cohort.block_size] = cohort.blocks_to_grow(1)  # read by the parent class
-        return super().ask(now_ps, just_preempted)
+        return super().plan(now_ps, just_preempted)
 
     def give_back(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, including those for proposals, which hold nothing that a lookup could find."""

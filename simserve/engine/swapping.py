@@ -29,11 +29,11 @@ class SwappingBatchState(BatchState):
         self.swapped = deque()
         self.returned = []
 
-    def ask(self, now_ps: int, just_preempted: bool) -> StepPlan:
+    def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """Return the scheduler's plan; it sees no new request while any is swapped out."""
         if self.swapped:
             self.view.waiting = ()
-        return super().ask(now_ps, just_preempted)
+        return super().plan(now_ps, just_preempted)
 
     def preempt_decoding(self, request: Request, now_ps: int) -> None:
         """Swap a request out if the host has room for it; otherwise it recomputes."""

@@ -97,8 +97,8 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
     _require(structure, "draw", is_own.all(), rule, _first(links.parents, ~is_own))
 
 
-def _instants(process: object, method: str, ask: Callable[[], Any]) -> NDArray[np.float64]:
-    arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, ask)).astype(np.float64)
+def _instants(process: object, method: str, call: Callable[[], Any]) -> NDArray[np.float64]:
+    arrival_s = _numbers(process, method, "instants in seconds", _requested(process, method, call)).astype(np.float64)
     is_time = np.isfinite(arrival_s) & (arrival_s >= 0)
     _require(process, method, is_time.all(), "instants must be finite and not negative", _first(arrival_s, ~is_time))
     goes_back = np.concatenate([[False], np.diff(arrival_s) < 0])
@@ -125,10 +125,10 @@ def _numbers(policy: object, method: str, what: str, values: Any) -> NDArray[Any
     return column
 
 
-def _requested(policy: object, method: str, ask: Callable[[], Any]) -> Any:
+def _requested(policy: object, method: str, call: Callable[[], Any]) -> Any:
     """Call a plug-in; an exception of its own becomes a PolicyError."""
     try:
-        return ask()
+        return call()
     except (SimserveError, MemoryError):
         raise
     except Exception as error:

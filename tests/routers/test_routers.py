@@ -1,4 +1,4 @@
-"""Where each router sends a request."""
+"""Replica picked by each router."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ def test_power_of_two_never_takes_the_most_loaded_of_all() -> None:
 
 @pytest.mark.parametrize("router", [RoundRobin(), Random(), LeastOutstanding(), LeastKv(), PowerOfTwo()])
 def test_every_replica_reports_its_own_requests(router: Router) -> None:
-    """Rows of replica i's tables hold requests that were sent to replica i, and nobody else's."""
+    """Rows of replica i's tables hold only requests that were sent to replica i."""
     n = 60
     cluster = serve([replica_setup()] * 4, trace([i * 0.001 for i in range(n)], [50] * n, [10] * n), router)
     sent_to = cluster.recorder.columns["replica"]
@@ -89,11 +89,11 @@ def test_every_replica_reports_its_own_requests(router: Router) -> None:
 @pytest.mark.parametrize(
     ("loads", "picked"),
     [
-        ([Load(3), Load(9, n_found_tokens=5), Load(0, n_found_tokens=4)], 1),  # the most of the prompt
+        ([Load(3), Load(9, n_found_tokens=5), Load(0, n_found_tokens=4)], 1),  # the longest hit
         ([Load(3, n_found_tokens=5), Load(2, n_found_tokens=5)], 1),  # then the fewest requests
         ([Load(2, n_found_tokens=5), Load(2, n_found_tokens=5)], 0),  # then the first
         ([Load(3, n_found_tokens=2), Load(1), Load(1)], 1),  # 2 of 10 tokens are too few to decide
-        ([Load(4), Load(3)], 1),  # nothing found
+        ([Load(4), Load(3)], 1),  # no hit
         ([Load(11, n_found_tokens=9), Load(0)], 1),  # too busy, by one
         ([Load(10, n_found_tokens=9), Load(0)], 0),
     ],

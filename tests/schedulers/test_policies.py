@@ -1,4 +1,4 @@
-"""What each policy does, on cases small enough to work by hand. A step takes 10 ms unless said otherwise."""
+"""Plans of each policy, on cases small enough to work by hand. A step takes 10 ms unless noted otherwise."""
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def test_chunked_bounds_the_stall_that_prefill_first_causes() -> None:
 def test_continuous_reserves_to_the_longest_answer_so_that_nothing_is_preempted() -> None:
     setup = replica_setup(Continuous(), TEN_MS, n_blocks=10, block_size=10, max_model_len=100)
     cluster = serve(setup, trace([0.0, 0.0], [10, 10], [2, 2], max_tokens=[41, 50]))
-    # 51 tokens take 6 blocks, 60 take 6 more: they do not both fit 10, though 12 tokens each would.
+    # 51 tokens take 6 blocks, 60 take 6 more: together they do not fit 10, though 12 tokens each would.
     assert instants(cluster, "scheduled_ps") == [0, 20]
     row = cluster.recorder.step_runs(0)[0]
     assert (row["kv_blocks_used"], row["kv_blocks_reserved"]) == (1, 5)

@@ -25,7 +25,7 @@ def test_decode_waits_while_prompts_can_start() -> None:
 def test_mixed_chunks_let_running_requests_decode_beside_prompts() -> None:
     policy = SgLang(enable_mixed_chunk=True, chunked_prefill_size=5)
     rows = serve(setup(policy), trace([0.0, 0.015], [5, 8], [4, 1], max_tokens=[9, 9])).recorder.step_runs(0)
-    # The decoded token is one of the 5 of a step.
+    # The decode token is one of the 5 tokens of a step.
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows] == [(5, 0), (0, 1), (4, 1), (4, 1)]
 
 
@@ -44,8 +44,8 @@ def test_where_prompts_are_not_cut_a_long_one_goes_alone() -> None:
 
 def test_a_new_request_is_charged_all_its_tokens_and_a_running_one_a_share() -> None:
     cluster = serve(setup(SgLang(), n_tokens=100), trace([0.0, 0.0], [10, 10], [2, 2], max_tokens=[40, 40]))
-    # Each asks for 10 + 40 + 1 of 100 tokens, so one starts. Running it is charged 0.7 x 39 = 27.3 of the 89 that are
-    # free beside its next token, and 61.7 are more than 51.
+    # Each needs 10 + 40 + 1 of 100 tokens, so one starts. While it runs it is charged 0.7 x 39 = 27.3 of the 89 tokens
+    # free beside its next one, and the remaining 61.7 exceed 51.
     assert instants(cluster, "scheduled_ps") == [0, 10]
 
 
@@ -54,8 +54,8 @@ def test_the_share_falls_so_that_who_comes_later_may_start(arrival_s: float, sch
     policy = SgLang(new_token_ratio_decay_steps=10)
     load = trace([0.0, arrival_s], [10, 10], [50, 1], max_tokens=[90, 30])
     cluster = serve(setup(policy, n_tokens=110), load)
-    # It asks for 41. At 10 ms, 99 - 0.7 x 89 = 36.7 are left, and the batch stays full until the first is done at
-    # 500 ms; at 120 ms, after 11 steps, 88 - 0.098 x 78 = 80.4 are.
+    # It needs 41. At 10 ms, 99 - 0.7 x 89 = 36.7 are left, and the batch stays full until the first is done at 500 ms;
+    # at 120 ms, after 11 steps, 88 - 0.098 x 78 = 80.4 are left.
     assert instants(cluster, "scheduled_ps") == [0, scheduled_ms]
 
 
@@ -81,7 +81,7 @@ def test_after_a_retraction_the_share_is_what_the_rest_used_and_20_steps_more() 
     policy.on_leave(goes)
     policy.on_preempt()
     assert policy.new_token_ratio == pytest.approx((30 + 20) / 101)
-    policy.on_commit(1, False, None)  # the step that room was made for
+    policy.on_commit(1, False, None)  # the step after the preemption
     assert policy.new_token_ratio == pytest.approx((30 + 20) / 101)
     policy.on_commit(1, False, None)
     assert policy.new_token_ratio == pytest.approx((30 + 20) / 101 - 0.602 / 600)
@@ -98,8 +98,8 @@ def test_the_request_with_the_fewest_tokens_is_retracted_to_the_end_of_the_queue
     policy = SgLang(schedule_conservativeness=0)
     load = trace([0.0, 0.015, 0.095], [10, 10, 2], [15, 12, 2], max_tokens=[20, 12, 2])
     cluster = serve(setup(policy, n_tokens=40), load)
-    # At 120 ms a has 11 tokens out and b 10, and 39 of 40 tokens are held: b goes, behind c, which starts at 130.
-    # b's 20 tokens do not fit beside a, done at 170; then it computes them again, and its last token at 190.
+    # At 120 ms a has 11 output tokens and b 10, and 39 of 40 tokens are held: b is retracted, behind c, which starts at
+    # 130. b's 20 tokens do not fit beside a, done at 170; then b recomputes them, and has its last token at 190.
     assert instants(cluster, "scheduled_ps") == [0, 20, 130]
     assert instants(cluster, "finish_ps") == [170, 190, 150]
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1, 0]

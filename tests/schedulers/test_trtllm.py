@@ -37,14 +37,14 @@ def test_chunks_are_whole_blocks_of_what_decoding_leaves() -> None:
     policy = TrtLlm(max_num_tokens=16, max_batch_size=4, enable_chunked_context=True)
     setup = replica_setup(policy, TEN_MS, n_blocks=100, block_size=4)
     rows = serve(setup, trace([0.0, 0.015], [4, 30], [10, 1], max_tokens=[20, 20])).recorder.step_runs(0)
-    # 15 tokens are left of each step, and 12 of them are whole blocks; the last chunk is what is left.
+    # 15 tokens are left of each step, and 12 of them are whole blocks; the last chunk is the rest.
     assert [(r["prefill_tokens"], r["decode_requests"]) for r in rows][:5] == [(4, 0), (0, 1), (12, 1), (12, 1), (6, 1)]
 
 
 def test_a_reservation_to_the_longest_answer_keeps_the_next_one_out_and_nobody_is_paused() -> None:
     setup = replica_setup(TrtLlm(), TEN_MS, n_blocks=4, block_size=10)
     cluster = serve(setup, trace([0.0, 0.0], [10, 10], [15, 15], max_tokens=[15, 15]))
-    # 25 tokens take 3 of the 4 blocks: the second waits for the first, whose 15 tokens are out at 150 ms.
+    # 25 tokens take 3 of the 4 blocks: the second waits for the first, which emits its 15 tokens by 150 ms.
     assert instants(cluster, "scheduled_ps") == [0, 150]
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 0]
     row = cluster.recorder.step_runs(0)[0]
@@ -56,8 +56,8 @@ def test_max_utilization_pauses_the_last_and_recomputes_it_when_it_fits_again(ma
     policy = TrtLlm(max_num_tokens=max_num_tokens, capacity_scheduler_policy="max_utilization")
     setup = replica_setup(policy, TEN_MS, n_blocks=4, block_size=10)
     cluster = serve(setup, trace([0.0, 0.0], [10, 10], [15, 15], max_tokens=[15, 15]))
-    # Both fill their two blocks by 110 ms, with 11 tokens out. The second is paused; its 10 + 11 tokens take 3 blocks,
-    # free only when the first is done at 150 ms. Alone it is not held to 20 tokens a step.
+    # Both fill their two blocks by 110 ms, with 11 output tokens. The second is paused; its 10 + 11 tokens take 3
+    # blocks, free only when the first is done at 150 ms. Alone it is not limited to 20 tokens a step.
     assert instants(cluster, "scheduled_ps") == [0, 0]
     assert instants(cluster, "finish_ps") == [150, 190]
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]

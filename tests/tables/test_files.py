@@ -1,4 +1,4 @@
-"""Text replaced whole, strict JSON, and facts that survive it."""
+"""Files replaced atomically, strict JSON, and facts that survive a round trip."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A result is written whole or not at all, and never over anything but an earlier result."""
+"""A result is written whole or not at all, and only over an earlier result."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ def contents(directory: Path) -> dict[str, str]:
 
 
 def only(parent: Path, *names: str) -> bool:
-    """Nothing was left lying about."""
+    """Check that no other file is left."""
     return {file.name for file in parent.iterdir()} == set(names)
 
 
@@ -100,7 +100,7 @@ def test_a_folder_that_holds_anything_else_is_refused(tmp_path: Path, stranger: 
 
 
 def test_a_folder_with_only_somebodys_scenario_is_refused(tmp_path: Path) -> None:
-    """A scenario.yaml is a file of a result, but a result is more than that."""
+    """A scenario.yaml is one file of a result, but a result has others."""
     (tmp_path / "scenario.yaml").write_text("mine")
     with pytest.raises(OutputError, match=r"got scenario.yaml without requests.parquet and summary.json"):
         write(tmp_path)

@@ -1,4 +1,4 @@
-"""Rows of stretches as one row a step."""
+"""Step runs expanded into one row per step."""
 
 import numpy as np
 import pytest

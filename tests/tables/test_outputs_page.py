@@ -1,4 +1,4 @@
-"""docs/outputs.md tells every column of every table with its type, its unit and when it is null."""
+"""docs/outputs.md documents every column of every table with its type, its unit and when it is null."""
 
 import re
 import subprocess
@@ -26,14 +26,14 @@ TYPES = {
 
 
 def section(title: str) -> str:
-    """What stands under a heading."""
+    """Return the text under a heading."""
     result = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
     assert result, title
     return result[1]
 
 
 def rows(name: str) -> dict[str, tuple[str, str, str]]:
-    """Type, unit and meaning of each column of a table."""
+    """Return type, unit and meaning of each column of a table."""
     result: dict[str, tuple[str, str, str]] = {}
     for line in section(f"{name}.parquet").splitlines():
         if line.startswith("| `"):

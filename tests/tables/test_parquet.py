@@ -116,7 +116,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_columns_beyond_ours_are_left_alone(tmp_path: Path) -> None:
-    """A later version may add some."""
+    """A later version may add columns."""
     write_table(tmp_path / "x.parquet", FIELDS, columns())
     assert list(read_table(tmp_path / "x.parquet", FIELDS[:2])[0]) == ["at_s", "n"]
 

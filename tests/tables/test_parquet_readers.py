@@ -50,7 +50,7 @@ READERS = (by_pandas, by_pandas_with_arrow, by_pyarrow, by_duckdb, by_polars)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prompts that are refused, answers of one token, clients that give up and ask again, classes, a full batch."""
+    """Run with refused prompts, one-token outputs, timeouts and retries, classes, and a full batch."""
     folder = tmp_path_factory.mktemp("readers")
     pool = {"name": "serve", "role": "both", "replicas": 2, "max_model_len": 600, "parallel": {"tensor": 1}}
     scheduler = {"kind": "chunked", "max_num_batched_tokens": 512, "max_num_seqs": 2}
@@ -70,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def expected(run: Path, name: str) -> Table:
-    """What the columns of a run in memory say, by the rules of `tables/schema.py`."""
+    """Return the values of a run's columns in memory, by the rules of `tables/schema.py`."""
     columns = load_results(run).columns[name]
     n_rows = next(len(column) for column in columns.values() if column is not None)
     result: Table = {}
@@ -98,7 +98,7 @@ def test_every_reader_finds_the_values_of_the_run(run: Path, name: str, read: Ca
 
 
 def test_the_run_that_is_read_has_what_readers_disagree_about(run: Path) -> None:
-    """Floats, whole numbers, words and flags, with nulls among them and whole columns of nulls."""
+    """Floats, integers, strings and flags, with some nulls, and columns of only nulls."""
     requests, steps = expected(run, "requests"), expected(run, "steps")
     for column in ("ttft_s", "tpot_s", "gave_up_s", "status_reason", "replica"):
         assert None in requests[column] and set(requests[column]) != {None}, column

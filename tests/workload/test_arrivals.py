@@ -19,7 +19,7 @@ SPECS: dict[str, Any] = {
     "mmpp": {"kind": "mmpp", "rates_per_s": [4, 24], "mean_dwell_s": [20, 5]},
     "diurnal": {"kind": "diurnal", "rates_per_s": [2, 14], "period_s": 200},
 }
-"""Each has a long-run rate of 8 a second."""
+"""Processes with a long-run rate of 8 per second."""
 
 
 def first(spec: Any, n: int, seed: int = 0) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Plug-ins may be anybody's: what they draw is held against the rules before a run begins."""
+"""Draws of plug-ins are checked before a run begins."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ from simserve.workload.streams import Stream, streams
 
 
 class Instants(Arrivals):
-    """Gives what it was told to."""
+    """Returns a given value."""
 
     def __init__(self, instants: Any) -> None:
         self.instants = instants
@@ -28,7 +28,7 @@ class Instants(Arrivals):
 
 
 class Tokens(Lengths):
-    """Gives what it was told to."""
+    """Returns a given value."""
 
     def __init__(self, prompts: Any, outputs: Any) -> None:
         self.drawn = Drawn(prompts, outputs)
@@ -91,7 +91,7 @@ def test_more_requests_than_a_run_may_have_are_refused_before_they_are_drawn(mon
 
 
 def profile(**changes: Any) -> str:
-    """A profile of one bin as JSON."""
+    """Return a profile of one bin as JSON."""
     tables = {"shares": [0, 1], "prompt_tokens_by_bin": [[10, 20]], "output_tokens_by_bin": [[2, 4]]}
     return json.dumps(tables | changes)
 

@@ -1,4 +1,4 @@
-"""What a workload can do wrong, and files beside a scenario, as a user meets them: by exit code and message."""
+"""User errors in a workload, and files beside a scenario: exit codes and messages."""
 
 import gzip
 from pathlib import Path
@@ -46,7 +46,7 @@ def scenario(folder: Path, arrivals: Any = POISSON, lengths: Any = FIXED, **end:
 
 
 def refused(folder: Path, file: Path) -> str:
-    """What `run` says of a scenario that is a user's mistake; nothing is written."""
+    """Return the message of `run` for a user's error; nothing is written."""
     outcome = invoke("run", file, "--out", folder / "out", "--no-report")
     assert (outcome.exit_code, outcome.out) == (2, "")
     assert "Traceback" not in outcome.err

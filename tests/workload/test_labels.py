@@ -1,4 +1,4 @@
-"""Who a request is of, and which class: drawn by shares, without a change to anything else."""
+"""Classes and tenants of requests: drawn by shares, without a change to anything else."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Length distributions: their shape, their bounds, and that fewer draws are the first of more."""
+"""Length distributions: their shape, their bounds, and that fewer draws are a prefix of more."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Prefixes of traces: as values, in files of every format that has them, and what is said about bad ones."""
+"""Prefixes of traces: as values, in files of every format that has them, and messages about bad ones."""
 
 import json
 from pathlib import Path
@@ -55,7 +55,7 @@ def test_taking_requests_takes_their_prefixes_along(rows: Any) -> None:
 
 
 def lines(folder: Path, *rows: tuple[int, Any], output_length: int = 10) -> Path:
-    """A file of (input_length, hash_ids)."""
+    """Write a file of (input_length, hash_ids)."""
     path = folder / "t.jsonl"
     keys = [
         {"timestamp": i, "input_length": n, "output_length": output_length, "hash_ids": ids}
@@ -88,7 +88,7 @@ def test_prefixes_are_sorted_with_their_requests(tmp_path: Path) -> None:
 
 
 def test_vllms_ids_are_of_16_tokens_and_are_chained_where_they_are_not(tmp_path: Path) -> None:
-    # Blocks A B C, D B C and A B: by contents the second shares B and C with the first, as a prompt nothing.
+    # Blocks A B C, D B C and A B: by contents the second shares B and C with the first, but no prompt prefix.
     trace = read_trace(lines(tmp_path, (48, [10, 20, 30]), (50, [40, 20, 30, 50]), (40, [10, 20, 60])), "vllm")
     first, second, third = rows_of(trace.prefixes)
     assert trace.prefixes is not None
@@ -148,7 +148,7 @@ def test_bad_ids_are_refused_by_row(name: str, tmp_path: Path) -> None:
     assert text in str(error.value)
 
 
-# -- our own format ----------------------------------------------------------------------------------------------------
+# -- simserve's own format ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("ending", [".csv", ".parquet"])

@@ -1,4 +1,4 @@
-"""Prefix structures: who shares what with whom, by hand; and that neither arrivals nor lengths change with them."""
+"""Prefix structures: shared prefixes, by hand; arrivals and lengths stay the same with or without them."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ SPECS: dict[str, Any] = {
 
 
 def drawn(structure: PrefixStructure, start_s: list[float], new: int = 20, answer: int = 12, **end: Any) -> Trace:
-    """Requests of a fixed new part and answer."""
+    """Draw requests with a fixed new part and output."""
     lengths = Fixed(prompt_tokens=new, output_tokens=answer)
     return draw_prefixes(structure, np.array(start_s), end.get("duration_s"), lengths, streams(0))
 
@@ -71,7 +71,7 @@ def test_ids_are_chained_and_within_prompt_and_answer(kind: str) -> None:
 def test_every_prompt_begins_with_a_system_prompt_of_which_whole_blocks_are_shared() -> None:
     trace = drawn(Shared(prefix_tokens=40), [0.0, 1.0])
     assert trace.prompt_tokens.tolist() == [60, 60]
-    assert rows_of(trace.prefixes) == [[0, 1], [0, 1]]  # the rest of its 40 tokens is in a block with what is new
+    assert rows_of(trace.prefixes) == [[0, 1], [0, 1]]  # the rest of its 40 tokens shares a block with the new part
 
 
 def test_system_prompts_have_lengths_and_popularities_of_their_own() -> None:
@@ -104,14 +104,14 @@ def test_a_document_has_one_length_and_one_chain_after_the_system_prompt() -> No
 
 
 def test_each_turn_begins_with_all_that_was_said_before() -> None:
-    # Turns of 20 new tokens and 12 of answer; another conversation begins at 5 s.
+    # Turns of 20 new tokens and 12 of output; another conversation begins at 5 s.
     trace = drawn(Conversations(turns=3, think_s=10.0), [0.0, 5.0, 100.0, 200.0, 300.0, 400.0])
     assert trace.arrival_s.tolist() == [0, 5, 10, 15, 20, 25]
     assert trace.session_id is not None and trace.turn is not None
     assert trace.session_id.tolist() == ["0", "1", "0", "1", "0", "1"]
     assert trace.turn.tolist() == [1, 1, 2, 2, 3, 3]
     assert trace.prompt_tokens.tolist() == [20, 20, 52, 52, 84, 84]
-    # 32 and 64 tokens said: ids 0-3 for one, 4-7 for the other; the last turn's own text is nobody else's
+    # 32 and 64 tokens of history: ids 0-3 for one, 4-7 for the other; the last turn's own text has no ids
     assert rows_of(trace.prefixes) == [[0, 1], [4, 5], [0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]]
     assert hit_tokens(trace).tolist() == [0, 0, 32, 32, 64, 64]
 
@@ -119,7 +119,7 @@ def test_each_turn_begins_with_all_that_was_said_before() -> None:
 def test_a_conversation_begins_with_the_system_prompt_that_all_have() -> None:
     trace = drawn(Conversations(turns=2, think_s=10.0, system_tokens=40), [0.0, 5.0, 50.0, 60.0])
     assert trace.prompt_tokens.tolist() == [60, 60, 92, 92]
-    assert rows_of(trace.prefixes) == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 3], [0, 1, 4, 5]]  # 72 tokens said
+    assert rows_of(trace.prefixes) == [[0, 1, 2, 3], [0, 1, 4, 5], [0, 1, 2, 3], [0, 1, 4, 5]]  # 72 tokens of history
     assert hit_tokens(trace).tolist() == [0, 32, 64, 64]
 
 
@@ -163,14 +163,14 @@ def test_a_million_requests_are_drawn_without_work_for_each_token(kind: str) -> 
     )
     assert len(result) == n
     assert result.prefixes is not None
-    assert len(result.prefixes.first_ids) <= 2 * n  # runs, however many tokens they stand for
+    assert len(result.prefixes.first_ids) <= 2 * n  # runs, whatever the number of tokens
 
 
-# -- anybody's own -----------------------------------------------------------------------------------------------------
+# -- plug-ins of users -------------------------------------------------------------------------------------------------
 
 
 class Theirs(PrefixStructure):
-    """Gives what it was told to."""
+    """Returns a given trace."""
 
     def __init__(self, **columns: Any) -> None:
         self.columns = columns

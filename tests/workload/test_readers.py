@@ -1,4 +1,4 @@
-"""Trace files of every format, and what is said about bad ones."""
+"""Trace files of every format, and messages about bad ones."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Loads whose requests wait for answers: turns, agents and users drawn, recorded sessions replayed."""
+"""Loads with requests that wait for answers: turns, agents and users drawn, recorded sessions replayed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -46,13 +46,13 @@ SPECS: dict[str, Any] = {
 
 
 def drawn(structure: PrefixStructure, start_s: list[float], **end: Any) -> Trace:
-    """Requests of 20 new tokens and 12 of answer."""
+    """Draw requests of 20 new tokens and 12 of output."""
     lengths = Fixed(prompt_tokens=20, output_tokens=12)
     return draw_prefixes(structure, np.array(start_s), end.get("duration_s"), lengths, streams(0))
 
 
 def parents(trace: Trace) -> list[list[int]]:
-    """The rows that each row waits for."""
+    """Return the rows that each row waits for."""
     result = trace.dependencies
     assert result is not None
     return [result.parents[a:b].tolist() for a, b in zip(result.starts[:-1], result.starts[1:], strict=True)]
@@ -63,7 +63,7 @@ def test_turns_follow_one_another_conversation_by_conversation() -> None:
     assert trace.session_id is not None and trace.turn is not None and trace.dependencies is not None
     assert trace.session_id.tolist() == ["0", "0", "1", "1", "2"]
     assert trace.turn.tolist() == [1, 2, 1, 2, 1]
-    assert trace.arrival_s.tolist() == [0, 0, 5, 5, 7]  # of a later turn, when its conversation begins
+    assert trace.arrival_s.tolist() == [0, 0, 5, 5, 7]  # a later turn has the start of its conversation
     assert parents(trace) == [[], [0], [], [2], []]
     assert trace.dependencies.think_s.tolist() == [10.0] * 5
     assert trace.prompt_tokens.tolist() == [20, 52, 20, 52, 20]
@@ -80,7 +80,7 @@ def test_an_agent_branches_out_and_joins_with_all_answers_in_its_prompt() -> Non
     trace = drawn(structure, [4.0], duration_s=5.0)
     # A step, two branches of two calls each, a step, two branches, the last step.
     assert parents(trace) == [[], [0], [1], [0], [3], [2, 4], [5], [6], [5], [8], [7, 9]]
-    # 40 + 20; 72 are said then, and each branch goes on from there; the join has 72 + two answers of 12 + 20.
+    # 40 + 20; the context is then 72, and each branch continues from there; the join has 72 + two answers of 12 + 20.
     assert trace.prompt_tokens.tolist() == [60, 92, 124, 92, 124, 116, 148, 180, 148, 180, 172]
     first, second = [0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6, 7]  # 72 and 128 tokens of the main thread
     own = [[8, 9], [10, 11], [12, 13], [14, 15]]
@@ -153,7 +153,7 @@ NO_LABELS: dict[str, Any] = {"classes": {}, "tenants": {}, "batch": None}
 
 
 def users(n_requests: int | None, duration_s: float | None = None, **more: Any) -> Load:
-    """The load of five users."""
+    """Return the load of five users."""
     given = {"arrivals": None, "trace": None, "lengths": LENGTHS, "prefixes": None, "max_tokens": None}
     client = {"concurrency": 5, **({"think_s": more.pop("think_s")} if "think_s" in more else {})}
     until = {"client": client, "n_requests": n_requests, "duration_s": duration_s, "drain_limit_s": None}
@@ -165,7 +165,7 @@ def test_users_of_single_requests_think_between_them() -> None:
     result = load.trace.dependencies
     assert result is not None and not len(result.parents)
     assert result.think_s.mean() == pytest.approx(4, rel=0.3)
-    assert users(100).trace.dependencies is None  # nobody thinks: as public benchmarks run it
+    assert users(100).trace.dependencies is None  # no think time: as public benchmarks run it
 
 
 def test_users_think_between_sessions_and_within_them() -> None:
@@ -206,7 +206,7 @@ OURS = """arrival_s,prompt_tokens,output_tokens,session_id,turn,e2e_s
 
 
 def replayed(path: Path, text: str, **given: Any) -> Trace:
-    """A file's load with turns after answers."""
+    """Return a file's load with turns after answers."""
     path.write_text(text)
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
@@ -258,7 +258,7 @@ def test_files_that_do_not_tell_are_refused(tmp_path: Path, text: str, sentence:
     assert sentence in str(error.value)
 
 
-# -- anybody's own -----------------------------------------------------------------------------------------------------
+# -- plug-ins of users -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

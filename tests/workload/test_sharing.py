@@ -1,4 +1,4 @@
-"""What the prompts of a trace share, against loops and lists; and the hit rate that Mooncake's trace implies."""
+"""Shared prefixes of a trace, against loops and lists; and the hit rate implied by Mooncake's trace."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def trace(prompt_tokens: list[int], *rows: list[int], output_tokens: int = 16) -
 
 def test_a_prompt_hits_the_whole_blocks_that_came_before_but_never_its_last_token() -> None:
     load = trace([40, 48, 32, 33], [0, 1], [0, 1, 2], [0, 1], [0, 1])
-    assert hit_tokens(load).tolist() == [0, 32, 16, 32]  # of 32 tokens the second block is computed again
+    assert hit_tokens(load).tolist() == [0, 32, 16, 32]  # with 32 tokens the second block is computed again
 
 
 def test_what_an_answer_left_is_hit_by_the_next_turn() -> None:
