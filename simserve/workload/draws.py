@@ -85,9 +85,8 @@ def _check_dependencies(structure: PrefixStructure, links: Any, n: int) -> None:
     counted = (
         len(starts) == n + 1 and starts[0] == 0 and starts[-1] == len(links.parents) and (np.diff(starts) >= 0).all()
     )
-    _require(
-        structure, "draw", counted, f"starts must rise from 0 to the {len(links.parents)} parents", list(starts[:9])
-    )
+    rule = f"starts must rise from 0 to the {len(links.parents)} parents"
+    _require(structure, "draw", counted, rule, list(starts[:9]))
     is_earlier = (links.parents >= 0) & (links.parents < links.children)
     rule = "a request must wait only for earlier ones"
     _require(structure, "draw", is_earlier.all(), rule, _first(links.parents, ~is_earlier))
