@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 NO = 1
 
 Kept = Annotated[
-    Path | None, typer.Option("--baseline", metavar="FILE", help="Hold it against this file, which --update wrote.")
+    Path | None, typer.Option("--baseline", metavar="FILE", help="Compare with this file, which --update wrote.")
 ]
-Ref = Annotated[str | None, typer.Option("--against", metavar="REF", help="Or against the file at another git ref.")]
+Ref = Annotated[
+    str | None, typer.Option("--against", metavar="REF", help="Compare with the scenario file at this git ref.")
+]
 Tolerance = Annotated[
-    float, typer.Option("--tolerance", min=0.0, max=0.9, help="The share of p99 goodput that may be lost.")
+    float, typer.Option("--tolerance", min=0.0, max=0.9, help="Share of p99 goodput that may be lost.")
 ]
-Update = Annotated[bool, typer.Option("--update", help="Write the baseline instead of holding against it.")]
-Summary = Annotated[
-    Path | None, typer.Option("--summary", metavar="FILE.md", help="Write the answer in Markdown, too.")
-]
-JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help="And as a test report.")]
+Update = Annotated[bool, typer.Option("--update", help="Write the baseline instead of comparing with it.")]
+Summary = Annotated[Path | None, typer.Option("--summary", metavar="FILE.md", help="Write the answer as Markdown.")]
+JUnit = Annotated[Path | None, typer.Option("--junit", metavar="FILE.xml", help="Write the answer as a JUnit report.")]
 
 
 def check(
@@ -42,7 +42,7 @@ def check(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fail where p99 goodput is lost, by more than a tolerance and beyond chance."""
+    """Fail where p99 goodput fell by more than a tolerance, beyond chance."""
     from simserve import load_scenario
     from simserve.errors import SimserveError
 
@@ -64,7 +64,7 @@ def check(
 def _result(
     loaded: "Scenario", places: tuple[Path, Path | None, str | None], requested: tuple[float | None, float]
 ) -> dict[str, Any]:
-    """What came of it. Places are those of the scenario, its baseline and its git ref; asked, goal and tolerance."""
+    """Return the answer. Places are those of the scenario, its baseline and its git ref."""
     from simserve.cli import terminal
     from simserve.study.check.against import against_file, against_ref
     from simserve.study.check.check import check as check_sides
@@ -73,7 +73,7 @@ def _result(
 
     (scenario, baseline, ref), (goal, tolerance) = places, requested
     with terminal.progress_bar() as bar:
-        text = _text(bar)
+        text = load_progress(bar)
         if baseline is not None:
             against = against_file(baseline, loaded, goal)
         else:
@@ -82,7 +82,7 @@ def _result(
 
 
 def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, float], *, as_json: bool) -> None:
-    """Measure, write, and say what was written."""
+    """Measure, write, and print what was written."""
     from simserve.cli import terminal
     from simserve.report.check import baseline_sentence
     from simserve.study.check.baseline import check_place, write_baseline
@@ -92,7 +92,7 @@ def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, f
     goal, tolerance = requested
     check_place(baseline)
     with terminal.progress_bar() as bar:
-        match = well_measured(GateSide(loaded, goal or GOAL_FRAC, _text(bar)), tolerance)
+        match = well_measured(GateSide(loaded, goal or GOAL_FRAC, load_progress(bar)), tolerance)
     write_baseline(baseline, match)
     if as_json:
         terminal.result_json(match.model_dump(by_alias=True))
@@ -102,7 +102,7 @@ def _update(loaded: "Scenario", baseline: Path, requested: tuple[float | None, f
 
 
 def _tell(match: dict[str, Any], files: tuple[Path | None, Path | None], *, as_json: bool) -> None:
-    """On the terminal, and in a summary and a test report where they are wanted."""
+    """Print the answer, and write a summary and a test report if requested."""
     from simserve.cli import terminal
     from simserve.report.check import markdown, sentence, table_rows
     from simserve.report.junit import junit_xml
@@ -116,7 +116,9 @@ def _tell(match: dict[str, Any], files: tuple[Path | None, Path | None], *, as_j
         terminal.result_json(match)
     else:
         terminal.result(f"{sentence(match)}\n\n{terminal.table(table_rows(match))}")
+    terminal.warnings(match["warnings"])
 
 
-def _text(bar: "ProgressBar | None") -> "OnProgress | None":
-    return (lambda scale, n: bar.show(f"{scale:.3g} times the load: {n} runs")) if bar else None
+def load_progress(bar: "ProgressBar | None") -> "OnProgress | None":
+    """Return what shows the runs of each load on the bar."""
+    return (lambda scale, n: bar.show(f"{scale:.3g} × the load: {n} runs")) if bar else None

@@ -1,4 +1,4 @@
-"""`simserve compare`: by how much one server differs from another, and whether chance alone might do that."""
+"""`simserve compare`: which of two servers carries more load, and by how much each measure differs."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,24 +12,25 @@ SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help=SIDE, show_default=False)],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Likewise; held against A.", show_default=False)],
+    b: Annotated[Path, typer.Argument(metavar="B", help="The same; compared with A.", show_default=False)],
     replications: Annotated[
         int | None,
         typer.Option(
             "--replications",
             min=2,
             max=1000,
-            help="Runs of each of two scenarios, with as many seeds; left out: 10.",
+            help="Runs of each scenario at its own load [default: 10]. The decision takes 32, or this many.",
             show_default=False,
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write the answer and a page there; left out: nowhere.")
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare two scenarios, results or benchmarks, measure by measure."""
+    """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
     from simserve.cli import terminal
+    from simserve.cli.check import load_progress
     from simserve.study.compare.compare import REPLICATIONS, read_side
     from simserve.study.compare.compare import compare as compare_sides
     from simserve.tables.folder import check_folder
@@ -39,22 +40,22 @@ def compare(
     if out is not None:
         check_folder(out, COMPARISON)
     with terminal.progress_bar() as bar:
-        text = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
-        match = compare_sides(*sides, replications or REPLICATIONS, text).as_data()
+        shown = (lambda n, of: bar.show(f"run {n} of {of}")) if bar else None
+        match = compare_sides(*sides, replications or REPLICATIONS, shown, load_progress(bar)).as_data()
     if out is not None:
         _write(out, match)
     if as_json:
         terminal.result_json(match)
     else:
-        from simserve.report.comparison.words import sentence, table_rows
+        from simserve.report.comparison.words import paragraphs, table_rows
 
         where = [] if out is None else [f"{out / 'report.html'} (all files: {out}/)"]
-        terminal.result("\n\n".join([sentence(match), terminal.table(table_rows(match)), *where]))
+        terminal.result("\n\n".join([*paragraphs(match), terminal.table(table_rows(match)), *where]))
     terminal.warnings(match["warnings"])
 
 
 def _write(directory: Path, match: dict[str, Any]) -> None:
-    """The folder, whole or not at all."""
+    """Write the folder, whole or not at all."""
     from simserve.report.comparison.page import render
     from simserve.study.study_folder import write_study
     from simserve.tables.files import json_text, plain

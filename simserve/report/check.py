@@ -1,4 +1,4 @@
-"""A check in words: whether a change loses p99 goodput, how much, which SLO fails first, and where the time went."""
+"""A check in words: whether p99 goodput fell, by how much, which SLO fails first, and where the time went."""
 
 import json
 import math
@@ -8,51 +8,47 @@ from typing import Any
 from simserve.report.formats import NONE, SHORT, goal, listed, number, plural, rate, seconds, share
 
 WORTH_NAMING = 0.01
-"""A part that changed by less is not why."""
+"""Change of a part of the time, as a share, below which it is no cause."""
 
 MOST_NAMED = 3
-"""Parts that the sentence names; the table has all."""
+"""Parts of the time that the sentence names; the table has all."""
 
 BEHIND = {
     "ttft_s": ("queue_s", "queue_seats_s", "queue_blocks_s", "queue_budget_s", "prefill_s"),
     "tpot_s": ("tpot_s", "transfer_s", "interference_s", "evicted_s", "preempted_frac"),
     "itl_s": ("tpot_s", "transfer_s", "interference_s", "evicted_s", "preempted_frac"),
 }
-"""The parts that an SLO is about; one of E2E is about all."""
+"""Parts of the time behind each SLO; all are behind E2E."""
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """The answer and why; from what `simserve check --json` prints."""
-    parts = (
-        f"{result['scenario']['name']} {headline(result)}",
-        _seeds(result),
-        _fails_first(result),
-        why(result),
-        _what(result),
-    )
-    return " ".join(part for part in parts if part)
+    """Return the decision, its cause and what was changed, from what `simserve check --json` prints."""
+    texts = (headline(result), _baseline(result), _fails_first(result), why(result), _changes(result), _drawn(result))
+    return " ".join(filter(None, texts))
 
 
 def headline(result: Mapping[str, Any]) -> str:
-    """`fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1 to 7.3%), over the tolerance of 2%.`"""
+    """Return `Regression: p99 goodput fell 25% (95% CI 23–27%), above the 2% tolerance: 10.1 req/s against 13.4.`"""
     now, before = result["candidate"]["goodput_per_s"], result["baseline"]["goodput_per_s"]
-    name, tolerance = goodput_name(result), f"the tolerance of {_percent(result['tolerance_frac'])}"
-    verb = "passes" if result["passes"] else "fails"
+    name, tolerance = goodput_name(result), f"{percent(result['tolerance_frac'])} tolerance"
+    word = "Pass" if result["passes"] else "Regression"
     if now is None:
         every = result["candidate"]["holds_every_load"]
-        what = "every rate that was tried meets the SLO" if every else "no rate that was tried meets the SLO"
-        return f"{verb}: {what}; {name} of the baseline is {rate(before)} requests/s."
-    loss = result["loss"]
-    rates = f"{name} is {rate(now)} requests/s against {rate(before)}"
+        what = "every rate meets the SLO" if every else "no rate meets the SLO any more"
+        return f"{word}: {what}. The baseline's {name} is {rate(before)} req/s."
+    rates = f"{rate(now)} req/s against {rate(before)}"
+    if result["state"] == "unchanged":
+        what = "results match" if result["changes"] else "results and scenario match"
+        return f"No change: {what} baseline {result['baseline']['name']} ({plural(result['n_seeds'], 'seed')})."
+    moved = f"{name} {_moved_by_loss(result['loss'])}"
     line = {
-        "unchanged": "nothing has changed",
-        "same": f"{_by(loss)}, no more than chance",
-        "better": f"{_by(loss)}",
-        "within tolerance": f"{_by(loss)}, within {tolerance}",
-        "lost": f"{_by(loss)}, over {tolerance} beyond doubt",
-        "unclear": f"{_by(loss)}, which may be chance or over {tolerance}",
+        "same": f"{moved}, statistically tied",
+        "better": moved,
+        "within tolerance": f"{moved}, within the {tolerance}",
+        "lost": f"{moved}, above the {tolerance}",
+        "unclear": f"{moved}, which may be above the {tolerance}",
     }[result["state"]]
-    return f"{verb}: {rates}, {line}."
+    return f"{word}: {line}: {rates}."
 
 
 def goodput_name(result: Mapping[str, Any]) -> str:
@@ -61,25 +57,25 @@ def goodput_name(result: Mapping[str, Any]) -> str:
 
 
 def why(result: Mapping[str, Any]) -> str:
-    """Which parts of a request's time and memory changed most, those behind the SLO that fails first before others."""
+    """Return the parts of a request's time and memory that changed most, those behind the first failing SLO first."""
     moved = [part for part in result["parts"] if _moved_by(part) >= WORTH_NAMING]
     if not moved or result["state"] == "unchanged":
         return ""
     behind = BEHIND.get(str(result["candidate"]["fails_first"]), ())
     moved.sort(key=lambda part: (part["key"] not in (*behind, "unanswered_frac"), -_moved_by(part)))
     named = [f"{part['label']} {_moved(part)}" for part in moved[:MOST_NAMED]]
-    return f"At {rate(result['at']['baseline']['offered_per_s'])} requests/s: {listed(named)}."
+    return f"At {rate(result['at']['baseline']['offered_per_s'])} req/s: {listed(named)}."
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row a figure, below the heads of the columns."""
+    """Return a row a figure, below the column titles."""
     before, now = result["baseline"]["goodput_per_s"], result["candidate"]["goodput_per_s"]
     at = [result["at"][side] for side in ("baseline", "candidate")]
     loss = result["loss"]
     rows: list[Sequence[str]] = [("", "baseline", "now", "change")]
     change = NONE if loss is None else _signed(-loss["frac"])
-    rows.append((f"{goodput_name(result)}, requests/s", rate(before), rate(now), change))
-    head = f"at {rate(at[0]['offered_per_s'])} requests/s"
+    rows.append((f"{goodput_name(result)}, req/s", rate(before), rate(now), change))
+    head = f"at {rate(at[0]['offered_per_s'])} req/s"
     rows.append((f"{head}: all SLOs met", *(share(side["attained_frac"]) for side in at), ""))
     for key in at[0]["by_slo"]:
         limit = f" ≤ {goal(result['slo'][key])}" if key in result["slo"] else ""
@@ -98,7 +94,7 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def markdown(result: Mapping[str, Any]) -> str:
-    """A summary for the page of a CI job."""
+    """Return a summary for the page of a CI job."""
     head, *rows = table_rows(result)
     lines = [
         f"### simserve check: {_escaped(result['scenario']['name'])} {'passes' if result['passes'] else 'fails'}",
@@ -110,7 +106,7 @@ def markdown(result: Mapping[str, Any]) -> str:
         *(f"| {' | '.join(map(_escaped, row))} |" for row in rows),
     ]
     if result["changes"]:
-        lines += ["", "What differs in the scenario:", ""]
+        lines += ["", "Changes of the scenario:", ""]
         lines += [
             f"- {_code(each['key'])}: {_escaped(_value(each['baseline']))} → {_escaped(_value(each['candidate']))}"
             for each in result["changes"]
@@ -119,34 +115,41 @@ def markdown(result: Mapping[str, Any]) -> str:
 
 
 def baseline_sentence(result: Mapping[str, Any], place: str) -> str:
-    """What was measured and written, from what the file holds."""
+    """Return what was measured and written, from what the file holds."""
     per_s = result["goodput_per_s"]
     return (
-        f"{place}: {goodput_name(result)} of {result['scenario']['name']} is {rate(per_s['value'])} requests/s "
-        f"({rate(per_s['low'])} to {rate(per_s['high'])}, {plural(len(result['crowd']['frac']), 'seed')}). Commit it."
+        f"{place}: {goodput_name(result)} of {result['scenario']['name']} is {rate(per_s['value'])} req/s "
+        f"(95% CI {rate(per_s['low'])}–{rate(per_s['high'])}, {plural(len(result['crowd']['frac']), 'seed')}). "
+        "Commit the file."
     )
 
 
-def _by(loss: Mapping[str, Any]) -> str:
-    """`6.2% less (5.1 to 7.3%)`; a gain as `more`."""
+def change_interval(low: float, high: float) -> str:
+    """Return `95% CI 6.5–9.8%`, with signs where an end is negative: `95% CI -1% to +2.5%`."""
+    if low < 0:
+        return f"95% CI {_signed(low)} to {_signed(high)}"
+    return f"95% CI {percent(low).removesuffix('%')}–{percent(high)}"
+
+
+def _moved_by_loss(loss: Mapping[str, Any]) -> str:
+    """Return `fell 6.2% (95% CI 5.1–7.3%)`; a gain as `rose`."""
     frac, low, high = (loss[key] for key in ("frac", "low_frac", "high_frac"))
     if frac < 0:
-        frac, low, high = -frac, -high, -low
-        return f"{_percent(frac)} more ({_percent(low)} to {_percent(high)})"
-    return f"{_percent(frac)} less ({_percent(low)} to {_percent(high)})"
+        return f"rose {percent(-frac)} ({change_interval(-high, -low)})"
+    return f"fell {percent(frac)} ({change_interval(low, high)})"
 
 
-def _seeds(result: Mapping[str, Any]) -> str:
-    """What it was held against, and with how many seeds."""
+def _baseline(result: Mapping[str, Any]) -> str:
+    """Return the name of the baseline and the seeds, and what these could have found."""
     loss, n_seeds = result["loss"], plural(result["n_seeds"], "seed")
-    if loss is None:
+    if loss is None or result["state"] == "unchanged":
         return ""
-    seeds = f"the same {n_seeds}" if loss["is_paired"] else f"{n_seeds} on each side, not the same"
-    line = f"Held against {result['baseline']['name']} with {seeds}."
+    seeds = f"same {n_seeds}" if loss["is_paired"] else f"{n_seeds} on each side, not the same"
+    line = f"Baseline: {result['baseline']['name']}, {seeds}."
     if result["state"] != "unclear":
         return line
-    least = _percent(loss["smallest_found_frac"])
-    return f"{line} With so many, a loss is found from {least} on: make the runs longer to know more."
+    least = percent(loss["smallest_found_frac"])
+    return f"{line} Only a loss of {least} or more is sure to be detected: make the runs longer to detect less."
 
 
 def _fails_first(result: Mapping[str, Any]) -> str:
@@ -158,28 +161,34 @@ def _fails_first(result: Mapping[str, Any]) -> str:
     return f"{SHORT[now]}{limit} fails first, {then}."
 
 
-def _what(result: Mapping[str, Any]) -> str:
-    """What was changed, as far as the scenario tells."""
+def _changes(result: Mapping[str, Any]) -> str:
+    """Return what was changed, as far as scenario and version show."""
     versions = [result[side]["simserve"] for side in ("baseline", "candidate")]
-    then = "" if versions[0] == versions[1] else f"; simserve was {versions[0]} then and is {versions[1]} now"
+    texts = [] if versions[0] == versions[1] else [f"simserve: {versions[0]} → {versions[1]}."]
     n_changes = len(result["changes"])
     if n_changes == 1:
         only = result["changes"][0]
-        return (
-            f"The scenario differs in {only['key']}: {_value(only['baseline'])}, now {_value(only['candidate'])}{then}."
-        )
-    if n_changes:
+        texts.insert(0, f"Scenario: {only['key']} {_value(only['baseline'])} → {_value(only['candidate'])}.")
+    elif n_changes:
         keys = [each["key"] for each in result["changes"][:MOST_NAMED]]
-        return f"The scenario differs in {plural(n_changes, 'key')}, such as {listed(keys)}{then}."
-    if result["state"] == "unchanged":
-        return f"Nor has the scenario{then}."
-    if not (result["loss"] and result["loss"]["is_paired"]):
-        return f"The scenario is the same but for its seed{then}."
-    return f"The scenario is the same, so simserve itself has changed{then}."
+        texts.insert(0, f"Scenario: {n_changes} keys differ, such as {listed(keys)}.")
+    elif result["state"] != "unchanged":
+        is_paired = result["loss"] and result["loss"]["is_paired"]
+        text = "The scenario is the same, so simserve has changed." if is_paired else "Only the seeds differ."
+        texts.insert(0, text)
+    return " ".join(texts)
+
+
+def _drawn(result: Mapping[str, Any]) -> str:
+    """Return drawn against nominal load at the lower of the two loads."""
+    load = result.get("load")
+    if not load:
+        return ""
+    return f"The seeds drew {rate(load['drawn_per_s'])} req/s of a nominal {rate(load['nominal_per_s'])}."
 
 
 def _moved_by(part: Mapping[str, Any]) -> float:
-    """How far, as a share of what it was; from nothing to something is farthest."""
+    """Return the change as a share of what it was; infinite where it was nothing."""
     if part["baseline"] == 0 and part["candidate"]:
         return math.inf
     return abs(number(part["change_frac"]) or 0.0)
@@ -195,7 +204,8 @@ def _amount(value: Any, unit: str) -> str:
     return share(value) if unit == "frac" else seconds(value)
 
 
-def _percent(frac: float) -> str:
+def percent(frac: float) -> str:
+    """Return `8.1%` or `25%`."""
     return f"{frac * 100:.2g}%" if abs(frac) < 0.1 else f"{frac * 100:.0f}%"
 
 
@@ -213,7 +223,7 @@ def _value(value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    """As Markdown shows it: no cell, tag or emphasis comes of it."""
+    """Return text that Markdown shows as it is, without cell, tag or emphasis."""
     for mark in "\\|<>*_`[]":
         text = text.replace(mark, f"\\{mark}")
     return text

@@ -11,7 +11,7 @@ DECLARATION = '<?xml version="1.0" encoding="utf-8"?>'
 
 
 def junit_xml(result: Mapping[str, Any]) -> str:
-    """One test, failed if the check is; from what `simserve check --json` prints."""
+    """Return one test, failed if the check is; from what `simserve check --json` prints."""
     failures = str(int(not result["passes"]))
     counts = {"tests": "1", "failures": failures, "errors": "0", "skipped": "0"}
     suites = ElementTree.Element("testsuites", {"name": "simserve check", **counts})
@@ -33,5 +33,5 @@ def _line(row: Sequence[str]) -> str:
 
 
 def _allowed(text: str) -> str:
-    """Without characters that no XML may hold (XML 1.0, section 2.2)."""
+    """Return text without characters that XML forbids (XML 1.0, section 2.2)."""
     return re.sub(r"[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "�", text)

@@ -59,8 +59,8 @@ def test_a_worse_scheduler_fails_and_it_says_how_much_and_why(place: Path, tmp_p
     files = "--summary", tmp_path / "check.md", "--junit", tmp_path / "check.xml"
     outcome = checked(place, "--set", "cluster.pools.0.scheduler={kind: prefill_first, max_num_seqs: 8}", *files)
     assert outcome.exit_code == 1
-    assert outcome.out.startswith("tiny fails: p99 goodput is ")
-    assert ", over the tolerance of 15% beyond doubt. Held against " in outcome.out
+    assert outcome.out.startswith("Regression: p99 goodput fell ")
+    assert ", above the 15% tolerance: " in outcome.out and "same 32 seeds." in outcome.out
     assert "queueing" in outcome.out
     progress = (tmp_path / "check.md").read_text()
     assert progress.startswith("### simserve check: tiny fails\n")
@@ -69,7 +69,7 @@ def test_a_worse_scheduler_fails_and_it_says_how_much_and_why(place: Path, tmp_p
     assert suite.attrib["failures"] == "1"
     failure = suite[0].find("failure")
     assert failure is not None
-    assert failure.attrib["message"].startswith("tiny fails: ")
+    assert failure.attrib["message"].startswith("Regression: ")
 
 
 def test_noise_alone_passes(place: Path) -> None:
@@ -81,7 +81,7 @@ def test_noise_alone_passes(place: Path) -> None:
 def test_a_change_that_does_nothing_passes(place: Path) -> None:
     outcome = checked(place, "--tolerance", 0, "--set", "cluster.router=random")  # of one replica
     assert outcome.exit_code == 0
-    assert 'The scenario differs in cluster.router: "round_robin", now "random".' in outcome.out
+    assert 'Scenario: cluster.router "round_robin" → "random".' in outcome.out
 
 
 def test_a_gain_passes(place: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_gain_passes(place: Path) -> None:
 def test_where_no_rate_holds_any_more_it_fails(place: Path) -> None:
     outcome = checked(place, "--set", "engine={name: vllm, step_host_s: 0.05}")
     assert outcome.exit_code == 1
-    assert outcome.out.startswith("tiny fails: no rate that was tried meets the SLO; p99 goodput of the baseline is ")
+    assert outcome.out.startswith("Regression: no rate meets the SLO any more. The baseline's p99 goodput is ")
 
 
 @pytest.mark.parametrize(
@@ -168,11 +168,11 @@ def test_against_another_ref_both_are_run(tmp_path: Path) -> None:
         subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
     outcome = invoke("check", file, "--against", "HEAD", "--tolerance", 0)
     assert outcome.exit_code == 0
-    assert "nothing has changed" in outcome.out
-    assert "tiny.yaml at HEAD with the same 32 seeds" in outcome.out
+    assert outcome.out.startswith("No change: results and scenario match baseline ")
+    assert "tiny.yaml at HEAD (32 seeds)." in outcome.out
     file.write_text(file.read_text().replace("replicas: 1", "replicas: 2"))
     outcome = invoke("check", file, "--against", "HEAD", *TOLERANCE)
-    assert "The scenario differs in cluster.pools.0.replicas: 1, now 2." in outcome.out
+    assert "Scenario: cluster.pools.0.replicas 1 → 2." in outcome.out
     outcome = invoke("check", file, "--against", "no-such")
     assert outcome.exit_code == 2
     assert "--against no-such: must be a commit, branch or tag" in outcome.err

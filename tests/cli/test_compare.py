@@ -1,30 +1,37 @@
-"""`simserve compare` says which side is better."""
+"""`simserve compare` decides which side carries more load, or compares measures only."""
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
+from tests.cli.test_check import SLO, WORKLOAD
 
 
-def two(folder: Path) -> tuple[Path, Path]:
-    """A scenario, and one whose host is slower."""
+def two(folder: Path, **changes: Any) -> tuple[Path, Path]:
+    """A scenario, and one whose host is slower; without an SLO, so that only measures are compared."""
     a, b = folder / "a", folder / "b"
     a.mkdir()
     b.mkdir()
     slower = {"name": "slower", "engine": {"name": "vllm", "step_host_s": 0.004}}
-    return write_scenario(a), write_scenario(b, **slower)
+    return write_scenario(a, **{"slo": {}} | changes), write_scenario(b, **{"slo": {}} | changes | slower)
 
 
-def test_it_says_which_side_is_better_and_prints_every_measure(tmp_path: Path) -> None:
-    a, b = two(tmp_path)
+def test_it_says_which_side_carries_more_load_and_prints_every_measure(tmp_path: Path) -> None:
+    a, b = two(tmp_path, workload=WORKLOAD | {"n_requests": 60}, slo=SLO)
     outcome = invoke("compare", a, b, "--replications", 3)
     assert outcome.exit_code == 0
-    assert outcome.out.startswith(
-        "slower against tiny (3 pairs of runs, both of a pair with the same seed): slower is worse at"
-    )
+    assert re.match(r"slower carries \S+% less load \(95% CI \S+%\): \S+ req/s against \S+ at 99% SLO", outcome.out)
+    assert "\n\nMeasures (3 pairs of runs, the same seed in each pair): slower is worse at" in outcome.out
     assert "p99 TPOT" in outcome.out
-    assert outcome.err == ""
+
+
+def test_without_an_slo_it_compares_measures_and_says_so(tmp_path: Path) -> None:
+    a, b = two(tmp_path)
+    outcome = invoke("compare", a, b, "--replications", 3)
+    assert outcome.out.startswith("Compares measures only: without an SLO on both sides, no load is too much.\n")
 
 
 def test_json_has_the_interval_of_each_measure(tmp_path: Path) -> None:
@@ -41,7 +48,7 @@ def test_folders_of_results_are_compared_without_running_anything(tmp_path: Path
         assert invoke("run", scenario, "--out", tmp_path / name, "--no-report", "--quiet").exit_code == 0
     outcome = invoke("compare", tmp_path / "run-a", tmp_path / "run-b")
     assert outcome.exit_code == 0
-    assert "one run each" in outcome.out
+    assert outcome.out.startswith("Compares measures only: results and benchmarks cannot be run at other loads.\n")
 
 
 def test_one_replication_is_refused(tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def result(**changes: Any) -> dict[str, Any]:
         "parts": [
             part("queue_s", "queueing", "s", 0.024, 0.031),
             part("prefill_s", "prefill", "s", 0.05, 0.0501),
-            part("transfer_s", "handing keys and values over", "s", None, None),
-            part("tpot_s", "decoding a token", "s", 0.0171, 0.0189),
+            part("transfer_s", "KV transfer", "s", None, None),
+            part("tpot_s", "TPOT", "s", 0.0171, 0.0189),
         ],
         "changes": [{"key": "cluster.router", "baseline": "a|b", "candidate": None}],
     }
@@ -44,37 +44,55 @@ def result(**changes: Any) -> dict[str, Any]:
 
 def test_it_says_how_much_is_lost_which_slo_fails_and_where_the_time_went() -> None:
     assert sentence(result()) == (
-        "chat fails: p99 goodput is 12.1 requests/s against 12.9, 6.2% less (5.1% to 7.3%), over the tolerance of "
-        "2% beyond doubt. Held against base.json with the same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
-        "At 12.5 requests/s: decoding a token 17.1 ms → 18.9 ms (+11%) and queueing 24.0 ms → 31.0 ms (+29%). "
-        'The scenario differs in cluster.router: "a|b", now nothing; simserve was 0.1.0 then and is 0.2.0 now.'
+        "Regression: p99 goodput fell 6.2% (95% CI 5.1–7.3%), above the 2% tolerance: 12.1 req/s against 12.9. "
+        "Baseline: base.json, same 32 seeds. TPOT ≤ 50 ms fails first, as before. "
+        "At 12.5 req/s: TPOT 17.1 ms → 18.9 ms (+11%) and queueing 24.0 ms → 31.0 ms (+29%). "
+        'Scenario: cluster.router "a|b" → nothing. simserve: 0.1.0 → 0.2.0.'
     )
 
 
 def test_without_a_change_of_the_scenario_it_was_simserve() -> None:
     assert sentence(result(changes=[])).endswith(
-        "The scenario is the same, so simserve itself has changed; simserve was 0.1.0 then and is 0.2.0 now."
+        "The scenario is the same, so simserve has changed. simserve: 0.1.0 → 0.2.0."
     )
 
 
 @pytest.mark.parametrize(
-    ("state", "frac", "progress"),
+    ("state", "loss", "expected"),
     [
-        ("unchanged", 0.0, "passes: p99 goodput is 12.1 requests/s against 12.9, nothing has changed."),
-        ("same", 0.001, "0.1% less (5.1% to 7.3%), no more than chance."),
-        ("better", -0.03, "3% more (-7.3% to -5.1%)."),
-        ("within tolerance", 0.011, "1.1% less (5.1% to 7.3%), within the tolerance of 2%."),
-        ("unclear", 0.03, "which may be chance or over the tolerance of 2%. Held"),
+        ("same", (0.001, -0.002, 0.004), "Pass: p99 goodput fell 0.1% (95% CI -0.2% to +0.4%), statistically tied: "),
+        ("better", (-0.03, -0.04, -0.02), "Pass: p99 goodput rose 3% (95% CI 2–4%): 12.1 req/s against 12.9."),
+        ("within tolerance", (0.011, 0.005, 0.017), "fell 1.1% (95% CI 0.5–1.7%), within the 2% tolerance: "),
+        ("unclear", (0.03, -0.01, 0.07), "fell 3% (95% CI -1% to +7%), which may be above the 2% tolerance: "),
     ],
 )
-def test_each_state_has_its_words(state: str, frac: float, progress: str) -> None:
+def test_each_state_has_its_words(state: str, loss: tuple[float, float, float], expected: str) -> None:
     base = result()
-    assert progress in sentence(base | {"state": state, "passes": True, "loss": base["loss"] | {"frac": frac}})
+    ends = dict(zip(("frac", "low_frac", "high_frac"), loss, strict=True))
+    assert expected in sentence(base | {"state": state, "passes": True, "loss": base["loss"] | ends})
+
+
+def test_nothing_changed_is_one_sentence() -> None:
+    same = result(state="unchanged", passes=True, changes=[])
+    same["candidate"] |= {"simserve": "0.1.0"}
+    assert sentence(same) == "No change: results and scenario match baseline base.json (32 seeds)."
+    changed = sentence(result(state="unchanged", passes=True))
+    assert changed.startswith("No change: results match baseline base.json (32 seeds). Scenario: cluster.router ")
+
+
+def test_drawn_against_nominal_load_is_said() -> None:
+    load = {"nominal_per_s": 14.4, "drawn_per_s": 12.9, "off_frac": -0.104}
+    assert sentence(result(load=load)).endswith("The seeds drew 12.9 req/s of a nominal 14.4.")
+
+
+@pytest.mark.parametrize("state", ["lost", "same", "better", "within tolerance", "unclear", "unchanged"])
+def test_no_sentence_is_longer_than_thirty_words(state: str) -> None:
+    assert max(len(each.split()) for each in sentence(result(state=state)).split(". ")) <= 30
 
 
 def test_an_unclear_answer_says_what_it_could_have_found() -> None:
     progress = sentence(result(state="unclear", passes=True))
-    assert "With so many, a loss is found from 4.3% on: make the runs longer to know more." in progress
+    assert "Only a loss of 4.3% or more is sure to be detected: make the runs longer to detect less." in progress
 
 
 @pytest.mark.parametrize(
@@ -83,9 +101,9 @@ def test_an_unclear_answer_says_what_it_could_have_found() -> None:
         (
             False,
             False,
-            "chat fails: no rate that was tried meets the SLO; p99 goodput of the baseline is 12.9 requests/s.",
+            "Regression: no rate meets the SLO any more. The baseline's p99 goodput is 12.9 req/s.",
         ),
-        (True, True, "chat passes: every rate that was tried meets the SLO; p99 goodput of the baseline is 12.9"),
+        (True, True, "Pass: every rate meets the SLO. The baseline's p99 goodput is 12.9 req/s."),
     ],
 )
 def test_a_side_without_a_p99_goodput_is_told_of_too(every: bool, passes: bool, progress: str) -> None:
@@ -107,7 +125,7 @@ def test_what_was_not_there_before_is_named_first() -> None:
         part("lost_frac", "requests without a full answer", "frac", 0.0, 0.14),
     ]
     assert why(result(parts=parts)) == (
-        "At 12.5 requests/s: requests without a full answer 0% → 14.0% and queueing 20.0 ms → 10.0 ms (-50%)."
+        "At 12.5 req/s: requests without a full answer 0% → 14.0% and queueing 20.0 ms → 10.0 ms (-50%)."
     )
 
 
@@ -115,7 +133,7 @@ def test_markdown_escapes_what_would_break_it() -> None:
     progress = markdown(result(scenario={"name": "a|b_<i>", "digest": "0", "seed": 0}))
     assert progress.startswith("### simserve check: a\\|b\\_\\<i\\> fails\n")
     assert "| mean queueing | 24.0 ms | 31.0 ms | +29% |\n" in progress
-    assert "| p99 goodput, requests/s | 12.9 | 12.1 | -6.2% |\n" in progress
+    assert "| p99 goodput, req/s | 12.9 | 12.1 | -6.2% |\n" in progress
     assert progress.endswith('- `cluster.router`: "a\\|b" → nothing\n')
 
 

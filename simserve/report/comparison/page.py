@@ -1,4 +1,4 @@
-"""The page of a comparison: which side is better at what, by how much, and whether chance alone might do that."""
+"""The page of a comparison: which side carries more load, and each measure with the interval of its difference."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from simserve.report.cards import card
 from simserve.report.charts import Figure, axis, figure, numbers
 from simserve.report.comparison.words import LISTED_FIRST, amount, change, sentence, table_rows
+from simserve.report.comparison.words import title as title_by_load
 from simserve.report.formats import number, plural, share
 from simserve.report.sections import prose, section, table, text, tile, warning_list
 from simserve.report.study_page import Headline, study_page
@@ -13,10 +14,10 @@ from simserve.report.study_page import Headline, study_page
 Facts = Mapping[str, Any]
 
 MOST_FRAC = 1.0
-"""Changes beyond are drawn at the edge: a measure that is ten times as bad would hide all others."""
+"""Largest change drawn in place; larger ones are drawn at the edge, as they would hide all others."""
 
 LEAST_FRAC = 0.02
-"""An axis that shows less would make much of nothing."""
+"""Smallest range of the axis."""
 
 GOODPUT = "goodput.per_s"
 
@@ -26,15 +27,13 @@ VERDICTS = {
     "unclear": ("$soft", "circle-open"),
     "same": ("$soft", "line-ns-open"),
 }
-"""Color and mark of each verdict: color alone never tells it."""
+"""Color and symbol of each outcome: color is never the only sign."""
 
-ONE_RUN = (
-    "One run each has no interval: chance may have made any of these differences. Compare scenarios for intervals."
-)
+ONE_RUN = "One run each has no interval: any difference may be chance. Compare two scenarios for intervals."
 
 
 def render(result: Facts) -> str:
-    """The page as HTML, from what `simserve compare --json` prints."""
+    """Return the page as HTML, from what `simserve compare --json` prints."""
     drawn = [each for each in result["measures"] if number(each["change_frac"]) is not None]
     figures = {"change": _chart(drawn)} if drawn else {}
     head, *rows = table_rows(result)
@@ -56,8 +55,8 @@ def render(result: Facts) -> str:
 
 def _note() -> str:
     return (
-        "To the right, B is better; ▶ better and ◀ worse beyond chance, ○ chance may have done it, | no difference. "
-        "Bars: 95% interval, as a share of A."
+        "To the right, B is better: ▶ better and ◀ worse beyond chance, ○ statistically tied, | no difference. "
+        "Bars: 95% CI, as a share of A."
     )
 
 
@@ -73,19 +72,29 @@ def _left_out(measures: Sequence[Facts]) -> str:
 
 def _headline(result: Facts) -> Headline:
     measures = result["measures"]
-    state, title = _decision(result)
+    state, title = title_by_load(result) or _by_measures(result)
     by_key = {each["key"]: each for each in measures}
     first = [by_key[key] for key in (*LISTED_FIRST, "output_tokens_per_s") if key in by_key] or list(measures)
-    tiles = tuple(_tile(each) for each in first[:6])
+    tiles = (*_load_tile(result), *(_tile(each) for each in first[:6]))
     return Headline("compare", f"{result['a']} and {result['b']}", state, title, sentence(result), "", tiles)
 
 
-def _decision(result: Facts) -> tuple[str, str]:
-    """By goodput, which counts what users were promised; where that does not differ, by how many measures do."""
+def _load_tile(result: Facts) -> tuple[str, ...]:
+    """Return the tile of the decision, where both sides have a p99 goodput."""
+    decision = result.get("decision") or {}
+    if number(decision.get("more_frac")) is None:
+        return ()
+    ends = {side: decision[side]["goodput_per_s"] for side in "ab"}
+    each = {"label": f"p{decision['goal_frac'] * 100:.4g} goodput", "unit": "per_s", "verdict": decision["verdict"]}
+    return (_tile(each | ends | {"change_frac": decision["more_frac"], "difference": ends["b"] - ends["a"]}),)
+
+
+def _by_measures(result: Facts) -> tuple[str, str]:
+    """Return state and title by goodput; where that does not differ, by how many measures do."""
     a, b, measures = result["a"], result["b"], result["measures"]
     n = {decision: sum(each["verdict"] == decision for each in measures) for decision in VERDICTS}
     if all(each["verdict"] == "same" for each in measures):
-        return "none", f"{b} is just like {a}"
+        return "none", f"No change: {b} equals {a}"
     if not _has_intervals(result):
         return "few", f"{b} against {a}: one run each"
     goodput = next((each for each in measures if each["key"] == GOODPUT), None)
@@ -98,7 +107,7 @@ def _decision(result: Facts) -> tuple[str, str]:
     if n["better"] or n["worse"]:
         word = "better" if n["better"] else "worse"
         return ("met" if n["better"] else "missed"), f"{b} is {word} at {n[word]} of {len(measures)} measures"
-    return "none", "No difference that chance could not have made"
+    return "none", "Statistically tied"
 
 
 def _tile(each: Facts) -> str:
@@ -113,7 +122,7 @@ def _has_intervals(result: Facts) -> bool:
 
 
 def _chart(measures: Sequence[Facts]) -> Figure:
-    """A row a measure, the first on top: how much better B is, as a share of A."""
+    """Return a chart with a row a measure: how much better B is, as a share of A."""
     gains = [_gain(each) for each in measures]
     ends = [_ends(each) for each in measures]
     widest = max([LEAST_FRAC, *(min(abs(x), MOST_FRAC) for each in (gains, *ends) for x in each)])
@@ -158,7 +167,7 @@ def _chart(measures: Sequence[Facts]) -> Figure:
 
 
 def _is_cost(each: Facts) -> bool:
-    """Less is better: of all measures, the durations."""
+    """Return whether less is better: only of durations."""
     return bool(each["unit"] == "s")
 
 
@@ -167,7 +176,7 @@ def _gain(each: Facts) -> float:
 
 
 def _ends(each: Facts) -> tuple[float, float]:
-    """The interval of the gain; its value where it has none."""
+    """Return the interval of the gain; its value where it has none."""
     low, high = number(each["low"]), number(each["high"])
     if low is None or high is None:
         return _gain(each), _gain(each)
@@ -179,5 +188,5 @@ def _warning_section(result: Facts) -> str:
     line = [f"{warning[:1].upper()}{warning[1:]}." for warning in result["warnings"]]
     if not _has_intervals(result):
         line.append(ONE_RUN)
-    fine = "Both sides had the same load and the same SLO, and the intervals tell chance from difference."
+    fine = "Both sides had the same load and the same SLO."
     return warning_list(line, fine)

@@ -99,7 +99,7 @@ def _alone(each: Mapping[str, Any]) -> list[Row]:
 
 
 def _comparison(result: Mapping[str, Any]) -> list[Row]:
-    rows: list[Row] = [("Answer", comparison.sentence(result))]
+    rows: list[Row] = [*[("Answer", text) for text in comparison.paragraphs(result)]]
     rows += [("What to trust", str(text)) for text in result.get("warnings") or []]
     return [*rows, ("A", str(result["a"])), ("B", str(result["b"])), ("Intervals", str(result["how"]))]
 

@@ -1,21 +1,23 @@
-"""Check facts: what the gate found, as plain data, for JSON, summaries and test reports."""
+"""Check facts: the answer of the gate as plain data, for JSON, summaries and test reports."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from simserve import __version__
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.study.check.check import Check
 from simserve.study.check.gate import FALSE_ALARMS, LOOKS, AttainmentCurve, significance
-from simserve.study.check.load_facts import PARTS, binding, load_facts
+from simserve.study.check.load_facts import PARTS, DrawnLoad, binding, drawn_load, load_facts
 from simserve.study.intervals import CONFIDENCE
 
 
 def check_facts(result: Check) -> dict[str, Any]:
-    """What `simserve check --json` prints."""
+    """Return what `simserve check --json` prints."""
     scenario, baseline = result.candidate.scenario, result.baseline
     curve = result.curve if isinstance(result.curve, AttainmentCurve) else None
     now = _facts_now(result)
+    load = drawn_load(result.candidate.runs(baseline.grid.below, min(result.n_seeds, LOOKS[0])))
     return {
         "passes": result.passes,
         "state": _state(result),
@@ -46,11 +48,20 @@ def check_facts(result: Check) -> dict[str, Any]:
         "at": {"baseline": baseline.facts, "candidate": now},
         "parts": [_part(part.key, part.label, part.unit, baseline.facts, now) for part in PARTS],
         "changes": [vars(each) for each in result.changes],
+        "load": load and load.as_data(),
+        "warnings": _warnings(load),
     }
 
 
+def _warnings(load: DrawnLoad | None) -> list[str]:
+    if load is None or abs(load.off_frac) <= LOAD_TOLERANCE_FRAC:
+        return []
+    drawn = f"the seeds drew {load.drawn_per_s:.3g} req/s of a nominal {load.nominal_per_s:.3g} ({load.off_frac:+.1%})"
+    return [f"{drawn}: p99 goodput is in drawn req/s; make the runs longer to come nearer"]
+
+
 def _state(result: Check) -> str:
-    """In a word: unchanged | better | same | within tolerance | unclear | lost."""
+    """Return unchanged | better | same | within tolerance | unclear | lost."""
     if result.loss is None:
         return "lost" if result.answer == "fail" else "better"
     if result.answer == "fail":
@@ -82,7 +93,7 @@ def _loss(result: Check) -> dict[str, Any] | None:
 
 
 def _facts_now(result: Check) -> dict[str, Any]:
-    """Of the candidate, at the load and with the seeds of the baseline's facts."""
+    """Return the candidate's facts at the load and with the seeds of the baseline's."""
     return _facts_at(result, result.baseline.grid.below)
 
 

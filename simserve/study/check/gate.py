@@ -26,6 +26,9 @@ FALSE_ALARMS = 0.001
 FOUND = 0.95
 """How often a real loss is to be found that is large enough to be looked for."""
 
+FAR = 3.0
+"""Logits between a goal and what a few seeds attained, that more seeds do not make up: 20 times as many misses."""
+
 Answer = Literal["fail", "pass", "open"]
 
 ControlVariate = Sequence[Floats]
@@ -57,6 +60,11 @@ class AttainmentCurve:
         """The goal lies between the loads, or not more than half as far again beyond them: a line still serves."""
         near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
         return bool(far > near and -0.5 <= -near / (far - near) <= 1.5)
+
+    def is_far(self, goal_frac: float) -> bool:
+        """Return whether the goal lies so far from both loads that no further seeds could bring it near."""
+        near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
+        return bool(min(abs(near), abs(far)) > FAR and near * far > 0)
 
     def is_like(self, other: "AttainmentCurve") -> bool:
         """The same came of the same loads."""

@@ -1,4 +1,4 @@
-"""Load facts: what runs at one load came to, as means: who met the SLO, and where a request's time and memory went."""
+"""Load facts: means of runs at one load: the attainment of each SLO, and where a request's time and memory went."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,13 +13,13 @@ from simserve.study.run_seeds import Summary
 
 @dataclass(frozen=True)
 class TimeOrMemory:
-    """One thing that a request's time, or the memory, went into."""
+    """A part of a request's time, or of the memory."""
 
     key: str
     label: str
     unit: Literal["s", "frac"]
     of: Callable[[Summary], float]
-    """NaN where a run has none."""
+    """Reads it from a summary; NaN where a run has none."""
 
 
 def _at(key: str) -> Callable[[Summary], float]:
@@ -31,13 +31,13 @@ def _prefill_s(summary: Summary) -> float:
 
 
 def _unanswered_frac(summary: Summary) -> float:
-    """Refused, given up or never finished: misses whatever the latencies of the others are."""
+    """Return the share that was rejected, timed out or never finished: misses that no latency shows."""
     n_arrived = summary["requests"]["arrived"]
     return 1 - summary["requests"]["finished"] / n_arrived if n_arrived else math.nan
 
 
 def _split(*names: str) -> Callable[[Summary], float]:
-    """The sum of some parts into which each request's time is split exactly; NaN where it is not."""
+    """Return a reader of the sum of some parts of each request's time; NaN where the time is not split."""
 
     def of(summary: Summary) -> float:
         means = (summary.get("time_split") or {}).get("mean")
@@ -48,23 +48,48 @@ def _split(*names: str) -> Callable[[Summary], float]:
 
 PARTS = (
     TimeOrMemory("queue_s", "queueing", "s", _at("queue_s.mean")),
-    TimeOrMemory("queue_seats_s", "waiting for a seat", "s", _split("queue_seats_s")),
+    TimeOrMemory("queue_seats_s", "waiting for a slot", "s", _split("queue_seats_s")),
     TimeOrMemory("queue_blocks_s", "waiting for KV blocks", "s", _split("queue_blocks_s")),
     TimeOrMemory("queue_budget_s", "waiting for the token budget", "s", _split("queue_budget_s")),
     TimeOrMemory("prefill_s", "prefill", "s", _prefill_s),
-    TimeOrMemory("transfer_s", "handing keys and values over", "s", _at("transfer.mean")),
-    TimeOrMemory("tpot_s", "decoding a token", "s", _at("tpot_s.mean")),
-    TimeOrMemory("interference_s", "decoding held up by prompts of others", "s", _split("interference_s")),
+    TimeOrMemory("transfer_s", "KV transfer", "s", _at("transfer.mean")),
+    TimeOrMemory("tpot_s", "TPOT", "s", _at("tpot_s.mean")),
+    TimeOrMemory("interference_s", "decode time lost to other requests' prefills", "s", _split("interference_s")),
     TimeOrMemory("evicted_s", "time lost to evictions", "s", _split("preempted_s", "recompute_s", "copy_s")),
     TimeOrMemory("unanswered_frac", "requests without a full answer", "frac", _unanswered_frac),
-    TimeOrMemory("preempted_frac", "requests that lost their KV blocks", "frac", _at("preemptions.requests_frac")),
-    TimeOrMemory("kv_peak_frac", "peak of KV blocks", "frac", _at("kv.peak_frac")),
+    TimeOrMemory("preempted_frac", "preempted requests", "frac", _at("preemptions.requests_frac")),
+    TimeOrMemory("kv_peak_frac", "peak KV use", "frac", _at("kv.peak_frac")),
 )
 """In the order of a request's life."""
 
 
+@dataclass(frozen=True)
+class DrawnLoad:
+    """What the seeds drew of a nominal load, means over runs."""
+
+    nominal_per_s: float
+    drawn_per_s: float
+
+    @property
+    def off_frac(self) -> float:
+        """Return drawn over nominal load, less 1."""
+        return self.drawn_per_s / self.nominal_per_s - 1
+
+    def as_data(self) -> dict[str, float]:
+        """Return it as JSON files hold it."""
+        return {"nominal_per_s": self.nominal_per_s, "drawn_per_s": self.drawn_per_s, "off_frac": self.off_frac}
+
+
+def drawn_load(runs: Sequence[Summary]) -> DrawnLoad | None:
+    """Return the drawn against the nominal load of the runs; None where no load is nominal."""
+    loads = [run.get("load") or {} for run in runs]
+    if not all(load.get("nominal_per_s") and load.get("drawn_per_s") for load in loads):
+        return None
+    return DrawnLoad(*(_mean([load[key] for load in loads]) for key in ("nominal_per_s", "drawn_per_s")))
+
+
 def load_facts(scale: float, runs: Sequence[Summary]) -> dict[str, Any]:
-    """As plain data with five figures, as a baseline's file keeps it; null for what there is not."""
+    """Return plain data with five figures, as a baseline's file holds it; missing values are null."""
     result = [run["slo_attainment"] for run in runs]
     n_met, n_arrived = (sum(each[key] for each in result) for key in ("n_met", "n_arrived"))
     return {
@@ -79,13 +104,13 @@ def load_facts(scale: float, runs: Sequence[Summary]) -> dict[str, Any]:
 
 
 def binding(facts: Mapping[str, Any]) -> str | None:
-    """The SLO that the most requests missed; None where all were met."""
+    """Return the SLO that most requests missed; None where all were met."""
     key, frac = min(facts["by_slo"].items(), key=lambda item: float(item[1] if item[1] is not None else 1.0))
     return None if frac == 1 else str(key)
 
 
 def short(value: float) -> float | None:
-    """With five figures; None for what there is not."""
+    """Return five figures; None for NaN."""
     return float(f"{value:.5g}") if math.isfinite(value) else None
 
 

@@ -118,11 +118,15 @@ def goodput(side: GateSide, curve: AttainmentCurve) -> Rate:
     n_seeds = len(curve.seeds)
     error = standard_error(curve.log_roots_without(side.goal_frac))
     result = around(curve.log_root(side.goal_frac), error, n_seeds - 1)
-    per_scale = sum(
-        float(run["offered_per_s"]) / scale for scale in curve.scales for run in side.runs(scale, n_seeds)
-    ) / (2 * n_seeds)
+    per_scale = rate_per_scale(side, curve)
     value, low, high = (short(per_scale * math.exp(end)) or 0.0 for end in (result.value, result.low, result.high))
     return Rate(value=value, low=low, high=high)
+
+
+def rate_per_scale(side: GateSide, curve: AttainmentCurve) -> float:
+    """Return the drawn requests per second at scale 1, a mean over both loads of the curve."""
+    runs = [(scale, run) for scale in curve.scales for run in side.runs(scale, len(curve.seeds))]
+    return sum(float(run["offered_per_s"]) / scale for scale, run in runs) / len(runs)
 
 
 def _load(side: GateSide, curve: AttainmentCurve, place: int) -> BaselineLoad:

@@ -67,9 +67,12 @@ class Boundless:
 class GateSide:
     """A scenario, and what has been run of it. Runs are kept, so that more seeds or loads only add to them."""
 
-    def __init__(self, scenario: Scenario, goal_frac: float, progress: OnProgress | None = None) -> None:
+    def __init__(
+        self, scenario: Scenario, goal_frac: float, progress: OnProgress | None = None, n_few: int = FEW_SEEDS
+    ) -> None:
         self.scenario = scenario
         self.goal_frac = goal_frac
+        self.n_few = n_few
         self._progress = progress
         self._runs: dict[float, list[Summary]] = {}
 
@@ -88,9 +91,10 @@ class GateSide:
 
         What is `like` another curve at its first two is read off those, wherever the goal lies with so few seeds.
         """
-        first = self._curve(grid, n_seeds)
-        if first.reaches(self.goal_frac) or (like is not None and first.is_like(like)):
-            return first
+        if like is not None or not self._curve(grid, self.n_few).is_far(self.goal_frac):
+            first = self._curve(grid, n_seeds)
+            if first.reaches(self.goal_frac) or (like is not None and first.is_like(like)):
+                return first
         place = self._locate(grid, 0)
         if isinstance(place, Boundless):
             return place
@@ -111,7 +115,7 @@ class GateSide:
             place = self._locate(grid, 0)
             if isinstance(place, Boundless):
                 return place
-            rough = self._curve(grid.at(place), FEW_SEEDS)
+            rough = self._curve(grid.at(place), self.n_few)
             anchor = math.exp(rough.log_root(self.goal_frac))
             if rough.rise() <= STEEP or ratio <= FINEST:
                 return Grid.around(anchor, ratio)
@@ -122,10 +126,10 @@ class GateSide:
 
         Loads so light that nobody arrives end the grid, and steps shorten as they come near.
         """
-        is_met = self._holds(grid.scale(place), FEW_SEEDS)
+        is_met = self._holds(grid.scale(place), self.n_few)
         step = 1 if is_met else -1
         other = place + step
-        while (holds := self._holds_if_any(grid.scale(other), FEW_SEEDS)) in (is_met, None):
+        while (holds := self._holds_if_any(grid.scale(other), self.n_few)) in (is_met, None):
             if holds is None and abs(step) == 1:
                 return Boundless(is_met, grid.scale(place))
             if holds is None:
@@ -139,7 +143,7 @@ class GateSide:
         below, above = min(place, other), max(place, other)
         while above - below > 1:
             middle = (below + above) // 2
-            if self._holds(grid.scale(middle), FEW_SEEDS):
+            if self._holds(grid.scale(middle), self.n_few):
                 below = middle
             else:
                 above = middle

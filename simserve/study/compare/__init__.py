@@ -1,1 +1,1 @@
-"""Two sides held against each other."""
+"""Comparisons of two sides, and which of them carries more load."""

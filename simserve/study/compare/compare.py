@@ -1,4 +1,4 @@
-"""Compare: what the two paths of `simserve compare A B` are, and which comparison they allow."""
+"""Compare: read the two sides of `simserve compare A B`, and compare them as far as they allow."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import SimserveError
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.results import Results, load_results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
 from simserve.simulate import simulate
+from simserve.study.check.load_facts import DrawnLoad
+from simserve.study.check.side import OnProgress as OnLoadProgress
+from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not
 from simserve.study.compare.comparison import Comparison, compare_benchmarks, compare_replications, compare_results
 from simserve.study.deterministic_load import NOTE, is_deterministic
 from simserve.study.run_seeds import replicate
@@ -18,22 +22,23 @@ from simserve.tables.files import read_json
 from simserve.tables.kinds import KINDS, RUN
 
 REPLICATIONS = 10
-"""Enough for an interval half as wide again as that of many."""
+"""Pairs of runs: enough for an interval half as wide again as that of many."""
 
 OnProgress = Callable[[int, int], None]
+"""Called with the number of runs done and of all."""
 
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """One of the two."""
+    """One of the two sides."""
 
     name: str
     what: Scenario | Results | Mapping[str, Any]
-    """To be run, or a run, or what a benchmark measured."""
+    """A scenario to run, a run, or the result of a benchmark."""
 
 
 def read_side(path: Path) -> ComparedSide:
-    """A scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
+    """Read a scenario file, a folder of results, or the JSON of a benchmark. Raises SimserveError."""
     if path.is_dir():
         _check_run(path)
         return ComparedSide(path.name, load_results(path))
@@ -57,29 +62,38 @@ def _check_run(folder: Path) -> None:
 
 
 def compare(
-    a: ComparedSide, b: ComparedSide, n_replications: int = REPLICATIONS, progress: OnProgress | None = None
+    a: ComparedSide,
+    b: ComparedSide,
+    n_replications: int = REPLICATIONS,
+    progress: OnProgress | None = None,
+    load_progress: OnLoadProgress | None = None,
 ) -> Comparison:
-    """By how much B differs from A. Scenarios are run, both with the same seeds; `told` hears of each run done.
+    """Return which side carries more load, and by how much B differs from A in each measure.
 
+    Scenarios are run, both with the same seeds: at loads about where each stops meeting its SLO, then at their own.
+    `progress` is called after each run at their own load, `load_progress` after the runs of each other load.
     Raises SimserveError.
     """
     names = (a.name, b.name)
     if isinstance(a.what, Scenario) and isinstance(b.what, Scenario):
-        has_sampling_noise = not (is_deterministic(a.what) and is_deterministic(b.what))
-        seeds = range(a.what.seed, a.what.seed + (n_replications if has_sampling_noise else 1))
+        is_drawn = not (is_deterministic(a.what) and is_deterministic(b.what))
+        n_seeds = max(n_replications, LEAST_SEEDS) if is_drawn else 1
+        decision = why_not(a.what, b.what) or carried_load(a.what, b.what, n_seeds, load_progress)
+        seeds = range(a.what.seed, a.what.seed + (n_replications if is_drawn else 1))
         result = compare_replications(names, *replicate((a.what, b.what), seeds, progress))
         differing = (*_differing("slo", a.what.slo, b.what.slo), *_loads(a.what, b.what))
-        return replace(result, warnings=differing if has_sampling_noise else (*differing, NOTE))
+        warnings = (*differing, *off_nominal(names, result.loads), *(() if is_drawn else (NOTE,)))
+        return replace(result, warnings=warnings, decision=decision)
     runs = [_run(side.what, other.what) for side, other in ((a, b), (b, a))]
     if isinstance(runs[0], Results) and isinstance(runs[1], Results):
         result = compare_results(names, runs[0], runs[1])
         first, second = ((run.facts.slo, run.facts.slo_classes) for run in (runs[0], runs[1]))
-        return replace(result, warnings=_differing("slo", first, second))
+        return replace(result, warnings=(*_differing("slo", first, second), *off_nominal(names, result.loads)))
     return compare_benchmarks(names, *(run.vllm_bench if isinstance(run, Results) else run for run in runs))
 
 
 def _run(what: Scenario | Results | Mapping[str, Any], other: Any) -> Results | Mapping[str, Any]:
-    """A scenario's run, with the seed of the run that it is held against."""
+    """Run a scenario with the seed of the run that it is compared with; return anything else as it is."""
     if not isinstance(what, Scenario):
         return what
     return simulate(what.model_copy(update={"seed": other.facts.seed}) if isinstance(other, Results) else what)
@@ -90,5 +104,17 @@ def _loads(a: Scenario, b: Scenario) -> tuple[str, ...]:
 
 
 def _differing(key: str, a: object, b: object) -> tuple[str, ...]:
-    """Said where the two do not ask for the same."""
+    """Return a warning where both sides do not ask for the same."""
     return () if a == b else (f"the two differ in their {key}, so not only the servers are compared",)
+
+
+def off_nominal(names: tuple[str, str], loads: tuple[DrawnLoad | None, DrawnLoad | None]) -> tuple[str, ...]:
+    """Return a warning where the drawn load of the measures is far from the nominal load."""
+    warnings = {
+        f"the seeds drew {load.drawn_per_s:.3g} req/s of a nominal {load.nominal_per_s:.3g} ({load.off_frac:+.1%}): "
+        f"the measures{'' if loads[0] == loads[1] else f' of {name}'} are those of the drawn load; "
+        "add --replications to come nearer": None
+        for name, load in zip(names, loads, strict=True)
+        if load is not None and abs(load.off_frac) > LOAD_TOLERANCE_FRAC
+    }
+    return tuple(warnings)

@@ -48,8 +48,8 @@ def test_who_has_more_goodput_is_the_headline() -> None:
     ("measures", "title"),
     [
         ((TTFT, SAME), "new is worse at 1 of 2 measures"),
-        ((TPOT, SAME), "No difference that chance could not have made"),
-        ((SAME,), "new is just like old"),
+        ((TPOT, SAME), "Statistically tied"),
+        ((SAME,), "No change: new equals old"),
         ((measure("ttft_s.p99", 0.2, 0.3, "unclear", None),), "new against old: one run each"),
     ],
 )

@@ -16,8 +16,10 @@ SLOWER: dict[str, Any] = {"name": "slower", "engine": {"name": "vllm", "step_hos
 
 
 def tiny(folder: Path, n_requests: int = 40, **changes: Any) -> Scenario:
-    """Short requests on one H100."""
-    loaded = load_scenario(write_scenario(folder, **changes), overrides=[f"workload.n_requests={n_requests}"])
+    """Short requests on one H100, without an SLO: only measures are compared."""
+    loaded = load_scenario(
+        write_scenario(folder, **{"slo": {}} | changes), overrides=[f"workload.n_requests={n_requests}"]
+    )
     return loaded
 
 
@@ -28,7 +30,7 @@ def differences(result: Comparison) -> dict[str, MeasureDifference]:
 def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
     result = compare(ComparedSide("a", scenario), ComparedSide("b", scenario), n_replications=3)
-    assert {each.verdict for each in result.differences} == {"same"}
+    assert {each.outcome for each in result.differences} == {"same"}
     assert result.warnings == ()
 
 
@@ -36,7 +38,7 @@ def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_p
     a, b = tiny(tmp_path), tiny(tmp_path, 50, **SLOWER)
     result = compare(ComparedSide("a", a), ComparedSide("b", b), n_replications=3)
     sentence = differences(result)
-    assert {sentence[key].verdict for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
+    assert {sentence[key].outcome for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
     assert result.warnings == ("the two differ in their workload, so not only the servers are compared",)
 
 
@@ -48,24 +50,24 @@ def test_runs_of_the_same_requests_are_compared_request_by_request(tmp_path: Pat
     requests = b.requests.tpot_s.mean() - a.requests.tpot_s.mean()
     assert tpot.gap.value == pytest.approx(requests)
     assert tpot.gap.low <= requests <= tpot.gap.high
-    assert tpot.verdict == "worse"
+    assert tpot.outcome == "worse"
     other = simulate(tiny(tmp_path, 800, seed=11))
     unpaired = differences(compare(ComparedSide("a", a), ComparedSide("b", other)))["tpot_s.mean"]
     paired_width, width = (each.gap.high - each.gap.low for each in (tpot, unpaired))
     assert paired_width < width
-    assert unpaired.verdict == "unclear"
+    assert unpaired.outcome == "unclear"
 
 
 def test_a_short_run_has_no_interval(tmp_path: Path) -> None:
     result = compare(ComparedSide("a", simulate(tiny(tmp_path))), ComparedSide("b", simulate(tiny(tmp_path, **SLOWER))))
     assert {each.gap.has_interval for each in result.differences} == {False}
-    assert {each.verdict for each in result.differences} <= {"unclear", "same"}
+    assert {each.outcome for each in result.differences} <= {"unclear", "same"}
 
 
 def test_a_scenario_is_held_against_a_run_with_the_seed_of_that_run(tmp_path: Path) -> None:
     scenario = tiny(tmp_path, 800)
     run = simulate(scenario.model_copy(update={"seed": 8}))
-    assert {each.verdict for each in compare(ComparedSide("a", run), ComparedSide("b", scenario)).differences} == {
+    assert {each.outcome for each in compare(ComparedSide("a", run), ComparedSide("b", scenario)).differences} == {
         "same"
     }
 

@@ -1,0 +1,154 @@
+"""Carried load: which of two scenarios carries more load within its SLO, by the two-load method of `simserve check`."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from simserve.errors import NoArrivals, ScenarioError, SimserveError
+from simserve.metrics.goal import GOAL_FRAC
+from simserve.scenario import Scenario
+from simserve.study.capacity.question import check_slo
+from simserve.study.check.gate import LOOKS, AttainmentCurve, loss_between
+from simserve.study.check.load_facts import binding, load_facts
+from simserve.study.check.measured import rate_per_scale
+from simserve.study.check.side import FEW_SEEDS, Boundless, GateSide, Grid, OnProgress
+from simserve.study.intervals import CONFIDENCE
+from simserve.study.load_scale import at_scale
+
+LEAST_SEEDS = LOOKS[0]
+"""Seeds of each side; fewer tell little of bursts that come once in many seeds."""
+
+Outcome = Literal["better", "worse", "same", "unclear"]
+
+NO_SCENARIOS = "results and benchmarks cannot be run at other loads"
+NO_SLO = "without an SLO on both sides, no load is too much"
+NO_RATE = "a closed loop, or arrivals without a rate, cannot be scaled"
+NO_ARRIVALS = "no request arrives at light loads"
+
+
+@dataclass(frozen=True)
+class SideLoad:
+    """The load that one side carries: its p99 goodput, or that it meets the goal at every load or at none."""
+
+    per_s: float | None
+    holds_every_load: bool | None
+    """None where there is a load between."""
+    last_per_s: float
+    """The load at which that was seen last."""
+    fails_first: str | None
+    """The SLO that most requests miss there."""
+
+    def as_data(self) -> dict[str, Any]:
+        """Return what `comparison.json` says of the side."""
+        return {
+            "goodput_per_s": self.per_s,
+            "holds_every_load": self.holds_every_load,
+            "last_per_s": self.last_per_s,
+            "fails_first": self.fails_first,
+        }
+
+
+@dataclass(frozen=True)
+class CarriedLoad:
+    """The answer: by which share B carries more load than A."""
+
+    outcome: Outcome
+    """A word about B; `unclear` is statistically tied."""
+    a: SideLoad
+    b: SideLoad
+    more_frac: float | None
+    """None where one side has no p99 goodput."""
+    interval: tuple[float, float] | None
+    """None where every seed gives the same run."""
+    n_seeds: int
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the key `decision` of `comparison.json`."""
+        low, high = self.interval or (None, None)
+        return {
+            "verdict": self.outcome,
+            "reason": None,
+            "goal_frac": GOAL_FRAC,
+            "confidence": CONFIDENCE,
+            "more_frac": self.more_frac,
+            "low_frac": low,
+            "high_frac": high,
+            "n_seeds": self.n_seeds,
+            "a": self.a.as_data(),
+            "b": self.b.as_data(),
+        }
+
+
+def why_not(a: object, b: object) -> str | None:
+    """Return why load cannot decide between the two; None where it can."""
+    if not (isinstance(a, Scenario) and isinstance(b, Scenario)):
+        return NO_SCENARIOS
+    try:
+        check_slo(a)
+        check_slo(b)
+    except SimserveError:
+        return NO_SLO
+    try:
+        at_scale(a, 1.0)
+        at_scale(b, 1.0)
+    except ScenarioError:
+        return NO_RATE
+    return None
+
+
+def carried_load(a: Scenario, b: Scenario, n_seeds: int, progress: OnProgress | None = None) -> CarriedLoad | str:
+    """Return which side carries more load, or why that cannot be told. One seed: nothing is drawn.
+
+    Both sides run at the same two loads with the same seeds, so most of what chance does cancels.
+    Raises SimserveError as `simulate` does.
+    """
+    same_seeds = b.model_copy(update={"seed": a.seed})
+    sides = [GateSide(each, GOAL_FRAC, progress, min(FEW_SEEDS, n_seeds)) for each in (a, same_seeds)]
+    try:
+        curves = _curves(sides[0], sides[1], n_seeds)
+        loads = [_side_load(side, curve) for side, curve in zip(sides, curves, strict=True)]
+    except NoArrivals:
+        return NO_ARRIVALS
+    if isinstance(curves[0], AttainmentCurve) and isinstance(curves[1], AttainmentCurve):
+        return _compared((sides[0], curves[0]), (sides[1], curves[1]), loads)
+    carried = [each.per_s or (math.inf if each.holds_every_load else 0.0) for each in loads]
+    outcome: Outcome = "unclear" if carried[0] == carried[1] else "better" if carried[1] > carried[0] else "worse"
+    return CarriedLoad(outcome, loads[0], loads[1], None, None, n_seeds)
+
+
+def _curves(a: GateSide, b: GateSide, n_seeds: int) -> tuple[AttainmentCurve | Boundless, ...]:
+    grid = a.find_grid()
+    if isinstance(grid, Grid):
+        return tuple(side.curve(grid, n_seeds) for side in (a, b))
+    of_b = b.find_grid()
+    return grid, b.curve(of_b, n_seeds) if isinstance(of_b, Grid) else of_b
+
+
+def _side_load(side: GateSide, curve: AttainmentCurve | Boundless) -> SideLoad:
+    scale = curve.scale if isinstance(curve, Boundless) else curve.scales[1]
+    facts = load_facts(scale, side.runs(scale, side.n_few))
+    fails_first, last_per_s = binding(facts), facts["offered_per_s"]
+    if isinstance(curve, Boundless):
+        return SideLoad(None, curve.is_met, last_per_s, fails_first)
+    per_s = rate_per_scale(side, curve) * math.exp(curve.log_root(GOAL_FRAC))
+    return SideLoad(per_s, None, last_per_s, fails_first)
+
+
+def _compared(
+    a: tuple[GateSide, AttainmentCurve], b: tuple[GateSide, AttainmentCurve], loads: Sequence[SideLoad]
+) -> CarriedLoad:
+    """Return the answer where both sides have a p99 goodput."""
+    loss = loss_between(a[1], b[1], GOAL_FRAC)
+    # a loss is one of scales, each times its side's own rates
+    ratio = 1.0 if a[0].scenario.workload == b[0].scenario.workload else rate_per_scale(*b) / rate_per_scale(*a)
+    more, high, low = (ratio * (1 - frac) - 1 for frac in (loss.frac, *loss.interval()))
+    of_b = replace(loads[1], per_s=(loads[0].per_s or 0.0) * (1 + more))
+    n_seeds = len(a[1].seeds)
+    if low == more == high == 0:
+        outcome: Outcome = "same"
+    elif n_seeds > 1 and (low > 0 or high < 0):
+        outcome = "better" if low > 0 else "worse"
+    else:
+        outcome = "unclear"
+    return CarriedLoad(outcome, loads[0], of_b, more, (low, high) if n_seeds > 1 else None, n_seeds)

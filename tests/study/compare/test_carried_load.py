@@ -1,0 +1,139 @@
+"""Which of two scenarios carries more load, on servers whose p99 goodput is known."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from simserve import Scenario, load_scenario
+from simserve.errors import NoArrivals
+from simserve.study.check import side as side_module
+from simserve.study.compare import carried_load as module
+from simserve.study.compare.carried_load import CarriedLoad, carried_load, why_not
+from tests.cli.scenarios import write_scenario
+
+RATE_PER_S = 8.0
+"""The rate of both scenarios, of which capacities are multiples."""
+
+N_ARRIVED = 2_000
+LOOP = {
+    "client": {"kind": "closed_loop", "concurrency": 4},
+    "n_requests": 40,
+    "lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8},
+}
+
+
+class Servers:
+    """A stand-in for simulations: each server misses 1% at its capacity, and each seed is as hard for both."""
+
+    def __init__(self, noise: float = 0.0, **capacities: float) -> None:
+        self.capacities = capacities
+        self.noise = noise
+
+    def replicate(self, scenarios: Sequence[Scenario], seeds: Sequence[int]) -> list[list[dict[str, Any]]]:
+        return [[self.run(each, seed) for seed in seeds] for each in scenarios]
+
+    def run(self, scenario: Scenario, seed: int) -> dict[str, Any]:
+        assert scenario.workload.arrivals is not None
+        rate = scenario.workload.arrivals["rate_per_s"]
+        capacity = RATE_PER_S * self.capacities[scenario.name]
+        own = np.random.default_rng([seed, len(scenario.name)]).normal(0, self.noise)  # of each side
+        shared = np.random.default_rng(seed).normal(0, 0.5)
+        odds = np.exp(17 * np.log(rate / capacity) + shared + own) / 99
+        met = N_ARRIVED - min(N_ARRIVED, round(N_ARRIVED * odds / (1 + odds)))
+        return {
+            "slo_attainment": {
+                "n_met": met,
+                "n_arrived": N_ARRIVED,
+                "by_slo": {"ttft_s": 1.0, "tpot_s": met / N_ARRIVED},
+            },
+            "offered_per_s": rate,
+            "requests": {"arrived": N_ARRIVED, "finished": N_ARRIVED},
+            "trust": {"saturated": False},
+        }
+
+
+def decided(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, servers: Servers, n_seeds: int = 32, **of_b: Any
+) -> CarriedLoad:
+    monkeypatch.setattr(side_module, "replicate", servers.replicate)
+    a = load_scenario(write_scenario(folder, name="a"))
+    b = load_scenario(write_scenario(folder, name="bb", **of_b))
+    result = carried_load(a, b, n_seeds)
+    assert isinstance(result, CarriedLoad)
+    return result
+
+
+@pytest.mark.parametrize("more", [-0.6, -0.08, 0.08, 1.5])
+def test_the_side_with_the_higher_p99_goodput_is_found_near_and_far(
+    more: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = decided(tmp_path, monkeypatch, Servers(0.1, a=1.3, bb=1.3 * (1 + more)))
+    assert result.outcome == ("better" if more > 0 else "worse")
+    assert result.more_frac == pytest.approx(more, abs=0.02)
+    assert result.interval is not None and result.interval[0] <= more <= result.interval[1]
+    assert result.a.per_s == pytest.approx(1.3 * RATE_PER_S, rel=0.05)
+    assert result.more_frac is not None and result.a.per_s is not None
+    assert result.b.per_s == pytest.approx(result.a.per_s * (1 + result.more_frac))
+    assert (result.a.fails_first, result.n_seeds) == ("tpot_s", 32)
+
+
+def test_the_same_server_is_no_change_and_a_like_one_is_tied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    same = decided(tmp_path, monkeypatch, Servers(a=0.9, bb=0.9))
+    assert (same.outcome, same.more_frac, same.interval) == ("same", 0.0, (0.0, 0.0))
+    tied = decided(tmp_path, monkeypatch, Servers(0.3, a=0.9, bb=0.9))
+    assert tied.outcome == "unclear"
+    assert tied.interval is not None and tied.interval[0] < 0 < tied.interval[1]
+
+
+def test_rates_of_their_own_do_not_count_as_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """B asks for three times the rate of the same server."""
+    workload = {"arrivals": {"kind": "poisson", "rate_per_s": 3 * RATE_PER_S}, "n_requests": 40}
+    lengths = {"lengths": {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}}
+    result = decided(tmp_path, monkeypatch, Servers(a=1.0, bb=1.0), workload=workload | lengths)
+    assert result.more_frac == pytest.approx(0.0, abs=0.001)
+    assert result.a.per_s == pytest.approx(result.b.per_s, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "outcome", "holds"),
+    [
+        (1e-4, 1.0, "better", (False, None)),
+        (1.0, 1e-4, "worse", (None, False)),
+        (1.0, 1e4, "better", (None, True)),
+        (1e4, 1e-4, "worse", (True, False)),
+        (1e-4, 1e-4, "unclear", (False, False)),
+        (1e4, 1e4, "unclear", (True, True)),
+    ],
+)
+def test_a_side_that_never_or_always_meets_the_slo_decides(
+    a: float, b: float, outcome: str, holds: tuple[bool | None, bool | None], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    result = decided(tmp_path, monkeypatch, Servers(a=a, bb=b))
+    assert (result.outcome, (result.a.holds_every_load, result.b.holds_every_load)) == (outcome, holds)
+    assert (result.more_frac, result.interval) == (None, None)
+
+
+def test_a_load_without_randomness_has_a_difference_but_no_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = decided(tmp_path, monkeypatch, Servers(a=1.0, bb=1.2), n_seeds=1)
+    assert (result.outcome, result.interval, result.n_seeds) == ("unclear", None, 1)
+    assert result.more_frac == pytest.approx(0.2, abs=0.02)
+
+
+def test_what_has_no_load_to_decide_by_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = load_scenario(write_scenario(tmp_path))
+    assert why_not(scenario, scenario) is None
+    assert why_not(scenario, {}) == module.NO_SCENARIOS
+    assert why_not(scenario, load_scenario(write_scenario(tmp_path, slo={}))) == module.NO_SLO
+    assert why_not(load_scenario(write_scenario(tmp_path, workload=LOOP)), scenario) == module.NO_RATE
+
+    def none(*_: object) -> list[list[dict[str, Any]]]:
+        raise NoArrivals("workload.arrivals: got none")
+
+    monkeypatch.setattr(side_module, "replicate", none)
+    assert carried_load(scenario, scenario, 32) == module.NO_ARRIVALS
