@@ -28,7 +28,7 @@ def paragraphs(result: Mapping[str, Any]) -> list[str]:
 
 
 def title(result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return state and title of a page whose decision is by load; None where load does not decide."""
+    """Return state and title of the page where load decides, else None."""
     decision, b = result.get("decision") or {}, result["b"]
     outcome = decision.get("verdict")
     if outcome is None:

@@ -31,7 +31,11 @@ def test_a_scenario_is_the_same_as_itself(tmp_path: Path) -> None:
     scenario = tiny(tmp_path)
     result = compare(ComparedSide("a", scenario), ComparedSide("b", scenario), n_replications=3)
     assert {each.outcome for each in result.differences} == {"same"}
-    assert result.warnings == ()
+    (warning,) = result.warnings  # 40 requests of a nominal 8 a second draw a load of their own
+    load = result.loads[0]
+    assert load is not None and result.loads[1] == load
+    assert load.nominal_per_s == 8
+    assert warning.startswith(f"the seeds drew {load.drawn_per_s:.3g} req/s of a nominal 8 ({load.off_frac:+.1%}): ")
 
 
 def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_path: Path) -> None:
@@ -39,7 +43,7 @@ def test_a_slower_host_is_worse_at_every_latency_and_unlike_loads_are_said(tmp_p
     result = compare(ComparedSide("a", a), ComparedSide("b", b), n_replications=3)
     sentence = differences(result)
     assert {sentence[key].outcome for key in ("ttft_s.p50", "tpot_s.mean", "e2e_s.mean")} == {"worse"}
-    assert result.warnings == ("the two differ in their workload, so not only the servers are compared",)
+    assert result.warnings[0] == "the two differ in their workload, so not only the servers are compared"
 
 
 def test_runs_of_the_same_requests_are_compared_request_by_request(tmp_path: Path) -> None:
