@@ -20,6 +20,7 @@ from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests import oracle
+from tests.effort import proved
 
 
 def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
@@ -160,3 +161,4 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
             for row, life in truth.lives.items()
             if life.first_ps is None  # without time-outs
         )
+    proved["oracle"] += 1

@@ -1,9 +1,15 @@
-"""How the suite shares the machine: a thread for each worker of `pytest -n`, and idle ones take over work."""
+"""How the suite shares the machine, how much it tries, and the last line that says what it proved."""
 
+import functools
 import os
-from typing import TYPE_CHECKING
+import signal
+from collections import Counter
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from tests.effort import proved, set_effort
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -12,11 +18,90 @@ if TYPE_CHECKING:
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 """Before numpy is loaded, here and in whatever the tests start. Our matrices are small: two workers with two threads
 each spend more time waiting for each other than computing."""
+os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
+"""Studies run in the process of their test, as there is a worker a core; tests of processes ask for `all_cores`."""
+
+SENTENCES = {
+    "oracle": "engine = oracle on {n:,} random clusters",
+    "theory": "{n:,} queues wait as queueing theory says",
+    "coverage": "{n:,} kinds of interval hold the truth as often as they claim",
+    "examples": "{n:,} random cases of other laws",
+    "tests": "{n:,} tests in all",
+}
+"""What the last line says of each law. Only tests that passed are counted."""
+
+totals: Counter[str] = Counter()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --thorough."""
+    parser.addoption("--thorough", action="store_true", help="try ten times as many random cases, and skip nothing")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the effort before any test is collected, and let Ctrl-C tests work in a background job of a shell too."""
+    config.addinivalue_line("markers", "law(name): a test counts under this law in the last line")
+    set_effort(config.getoption("--thorough"))
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "Scheduling | None":
-    """A worker that is done takes tests from the others, as a few tests take most of the time."""
+    """Let a worker that is done take tests from the others, as a few tests take most of the time."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getoption("dist") == "load" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Count what the test holds, and send the counts along with its report, across processes too."""
+    proved.clear()
+    proved.update(mark.args[0] for mark in item.iter_markers("law"))
+    handle = getattr(getattr(item, "obj", None), "hypothesis", None)
+    inner = getattr(handle, "inner_test", None)
+    if handle is not None and inner is not None:
+        handle.inner_test = _counted(inner)
+    try:
+        yield
+    finally:
+        if handle is not None and inner is not None:
+            handle.inner_test = inner
+    if proved["oracle"]:
+        del proved["examples"]
+    item.user_properties.append(("proved", dict(proved)))
+
+
+def _counted(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the property that hypothesis tries, counting the cases that it held."""
+
+    @functools.wraps(test)
+    def counted(*args: Any, **kwargs: Any) -> None:
+        test(*args, **kwargs)
+        proved["examples"] += 1
+
+    return counted
+
+
+@pytest.fixture
+def all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a study processes of its own, two at least, as on a user's machine."""
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", str(os.cpu_count()))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Add the counts of a passed test."""
+    if report.when == "call" and report.passed:
+        totals["tests"] += 1
+        for name, counts in report.user_properties:
+            if name == "proved" and isinstance(counts, dict):
+                totals.update(counts)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say what was proved, before the line that counts passes."""
+    result = "; ".join(text.format(n=totals[law]) for law, text in SENTENCES.items() if totals[law])
+    if result:
+        advice = "" if config.getoption("--thorough") else " Ten times as many: --thorough."
+        terminalreporter.write_line(f"Proved: {result}.{advice}")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
@@ -17,6 +17,7 @@ from simserve.schedulers.sglang import SgLang
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import LineCost, trace
+from tests.effort import examples
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 BUDGET_THEN_BLOCKS = ReplicaSetup(
@@ -38,7 +39,7 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
 
 
 @example([BUDGET_THEN_BLOCKS], RoundRobin, trace([0.0] * 5, [1] * 5, [12, 11, 10, 10, 1]), None, FrontEnd())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
@@ -46,7 +47,7 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(caching(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
@@ -56,7 +57,7 @@ def test_engine_and_oracle_agree_on_prefix_caches(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link if is_disaggregated else None))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(disaggregated(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
@@ -64,7 +65,7 @@ def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, link=link))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(setups(), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)

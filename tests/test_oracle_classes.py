@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.frontend import FrontEnd
@@ -13,6 +13,7 @@ from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
 from tests.doubles import LineCost, trace
+from tests.effort import examples
 from tests.worlds import (
     ROUTERS,
     caching,
@@ -38,7 +39,7 @@ OUT_OF_TURN = ReplicaSetup(
 
 
 @example([OUT_OF_TURN] * 2, RoundRobin, trace([0.0] * 18, [1] * 10 + [2] + [1] * 7, [1] * 18), 4, FrontEnd())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(ordered(setups()), st.sampled_from(ROUTERS), tagged(traces()), st.none() | st.integers(1, 8), front_ends())
 def test_engine_and_oracle_agree_on_who_passes_whom(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
@@ -46,7 +47,7 @@ def test_engine_and_oracle_agree_on_who_passes_whom(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(ordered(st.one_of(caching(), disaggregated())), links(), st.sampled_from(ROUTERS), st.data())
 def test_engine_and_oracle_agree_where_prefixes_are_shared_or_prompts_handed_over(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
@@ -19,10 +19,11 @@ from simserve.routers.round_robin import RoundRobin
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
+from tests.effort import examples
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
 from tests.worlds import ROUTERS, disaggregated, links, mixing, shared_prompts, split, splitters, traces
 
-SLOWLY = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(max_examples=examples(300))
 
 
 @st.composite

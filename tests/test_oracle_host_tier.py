@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.cost.host_tier import HostTierSpec
@@ -18,6 +18,7 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
+from tests.effort import examples
 from tests.worlds import ROUTERS, can_be_disaggregated, disaggregated, links, setups, shared_prompts, traces
 
 
@@ -86,7 +87,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
         assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.total_blocks, 0)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(swapping(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_swapping(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
@@ -96,7 +97,7 @@ def test_engine_and_oracle_agree_on_swapping(
     assert_tiers_agree(cluster, truth, load)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(offloading(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None

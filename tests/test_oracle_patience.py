@@ -3,7 +3,7 @@
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.admission.base import Admission
@@ -26,6 +26,7 @@ from simserve.state.speculative_cohort import SpeculativeCohort
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, own, run_both
+from tests.effort import examples
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 UNIT = st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9))
@@ -95,7 +96,7 @@ def assert_all_is_given_back(cluster: Cluster) -> None:
         assert (replica.n_outstanding, replica.n_away, replica.in_transit) == (0, 0, [])
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(
     setups(),
     st.sampled_from(ROUTERS),
@@ -120,7 +121,7 @@ def test_engine_and_oracle_agree_on_clients_that_give_up(
     assert_all_is_given_back(cluster)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(
     st.one_of(disaggregated(), caching()),
     links(),
@@ -156,7 +157,7 @@ def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_
     assert_all_is_given_back(cluster)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(st.one_of(setups(), disaggregated()), links(), traces(), front_ends(), patiences(), st.integers(0, 40), UNIT)
 def test_a_run_that_is_cut_short_has_lost_nobody(
     setups: list[ReplicaSetup],

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.link import LinkSpec
@@ -17,6 +17,7 @@ from simserve.routers.session_affinity import SessionAffinity
 from simserve.routers.weighted import Weighted
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
+from tests.effort import examples
 from tests.worlds import ROUTERS, caching, disaggregated, links, setups, shared_prompts, traces
 
 MakeRouter = Callable[[], Router]
@@ -59,7 +60,7 @@ def of_sessions(draw: st.DrawFn, load: Trace) -> Trace:
     return replace(load, session_id=np.array(sessions, np.str_))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(setups(), routers(), st.data(), st.none() | st.integers(1, 5), st.none() | delays())
 def test_engine_and_oracle_agree_whatever_routers_see(
     setups: list[ReplicaSetup],
@@ -72,7 +73,7 @@ def test_engine_and_oracle_agree_whatever_routers_see(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, delay=delay))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400))
 @given(caching(), links(), routers(), st.data(), st.none() | delays())
 def test_engine_and_oracle_agree_on_old_news_and_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: MakeRouter, data: st.DataObject, delay: Delay | None
@@ -85,7 +86,7 @@ def test_engine_and_oracle_agree_on_old_news_and_prefix_caches(
     )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(disaggregated(), links(), routers(), st.data(), st.none() | st.integers(1, 5), delays())
 def test_engine_and_oracle_agree_on_old_news_of_prefill_and_decode_pools(
     setups: list[ReplicaSetup],

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.frontend import FrontEnd
@@ -16,6 +16,7 @@ from simserve.units import PS_PER_S
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, run_both
+from tests.effort import examples
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 
@@ -44,7 +45,7 @@ USERS = st.none() | st.integers(1, 5)
 STOPS = st.none() | st.none() | st.integers(1, 400).map(lambda ms: ms * PS_PER_S // 1000)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(300))
 @given(setups(), st.sampled_from(ROUTERS), dependent(traces()), USERS, front_ends(), STOPS)
 def test_engine_and_oracle_agree_on_sessions(
     setups: list[ReplicaSetup], router: Any, load: Trace, n_users: int | None, front_end: FrontEnd, stop_ps: int | None
@@ -57,7 +58,7 @@ def test_engine_and_oracle_agree_on_sessions(
     assert (np.diff(sent_ps) >= 0).all()
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 @given(caching(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), USERS)
 def test_engine_and_oracle_agree_on_sessions_over_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, n_users: int | None
@@ -68,7 +69,7 @@ def test_engine_and_oracle_agree_on_sessions_over_prefix_caches(
     assert_agreement(setups, *run_both(setups, router, load, n_users, link=link if is_disaggregated else None))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150))
 @given(disaggregated(), links(), st.sampled_from(ROUTERS), dependent(traces()), USERS, front_ends())
 def test_engine_and_oracle_agree_on_sessions_over_prefill_and_decode_pools(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, n_users: int | None, front_end: FrontEnd

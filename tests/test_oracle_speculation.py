@@ -19,6 +19,7 @@ from simserve.state.acceptance import Acceptance
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, engine_steps, own, request_rows, run_both, token_times
 from tests.doubles import LineCost
+from tests.effort import examples
 from tests.worlds import ROUTERS, caching, front_ends, setups, shared_prompts, traces
 
 RATES = st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0])
@@ -49,7 +50,7 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
     ]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(setups()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
@@ -57,7 +58,7 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
     assert_agreement(setups, *run_both(setups, router, load, concurrency, front_end))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(caching()), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_prefix_caches(
     setups: list[ReplicaSetup], router: Any, data: st.DataObject, concurrency: int | None
@@ -66,7 +67,7 @@ def test_engine_and_oracle_agree_on_prefix_caches(
     assert_agreement(setups, *run_both(setups, router, load, concurrency))
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(setups()), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
@@ -86,7 +87,7 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     assert n_tokens == sum(cluster.rows.output_tokens[row] for row in finished)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+@settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(setups().filter(can_speculate), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_a_replica_that_proposes_nothing_is_a_plain_one(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None

@@ -20,6 +20,7 @@ from simserve.metrics.decode_rows import decode_rows
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
+from tests.effort import examples
 from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import assert_tiers_agree, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
@@ -39,7 +40,7 @@ from tests.worlds import (
     traces,
 )
 
-SLOWLY = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+SLOWLY = settings(max_examples=examples(200), suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class Stoppable:
         ]
 
     def start(self) -> "subprocess.Popen[str]":
-        env = os.environ | {"PYTHONPATH": str(ROOT)}
+        env = os.environ | {"PYTHONPATH": str(ROOT), "LOKY_MAX_CPU_COUNT": str(os.cpu_count())}
         # a session of its own, so that a signal can be sent to all of it as a terminal does
         return subprocess.Popen(
             self._command,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve import catalog
@@ -82,7 +82,6 @@ def test_llama_3_1_8b_on_an_h100_by_hand() -> None:
     assert ours.missing_bytes == 0
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(sorted(PARAMETERS)),
     st.sampled_from(catalog.names("gpus")),

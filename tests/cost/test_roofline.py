@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
@@ -41,7 +41,6 @@ def shape_of(chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> Step
     )
 
 
-@settings(deadline=None)
 @given(COSTS, st.integers(0, 9000), st.integers(1, 500))
 def test_more_tokens_and_more_sampled_rows_never_take_less(cost: StepCost, n: int, more: int) -> None:
     assert cost.tokens_ps(n) <= cost.tokens_ps(n + more)
@@ -49,7 +48,6 @@ def test_more_tokens_and_more_sampled_rows_never_take_less(cost: StepCost, n: in
     assert cost.sampled_ps(0) == 0 < cost.sampled_ps(1)
 
 
-@settings(deadline=None)
 @given(COSTS, st.integers(1, 8000), st.integers(0, 10**8), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_prefill_attention_grows_with_tokens_pairs_and_context(
     cost: StepCost, n: int, pairs: int, context: int, more: int
@@ -63,7 +61,6 @@ def test_prefill_attention_grows_with_tokens_pairs_and_context(
     assert cost.prefill_ps(0, 0, 0) == 0
 
 
-@settings(deadline=None)
 @given(COSTS, CONTEXTS.filter(len), st.integers(1, 1000))
 def test_a_longer_context_or_one_request_more_never_takes_less(cost: StepCost, contexts: list[int], more: int) -> None:
     least = cost.step_ps(shape_of([], contexts))
@@ -71,7 +68,6 @@ def test_a_longer_context_or_one_request_more_never_takes_less(cost: StepCost, c
     assert least <= cost.step_ps(shape_of([], [*contexts, more]))
 
 
-@settings(deadline=None)
 @given(COSTS, CHUNKS, CONTEXTS)
 def test_a_step_is_the_sum_of_its_parts(cost: StepCost, chunks: list[tuple[int, int]], contexts: list[int]) -> None:
     shape = shape_of(chunks, contexts)
@@ -86,7 +82,6 @@ def test_a_step_is_the_sum_of_its_parts(cost: StepCost, chunks: list[tuple[int, 
     assert all(type(part) is int for part in parts)  # Python's, never numpy's, which overflow
 
 
-@settings(deadline=None)
 @given(COSTS, CHUNKS, CONTEXTS.filter(len))
 def test_no_step_is_faster_than_the_data_sheet_allows(
     cost: StepCost, chunks: list[tuple[int, int]], contexts: list[int]

@@ -15,6 +15,8 @@ from simserve.workload.dependencies import Dependencies
 from simserve.workload.trace import Trace
 from tests.doubles import LineCost, replica_setup
 
+pytestmark = pytest.mark.law("theory")
+
 PS_A_TOKEN = 10**8
 """A prompt token takes 0.1 ms."""
 

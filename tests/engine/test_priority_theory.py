@@ -10,8 +10,12 @@ from simserve.engine.cluster import Cluster
 from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.workload.trace import Trace
 from tests.doubles import UNEVEN, LineCost, replica_setup, serve
+from tests.effort import runs, wider
 
-N_REQUESTS = 100_000
+pytestmark = pytest.mark.law("theory")
+
+FULL = 100_000
+N_REQUESTS = runs(FULL, quick=25_000)
 PS_A_TOKEN = 10**8
 """A prompt token takes 0.1 ms."""
 
@@ -45,7 +49,7 @@ def test_waits_of_each_class_in_front_of_one_seat_are_those_of_cobham(shares: tu
         means = np.array([batch.mean() for batch in np.array_split(mine, 30)])
         half_width = 3.66 * means.std(ddof=1) / np.sqrt(len(means))  # 99.9% of Student's t with 29 degrees of freedom
         assert abs(mine.mean() - theory_s) < half_width
-        assert half_width < 0.25 * theory_s
+        assert half_width < 0.25 * wider(N_REQUESTS, FULL) * theory_s
 
 
 def served_until(cluster: Cluster, load: Trace, at_ps: NDArray[np.int64], tenant: str) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.engine.cluster import Cluster
@@ -24,6 +24,7 @@ from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import own, request_rows
 from tests.doubles import MS, LineCost, replica_setup, trace
+from tests.effort import examples
 from tests.worlds import ROUTERS, setups, traces
 
 EVERY_MS = LineCost(step=MS)
@@ -111,7 +112,7 @@ def test_refreshing_does_not_keep_a_stuck_run_alive() -> None:
     assert any("deadlock" in reason for reason in cluster.recorder.reasons)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(200))
 @given(setups(), st.sampled_from((*ROUTERS, PrefixAffinity, partial(Weighted, prefix=0.0))), traces())
 def test_news_of_the_very_instant_are_the_truth_where_no_two_requests_share_one(
     several: list[ReplicaSetup], router: Any, load: Trace

@@ -1,7 +1,7 @@
 """The metrics of a real run against the oracle, which keeps every token's own time."""
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
@@ -12,6 +12,7 @@ from simserve.tables.run_tables import RunTables
 from simserve.units import PS_PER_S
 from simserve.workload.trace import Trace
 from tests.agreement import run_both
+from tests.effort import examples
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle_replica import Life
 from tests.worlds import setups, traces
@@ -26,7 +27,7 @@ def gaps_s(life: Life) -> list[float]:
     return [(after - before) / PS_PER_S for before, after in zip(life.token_ps, life.token_ps[1:], strict=False)]
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60))
 @given(setups(), traces())
 def test_gaps_and_first_tokens_are_those_of_the_oracles_tokens(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)

@@ -12,6 +12,7 @@ from simserve.metrics.itl import largest_gaps, pooled_itl, span_ends
 from simserve.metrics.stats import PERCENTILES, Distribution
 from simserve.tables.columns import Flags
 from simserve.tables.run_tables import RunTables
+from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, random_story, tables
 
 
@@ -141,7 +142,7 @@ def test_a_span_that_matches_no_row_is_our_own_mistake() -> None:
         decode_rows(run.steps, run.spans)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**9), st.booleans())
 def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool) -> None:
     lives, run = random_story(seed)
@@ -161,7 +162,7 @@ def test_pooled_gaps_are_those_of_all_tokens_written_out(seed: int, narrow: bool
         assert list(result.percentiles.values()) == np.percentile(gaps_s, PERCENTILES).tolist()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.integers(0, 10**9))
 def test_largest_gaps_and_ends_of_spans_are_those_of_all_tokens_written_out(seed: int) -> None:
     lives, run = random_story(seed)

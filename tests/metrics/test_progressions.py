@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.metrics import progressions
@@ -29,7 +29,6 @@ def written_out(rows: Rows) -> list[int]:
     return sorted(first + j * growth for first, growth, n, weight in rows for j in range(n) for _ in range(weight))
 
 
-@settings(deadline=None)
 @given(ROWS, st.sampled_from([0, 5, 1 << 18]), st.sampled_from([1, 4, 1 << 20]))
 def test_order_statistics_are_those_of_the_sorted_numbers(rows: Rows, write_out: int, pairs: int) -> None:
     numbers = written_out(rows)
@@ -42,7 +41,6 @@ def test_order_statistics_are_those_of_the_sorted_numbers(rows: Rows, write_out:
         assert order_statistics(parts, result, range(len(numbers))) == dict(enumerate(numbers))
 
 
-@settings(deadline=None)
 @given(ROWS)
 def test_mean_spread_and_ends_are_those_of_the_numbers(rows: Rows) -> None:
     numbers = written_out(rows)

@@ -18,6 +18,7 @@ from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from simserve.tables.schema import DERIVED, REQUESTS, SPANS, SPLIT, STEPS, TABLES
+from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
 
 SLO = {"ttft_s": 2.0, "itl_s": 0.5}
@@ -52,7 +53,7 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, seed: int) -> None:
     assert (loaded.summary, loaded.vllm_bench) == (results.summary, results.vllm_bench)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=examples(15))
 @given(st.integers(0, 10**9))
 def test_all_metrics_can_be_made_again_from_the_parquet_files(
     tmp_path_factory: pytest.TempPathFactory, seed: int

@@ -26,6 +26,7 @@ from simserve.units import array_to_ps, to_s
 from simserve.workload.trace import Trace
 from tests.agreement import run_both
 from tests.doubles import MS, LineCost, replica_setup, serve, trace
+from tests.effort import examples
 from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle import OracleRun
 from tests.oracle_replica import OracleReplica
@@ -35,7 +36,7 @@ from tests.test_oracle_host_tier import offloading, swapping
 from tests.test_oracle_speculation import speculating
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
-SLOWLY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOWLY = settings(max_examples=examples(60))
 NO_FRONT_END = FrontEnd()
 SHORT = {
     "agents": "workload.duration_s=100",

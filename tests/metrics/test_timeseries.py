@@ -13,6 +13,7 @@ from simserve.metrics.timeseries import MOST_INTERVALS, TimeSeries, interval_edg
 from simserve.metrics.utilization import utilization
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
+from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
 
 
@@ -118,7 +119,7 @@ def test_a_run_in_which_nothing_happens_has_one_quiet_interval() -> None:
     assert grid(result, "kv_frac") == [[0.0]]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
 def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
     lives, run = random_story(seed)
@@ -135,7 +136,7 @@ def test_amounts_add_up_to_those_of_the_run(seed: int) -> None:
     assert amount("output_tokens_per_s") == pytest.approx(sum(len(life.token_ps) for life in lives), abs=1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
 def test_running_is_the_time_between_the_start_of_prefill_and_the_last_token(seed: int) -> None:
     lives, run = random_story(seed)

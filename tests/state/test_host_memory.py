@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.state.host_memory import HostMemory
+from tests.effort import examples
 
 
 def test_the_prefix_used_longest_ago_goes_first_and_from_its_end() -> None:
@@ -47,7 +48,7 @@ def test_an_id_of_several_blocks_takes_all_of_them() -> None:
 USES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 6)), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(st.integers(0, 12), st.integers(0, 12), USES, st.lists(st.integers(0, 8), max_size=5))
 def test_a_match_finds_what_a_walk_finds(
     n_blocks: int, n_disk: int, uses: list[tuple[int, int, int]], swaps: list[int]

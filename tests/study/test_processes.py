@@ -12,6 +12,8 @@ from simserve.study import processes
 from simserve.study.processes import Lost, _cancel, in_processes
 from tests.study.sweep_work import die, die_once, echo, wait
 
+pytestmark = pytest.mark.usefixtures("all_cores")
+
 
 def test_every_task_is_answered_once_with_its_place() -> None:
     tasks = [(n,) for n in range(7)]

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.tables.full_steps import full_steps
+from tests.effort import examples
 from tests.metrics.stories import Life, S, Teller, random_story, tables
 
 
@@ -28,7 +29,7 @@ def test_a_stretch_becomes_its_steps() -> None:
     assert [full["blocked_by"].categories[code] for code in full["blocked_by"].codes] == ["", *["seats"] * 3]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 10**9))
 def test_steps_end_where_their_tokens_came_to_the_last_bit(seed: int) -> None:
     lives, run = random_story(seed)

@@ -14,6 +14,7 @@ from simserve.tables.columns import Categorical, Columns
 from simserve.tables.frames import frame
 from simserve.tables.parquet import read_columns, read_table, write_columns, write_table
 from simserve.tables.schema import Field
+from tests.effort import examples
 
 FIELDS = (
     Field("at_s", "float", "s"),
@@ -95,7 +96,7 @@ def test_a_view_of_every_second_value_is_written_right(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "x.parquet")["at_s"].to_pylist() == [0.0, 2.0, 4.0, 6.0, 8.0]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.lists(st.one_of(st.floats(allow_infinity=False), st.just(float("nan"))), max_size=70))
 def test_every_float_comes_back_to_the_last_bit(tmp_path_factory: pytest.TempPathFactory, values: list[float]) -> None:
     path = tmp_path_factory.mktemp("floats") / "x.parquet"

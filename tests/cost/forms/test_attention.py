@@ -5,7 +5,7 @@ from timeit import timeit
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.catalog.specs import GpuSpec
@@ -43,7 +43,6 @@ def prompt(n: int, cached: int = 0) -> tuple[int, int, int]:
     return n, n * cached + n * (n + 1) // 2, cached + n
 
 
-@settings(deadline=None)
 @given(prefills(), SHAPES, COUNTS, st.integers(1, 10**8), COUNTS, st.integers(0, 5000))
 def test_prefill_never_takes_less_for_more_of_anything(
     form: PrefillAttention, heads: tuple[int, int, int], n: int, pairs: int, context: int, more: int
@@ -55,7 +54,6 @@ def test_prefill_never_takes_less_for_more_of_anything(
     assert least <= cost.seconds(n, pairs, context + more)
 
 
-@settings(deadline=None)
 @given(prefills(), SHAPES, COUNTS, st.integers(0, 30_000), st.sampled_from(["bf16", "fp8"]))
 def test_prefill_is_never_faster_than_the_data_sheet(
     form: PrefillAttention, heads: tuple[int, int, int], n: int, cached: int, kv_dtype: str
@@ -68,7 +66,6 @@ def test_prefill_is_never_faster_than_the_data_sheet(
     assert seconds >= least_bytes / H100.hbm_bytes_per_s * (1 - 1e-12)
 
 
-@settings(deadline=None)
 @given(prefills(), SHAPES, st.lists(st.tuples(COUNTS, st.integers(0, 10**9), COUNTS), min_size=1, max_size=20))
 def test_prefill_is_the_same_for_scalars_and_arrays(
     form: PrefillAttention, heads: tuple[int, int, int], steps: list[tuple[int, int, int]]
@@ -117,7 +114,6 @@ def test_one_step_is_costed_within_a_few_microseconds() -> None:
     assert best < 5e-6  # 0.5 on a quiet core; no numpy on this path, which would take ten times as long
 
 
-@settings(deadline=None)
 @given(decodes(), SHAPES, st.integers(1, 2000), st.integers(1, 30_000))
 def test_decode_never_takes_less_for_a_key_or_a_request_more(
     form: DecodeAttention, heads: tuple[int, int, int], n: int, context: int
@@ -127,7 +123,6 @@ def test_decode_never_takes_less_for_a_key_or_a_request_more(
     assert slope_s[n] > 0
 
 
-@settings(deadline=None)
 @given(decodes(), SHAPES, st.integers(1, 2000), st.integers(1, 30_000), st.sampled_from(["bf16", "fp8"]))
 def test_decode_is_never_faster_than_the_data_sheet(
     form: DecodeAttention, heads: tuple[int, int, int], n: int, context: int, kv_dtype: str

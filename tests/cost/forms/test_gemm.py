@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simserve.catalog.specs import BYTES_PER_VALUE
@@ -27,7 +27,6 @@ BARE = replace(FORM, launch_s=0.0, flop_share=1.0, byte_share=1.0, sharpness=20.
 SIZES = st.sampled_from([256, 1024, 1280, 5120, 8192, 25600])
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40_000), SIZES, SIZES, st.sampled_from(["bf16", "fp8", "fp8_block", "int4"]))
 def test_no_product_is_faster_than_the_data_sheet(m: int, n: int, k: int, dtype: str) -> None:
     compute_s = 2 * m * n * k / H100.peak_flop_per_s(dtype)
@@ -43,7 +42,6 @@ def test_more_tokens_never_take_less(form: Gemm) -> None:
     assert (np.diff(seconds) >= 0).all()
 
 
-@settings(deadline=None)
 @given(st.integers(1, 5000), SIZES, SIZES)
 def test_wider_and_deeper_weights_take_longer(m: int, n: int, k: int) -> None:
     assert FORM.seconds(H100, "bf16", m, n, k) < FORM.seconds(H100, "bf16", m, 2 * n, k)
