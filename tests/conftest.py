@@ -25,6 +25,7 @@ SENTENCES = {
     "oracle": "engine = oracle on {n:,} random clusters",
     "theory": "{n:,} queues wait as queueing theory says",
     "coverage": "{n:,} kinds of interval hold the truth as often as they claim",
+    "golden": "tables of {n:,} shipped scenarios unchanged to the last bit",
     "examples": "{n:,} random cases of other laws",
     "tests": "{n:,} tests in all",
 }
@@ -41,9 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Set the effort before any test is collected, and let Ctrl-C tests work in a background job of a shell too."""
     config.addinivalue_line("markers", "law(name): a test counts under this law in the last line")
+    config.addinivalue_line("markers", "thorough: a test takes long, has no shorter form, and runs with --thorough")
     set_effort(config.getoption("--thorough"))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what takes long and has no shorter form."""
+    if not config.getoption("--thorough"):
+        for item in items:
+            if item.get_closest_marker("thorough"):
+                item.add_marker(pytest.mark.skip(reason="runs with --thorough"))
 
 
 @pytest.hookimpl(optionalhook=True)

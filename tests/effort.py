@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 
-import pytest
 from hypothesis import HealthCheck, settings
 
 FULL_EXAMPLES = 100
@@ -43,9 +42,3 @@ def runs(n: int, quick: int) -> int:
 def wider(n: int, full: int) -> float:
     """Return how much wider a statistical bound is for n draws than for the full number: by the root of the ratio."""
     return math.sqrt(full / n)
-
-
-def skip_unless_thorough() -> None:
-    """Skip a test that takes long and has no shorter form."""
-    if not is_thorough():
-        pytest.skip("runs with --thorough")

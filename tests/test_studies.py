@@ -1,7 +1,7 @@
 """Studies of docs/studies: the direction and the rough size of published results.
 
 The quick ones run whole and must print what their pages show, the two long ones run on fewer requests; all read the
-scenarios that their pages name.
+scenarios that their pages name. By default the longest one runs for its first load only, and a few wait for --thorough.
 """
 
 from importlib import import_module
@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tests.effort import is_thorough
 
 STUDIES = Path(__file__).parents[1] / "docs" / "studies"
 FEWER = ("workload.n_requests=600", "measure.warmup_requests=60")
@@ -27,6 +29,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
     return lines.splitlines()
 
 
+@pytest.mark.thorough
 def test_continuous_beats_whole_batches_and_a_window_helps_in_bursts_only(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "batching")
     result = module.result()
@@ -54,6 +57,7 @@ def test_paged_blocks_serve_a_multiple_of_what_blocks_set_aside_do(monkeypatch: 
     assert reserved < knowing < paged < 31
 
 
+@pytest.mark.thorough
 def test_chunks_bound_the_gap_between_tokens_and_raise_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "chunked_prefill")
     result = module.result()
@@ -73,6 +77,7 @@ def coarsely(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(study(monkeypatch, "highest_rate"), "STEPS", 6)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("coarsely")
 def test_disaggregation_wins_under_tight_goals_and_loses_under_loose_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     of_case = study(monkeypatch, "disaggregation").of_case
@@ -94,6 +99,8 @@ def test_the_best_split_moves_with_the_load(monkeypatch: pytest.MonkeyPatch) -> 
 
     few, some, many = rates("chat", "1:7", "3:5", "6:2")
     assert some > 1.5 * few and some > 1.5 * many  # 1:2 to 1:1
+    if not is_thorough():
+        return
     few, many, together = rates("long prompts", "2:6", "5:3", "together")
     assert many > 2 * few and many > together
     few, many, together = rates("long answers", "1:7", "4:4", "together")

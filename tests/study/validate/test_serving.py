@@ -105,6 +105,7 @@ def test_a_run_that_does_not_fit_the_cache_is_known_as_such() -> None:
     assert not ServingPoint(row(), 1.0, 1.0, 4 * (256 + 16)).is_limited_by_memory
 
 
+@pytest.mark.thorough
 def test_constants_are_found_again_from_the_runs_they_made() -> None:
     true = {"step_host_s": 4e-3, "request_host_s": 8e-5, "gap_s": 3e-6, "busy_compute_frac": 0.8}
     shapes = [(256, 24, 2), (256, 24, 24), (2048, 12, 8), (2048, 12, 16)]
