@@ -40,7 +40,8 @@ def test_every_command_takes_a_goal_as_people_say_it(
     tmp_path: Path, command: str, text: tuple[str, ...], frac: float
 ) -> None:
     place = ("--baseline", tmp_path / "base.json") if command == "check" else ("--out", tmp_path / "out")
-    tight = ("--set", "slo.ttft_s=0.03")  # so that some rate misses it, and soon
+    tight = ["--set", "slo.ttft_s=0.03"]  # so that some rate misses it, and soon
+    tight += ["--set", "workload.n_requests=10"] if command == "capacity" else []
     outcome = invoke(command, write_scenario(tmp_path), *tight, *COMMANDS[command], *place, *text, "--json")
     assert json.loads(outcome.out)["goal_frac"] == frac
 
