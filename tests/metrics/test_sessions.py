@@ -12,7 +12,7 @@ from simserve.tables.columns import Categorical
 STATUS = ("unfinished", "finished", "rejected", "timed_out")
 
 
-def text(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, ...] = (), **columns: Any) -> Any:
+def facts(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, ...] = (), **columns: Any) -> Any:
     """Of requests (session, sent, answered, requests of the session); the window is from 0 to 10 s."""
     names, sent, answered, planned = zip(*rows, strict=True)
     codes = [2 if i in refused else int(each is not None) for i, each in enumerate(answered)]
@@ -28,7 +28,7 @@ def text(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, .
 
 
 def test_a_session_lasts_from_its_first_request_to_its_last_answer_and_thinks_in_between() -> None:
-    result = text([("a", 1.0, 2.0, 2), ("b", 2.0, 2.5, 1), ("a", 4.0, 7.0, 2)])
+    result = facts([("a", 1.0, 2.0, 2), ("b", 2.0, 2.5, 1), ("a", 4.0, 7.0, 2)])
     assert (result["n"], result["finished"], result["refused"], result["cut"]) == (2, 2, 0, 0)
     assert result["e2e_s"]["max"] == 6.0
     assert result["in_flight_s"]["max"] == 4.0  # 1 to 2 and 4 to 7
@@ -37,23 +37,23 @@ def test_a_session_lasts_from_its_first_request_to_its_last_answer_and_thinks_in
 
 
 def test_branches_side_by_side_count_once() -> None:
-    result = text([("a", 0.0, 1.0, 4), ("a", 2.0, 6.0, 4), ("a", 2.0, 3.0, 4), ("a", 7.0, 9.0, 4)])
+    result = facts([("a", 0.0, 1.0, 4), ("a", 2.0, 6.0, 4), ("a", 2.0, 3.0, 4), ("a", 7.0, 9.0, 4)])
     assert result["e2e_s"]["max"] == 9.0
     assert result["in_flight_s"]["max"] == 7.0  # all but 1 to 2 and 6 to 7
 
 
 def test_who_is_refused_or_cut_off_has_no_time() -> None:
-    result = text([("a", 0.0, 1.0, 3), ("b", 1.0, 2.0, 2), ("a", 2.0, None, 3), ("c", 3.0, None, 1)], refused=(2,))
+    result = facts([("a", 0.0, 1.0, 3), ("b", 1.0, 2.0, 2), ("a", 2.0, None, 3), ("c", 3.0, None, 1)], refused=(2,))
     assert (result["n"], result["finished"], result["refused"], result["cut"]) == (3, 0, 1, 2)
     assert np.isnan(result["e2e_s"]["mean"])
     assert result["requests_mean"] is None
 
 
 def test_sessions_count_by_their_beginning() -> None:
-    result = text([("a", 9.0, 9.5, 2), ("b", 10.5, 11.0, 1), ("a", 20.0, 21.0, 2)])
+    result = facts([("a", 9.0, 9.5, 2), ("b", 10.5, 11.0, 1), ("a", 20.0, 21.0, 2)])
     assert (result["n"], result["e2e_s"]["max"]) == (1, 12.0)
 
 
 def test_requests_of_no_session_are_left_out() -> None:
-    assert text([("", 0.0, 1.0, 1), ("a", 0.5, 1.0, 1)])["n"] == 1
-    assert text([("a", 0.0, 1.0, 1)], session_requests=None) is None
+    assert facts([("", 0.0, 1.0, 1), ("a", 0.5, 1.0, 1)])["n"] == 1
+    assert facts([("a", 0.0, 1.0, 1)], session_requests=None) is None

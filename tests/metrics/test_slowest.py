@@ -18,7 +18,7 @@ def facts(**changes: Any) -> RunFacts:
     return run_facts(tables(lives, [Teller(lives)]), **changes)
 
 
-def text(requests: Columns, **changes: Any) -> Any:
+def split_of(requests: Columns, **changes: Any) -> Any:
     n = len(requests["ttft_s"])
     return time_split(requests, Window(0.0, 1.0, 1.0, "last arrival", np.ones(n, np.bool_)), facts(**changes))
 
@@ -41,7 +41,7 @@ def late(seconds: float, n: int = 200, n_late: int = 2) -> list[float]:
 
 
 def test_the_slowest_hundredth_by_each_latency_is_set_beside_all() -> None:
-    result = text(requests(queue_seats_s=late(3.0), interference_s=late(0.9)[::-1]))
+    result = split_of(requests(queue_seats_s=late(3.0), interference_s=late(0.9)[::-1]))
     assert result["parts"] == list(PARTS)
     assert result["mean"]["queue_seats_s"] == pytest.approx(0.03)
     ttft, tpot, e2e = (result["slowest"][name] for name in ("ttft_s", "tpot_s", "e2e_s"))
@@ -57,7 +57,7 @@ def test_the_slowest_hundredth_by_each_latency_is_set_beside_all() -> None:
 
 
 def test_one_request_is_its_own_slowest_and_nothing_sets_it_apart() -> None:
-    result = text(requests(1))
+    result = split_of(requests(1))
     assert result["slowest"]["e2e_s"]["n"] == 1
     assert result["slowest"]["e2e_s"]["binds"] is None
 
@@ -66,7 +66,7 @@ def test_an_eviction_before_the_first_token_counts_there_and_one_after_it_does_n
     before, after = (requests(1, preempted_s=[0.5], recompute_s=[0.25]) for _ in range(2))
     before["ttft_s"] = before["first_token_s"] = before["ttft_s"] + 0.75
     before["tpot_s"] = before["tpot_s"] - 0.75 / 9
-    of_before, of_after = (text(each)["slowest"] for each in (before, after))
+    of_before, of_after = (split_of(each)["slowest"] for each in (before, after))
     parts = ("preempted_s", "recompute_s")
     assert [of_before["ttft_s"]["mean"][name] for name in parts] == pytest.approx([0.5, 0.25])
     assert [of_before["tpot_s"]["mean"][name] for name in parts] == pytest.approx([0.0, 0.0])
@@ -76,7 +76,7 @@ def test_an_eviction_before_the_first_token_counts_there_and_one_after_it_does_n
 
 def test_room_on_the_decode_side_comes_first_where_keys_and_values_are_pushed() -> None:
     link = LinkFacts(1.0, 0.0, False, 1.0, "push")
-    pushed = text(requests(1, transfer_wait_s=[0.4]), link=link)["slowest"]
+    pushed = split_of(requests(1, transfer_wait_s=[0.4]), link=link)["slowest"]
     assert pushed["ttft_s"]["mean"]["transfer_wait_s"] == pytest.approx(0.4)
     assert sum(pushed["ttft_s"]["mean"].values()) == pytest.approx(0.5)
 
@@ -84,7 +84,7 @@ def test_room_on_the_decode_side_comes_first_where_keys_and_values_are_pushed() 
 def test_whole_answers_have_all_of_it_before_their_first_token() -> None:
     whole = requests(1, batch_wait_s=[1.0])
     whole |= {"first_token_s": whole["finish_s"], "ttft_s": whole["e2e_s"], "tpot_s": np.zeros(1)}
-    result = text(whole)["slowest"]
+    result = split_of(whole)["slowest"]
     assert sum(result["ttft_s"]["mean"].values()) == pytest.approx(1.28)
     assert sum(result["tpot_s"]["mean"].values()) == 0.0
 
@@ -92,10 +92,10 @@ def test_whole_answers_have_all_of_it_before_their_first_token() -> None:
 def test_answers_of_one_token_have_no_gaps_to_be_slow_in() -> None:
     single = requests(1)
     single |= {"tpot_s": np.array([np.nan]), "output_tokens": np.array([1])}
-    assert text(single)["slowest"]["tpot_s"] is None
+    assert split_of(single)["slowest"]["tpot_s"] is None
 
 
 def test_nothing_is_told_where_nothing_finished_or_nobody_has_split_the_time() -> None:
     nobody = requests(1) | {"status": Categorical(np.zeros(1, np.int32), ("rejected",))}
-    assert text(nobody) is None
-    assert text(requests(1, decode_s=[np.nan])) is None
+    assert split_of(nobody) is None
+    assert split_of(requests(1, decode_s=[np.nan])) is None

@@ -47,26 +47,26 @@ def window(requests: Columns, warmup_s: float = 0.0) -> Window:
     return measured_window(requests, {"warmup_s": warmup_s}, requests["arrival_s"][-1], end_s)
 
 
-def text(requests: Columns, steps: Columns | None = None) -> Steadiness:
+def steadiness_of(requests: Columns, steps: Columns | None = None) -> Steadiness:
     seen = requests | {"n_in_system": n_in_system(requests)}
     return steadiness(seen, rows_of(requests) if steps is None else steps, window(requests), [0])
 
 
 def m_m_1(load: float, n: int, seed: int) -> Steadiness:
     requests = served(poisson(load, n, seed), np.random.default_rng([seed, 1]).exponential(1.0, n))
-    return text(requests)
+    return steadiness_of(requests)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("load", [1.1, 1.5, 3.0])
 def test_more_than_can_be_served_grows(load: float, seed: int) -> None:
-    assert text(served(poisson(load, 3000, seed), 1.0)).state == "growing"
+    assert steadiness_of(served(poisson(load, 3000, seed), 1.0)).state == "growing"
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.8])
 def test_less_than_can_be_served_is_steady(load: float, seed: int) -> None:
-    assert text(served(poisson(load, 3000, seed), 1.0)).state == "steady"
+    assert steadiness_of(served(poisson(load, 3000, seed), 1.0)).state == "steady"
 
 
 def test_m_m_1_is_called_what_it_is() -> None:
@@ -88,38 +88,38 @@ def test_who_gives_up_is_backlog_no_longer() -> None:
     late = requests["finish_s"] > requests["arrival_s"] + 20
     requests["gave_up_s"][late] = requests["arrival_s"][late] + 20
     requests["finish_s"][late] = np.nan
-    assert text(requests, steps).state != "growing"
+    assert steadiness_of(requests, steps).state != "growing"
 
 
 def test_what_is_never_answered_is_backlog_and_what_is_refused_is_not() -> None:
     requests = served(poisson(1.0, 300, 0), 0.01)
     steps = rows_of(requests)
     requests["finish_s"][100:] = np.nan
-    assert text(requests, steps).state == "growing"
+    assert steadiness_of(requests, steps).state == "growing"
     requests["status"].codes[100:] = STATUS.index("rejected")
-    assert text(requests, steps).state == "steady"
+    assert steadiness_of(requests, steps).state == "steady"
 
 
 def test_a_burst_that_drains_does_not_grow() -> None:
     quiet, burst = np.arange(0.0, 300.0, 2.0), np.linspace(100.0, 110.0, 60)
-    assert text(served(np.sort(np.concatenate([quiet, burst])), 1.0)).state != "growing"
+    assert steadiness_of(served(np.sort(np.concatenate([quiet, burst])), 1.0)).state != "growing"
 
 
 def test_a_start_up_that_levels_off_does_not_grow() -> None:
     arrival_s = np.arange(1000, dtype=np.float64)  # each stays for 300 s, so the backlog rises for a third of the run
-    assert text(requests_of(arrival_s, arrival_s + 300.5), rows_of(served(arrival_s, 0.1))).state != "growing"
+    assert steadiness_of(requests_of(arrival_s, arrival_s + 300.5), rows_of(served(arrival_s, 0.1))).state != "growing"
 
 
 def test_a_closed_loop_is_steady() -> None:
     """64 clients: as many are in the system at the end as at the start."""
     finish_s: Floats = np.arange(1, 6401, dtype=np.float64) * 0.1
     arrival_s = np.concatenate([np.zeros(64), finish_s[:-64]])
-    assert text(requests_of(arrival_s, finish_s)).state == "steady"
+    assert steadiness_of(requests_of(arrival_s, finish_s)).state == "steady"
 
 
 def test_too_few_requests_and_all_at_once_tell_nothing() -> None:
-    assert text(served(poisson(0.5, 63, 0), 1.0)).state == "undetermined"
-    assert text(served(np.zeros(500), 1.0)).state == "undetermined"
+    assert steadiness_of(served(poisson(0.5, 63, 0), 1.0)).state == "undetermined"
+    assert steadiness_of(served(np.zeros(500), 1.0)).state == "undetermined"
 
 
 def test_a_request_finds_who_came_before_and_is_not_gone() -> None:
@@ -135,12 +135,12 @@ def test_where_hardly_anybody_is_kept_waiting_there_is_no_queue_that_could_be_un
     stays_s = np.where(np.arange(300) < 150, 40.5, 20.5)  # the load changes once, so the backlog does
     free = {"replica": np.zeros(0, np.int32), "start_s": np.zeros(0), "end_s": np.zeros(0)}
     free |= {"blocked_by": Categorical(np.zeros(0, np.int32), BLOCKED)}
-    result = text(requests_of(arrival_s, arrival_s + stays_s), free)
+    result = steadiness_of(requests_of(arrival_s, arrival_s + stays_s), free)
     assert result.n_effective < 20
     assert (result.free_frac, result.state) == (1.0, "steady")
     held_up = {"replica": np.zeros(1, np.int32), "start_s": np.zeros(1), "end_s": np.array([100.0])}
     held_up |= {"blocked_by": Categorical(np.ones(1, np.int32), BLOCKED)}
-    assert text(requests_of(arrival_s, arrival_s + stays_s), held_up).state == "undetermined"
+    assert steadiness_of(requests_of(arrival_s, arrival_s + stays_s), held_up).state == "undetermined"
 
 
 def test_the_free_share_is_that_of_the_pool_that_is_held_up_most() -> None:

@@ -59,11 +59,11 @@ def test_the_engine_and_lindleys_recursion_give_the_same_times() -> None:
 
 
 def held_share(result: list[dict[str, tuple[bool, bool]]]) -> dict[str, float]:
-    text = defaultdict(list)
+    flags = defaultdict(list)
     for each in result:
         for name, (held, _) in each.items():
-            text[name].append(held)
-    return {name: float(np.mean(values)) for name, values in text.items()}
+            flags[name].append(held)
+    return {name: float(np.mean(values)) for name, values in flags.items()}
 
 
 @pytest.mark.law("coverage")

@@ -68,10 +68,10 @@ def test_every_row_has_a_value_for_every_column() -> None:
 
 def test_the_summary_begins_with_the_answers() -> None:
     result = rows(sheet("Summary", run_answer(), capacity_answer(), plan_answer()))
-    reader = {row["group"]: row["Value"] for row in result if row["Item"] == "Answer"}
-    assert reader["Run chat"].startswith("Meets the SLO: 99.9% of 1,200 requests")
-    assert reader["Capacity chat"].startswith("p99 goodput of chat: 18.0 requests/s on 4 GPUs")
-    assert reader["Plan chat"] == "Take h100-sxm TP 2."
+    answers = {row["group"]: row["Value"] for row in result if row["Item"] == "Answer"}
+    assert answers["Run chat"].startswith("Meets the SLO: 99.9% of 1,200 requests")
+    assert answers["Capacity chat"].startswith("p99 goodput of chat: 18.0 requests/s on 4 GPUs")
+    assert answers["Plan chat"] == "Take h100-sxm TP 2."
     text = {row["Item"]: row["Value"] for row in result if row["group"] == "Run chat"}
     assert text["Pool serve"] == (
         "2 replicas of llama-3.1-8b on 2 × h100-sxm (vllm, chunked; costs of h100-sxm/vllm 0.24.0)"

@@ -45,10 +45,10 @@ def result(folder: Path, first: int, precision_frac: float) -> Capacity:
 @pytest.mark.parametrize("precision_frac", [1.0, 0.05])
 def test_the_interval_holds_the_load_at_which_half_of_all_seeds_saturate(tmp_path: Path, precision_frac: float) -> None:
     n = runs(200, quick=40)
-    reader = [result(tmp_path, first, precision_frac) for first in range(0, n * 1000, 1000)]
-    held = [each.scale.low <= 1.0 <= each.scale.high for each in reader]
+    answers = [result(tmp_path, first, precision_frac) for first in range(0, n * 1000, 1000)]
+    held = [each.scale.low <= 1.0 <= each.scale.high for each in answers]
     assert np.mean(held) >= 0.95 - 2 * (0.95 * 0.05 / n) ** 0.5  # two standard errors below 95%: 0.92 of 200
-    assert all(each.scale.low < each.scale.value < each.scale.high for each in reader)
+    assert all(each.scale.low < each.scale.value < each.scale.high for each in answers)
 
 
 def test_seeds_are_added_until_the_interval_is_narrow_enough(tmp_path: Path) -> None:
