@@ -68,14 +68,14 @@ def _fit_prefill(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
         for dtype, form in (("bf16", PrefillAttention), ("fp8", PrefillIn8Bits)):
             kept, excluded = _usable_prefill(part[part["dtype"] == dtype], gpu, dtype)
             seconds = _prefill_seconds(gpu, kv_dtype)
-            result = _fit_one("prefill_attention", kv_dtype, form, seconds, kept, excluded)
-            if result:
+            fit = _fit_one("prefill_attention", kv_dtype, form, seconds, kept, excluded)
+            if fit:
                 known = any(one.dtype == kv_dtype for one in fits)
                 fits.append(
                     replace(
-                        result,
+                        fit,
                         dtype=f"{kv_dtype}/{dtype}" if known else kv_dtype,
-                        form=PrefillAttention(**asdict(result.form)),
+                        form=PrefillAttention(**asdict(fit.form)),
                     )
                 )
     return fits
@@ -86,8 +86,8 @@ def _fit_decode(rows: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     for kv_dtype, part in _by_cache(rows):
         kept, excluded = _usable_decode(part[part["dtype"] == "bf16"], gpu, kv_dtype)
         seconds = _decode_seconds(gpu, kv_dtype)
-        result = _fit_one("decode_attention", kv_dtype, DecodeAttention, seconds, kept, excluded)
-        fits += [result] if result else []
+        fit = _fit_one("decode_attention", kv_dtype, DecodeAttention, seconds, kept, excluded)
+        fits += [fit] if fit else []
     return fits
 
 
@@ -127,15 +127,15 @@ def _fit_one(
     held = held_out(rows, HEADS)
     if not held.any() or held.all():
         return None
-    result = _fit_rows(form, seconds, rows[~held])
-    residuals = Residuals.of(seconds(result, rows[held]), rows["latency_s"].to_numpy()[held])
+    fitted = _fit_rows(form, seconds, rows[~held])
+    residuals = Residuals.of(seconds(fitted, rows[held]), rows["latency_s"].to_numpy()[held])
     return Fit(op, dtype, _fit_rows(form, seconds, rows), len(rows), excluded, residuals)
 
 
 def _fit_rows(form: type[F], seconds: Seconds, rows: pd.DataFrame) -> F:
-    result = _tidy(fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy()))
+    fitted = _tidy(fit_form(form, lambda guess: seconds(guess, rows), rows["latency_s"].to_numpy()))
     unmeasured = {} if (rows["head_dim"] > WIDE).any() else {"wide": 0.0}  # no row determines that coefficient
-    return replace(result, **unmeasured)
+    return replace(fitted, **unmeasured)
 
 
 def _tidy(form: F) -> F:

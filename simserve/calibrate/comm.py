@@ -30,8 +30,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     fits = []
     for op in COLLECTIVES:
         for _, rows in rows_of(table, op).groupby("n_gpus"):
-            result = _fit_one(op, int(rows["n_gpus"].iloc[0]), rows, gpu)
-            fits += [result] if result else []
+            fit = _fit_one(op, int(rows["n_gpus"].iloc[0]), rows, gpu)
+            fits += [fit] if fit else []
     return fits
 
 

@@ -66,16 +66,16 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
             continue
         families = _quiet_families() if excluded["host time in the row"] else (Gemm, _ByRows)
         family = min(families, key=lambda each: _misfit(_fit_rows(each, train, gpu, dtype), train, gpu, dtype))
-        result = _fit_rows(family, train, gpu, dtype)
-        residuals = Residuals.of(_seconds(result, report, gpu, dtype), report["latency_s"].to_numpy())
+        fitted = _fit_rows(family, train, gpu, dtype)
+        residuals = Residuals.of(_seconds(fitted, report, gpu, dtype), report["latency_s"].to_numpy())
         fits.append(Fit("gemm", dtype, _fit_rows(family, kept, gpu, dtype), len(kept), excluded, residuals))
     return fits
 
 
 def _fit_rows(family: type[Gemm], rows: pd.DataFrame, gpu: GpuSpec, dtype: str) -> Gemm:
     some = sample(rows, ("m", "n", "k"), MOST_ROWS)
-    result = fit_form(family, lambda form: _seconds(form, some, gpu, dtype), some["latency_s"].to_numpy())
-    return Gemm(**vars(result))
+    fitted = fit_form(family, lambda form: _seconds(form, some, gpu, dtype), some["latency_s"].to_numpy())
+    return Gemm(**vars(fitted))
 
 
 def _quiet_families() -> tuple[type[Gemm], ...]:

@@ -75,8 +75,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     fits = []
     for op in OPERATIONS:
         for _, rows in rows_of(table, op).groupby(["dtype", "kv_dtype"]):
-            result = _fit_one(op, rows, gpu)
-            fits += [result] if result else []
+            fit = _fit_one(op, rows, gpu)
+            fits += [fit] if fit else []
     return fits
 
 

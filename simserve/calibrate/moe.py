@@ -46,8 +46,8 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
         alone, shared = ours[ours["expert"] == 1], ours[ours["expert"] > 1]
         kernels = [_kernel(alone), _kernel(shared)]
         parts = {dtype: ours} if None in kernels or len(set(kernels)) == 1 else {dtype: alone, dtype + SHARED: shared}
-        result = [_fit_one(name, dtype, part, gpu) for name, part in parts.items() if len(part)]
-        fits += [one for one in result if one]
+        fitted = [_fit_one(name, dtype, part, gpu) for name, part in parts.items() if len(part)]
+        fits += [fit for fit in fitted if fit]
     return fits
 
 

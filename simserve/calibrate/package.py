@@ -66,11 +66,9 @@ def read_package(gpu: str, engine: str) -> tuple[pd.DataFrame, tuple[TimingSourc
         same = folder / engine_version / f"{name}.parquet"
         path = same if same.is_file() else _newest(folder, name)
         if path is not None:
-            result = read(pd.DataFrame(read_columns(path)))
-            tables.append(result)
-            sources.append(
-                TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(result))
-            )
+            table = read(pd.DataFrame(read_columns(path)))
+            tables.append(table)
+            sources.append(TimingSource(str(path.relative_to(root)), sha256(path.read_bytes()).hexdigest(), len(table)))
     return checked(pd.concat(tables, ignore_index=True), PACKAGE), tuple(sources), engine_version
 
 
@@ -95,8 +93,8 @@ def _names(root: Path) -> list[str]:
 
 def _newest(folder: Path, name: str) -> Path | None:
     """Return the file of the newest version that has it."""
-    result = sorted(folder.glob(f"*/{name}.parquet"), key=lambda path: _as_numbers(path.parent.name))
-    return result[-1] if result else None
+    paths = sorted(folder.glob(f"*/{name}.parquet"), key=lambda path: _as_numbers(path.parent.name))
+    return paths[-1] if paths else None
 
 
 def _as_numbers(text: str) -> list[tuple[int, str]]:

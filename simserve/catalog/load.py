@@ -102,10 +102,10 @@ def load_engine(
 
 def _release(engine: str, version: str) -> tuple[int, ...]:
     """Parse 0.12 and 0.12.0rc1 as (0, 12, ...) for comparisons, which use two parts."""
-    result = re.match(r"(\d+)\.(\d+)", version)
-    if result is None:
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
         raise CatalogError(f"a version of {engine} must begin with two numbers, as 0.12, got '{version}'")
-    return tuple(map(int, result.groups()))
+    return tuple(map(int, match.groups()))
 
 
 def describe(kind: str, name: str) -> dict[str, Any]:

@@ -76,14 +76,14 @@ def _fit_host(gpu: str, engine: str, rows: Path, campaign: str, out: Path) -> No
     from simserve.study.validate.host_fit import TTFT_IS_USABLE, at_bound, fit_host
     from simserve.study.validate.serving import read_rows
 
-    match = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
-    if not match:
+    chosen_runs = [row for row in read_rows(rows) if (row.engine, row.gpu) == (engine, gpu)]
+    if not chosen_runs:
         raise typer.BadParameter(f"no run of {engine} on {gpu} in {rows}", param_hint="--host")
     chosen = campaign_named(campaign)
     path = out / gpu / f"{engine}.json"
     written(path)  # fails before the fit, which takes minutes
-    fit = fit_host(match, chosen, progress=terminal.message)
-    versions = ", ".join(sorted({row.engine_version for row in match}))
+    fit = fit_host(chosen_runs, chosen, progress=terminal.message)
+    versions = ", ".join(sorted({row.engine_version for row in chosen_runs}))
     source = f"fitted to {fit.n_rows} serving runs of {engine} {versions} on {gpu} ({rows.name}, campaign {campaign})"
     unfitted = () if engine in TTFT_IS_USABLE else ("receive_s", "receive_token_s", "respond_s")
     constants = {key: value for key, value in fit.constants.items() if key not in unfitted}

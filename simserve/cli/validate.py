@@ -93,10 +93,10 @@ def _chosen(rows: Path, engine: str | None) -> "list[ServingRow]":
     """Return the runs of a table, or those of one engine."""
     from simserve.study.validate.serving import read_rows
 
-    match = [row for row in read_rows(rows) if engine is None or row.engine == engine]
-    if not match:
+    chosen = [row for row in read_rows(rows) if engine is None or row.engine == engine]
+    if not chosen:
         raise typer.BadParameter(f"no run of {engine!r} in {rows}", param_hint="--engine")
-    return match
+    return chosen
 
 
 def _validate_runs(
@@ -106,17 +106,17 @@ def _validate_runs(
     from simserve.cli import terminal
     from simserve.study.validate.validate import validate as replay_all
 
-    result = replay_all(rows, campaign, leave_out=leave_out, progress=terminal.message)
+    validation = replay_all(rows, campaign, leave_out=leave_out, progress=terminal.message)
     if page is not None:
         from simserve.report.validation import render
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(_plain(result)))
+        replace_text(page, render(_plain(validation)))
         terminal.message(f"wrote {page}")
     if as_json:
-        terminal.result_json(_plain(result))
+        terminal.result_json(_plain(validation))
         return
-    terminal.result(_report(result))
+    terminal.result(_report(validation))
 
 
 def _validate_kernels(name: str, as_json: bool) -> None:
@@ -126,16 +126,16 @@ def _validate_kernels(name: str, as_json: bool) -> None:
     from simserve.cli import terminal
     from simserve.study.validate.validate import kernels_of
 
-    match = kernels_of(name)
+    calibration = kernels_of(name)
     if as_json:
-        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in match.spreads.items()]
-        terminal.result_json({"calibration": name, "engine_version": match.engine_version, "held_out": spreads})
+        spreads = [{"op": op, "dtype": dtype, **asdict(spread)} for (op, dtype), spread in calibration.spreads.items()]
+        terminal.result_json({"calibration": name, "engine_version": calibration.engine_version, "held_out": spreads})
         return
     table: list[Sequence[str]] = [("operation", "dtype or GPUs", "mean error", "bias", "90% range")]
-    for (op, dtype), spread in match.spreads.items():
+    for (op, dtype), spread in calibration.spreads.items():
         within = f"{spread.p05 - 1:+.0%} to {spread.p95 - 1:+.0%}"
         table.append((op, dtype, f"{spread.mape_frac:.1%}", f"{spread.bias_frac:+.1%}", within))
-    title = f"Kernels of {match.engine} {match.engine_version} on {match.gpu}, on held-out shapes"
+    title = f"Kernels of {calibration.engine} {calibration.engine_version} on {calibration.gpu}, on held-out shapes"
     terminal.result(f"{title}\n\n{terminal.table(table)}")
 
 
@@ -150,9 +150,9 @@ def campaign_named(name: str) -> "Campaign":
     return CAMPAIGNS[name]
 
 
-def _report(result: "Validation") -> str:
+def _report(validation: "Validation") -> str:
     """Format the assumptions, tables of errors, and the worst points."""
-    campaign = result.campaign
+    campaign = validation.campaign
     budget = "the engine's default"
     if campaign.spare_tokens is not None:
         budget = f"isl + concurrency + {campaign.spare_tokens} ({', '.join(sorted(campaign.spare_for))}), else {budget}"
@@ -161,12 +161,13 @@ def _report(result: "Validation") -> str:
         f"  {campaign.requests_per_client} requests per client, all clients start at once; lengths "
         f"{campaign.shortest_frac:g} to 1 of isl and osl; tokens per step: {budget}",
         "",
-        "In-sample: the shipped constants" if result.left_out else "The shipped constants",
-        *_tables(result.points),
+        "In-sample: the shipped constants" if validation.left_out else "The shipped constants",
+        *_tables(validation.points),
     ]
-    if result.left_out:
-        parts += ["", "Held-out: each (model, TP) group predicted from a fit to the others", *_tables(result.left_out)]
-    return "\n".join([*parts, "", *_worst(result.left_out or result.points)])
+    if validation.left_out:
+        title = "Held-out: each (model, TP) group predicted from a fit to the others"
+        parts += ["", title, *_tables(validation.left_out)]
+    return "\n".join([*parts, "", *_worst(validation.left_out or validation.points)])
 
 
 def _tables(points: "Sequence[ServingPoint]") -> list[str]:
@@ -178,18 +179,18 @@ def _tables(points: "Sequence[ServingPoint]") -> list[str]:
         table: list[Sequence[str]] = [(title, "metric", "runs", "mean error", "90% CI", "median", "p90", "bias")]
         for name, group in by(points, key).items():
             for metric in ("tpot", "ttft"):
-                match = errors(group, metric)
-                interval = "" if match.interval is None else f"{match.interval[0]:.1%} to {match.interval[1]:.1%}"
-                numbers = (match.median_frac, match.p90_frac)
+                error = errors(group, metric)
+                interval = "" if error.interval is None else f"{error.interval[0]:.1%} to {error.interval[1]:.1%}"
+                numbers = (error.median_frac, error.p90_frac)
                 table.append(
                     (
                         name,
                         metric.upper(),
-                        f"{match.n}",
-                        f"{match.mape_frac:.1%}",
+                        f"{error.n}",
+                        f"{error.mape_frac:.1%}",
                         interval,
                         *(f"{number:.1%}" for number in numbers),
-                        f"{match.bias_frac:+.1%}",
+                        f"{error.bias_frac:+.1%}",
                     )
                 )
         lines += [terminal.table(table), ""]
@@ -212,7 +213,7 @@ def _worst(points: "Sequence[ServingPoint]") -> list[str]:
     return lines[:-1]
 
 
-def _plain(result: "Validation") -> dict[str, Any]:
+def _plain(validation: "Validation") -> dict[str, Any]:
     """Return the answer of --json."""
     from dataclasses import asdict
 
@@ -227,5 +228,5 @@ def _plain(result: "Validation") -> dict[str, Any]:
             for point in points
         ]
 
-    campaign = {key: value for key, value in asdict(result.campaign).items() if not isinstance(value, frozenset)}
-    return {"campaign": campaign, "points": plain(result.points), "left_out": plain(result.left_out)}
+    campaign = {key: value for key, value in asdict(validation.campaign).items() if not isinstance(value, frozenset)}
+    return {"campaign": campaign, "points": plain(validation.points), "left_out": plain(validation.left_out)}

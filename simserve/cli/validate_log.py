@@ -19,49 +19,49 @@ def validate_log(log: Path, scenario: Path, page: Path | None, *, as_json: bool)
     server = server_of(scenario)
     read = read_log(log, server.seed)
     with terminal.progress_bar() as bar:
-        match = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
+        facts = plain(log_error_facts(replay_log(read, server, bar.draw if bar else None)))
     if page is not None:
         from simserve.report.log_comparison import render
         from simserve.tables.files import replace_text
 
-        replace_text(page, render(match))
+        replace_text(page, render(facts))
         terminal.message(f"wrote {page}")
     if as_json:
-        terminal.result_json(match)
+        terminal.result_json(facts)
     else:
-        terminal.result("\n".join(_report(match)))
-    terminal.warnings(match["warnings"])
+        terminal.result("\n".join(_report(facts)))
+    terminal.warnings(facts["warnings"])
 
 
-def _report(match: Mapping[str, Any]) -> Iterator[str]:
+def _report(facts: Mapping[str, Any]) -> Iterator[str]:
     """Format the assumptions, the tables, and the worst requests."""
     from simserve.cli import terminal
 
-    log = match["log"]
+    log = facts["log"]
     yield f"{log['n_compared']} of {log['n_requests']} requests of {log['path']} compared. Assumptions:"
-    yield from (f"  {each}" for each in match["assumed"])
-    tables = [_distributions(match), _totals(match), *_errors(match), *_worst(match)]
+    yield from (f"  {each}" for each in facts["assumed"])
+    tables = [_distributions(facts), _totals(facts), *_errors(facts), *_worst(facts)]
     for table in tables:
         yield ""
         yield terminal.table(table)
 
 
-def _distributions(match: Mapping[str, Any]) -> list[Sequence[str]]:
+def _distributions(facts: Mapping[str, Any]) -> list[Sequence[str]]:
     from simserve.report.formats import seconds
 
     levels = ("mean", "p50", "p90", "p95", "p99")
     rows: list[Sequence[str]] = [("all requests", "", *levels)]
-    for name, of in match["distributions"].items():
+    for name, of in facts["distributions"].items():
         for side in ("measured", "predicted"):
             rows.append((LABELS[name], side, *(seconds(of[level][side]) for level in levels)))
         rows.append(("", "error", *(_signed(of[level]["error_frac"]) for level in levels)))
     return rows
 
 
-def _totals(match: Mapping[str, Any]) -> list[Sequence[str]]:
+def _totals(facts: Mapping[str, Any]) -> list[Sequence[str]]:
     from simserve.report.formats import rate, seconds
 
-    makespan, speed = match["makespan_s"], match["output_tokens_per_s"]
+    makespan, speed = facts["makespan_s"], facts["output_tokens_per_s"]
     sides = ("measured", "predicted")
     return [
         ("whole log", *sides, "error"),
@@ -70,16 +70,16 @@ def _totals(match: Mapping[str, Any]) -> list[Sequence[str]]:
     ]
 
 
-def _errors(match: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+def _errors(facts: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
     """Yield tables of per-request errors: overall, by load and by prompt length."""
-    if not match["errors"]:
+    if not facts["errors"]:
         return
-    overall = [(LABELS[name], _cells(of["overall"])) for name, of in match["errors"].items()]
+    overall = [(LABELS[name], _cells(of["overall"])) for name, of in facts["errors"].items()]
     yield [("per request", *HEAD), *((name, *cells) for name, cells in overall)]
     for key, title in (("by_load", "requests in flight"), ("by_prompt_tokens", "prompt tokens")):
         rows = [
             (f"{each['lowest']:,.0f} to {each['highest']:,.0f}", LABELS[name], *_cells(each))
-            for name, of in match["errors"].items()
+            for name, of in facts["errors"].items()
             for each in of[key]
         ]
         if rows:
@@ -91,10 +91,10 @@ def _cells(errors: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"{errors['n']}", *shares, _signed(errors["bias_frac"]))
 
 
-def _worst(match: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
+def _worst(facts: Mapping[str, Any]) -> Iterator[list[Sequence[str]]]:
     from simserve.report.formats import seconds
 
-    for name, worst in match["worst"].items():
+    for name, worst in facts["worst"].items():
         rows: list[Sequence[str]] = [
             (f"Worst {LABELS[name]}", "sent at", "prompt", "output", "measured", "predicted", "ratio")
         ]

@@ -66,9 +66,9 @@ class Calibration:
     def form(self, op: str, dtype: str, *others: str) -> Form:
         """Return the form of an operation for the first of these dtypes that was measured. Raises CalibrationError."""
         for each in (dtype, *others):
-            result = self.forms.get((op, each))
-            if result is not None:
-                return result
+            form = self.forms.get((op, each))
+            if form is not None:
+                return form
         known = ", ".join(sorted(key for name, key in self.forms if name == op)) or "nothing"
         raise CalibrationError(
             f"calibration {self.gpu}/{self.engine}: {op} was not measured for {dtype}, only for {known}; "

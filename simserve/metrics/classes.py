@@ -30,19 +30,19 @@ def by_class(
     if requests["slo_class"] is None or not len(requests["slo_class"]):
         return None
     there = {str(name) or UNNAMED for name in np.unique(requests["slo_class"])}
-    result = {}
+    groups = {}
     for name in dict.fromkeys([*facts.slo_classes, *sorted(there)]):
         mine = of_class(requests, name)
         targets = facts.slo_classes.get(name, facts.slo)
         own_met = {goal: flags for goal, flags in met.items() if goal in targets}
-        result[name] = {
+        groups[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), own_met),
             "priorities": np.unique(requests["priority"][mine]).tolist() if mine.any() else [],
             "slo": dict(targets),
             **{key: _latency(each) for key, each in latencies(mine).items()},
             "served_per_s": _served(requests, window, mine) / window.duration_s,
         }
-    return result
+    return groups
 
 
 def of_class(requests: Columns, name: str) -> Flags:
@@ -56,14 +56,14 @@ def by_tenant(
     """Return a mapping for each tenant, by name; None if no request has a tenant."""
     if requests["tenant"] is None or not len(requests["tenant"]):
         return None
-    result = {}
+    groups = {}
     for name in map(str, np.unique(requests["tenant"])):
         mine = np.equal(requests["tenant"], name)
-        result[name] = {
+        groups[name] = {
             **_group(requests, facts, replace(window, has=window.has & mine), met),
             **{key: _latency(each) for key, each in latencies(mine).items()},
         }
-    return result
+    return groups
 
 
 def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str, Flags]) -> dict[str, Any]:
@@ -92,9 +92,9 @@ def _served(requests: Columns, window: Window, mine: Flags) -> int:
     return int(np.count_nonzero(mine & requests["status"].is_("finished") & within))
 
 
-def _latency(result: Distribution) -> dict[str, Any]:
-    percentiles = {level_name(level): value for level, value in result.percentiles.items()}
-    return {"n": result.n, "mean": result.mean, **percentiles, "max": result.highest}
+def _latency(sample: Distribution) -> dict[str, Any]:
+    percentiles = {level_name(level): value for level, value in sample.percentiles.items()}
+    return {"n": sample.n, "mean": sample.mean, **percentiles, "max": sample.highest}
 
 
 def class_cautions(classes: Mapping[str, Any] | None) -> Iterator[str]:

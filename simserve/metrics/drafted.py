@@ -31,17 +31,17 @@ class Done:
     bytes: Floats
 
 
-def drafted(facts: RunFacts, requested: DraftedWork) -> Done:
+def drafted(facts: RunFacts, work: DraftedWork) -> Done:
     """Sum the passes, one per proposed token: pass i, from 0, attends i keys per request more, and the first also
     computes prompts. Weights are read once per pass."""
     hows = [facts.pools[pool].speculation for pool in facts.replica_pool]
     works = [NOTHING if how is None or how.draft is None else how.draft for how in hows]
     n_passes = _column([0.0 if how is None else how.tokens for how in hows])
-    keys = n_passes * requested.keys + requested.n_decoded * (n_passes * (n_passes - 1) / 2)
-    sampled = n_passes * requested.n_decoded
-    tokens = requested.prefill_tokens + sampled
+    keys = n_passes * work.keys + work.n_decoded * (n_passes * (n_passes - 1) / 2)
+    sampled = n_passes * work.n_decoded
+    tokens = work.prefill_tokens + sampled
     per_token, per_pair, per_sampled, weights, kv = (
-        _column([getattr(work, name) for work in works])
+        _column([getattr(each, name) for each in works])
         for name in (
             "flop_per_token",
             "flop_per_pair",
@@ -50,8 +50,8 @@ def drafted(facts: RunFacts, requested: DraftedWork) -> Done:
             "kv_bytes_per_token",
         )
     )
-    flop = per_token * tokens + per_pair * (requested.prefill_pairs + keys) + per_sampled * sampled
-    return Done(flop, weights * n_passes * requested.decode_steps + kv * (keys + tokens))
+    flop = per_token * tokens + per_pair * (work.prefill_pairs + keys) + per_sampled * sampled
+    return Done(flop, weights * n_passes * work.decode_steps + kv * (keys + tokens))
 
 
 def _column(values: list[float]) -> Floats:

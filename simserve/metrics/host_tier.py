@@ -14,12 +14,12 @@ def host_tier(requests: Columns, window: Window, facts: RunFacts) -> dict[str, A
     if facts.host_tier is None:
         return None
     n_swaps = requests["n_swaps"][window.has]
-    result, on_host, on_disk = (
+    cached, on_host, on_disk = (
         int(requests[f"{where}cached_tokens"][window.has].sum()) for where in ("", "host_", "disk_")
     )
     return {
         "n_swaps": int(n_swaps.sum()),
         "requests_frac": float(np.count_nonzero(n_swaps) / len(n_swaps)) if len(n_swaps) else None,
-        "hit_tokens": {"gpu": result - on_host - on_disk, "host": on_host, "disk": on_disk},
+        "hit_tokens": {"gpu": cached - on_host - on_disk, "host": on_host, "disk": on_disk},
         **vars(facts.host_tier),
     }

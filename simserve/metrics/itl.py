@@ -64,24 +64,26 @@ def pooled_itl(rows: DecodeRows, spans: Columns, counts: Flags, n_whole_gaps: in
     request, junctions = _junctions(rows, spans)
     own_ps = np.concatenate([_first_gaps(rows, spans, counted & rows.has_steps), junctions[counts[request]]])
     gaps = Gaps(rows, *rows.members(counted), own_ps, n_whole_gaps)
-    match = census(gaps)
-    if match is None:
+    moments = census(gaps)
+    if moments is None:
         return EMPTY
-    percentiles = _percentiles(gaps, match)
-    return Distribution(match.n, match.mean / PS_PER_S, match.std / PS_PER_S, percentiles, match.highest / PS_PER_S)
+    percentiles = _percentiles(gaps, moments)
+    return Distribution(
+        moments.n, moments.mean / PS_PER_S, moments.std / PS_PER_S, percentiles, moments.highest / PS_PER_S
+    )
 
 
-def itl_intervals(requests: Columns, counts: Flags, match: Distribution) -> dict[str, Ends | None]:
+def itl_intervals(requests: Columns, counts: Flags, pooled: Distribution) -> dict[str, Ends | None]:
     """Return the interval of the mean of all gaps, a ratio of two means over requests; percentiles have none.
 
     The error of the ratio is that of the mean residual of each request.
     """
     n_gaps = (requests["output_tokens"][counts] - 1).astype(np.float64)
     none = {level_name(level): None for level in PERCENTILES}
-    if not match.n:
+    if not pooled.n:
         return {"mean": None, **none}
     total_s = requests["finish_s"][counts] - requests["first_token_s"][counts]
-    return {"mean": mean_interval(match.mean + (total_s - match.mean * n_gaps) / n_gaps.mean()), **none}
+    return {"mean": mean_interval(pooled.mean + (total_s - pooled.mean * n_gaps) / n_gaps.mean()), **none}
 
 
 def largest_gaps(rows: DecodeRows, spans: Columns, has_finished: Flags, answers_whole: Flags, n_tokens: Ints) -> Floats:
@@ -149,12 +151,12 @@ def _range_max(values: Ints, first: Ints, last: Ints) -> Ints:
     return result
 
 
-def _percentiles(gaps: Gaps, match: Census) -> dict[float, float]:
+def _percentiles(gaps: Gaps, moments: Census) -> dict[float, float]:
     """Return the percentiles of all gaps as `numpy.percentile` would."""
-    last = match.n - 1
+    last = moments.n - 1
     places = {level: last * (level / 100) for level in PERCENTILES}
     ranks = {level: (math.floor(place), min(math.floor(place) + 1, last)) for level, place in places.items()}
-    values = order_statistics(gaps, match, [rank for pair in ranks.values() for rank in pair])
+    values = order_statistics(gaps, moments, [rank for pair in ranks.values() for rank in pair])
     return {
         level: interpolated(values[low] / PS_PER_S, values[high] / PS_PER_S, places[level] - low)
         for level, (low, high) in ranks.items()

@@ -35,7 +35,7 @@ class Measured:
 
 def mechanisms(run: Measured) -> dict[str, Any]:
     """Return the summary of each mechanism; None for those that the run did not have."""
-    return {key: tell(run) for key, tell in MECHANISMS.items()}
+    return {key: summarize(run) for key, summarize in MECHANISMS.items()}
 
 
 MECHANISMS: dict[str, Callable[[Measured], Any]] = {

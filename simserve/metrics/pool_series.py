@@ -25,14 +25,14 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
     ends = _most(table["end_s"], interval, n)
     n_replicas = np.bincount(interval, minlength=n)
     summed = {name: np.bincount(interval, table[name], n).astype(np.float64) for name in (*SUMS, *MEANS)}
-    result = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
+    means = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
     n_merged = max(1, -(-n // most_rows))
     first = np.arange(0, n, n_merged)
     last = np.minimum(first + n_merged, n) - 1
     return {
         "start_s": starts[first],
         "end_s": ends[last],
-        **{name: _mean(values, ends - starts, first) for name, values in result.items()},
+        **{name: _mean(values, ends - starts, first) for name, values in means.items()},
         **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
     }, n_merged
 

@@ -10,10 +10,10 @@ from simserve.tables.columns import Columns
 
 def prefix_cache(requests: Columns, window: Window) -> dict[str, Any]:
     """Return the hits of the window's requests, without those after a preemption."""
-    result, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
+    cached, prompts = requests["cached_tokens"][window.has], requests["prompt_tokens"][window.has]
     n_tokens = int(prompts.sum())
     return {
-        "hit_tokens": int(result.sum()),
-        "hit_frac": float(result.sum() / n_tokens) if n_tokens else None,
-        "requests_frac": float(np.count_nonzero(result) / len(result)) if len(result) else None,
+        "hit_tokens": int(cached.sum()),
+        "hit_frac": float(cached.sum() / n_tokens) if n_tokens else None,
+        "requests_frac": float(np.count_nonzero(cached) / len(cached)) if len(cached) else None,
     }

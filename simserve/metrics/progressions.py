@@ -114,12 +114,12 @@ def _dot(a: Floats, b: Floats) -> float:
     return float(np.einsum("i,i", a, b))
 
 
-def order_statistics(numbers: Iterable[Progressions], result: Census, ranks: Iterable[int]) -> dict[int, int]:
+def order_statistics(numbers: Iterable[Progressions], moments: Census, ranks: Iterable[int]) -> dict[int, int]:
     """Return the numbers at those ranks, from 0 in ascending order, by rank. Iterates over `numbers` several times.
 
     fast: memory is a few thousand counts and the numbers near the ranks, for any number of progressions.
     """
-    return _search(numbers, (result.lowest, result.highest), sorted(set(ranks)), FIRST_SHIFT)
+    return _search(numbers, (moments.lowest, moments.highest), sorted(set(ranks)), FIRST_SHIFT)
 
 
 def _search(numbers: Iterable[Progressions], ends: tuple[int, int], ranks: list[int], shift: int) -> dict[int, int]:

@@ -13,6 +13,6 @@ def reasons(requests: Columns, window: Window) -> dict[str, int]:
     """Count the most frequent reasons of the window's unfinished requests."""
     column = requests["status_reason"].without_blank()
     lost = window.has & ~requests["status"].is_("finished") & (column.codes >= 0)
-    result = np.bincount(column.codes[lost], minlength=len(column.categories))
-    most = np.argsort(-result, kind="stable")[:MOST]
-    return {column.categories[code]: int(result[code]) for code in most.tolist() if result[code]}
+    counts = np.bincount(column.codes[lost], minlength=len(column.categories))
+    most = np.argsort(-counts, kind="stable")[:MOST]
+    return {column.categories[code]: int(counts[code]) for code in most.tolist() if counts[code]}

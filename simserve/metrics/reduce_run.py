@@ -92,10 +92,10 @@ def _latencies(
     sample: Callable[[Floats], Distribution] = distribution,
 ) -> dict[str, Distribution]:
     """Return the latencies of the requests that count: the window's finished ones."""
-    result = {}
+    distributions = {}
     for name in SAMPLED:
         values = requests[name][counted]
-        result[name] = sample(values[~np.isnan(values)])
+        distributions[name] = sample(values[~np.isnan(values)])
     n_whole_gaps = int((requests["output_tokens"][counted & answers_whole] - 1).sum())
     itl = pooled_itl(rows, spans, counted & ~answers_whole, n_whole_gaps)
-    return {"ttft_s": result["ttft_s"], "tpot_s": result["tpot_s"], "itl_s": itl, **result}
+    return {"ttft_s": distributions["ttft_s"], "tpot_s": distributions["tpot_s"], "itl_s": itl, **distributions}

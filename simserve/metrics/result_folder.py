@@ -47,11 +47,11 @@ def read_result_folders(directories: list[Path]) -> list[ResultFolder]:
     for place, directory in zip(places, directories, strict=True):
         if places.count(place) > 1:
             raise OutputError(f"{directory}: must be named once, got it twice; leave one out")
-    result = [_read(directory) for directory in directories]
-    names = [(written.command, written.label) for written in result]
+    folders = [_read(directory) for directory in directories]
+    names = [(folder.command, folder.label) for folder in folders]
     return [
-        replace(written, label=str(directory)) if names.count(name) > 1 else written  # distinguished by folder
-        for written, name, directory in zip(result, names, directories, strict=True)
+        replace(folder, label=str(directory)) if names.count(name) > 1 else folder  # distinguished by folder
+        for folder, name, directory in zip(folders, names, directories, strict=True)
     ]
 
 

@@ -20,7 +20,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
     met = requests["slo_met"]
     finished = mine & requests["status"].is_("finished")
     n, n_attempts, n_finished = (int(np.count_nonzero(which)) for which in (is_first, mine, finished))
-    result = distribution((requests["finish_s"] - first_sent_s)[finished])
+    e2e = distribution((requests["finish_s"] - first_sent_s)[finished])
     return {
         "requests": n,
         "attempts": n_attempts,
@@ -28,7 +28,7 @@ def retries(requests: Columns, window: Window) -> dict[str, Any]:
         "succeeded": n_finished,
         "succeeded_frac": n_finished / n if n else None,
         "slo_met_frac": float(np.count_nonzero(mine & met) / n) if n and met is not None else None,
-        "e2e_s": {"n": result.n, "mean": result.mean, **{level_name(p): v for p, v in result.percentiles.items()}},
+        "e2e_s": {"n": e2e.n, "mean": e2e.mean, **{level_name(p): v for p, v in e2e.percentiles.items()}},
     }
 
 

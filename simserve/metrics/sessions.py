@@ -62,6 +62,6 @@ def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, 
 
 
 def _summary(values: Floats) -> dict[str, float]:
-    result = distribution(values)
-    levels = {level_name(level): value for level, value in result.percentiles.items()}
-    return {"mean": result.mean, **levels, "max": result.highest}
+    sample = distribution(values)
+    levels = {level_name(level): value for level, value in sample.percentiles.items()}
+    return {"mean": sample.mean, **levels, "max": sample.highest}

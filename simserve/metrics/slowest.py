@@ -46,13 +46,13 @@ def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> Slowes
     """
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
-    result = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
-    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(result.values()))
+    shares = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
+    rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(shares.values()))
     rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # smaller values are rounding
     waited_s = np.minimum(rest_s, parts["preempted_s"])
-    result["preempted_s"] = result["preempted_s"] + waited_s
-    result["recompute_s"] = result["recompute_s"] + (rest_s - waited_s)
-    return result
+    shares["preempted_s"] = shares["preempted_s"] + waited_s
+    shares["recompute_s"] = shares["recompute_s"] + (rest_s - waited_s)
+    return shares
 
 
 def _per_token(parts: SlowestParts, first: SlowestParts, table: Columns) -> SlowestParts:

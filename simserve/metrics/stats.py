@@ -49,9 +49,9 @@ def distribution(values: Floats) -> Distribution:
 def with_intervals(values: Floats, inefficiency: float) -> Distribution:
     """Return the distribution of a sample in order of arrival with intervals, by the statistical `inefficiency`."""
     ordered = np.sort(values)  # fast: sorted once; percentiles of sorted values are cheap
-    result = distribution(ordered)
+    sample = distribution(ordered)
     of_levels = {level_name(p): percentile_interval(values, ordered, p, inefficiency) for p in PERCENTILES}
-    return replace(result, intervals={"mean": mean_interval(values), **of_levels})
+    return replace(sample, intervals={"mean": mean_interval(values), **of_levels})
 
 
 def interpolated(below: float, above: float, weight: float) -> float:

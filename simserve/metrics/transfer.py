@@ -27,20 +27,20 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
         return None
     handed = window.has & (requests["prefill_replica"] >= 0)
     total_s = requests["transfer_s"][handed]
-    result = distribution(total_s)
+    totals = distribution(total_s)
     waits_s = _mean_waits(requests, window, handed, is_pushed=facts.link.how == "push")
     step_s = _mean(requests["tpot_s"][handed])
     shares = _shares(requests, window, facts)
     is_backed_up = not shares["kept_frac"] and _is_backed_up(facts, use)  # else local decodes may fill them
     return {
         **shares,
-        "n": result.n,
-        "mean": result.mean,
-        **{level_name(level): value for level, value in result.percentiles.items()},
+        "n": totals.n,
+        "mean": totals.mean,
+        **{level_name(level): value for level, value in totals.percentiles.items()},
         "bytes": float(requests["prompt_tokens"][handed].sum()) * facts.link.kv_bytes_per_token,
         "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
         "mean_wait_s": waits_s,
-        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if result.n else None,
+        "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if totals.n else None,
     }
 
 

@@ -57,11 +57,11 @@ def vllm_bench(
     }
 
 
-def _latency_keys(name: str, result: Distribution) -> dict[str, float]:
-    scale = 1e3 if result.n else 0.0
-    values = {"mean": result.mean, "median": result.percentiles[50.0], "std": result.std}
-    values |= {level_name(level): value for level, value in result.percentiles.items()}
-    return {f"{what}_{name}_ms": value * scale if result.n else 0.0 for what, value in values.items()}
+def _latency_keys(name: str, sample: Distribution) -> dict[str, float]:
+    scale = 1e3 if sample.n else 0.0
+    values = {"mean": sample.mean, "median": sample.percentiles[50.0], "std": sample.std}
+    values |= {level_name(level): value for level, value in sample.percentiles.items()}
+    return {f"{what}_{name}_ms": value * scale if sample.n else 0.0 for what, value in values.items()}
 
 
 def most_in_one_second(start_s: Floats, end_s: Floats) -> int:

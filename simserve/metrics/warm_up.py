@@ -18,11 +18,11 @@ def warm_up_requests(requests: Columns) -> int | None:
     """
     is_served = ~requests["status"].is_("rejected")
     waited = is_served & ~np.isnan(requests["ttft_s"])
-    result = [
+    cuts = [
         _row_of(np.flatnonzero(is_served), settled_after(n_in_system(requests)[is_served])),
         _row_of(np.flatnonzero(waited), settled_after(requests["ttft_s"][waited])),
     ]
-    return None if None in result else max(row for row in result if row is not None)
+    return None if None in cuts else max(row for row in cuts if row is not None)
 
 
 def settled_after(series: Floats) -> int | None:

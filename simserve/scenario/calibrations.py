@@ -36,14 +36,14 @@ def resolve_calibration(draft: Draft, pool: Pool, at: Path, runs: tuple[GpuSpec 
         return pool.model_copy(update={"calibration": CalibrationFile(file=name)})
     here = (*at, "calibration")
     try:
-        result = read_calibration(calibration_path(name))
+        calibration = read_calibration(calibration_path(name))
     except CalibrationError as error:
         draft.problems.add(ValueProblem(here, str(error)))
         return pool
     if given is not None:
-        _check(draft, here, (given, result), gpu, engine)
+        _check(draft, here, (given, calibration), gpu, engine)
     draft.origins[*here, "sha256"] = "the file"
-    return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=result.sha256)})
+    return pool.model_copy(update={"calibration": CalibrationFile(file=name, sha256=calibration.sha256)})
 
 
 def check_timed(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
@@ -88,19 +88,19 @@ def _given(draft: Draft, written: str) -> str:
     """Return a shipped name as it is, and the path of an existing file made absolute."""
     if written == NO_CALIBRATION or written in shipped_names():
         return written
-    result = draft.find_file(written)
-    return written if result is None else str(result)
+    file = draft.find_file(written)
+    return written if file is None else str(file)
 
 
 def _check(
     draft: Draft, at: Path, files: tuple[CalibrationFile, Calibration], gpu: GpuSpec, engine: EngineSpec
 ) -> None:
     """Check that a given file has the expected SHA-256, GPU and engine."""
-    given, result = files
-    if given.sha256 is not None and given.sha256 != result.sha256:
+    given, calibration = files
+    if given.sha256 is not None and given.sha256 != calibration.sha256:
         rule = f"{given.file} has changed since the scenario was resolved"
         draft.problem((*at, "sha256"), rule, given.sha256, "leave sha256 out to use it as it is now")
     is_shipped_scaled = given.sha256 is not None and given.file == nearest(gpu.name, engine.name, gpu.kernels_like)
-    if result.gpu != gpu.name and not is_shipped_scaled:
+    if calibration.gpu != gpu.name and not is_shipped_scaled:
         rule = f"must be of {gpu.name}"
-        draft.problem((*at, "file"), rule, f"one of {result.gpu}", "leave it out to scale the nearest one")
+        draft.problem((*at, "file"), rule, f"one of {calibration.gpu}", "leave it out to scale the nearest one")

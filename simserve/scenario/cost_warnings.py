@@ -5,16 +5,16 @@ from simserve.scenario.setup import PoolSetup
 
 def warnings(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the limits of the step costs that a reader must know."""
-    result = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
-    return tuple(dict.fromkeys(result))
+    texts = (warning for setup in setups for warning in (_of_costs(setup), _of_borrowed(setup)) if warning is not None)
+    return tuple(dict.fromkeys(texts))
 
 
 def _of_costs(setup: PoolSetup) -> str | None:
     """Describe how far a pool's step costs may be off; None where its kernels were timed."""
-    engine, result = setup.engine, setup.calibration
+    engine, calibration = setup.engine, setup.calibration
     if engine.name == "ideal":
         return "engine ideal is the bare data-sheet roofline: real servers are slower"
-    if result is None:
+    if calibration is None:
         return (
             f"step costs of engine {engine.name} are uncalibrated and unvalidated: a roofline with assumed "
             f"efficiencies ({engine.compute_efficiency:g} of peak FLOP/s, {engine.memory_efficiency:g} of bandwidth)"
@@ -22,35 +22,35 @@ def _of_costs(setup: PoolSetup) -> str | None:
     if not setup.calibrated:
         return (
             f"step costs of {setup.gpu.name} under {engine.name} are uncalibrated: scaled by the data sheets from "
-            f"kernels timed on {result.gpu} under {result.engine} {result.engine_version}"
+            f"kernels timed on {calibration.gpu} under {calibration.engine} {calibration.engine_version}"
         )
     return None
 
 
 def _of_borrowed(setup: PoolSetup) -> str | None:
-    result = setup.calibration
-    if result is None or not setup.borrowed:
+    calibration = setup.calibration
+    if calibration is None or not setup.borrowed:
         return None
     return (
         f"the times of {' and '.join(setup.borrowed)} of {setup.model.name} are scaled by the data sheet from "
-        f"another card: calibration {result.gpu}/{result.engine} has none"
+        f"another card: calibration {calibration.gpu}/{calibration.engine} has none"
     )
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server."""
     each = (_of_version, _of_ranks, _of_speculation)
-    result = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
-    return tuple(dict.fromkeys(result))
+    texts = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
+    return tuple(dict.fromkeys(texts))
 
 
 def _of_version(setup: PoolSetup) -> str | None:
-    result, requested = setup.calibration, setup.asked_version
-    if result is None or requested is None or f"{result.engine_version}.".startswith(f"{requested}."):
+    calibration, version = setup.calibration, setup.asked_version
+    if calibration is None or version is None or f"{calibration.engine_version}.".startswith(f"{version}."):
         return None
     return (
-        f"engine {setup.engine.name} {requested}: kernel costs are those of {result.engine} "
-        f"{result.engine_version}, the version that was timed"
+        f"engine {setup.engine.name} {version}: kernel costs are those of {calibration.engine} "
+        f"{calibration.engine_version}, the version that was timed"
     )
 
 

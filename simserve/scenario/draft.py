@@ -42,7 +42,7 @@ class Draft:
         """Return the absolute path of a file next to the scenario, else in the current directory."""
         path = FilePath(written).expanduser()
         candidates = (folder / path for folder in self.folders)  # an absolute path replaces the folder
-        return next((result.resolve() for result in candidates if result.is_file()), None)
+        return next((file.resolve() for file in candidates if file.is_file()), None)
 
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""

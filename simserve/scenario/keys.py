@@ -42,7 +42,7 @@ def places_of_keys() -> Mapping[str, str]:
     for prefix, part in parts.items():
         for key, field in part.model_fields.items():
             places.setdefault(key, []).append(prefix + (field.alias or key))
-    return {key: result[0] for key, result in places.items() if len(result) == 1}
+    return {key: homes[0] for key, homes in places.items() if len(homes) == 1}
 
 
 def _section_in(annotation: Any) -> type[Section] | None:

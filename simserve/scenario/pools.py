@@ -115,8 +115,8 @@ def _model(draft: Draft, pool: Pool, at: Path) -> ModelSpec | None:
 
 def absolute_model(draft: Draft, name: str) -> str:
     """Return a catalog name as it is, and the path of an existing config.json made absolute."""
-    result = draft.find_file(name) if name.endswith(".json") or "/" in name else None
-    return name if result is None else str(result)
+    file = draft.find_file(name) if name.endswith(".json") or "/" in name else None
+    return name if file is None else str(file)
 
 
 def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:

@@ -56,10 +56,10 @@ def _plugin(family: str, parts: dict[str, Any], *, needs_kind: bool = True) -> d
 
 def _kind(family: str, name: str, parts: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of `{kind: name, ...}` with the arguments of that class; shared types go to `$defs`."""
-    result = find(family, name)
-    if isinstance(result, ValueProblem):
+    plugin = find(family, name)
+    if isinstance(plugin, ValueProblem):
         raise TypeError(f"{family}.{name} is listed but cannot be imported")
-    schema = plugin_schema(result)
+    schema = plugin_schema(plugin)
     parts.update(schema.pop("$defs", {}))
     schema["properties"] = {"kind": {"const": name}, **schema.get("properties", {})}
     schema["required"] = ["kind", *schema.get("required", [])]

@@ -61,8 +61,8 @@ class PoolSetup:
     @property
     def calibrated(self) -> bool:
         """Whether the kernels were timed on this GPU under this engine."""
-        result = self.calibration
-        return result is not None and (result.gpu, result.engine) == (self.gpu.name, self.engine.name)
+        calibration = self.calibration
+        return calibration is not None and (calibration.gpu, calibration.engine) == (self.gpu.name, self.engine.name)
 
     @property
     def gpus_per_replica(self) -> int:
@@ -207,9 +207,9 @@ def memory_of(
 
 def _extra_memory(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
     """Return the memory of a draft model, or None."""
-    result = speculation_of(scenario, pool)
+    speculation = speculation_of(scenario, pool)
     target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
-    return None if result is None else result.extra_memory(target)
+    return None if speculation is None else speculation.extra_memory(target)
 
 
 def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCost:

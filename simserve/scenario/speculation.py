@@ -40,35 +40,35 @@ def resolve_speculation(
     machine, scheduler = runs
     if pool.speculation is None or draft.problems.touch((*at, "speculation")):
         return pool, scheduler
-    requested = _SpeculatingPool(pool, at, machine, pool.speculation)
-    _check_keys(draft, requested)
-    _check_context(draft, requested)
+    speculating = _SpeculatingPool(pool, at, machine, pool.speculation)
+    _check_keys(draft, speculating)
+    _check_context(draft, speculating)
     if not pool.speculation.tokens:
         return pool, scheduler
     if scheduler is not None:
-        scheduler = _check_scheduler(draft, requested, scheduler)
-    update: dict[str, object] = {"speculation": _with_model(draft, requested)}
+        scheduler = _check_scheduler(draft, speculating, scheduler)
+    update: dict[str, object] = {"speculation": _with_model(draft, speculating)}
     if scheduler is not None and scheduler is not runs[1] and pool.scheduler is not None:
         update["scheduler"] = {"kind": pool.scheduler["kind"], **plugins.spelled_out(scheduler)}
     pool = pool.model_copy(update=update)
-    _check_timed(draft, pool, requested)
+    _check_timed(draft, pool, speculating)
     return pool, scheduler
 
 
 def check_draft_length(draft: Draft, pool: Pool, at: Path) -> None:
     """Check that requests are no longer than the draft model's context."""
-    requested = pool.speculation
+    speculation = pool.speculation
     here = (*at, "max_model_len")
-    if requested is None or requested.model is None or draft.problems.touch((*at, "speculation"), here):
+    if speculation is None or speculation.model is None or draft.problems.touch((*at, "speculation"), here):
         return
-    most = catalog.load_model(requested.model).max_position_embeddings
+    most = catalog.load_model(speculation.model).max_position_embeddings
     if pool.max_model_len is not None and pool.max_model_len > most:
-        rule = f"must be at most the {most} tokens of the draft model {requested.model}"
+        rule = f"must be at most the {most} tokens of the draft model {speculation.model}"
         draft.problem(here, rule, pool.max_model_len, f"set max_model_len: {most}")
 
 
-def _check_keys(draft: Draft, requested: _SpeculatingPool) -> None:
-    given, here = requested.speculation, requested.here
+def _check_keys(draft: Draft, speculating: _SpeculatingPool) -> None:
+    given, here = speculating.speculation, speculating.here
     if given.tokens and isinstance(given.acceptance, tuple) and len(given.acceptance) != given.tokens:
         rule = f"must be one rate, or one for each of the {given.tokens} tokens"
         draft.problem((*here, "acceptance"), rule, list(given.acceptance))
@@ -81,8 +81,8 @@ def _check_keys(draft: Draft, requested: _SpeculatingPool) -> None:
             draft.problem((*here, key), f"is for draft_model, not {given.kind}", value, "leave it out")
 
 
-def _check_context(draft: Draft, requested: _SpeculatingPool) -> None:
-    pool, here, kind = requested.pool, requested.here, requested.speculation.kind
+def _check_context(draft: Draft, speculating: _SpeculatingPool) -> None:
+    pool, here, kind = speculating.pool, speculating.here, speculating.speculation.kind
     if pool.role != "both":
         draft.problem(
             here, f"speculation in {pool.role} pools is not supported yet", kind, "leave it out, or use role: both"
@@ -91,7 +91,7 @@ def _check_context(draft: Draft, requested: _SpeculatingPool) -> None:
         draft.problem(
             here, "speculation in a pipeline is not supported yet", kind, "leave it out, or use parallel.pipeline 1"
         )
-    if n_sharing(requested.machine.model, pool.parallel.data) > 1:
+    if n_sharing(speculating.machine.model, pool.parallel.data) > 1:
         rule = "speculation with ranks that share experts is not supported yet"
         draft.problem(here, rule, kind, "leave it out, or use parallel.data 1")
     if pool.host_tier is not None:
@@ -99,32 +99,32 @@ def _check_context(draft: Draft, requested: _SpeculatingPool) -> None:
         draft.problem(here, rule, kind, "leave it out, or leave out host_tier")
     written = pool.engine or draft.scenario.engine
     if written.async_scheduling and kind not in MODELS:
-        where = ("engine",) if pool.engine is None else (*requested.at, "engine")
+        where = ("engine",) if pool.engine is None else (*speculating.at, "engine")
         rule = f"{kind} proposes from tokens on the host, so no step is planned ahead"
         draft.problem((*where, "async_scheduling"), rule, True, "leave it out")
 
 
-def _check_scheduler(draft: Draft, requested: _SpeculatingPool, scheduler: Scheduler) -> Scheduler:
+def _check_scheduler(draft: Draft, speculating: _SpeculatingPool, scheduler: Scheduler) -> Scheduler:
     """Return the policy with as many slots as a step can verify: lower a default, report an explicit value."""
-    at = (*requested.at, "scheduler")
+    at = (*speculating.at, "scheduler")
     if scheduler.orders and not scheduler.is_stateful:
         rule = "orders other than fcfs in a pool that speculates are not supported yet"
         draft.problem((*at, "policy"), rule, getattr(scheduler, "policy", None), "use policy: fcfs")
         return scheduler
     if scheduler.runs_to_completion or scheduler.is_stateful:
-        kind = (requested.pool.scheduler or {}).get("kind")
+        kind = (speculating.pool.scheduler or {}).get("kind")
         why = "pads whole batches" if scheduler.runs_to_completion else "counts one token per step"
         remedy = "use chunked, prefill_first, continuous or trtllm"
         draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens per step", None, remedy)
         return scheduler
-    each = requested.speculation.tokens + 1
+    each = speculating.speculation.tokens + 1
     names = next((pair for pair in TOKENS_AND_SLOTS if hasattr(scheduler, pair[0])), None)
     if names is None or getattr(scheduler, names[0]) is None or draft.problems.touch(at):
         return scheduler
     budget, slots = (getattr(scheduler, name) for name in names)
     if slots * each <= budget:
         return scheduler
-    given = draft.scenario.cluster.pools[int(requested.at[-1])].scheduler or {}
+    given = draft.scenario.cluster.pools[int(speculating.at[-1])].scheduler or {}
     if names[1] in given or budget < each:
         key = names[1] if names[0] not in given else names[0]
         rule = f"a step verifies {each} tokens of each of {names[1]}, {slots}, and {names[0]} is {budget}"
@@ -132,32 +132,34 @@ def _check_scheduler(draft: Draft, requested: _SpeculatingPool, scheduler: Sched
         draft.problem((*at, key), rule, None, remedy)
         return scheduler
     draft.origins[*at, names[1]] = f"no more than {names[0]} by {each}"
-    kind = (requested.pool.scheduler or {})["kind"]
-    result: Scheduler = plugins.build(
+    kind = (speculating.pool.scheduler or {})["kind"]
+    capped: Scheduler = plugins.build(
         "schedulers", {"kind": kind, **plugins.spelled_out(scheduler), names[1]: budget // each}
     )
-    return result
+    return capped
 
 
-def _with_model(draft: Draft, requested: _SpeculatingPool) -> SpeculationSection:
+def _with_model(draft: Draft, speculating: _SpeculatingPool) -> SpeculationSection:
     """Return the section with the draft's dtype and absolute path; report a draft that does not suit its target."""
-    given, here = requested.speculation, (*requested.here, "model")
+    given, here = speculating.speculation, (*speculating.here, "model")
     if given.model is None or draft.problems.touch(here):
         return given
-    result = draft.find_file(given.model) if given.model.endswith(".json") or "/" in given.model else None
-    name = given.model if result is None else str(result)
+    file = draft.find_file(given.model) if given.model.endswith(".json") or "/" in given.model else None
+    name = given.model if file is None else str(file)
     model = draft.looked_up(here, lambda: catalog.load_model(name))
     if model is None:
         return given
     dtype = given.weight_dtype or model.weight_dtype or draft.scenario.weight_dtype
     if given.weight_dtype is None:
-        draft.origins[*requested.here, "weight_dtype"] = f"model {model.name}" if model.weight_dtype else "weight_dtype"
-    _check_model(draft, requested, model, dtype)
+        draft.origins[*speculating.here, "weight_dtype"] = (
+            f"model {model.name}" if model.weight_dtype else "weight_dtype"
+        )
+    _check_model(draft, speculating, model, dtype)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
 
-def _check_model(draft: Draft, requested: _SpeculatingPool, model: ModelSpec, dtype: str) -> None:
-    target, here, tensor = requested.machine.model, (*requested.here, "model"), requested.pool.parallel.tensor
+def _check_model(draft: Draft, speculating: _SpeculatingPool, model: ModelSpec, dtype: str) -> None:
+    target, here, tensor = speculating.machine.model, (*speculating.here, "model"), speculating.pool.parallel.tensor
     bytes_of = weights_bytes(Shard(model, dtype)), weights_bytes(Shard(target, draft.scenario.weight_dtype))
     if bytes_of[0] > bytes_of[1]:
         sizes = " and ".join(f"{n_bytes / GB:.1f} GB" for n_bytes in bytes_of)
@@ -174,18 +176,18 @@ def _check_model(draft: Draft, requested: _SpeculatingPool, model: ModelSpec, dt
         draft.problem(here, "a draft model with a sliding window is not supported yet", model.name, "use another draft")
 
 
-def _check_timed(draft: Draft, pool: Pool, requested: _SpeculatingPool) -> None:
+def _check_timed(draft: Draft, pool: Pool, speculating: _SpeculatingPool) -> None:
     """Check that the calibration has the draft's kernels."""
     if draft.problems.touch(
-        requested.here, (*requested.at, "calibration"), (*requested.at, "parallel"), ("weight_dtype",)
+        speculating.here, (*speculating.at, "calibration"), (*speculating.at, "parallel"), ("weight_dtype",)
     ):
         return
-    result = speculation_of(draft.scenario, pool)
-    if result is None:
+    setup = speculation_of(draft.scenario, pool)
+    if setup is None:
         return
     try:
-        drafted = result.draft_cost(step_cost_of(draft.scenario, pool, requested.machine))
+        drafted = setup.draft_cost(step_cost_of(draft.scenario, pool, speculating.machine))
         if drafted is not None:
             drafted.check()
     except CalibrationError as error:
-        draft.problem(requested.here, str(error))
+        draft.problem(speculating.here, str(error))

@@ -145,12 +145,12 @@ class SpeculationSetup:
 
 def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | None:
     """Return how a pool speculates; None without proposals. Raises CatalogError."""
-    requested = pool.speculation
-    if requested is None or not requested.tokens:
+    speculation = pool.speculation
+    if speculation is None or not speculation.tokens:
         return None
-    model = None if requested.model is None else catalog.load_model(requested.model)
-    dtype = requested.weight_dtype or scenario.weight_dtype
-    return SpeculationSetup(requested.kind, requested.rates, requested.propose_s, model, dtype)
+    model = None if speculation.model is None else catalog.load_model(speculation.model)
+    dtype = speculation.weight_dtype or scenario.weight_dtype
+    return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
 
 
 def _medusa_weights(shard: Shard) -> int:

@@ -121,12 +121,12 @@ def _plugin(draft: Draft, key: str, spec: Mapping[str, Any] | None, at: Path = A
         return None
     spec = dict(spec)
     for argument in _files_among(spec):
-        result = draft.find_file(spec[argument])
-        if result is None:
+        file = draft.find_file(spec[argument])
+        if file is None:
             remedy = f"looked in {draft.looked_in()}"
             draft.problem((*at, key, argument), "there is no such file", spec[argument], remedy)
             return spec
-        spec[argument] = str(result)
+        spec[argument] = str(file)
     plugin, problems = plugins.check(f"workload.{key}", spec)
     draft.problems.extend(problems, (*at, key))
     if getattr(plugin, "needs_arrivals", False) and draft.scenario.workload.client is not None:
@@ -158,18 +158,18 @@ def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
     at = (*AT, "trace")
     if trace is None or draft.problems.knows((*at, "path")):
         return trace
-    result = draft.find_file(trace.path)
-    if result is None:
+    path = draft.find_file(trace.path)
+    if path is None:
         draft.problem((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
         return trace
     try:
-        with result.open("rb") as file:
+        with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         draft.problem((*at, "path"), f"cannot be read: {error.strerror}", trace.path)
         return trace
     if trace.sha256 is not None and trace.sha256 != sha256:
         remedy = "restore it, or remove this line to replay what is there now"
-        draft.problem((*at, "sha256"), f"the file {result.name} has changed: its SHA-256 is now {sha256}", None, remedy)
+        draft.problem((*at, "sha256"), f"the file {path.name} has changed: its SHA-256 is now {sha256}", None, remedy)
     draft.origins[*at, "sha256"] = "the file"
-    return trace.model_copy(update={"path": str(result), "sha256": sha256})
+    return trace.model_copy(update={"path": str(path), "sha256": sha256})

@@ -21,12 +21,12 @@ class Measure:
 
     def of(self, summary: Mapping[str, Any]) -> float:
         """Return its value; NaN where the run has none."""
-        result: Any = summary
+        value: Any = summary
         for part in self.key.split(".", 1):
-            if not isinstance(result, Mapping):
+            if not isinstance(value, Mapping):
                 return math.nan
-            result = result.get(part)
-        return math.nan if result is None else float(result)
+            value = value.get(part)
+        return math.nan if value is None else float(value)
 
 
 LATENCIES = {"ttft_s": "TTFT", "tpot_s": "TPOT", "itl_s": "ITL", "e2e_s": "E2E"}

@@ -91,10 +91,10 @@ def _fit_step(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, 
         return np.log([point.tpot_ratio for point in points])
 
     start = np.clip(np.array([now[name] for name in names]) / scale, low * 1.01, high * 0.99)
-    result = least_squares(
+    solution = least_squares(
         residuals, start, bounds=(low, high), loss="soft_l1", f_scale=OUTLIER, diff_step=0.05, xtol=1e-3, ftol=1e-3
     )
-    return dict(zip(names, (float(value) for value in result.x * scale), strict=True))
+    return dict(zip(names, (float(value) for value in solution.x * scale), strict=True))
 
 
 def _fit_front_end(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[str, float]) -> dict[str, float]:
@@ -108,8 +108,8 @@ def _fit_front_end(rows: Sequence[ServingRow], campaign: Campaign, now: Mapping[
 
     start = np.log(np.array([now[name] for name in names]) / scale)
     simplex = np.vstack([start, *(start + 0.5 * step for step in np.eye(len(names)))])
-    result = minimize(misfit, start, method="Nelder-Mead", options={"maxfev": 45, "initial_simplex": simplex})
-    return _within(names, np.exp(result.x) * scale)
+    solution = minimize(misfit, start, method="Nelder-Mead", options={"maxfev": 45, "initial_simplex": simplex})
+    return _within(names, np.exp(solution.x) * scale)
 
 
 def _within(names: Sequence[str], values: NDArray[np.float64]) -> dict[str, float]:

@@ -67,8 +67,8 @@ class ReplayedLog:
     @cached_property
     def is_answered(self) -> Flags:
         """Whether the real server answered each request, `(n_requests,)`."""
-        result = [~np.isnan(column) for column in self.log.measured.values()]
-        answered: Flags = np.logical_or.reduce(result)
+        has = [~np.isnan(column) for column in self.log.measured.values()]
+        answered: Flags = np.logical_or.reduce(has)
         return answered
 
     @property
@@ -86,8 +86,8 @@ class ReplayedLog:
         rows = self.compared(metric)
         measured, predicted = self.log.measured[metric][rows], self.predicted[metric][rows]
         levels = zip(LEVELS, np.percentile(measured, LEVELS), np.percentile(predicted, LEVELS), strict=True)
-        result = {"mean": Sides(float(measured.mean()), float(predicted.mean()))}
-        return result | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
+        sides = {"mean": Sides(float(measured.mean()), float(predicted.mean()))}
+        return sides | {f"p{level:g}": Sides(float(one), float(other)) for level, one, other in levels}
 
     def signed(self, metric: str) -> Floats:
         """Return predicted / measured - 1 of each request, `(n_requests,)`; NaN without both."""

@@ -36,7 +36,7 @@ def _read_json(path: Path, text: str, seed: int) -> Log:
     if isinstance(whole, dict):
         return table.of_rows(items(path, 1, "row"), [whole])
     if whole is not _LINES:
-        raise TraceError(f"{path}: must be one JSON object, or one a line, got {shown(whole)}; {KINDS}")
+        raise TraceError(f"{path}: must be one JSON object, or one per line, got {shown(whole)}; {KINDS}")
     return table.read_lines(path, text)
 
 

@@ -78,20 +78,20 @@ def filled_in(place: Place, output_tokens: Floats, given: Mapping[str, Floats]) 
     Raises TraceError where a first token comes after the last.
     """
     gaps = output_tokens - 1
-    result = dict(given)
+    latencies = dict(given)
     if "ttft_s" in given and "e2e_s" in given:
         is_late = given["ttft_s"] > given["e2e_s"] * (1 + ROUNDING_FRAC)
         refuse_rows(place, is_late, "TTFT must not be longer than E2E, in seconds", _pairs(given))
-    if result.keys() == {"ttft_s", "e2e_s"}:
+    if latencies.keys() == {"ttft_s", "e2e_s"}:
         decode_s = np.maximum(given["e2e_s"] - given["ttft_s"], 0.0)
-        result["tpot_s"] = np.divide(decode_s, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
-    elif "tpot_s" in result and len(result) == 2:
+        latencies["tpot_s"] = np.divide(decode_s, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+    elif "tpot_s" in latencies and len(latencies) == 2:
         decode_s = np.where(gaps > 0, given["tpot_s"] * gaps, 0.0)
-        if "ttft_s" in result:
-            result["e2e_s"] = given["ttft_s"] + decode_s
+        if "ttft_s" in latencies:
+            latencies["e2e_s"] = given["ttft_s"] + decode_s
         else:
-            result["ttft_s"] = np.maximum(given["e2e_s"] - decode_s, 0.0)
-    return {name: result[name] for name in METRICS if name in result}
+            latencies["ttft_s"] = np.maximum(given["e2e_s"] - decode_s, 0.0)
+    return {name: latencies[name] for name in METRICS if name in latencies}
 
 
 def _pairs(given: Mapping[str, Floats]) -> list[tuple[float, float]]:

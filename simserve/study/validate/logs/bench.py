@@ -119,11 +119,11 @@ def _number(path: Path, result: Mapping[str, Any], key: str, otherwise: Any) -> 
     if value is None:
         return otherwise
     try:
-        match = float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        match = math.nan
-    is_whole = key != "max_concurrency" or match == np.floor(match) < math.inf
-    if not match > 0 or not is_whole:
+        number = math.nan
+    is_whole = key != "max_concurrency" or number == np.floor(number) < math.inf
+    if not number > 0 or not is_whole:
         what = "a positive whole number" if key == "max_concurrency" else "a positive number"
         raise TraceError(f"{path}: {key} must be {what}, got {shown(value)}; was the file edited?")
-    return match
+    return number

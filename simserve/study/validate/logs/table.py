@@ -99,51 +99,51 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         row = parsed(line)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{path}:{number}: must be one JSON object a line ({error.msg}); was the file cut?") from None
+        raise TraceError(f"{path}:{number}: must be one JSON object per line ({error.msg}); was it cut?") from None
     if not isinstance(row, dict):
-        raise TraceError(f"{path}:{number}: must be one JSON object a line, got {shown(row)}; correct the line")
+        raise TraceError(f"{path}:{number}: must be one JSON object per line, got {shown(row)}; correct the line")
     if bench.is_result(row):
-        raise TraceError(f"{path}:{number}: must be a request, got the result of a benchmark; give one result a file")
+        raise TraceError(f"{path}:{number}: must be a request, got the result of a benchmark; give one result per file")
     return row
 
 
 def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
     """Match columns to ours. Raises TraceError if a required one is missing."""
     plain = {name.lower().replace(" ", "_").replace("-", "_"): name for name in reversed(header)}
-    result = {}
+    matched = {}
     for ours, aliases in ALIASES.items():
         units = UNITS if ours.endswith("_s") else {"": 1.0}
         there = [(alias + unit, scale) for alias in aliases for unit, scale in units.items() if alias + unit in plain]
         if there:
-            result[ours] = LogColumn(plain[there[0][0]], there[0][1])
+            matched[ours] = LogColumn(plain[there[0][0]], there[0][1])
     got = ", ".join(header) if header else "none"
-    missing = [name for name in NEEDED if name not in result]
+    missing = [name for name in NEEDED if name not in matched]
     if missing:
         verb = "column {} is" if len(missing) == 1 else "columns {} are"
         remedy = f"{missing[0]} may also be called {', '.join(ALIASES[missing[0]][:6])}"
         raise TraceError(f"{path}: {verb.format(', '.join(missing))} missing, got {got}; {remedy}")
-    if not result.keys() & set(METRICS):
+    if not matched.keys() & set(METRICS):
         raise TraceError(f"{path}: must have some of {', '.join(METRICS)}, got {got}; nothing can be compared")
-    return result
+    return matched
 
 
 def _log(place: Place, columns: Mapping[str, Values]) -> Log:
     """Build the log from a table's columns; rows without an output token are failed requests."""
-    result = _matched(place.path, list(columns))
+    matched = _matched(place.path, list(columns))
 
     def number(ours: str) -> Floats:
-        return numbers(place, result[ours].name, columns[result[ours].name])
+        return numbers(place, matched[ours].name, columns[matched[ours].name])
 
-    arrival_s = _instants(place, result["arrival_s"], columns[result["arrival_s"].name])
+    arrival_s = _instants(place, matched["arrival_s"], columns[matched["arrival_s"].name])
     prompts, outputs = number("prompt_tokens"), number("output_tokens")
     given = {
-        name: times(place, result[name].name, columns[result[name].name]) * result[name].scale
+        name: times(place, matched[name].name, columns[matched[name].name]) * matched[name].scale
         for name in METRICS
-        if name in result
+        if name in matched
     }
     is_done = _finished(columns, len(outputs))
     given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
-    most, sentence = _limits(place, result, columns, outputs)
+    most, sentence = _limits(place, matched, columns, outputs)
     kept = np.flatnonzero(outputs != 0)
     measured = {name: column[kept] for name, column in given.items()}
     place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
@@ -154,7 +154,7 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
             filled_in(place, trace.output_tokens.astype(np.float64), measured),
             n_failed=len(outputs) - len(kept),
             n_unfinished=int(np.count_nonzero(~is_done[kept])),
-            assumed=("requests are sent at the times of the log", sentence, *_renamed(result)),
+            assumed=("requests are sent at the times of the log", sentence, *_renamed(matched)),
         )
     )
 
@@ -193,17 +193,17 @@ def _finished(columns: Mapping[str, Values], n_rows: int) -> Flags:
 
 
 def _limits(
-    place: Place, result: Mapping[str, LogColumn], columns: Mapping[str, Values], outputs: Floats
+    place: Place, matched: Mapping[str, LogColumn], columns: Mapping[str, Values], outputs: Floats
 ) -> tuple[NDArray[Any], str]:
     """Return max_tokens of each request and its origin; requests without one are limited by the model."""
-    if "max_tokens" not in result:
+    if "max_tokens" not in matched:
         return outputs, "max_tokens of each request is its output length, as benchmarks ignore the end of sequence"
-    most = times(place, result["max_tokens"].name, columns[result["max_tokens"].name])
+    most = times(place, matched["max_tokens"].name, columns[matched["max_tokens"].name])
     if np.isnan(most).all():
         return np.full(len(most), MOST_TOKENS), "no request has max_tokens: the model's limit applies"
     return np.where(np.isnan(most), MOST_TOKENS, most), "max_tokens is the log's"
 
 
-def _renamed(result: Mapping[str, LogColumn]) -> tuple[str, ...]:
-    names = [f"{column.name} as {ours}" for ours, column in result.items() if column.name != ours]
+def _renamed(matched: Mapping[str, LogColumn]) -> tuple[str, ...]:
+    names = [f"{column.name} as {ours}" for ours, column in matched.items() if column.name != ours]
     return (f"columns read under other names: {', '.join(names)}",) if names else ()
