@@ -83,7 +83,7 @@ def test_tenants_are_told_apart_and_come_to_the_whole() -> None:
 def test_the_verdict_names_the_class_that_fares_worst() -> None:
     text = headline(results().summary)
     assert text.startswith("Misses the SLO: of 2 classes, batch fares worst: ")
-    assert "of 100 requests had E2E ≤ 200 ms" in text
+    assert "of 100 requests meet E2E ≤ 200 ms" in text
     assert "E2E fails most" in text
 
 
