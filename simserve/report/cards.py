@@ -6,6 +6,7 @@ import numpy as np
 
 from simserve.report.chart_data import MAX_BANDS, MAX_CURVE_POINTS, MAX_DOTS, MIN_ROWS_PER_BAND, quantile_bands
 from simserve.report.formats import SHORT, count, goal, plural
+from simserve.report.headline import drawn_load
 from simserve.report.page_data import PageData
 from simserve.report.sections import prose, section, text
 from simserve.report.summary_reader import SummaryReader
@@ -23,7 +24,7 @@ def latency(reader: SummaryReader, page_data: PageData, drawn: Collection[str]) 
     prompt = card(
         "prompt", drawn, title, _sample_note(page_data), _prompt_keys(reader, page_data), _no_prompt(page_data)
     )
-    return section("latency", "Latency", "", ttft + tpot + prompt)
+    return section("latency", "Latency", drawn_load(reader), ttft + tpot + prompt)
 
 
 def _distribution(key: str, drawn: Collection[str], note: str, otherwise: str) -> str:

@@ -12,7 +12,7 @@ from simserve.report.formats import goal, seconds, share
 Figure = dict[str, Any]
 
 LOG_FROM_RATIO = 8.0
-"""An axis whose values span more than this is logarithmic."""
+"""An axis of values that span more than this is logarithmic."""
 
 
 def figure(data: list[dict[str, Any]], height: int, **layout: Any) -> Figure:

@@ -262,10 +262,10 @@ def _attained(reader: SummaryReader) -> str:
     sure = f" (95% CI {interval(*ends)})" if ends else ""
     what = "attempts" if reader.has_retries else "requests"
     of = f"{count(reader.n('arrived'))} {what}" if answer.get("basis") == "run" else what
-    return f"{share(reader.attainment)}{sure} of {of} meet {slo_terms(reader.slo)}{_at_load(reader)}"
+    return f"{share(reader.attainment)}{sure} of {of} meet {slo_terms(reader.slo)}{at_load(reader)}"
 
 
-def _at_load(reader: SummaryReader) -> str:
+def at_load(reader: SummaryReader) -> str:
     """` at the nominal 14.4 req/s`, or at the drawn load where the answer is not corrected for it."""
     load, answer = reader.summary.get("load") or {}, reader.answer or {}
     nominal, unit = number(load.get("nominal_per_s")), _load_unit(reader)

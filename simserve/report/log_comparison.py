@@ -1,4 +1,4 @@
-"""The page of a replayed log: each latency as measured and as predicted, by rank and request by request."""
+"""The page of a replayed log: each latency as measured and as predicted, by rank and by request."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +14,15 @@ from simserve.report.sections import prose, section, table, text
 from simserve.report.validation import NOTE, against
 
 MAX_DOTS = 2000
-"""Of a chart; more requests are thinned out evenly."""
+"""Dots of a chart; more requests are thinned out evenly."""
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99")
-BY_RANK = "The shortest measured beside the shortest predicted, and so on up to the longest"
+BY_RANK = "Quantile against quantile: the shortest measured with the shortest predicted, up to the longest"
 GROUPS = {"by_load": "in flight on arrival", "by_prompt_tokens": "prompt tokens"}
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
+    """Return the page as HTML, from what `simserve validate LOG --scenario ... --json` prints."""
     log = result["log"]
     figures = _figures(result)
     title = f"Predicted against measured, {plural(log['n_compared'], 'request')}"
@@ -43,9 +43,7 @@ def _lead(result: Mapping[str, Any]) -> str:
     log, speed = result["log"], result["output_tokens_per_s"]
     off = ""
     if speed["error_frac"] is not None:
-        off = (
-            f" {rate(speed['measured'])} output tokens per second were measured, {rate(speed['predicted'])} predicted."
-        )
+        off = f" Measured: {rate(speed['measured'])} output tokens/s; predicted: {rate(speed['predicted'])}."
     return f"The requests of {log['path']}, replayed.{off}"
 
 
@@ -62,13 +60,13 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Figure]:
 
 
 def _rows(requests: Mapping[str, Any], name: str) -> list[int]:
-    """Requests that have the latency on both sides."""
+    """Return requests that have the latency on both sides."""
     both = zip(requests[f"measured_{name}"], requests[f"predicted_{name}"], strict=True)
     return [row for row, sides in enumerate(both) if None not in sides]
 
 
 def _thinned(rows: Sequence[int]) -> list[int]:
-    """At most MAX_DOTS of the rows, evenly apart, first and last included."""
+    """Return at most MAX_DOTS of the rows, evenly spaced, first and last included."""
     places = np.linspace(0, len(rows) - 1, min(len(rows), MAX_DOTS))
     return [rows[place] for place in np.rint(places).astype(np.int64).tolist()]
 
@@ -111,7 +109,7 @@ def _dots(measured: Floats, predicted: Floats, texts: list[str]) -> dict[str, An
 
 def _pair(name: str, n_requests: int, n_compared: int, figures: Mapping[str, Figure]) -> str:
     title = LATENCIES[name]
-    unpaired = "Arrivals were drawn, so no request of the log is the same as one of the run."
+    unpaired = "Arrivals were drawn, so no request of the log matches one of the run."
     n_without = n_compared - n_requests
     left_out = f" {plural(n_without, 'request')} without this latency left out."
     sample = f": an even sample of {MAX_DOTS:,} of {n_requests:,}." if n_requests > MAX_DOTS else "."
@@ -132,7 +130,7 @@ def _distributions(result: Mapping[str, Any]) -> str:
 
 
 def _errors(result: Mapping[str, Any]) -> str:
-    """Request by request: all, by load, by prompt length."""
+    """Return errors by request: all, by load, by prompt length."""
     rows = []
     for name, of in result["errors"].items():
         rows.append((f"{SHORT[name]}<small>all</small>", _cells(of["overall"])))
@@ -142,9 +140,9 @@ def _errors(result: Mapping[str, Any]) -> str:
                 rows.append((f"{SHORT[name]}<small>{text(ends)}</small>", _cells(each)))
     if not rows:
         return ""
-    note = "Of what was measured; bias is the mean of the signed errors; groups are quartiles."
+    note = "Relative to the measured values; bias is the mean of the signed errors; groups are quartiles."
     head = ["", "Requests", "Mean error", "Median", "p90", "Bias"]
-    return section("errors", "Errors, request by request", note, table(head, rows))
+    return section("errors", "Errors by request", note, table(head, rows))
 
 
 def _cells(errors: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Evidence: what the charts are drawn from, as plain arrays; the one place that knows the tables' columns."""
+"""Data of the charts as plain arrays; the one place that knows the tables' columns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class PageData:
     arrival_s: Floats
     prompt_tokens: Floats
     ttft_s: Floats
-    """Of finished requests alone: who got no full answer has met no goal."""
+    """NaN for a request without a full answer: it has met no SLO."""
     tpot_s: Floats
     has_one_token: NDArray[np.bool_]
     """Finished with a single token: no TPOT, which counts as 0 against an SLO, as in `vllm bench serve`."""
     replica: NDArray[np.int32]
     prefill_replica: NDArray[np.int32]
-    """Where the prompt was computed, if elsewhere; else -1."""
+    """Replica that computed the prompt, if it is another one; else -1."""
     n_preemptions: NDArray[np.int32]
     is_in_window: NDArray[np.bool_]
     has_missed_slo: NDArray[np.bool_] | None
@@ -46,17 +46,17 @@ class PageData:
 
     @property
     def n_intervals(self) -> int:
-        """Columns of the time series."""
+        """Return the number of columns of the time series."""
         return max((grid.shape[1] for grid in self.series.values()), default=0)
 
     @property
     def end_s(self) -> float:
-        """The end of the time series, or the last arrival."""
+        """Return the end of the time series, or the last arrival."""
         return max(self.n_intervals * self.interval_s, float(np.max(self.arrival_s, initial=0.0)), 1e-6)
 
 
 def gather(results: "Results") -> PageData:
-    """The evidence behind a run's results; reads numpy columns only, so pandas is never imported for a page."""
+    """Return the data of a run's page; it reads numpy columns only, so a page never imports pandas."""
     requests, series, facts = results.columns["requests"], results.columns["timeseries"], results.facts
     has_finished = ~np.isnan(requests["finish_s"])
     return PageData(
@@ -81,7 +81,7 @@ def gather(results: "Results") -> PageData:
 
 
 def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
-    """Each column of the long table as `(n_replicas, n_intervals)`; an interval that a replica lacks is NaN."""
+    """Return each column of the long table as `(n_replicas, n_intervals)`; an interval that a replica lacks is NaN."""
     at = np.rint(series["start_s"] / _interval_s(series)).astype(np.int64)
     shape = (n_replicas, int(at.max(initial=-1)) + 1)
     grids = {}
@@ -92,5 +92,5 @@ def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
 
 
 def _interval_s(series: Mapping[str, Any]) -> float:
-    """The width of the intervals (the last may be shorter), 1 s where there are none."""
+    """Return the width of the intervals (the last may be shorter), 1 s where there are none."""
     return float((series["end_s"] - series["start_s"]).max(initial=0.0)) or 1.0

@@ -25,7 +25,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class ReplicaRow:
-    """One replica: requests of the window that it computed or answered, and its use over the whole run."""
+    """One replica: window requests that it prefilled or decoded, and its utilization over the whole run."""
 
     replica: int
     pool: str
@@ -40,7 +40,7 @@ class ReplicaRow:
     n_preemptions: int
 
     def cells(self) -> tuple[str, ...]:
-        """The row as text, in the order of COLUMNS."""
+        """Return the row as text, in the order of COLUMNS."""
         return (
             count(self.n_requests),
             seconds(self.ttft_p99_s),
@@ -55,7 +55,7 @@ class ReplicaRow:
 
 
 def replica_rows(page_data: PageData) -> list[ReplicaRow]:
-    """One row for each replica that ran, in their order."""
+    """Return a row for each replica that ran, in their order."""
     computed = np.where(page_data.prefill_replica >= 0, page_data.prefill_replica, page_data.replica)
     n_replicas = len(page_data.replica_pool)
     both = zip(_by(page_data, computed, n_replicas), _by(page_data, page_data.replica, n_replicas), strict=True)
@@ -63,7 +63,7 @@ def replica_rows(page_data: PageData) -> list[ReplicaRow]:
 
 
 def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> list[NDArray[np.int64]]:
-    """The window's requests of each replica, by a column that names one."""
+    """Return the window's requests of each replica, by a column that names one."""
     rows = np.flatnonzero(page_data.is_in_window & (replica >= 0))
     order = np.argsort(replica[rows].astype(np.uint16), kind="stable")  # fast: 16 bits make it a radix sort
     rows = rows[order]
@@ -71,7 +71,7 @@ def _by(page_data: PageData, replica: NDArray[np.int32], n_replicas: int) -> lis
 
 
 def _row(page_data: PageData, replica: int, computed: NDArray[np.int64], answered: NDArray[np.int64]) -> ReplicaRow:
-    """From the requests whose prompts it computed and those that it answered: the same ones, unless it hands over."""
+    """Return a row from the requests it prefilled and those it decoded: the same ones, unless it hands them off."""
     return ReplicaRow(
         replica=replica,
         pool=page_data.replica_pool[replica],

@@ -1,4 +1,4 @@
-"""The page's words and tables as HTML; every text that comes from outside goes through `text` or `prose`."""
+"""Words and tables of a page as HTML; every text that comes from outside goes through `text` or `prose`."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from simserve.report.formats import (
     goal,
     interval,
     listed,
+    number,
     plural,
     rate,
     seconds,
@@ -22,9 +23,11 @@ from simserve.report.headline import (
     CONFIDENCE_ROW,
     HEADLINES,
     LEVELS,
+    at_load,
     between,
     confidence_cells,
     detail,
+    drawn_load,
     how_sure,
     latency_cells,
     over_runs,
@@ -46,24 +49,24 @@ GLYPHS = {
     "unmeasured": "∅",
     "none": "○",
 }
-"""A shape beside each verdict, so that color alone never tells it."""
+"""A shape for each decision, so that color is never the only sign."""
 
 MANY_REPLICAS = 12
 """A longer table scrolls in its own frame on a screen."""
 
 
 def text(value: object) -> str:
-    """Any text, made harmless inside HTML."""
+    """Return any text, made harmless inside HTML."""
     return escape(str(value))
 
 
 def prose(value: object) -> str:
-    """Text whose numbers stay on one line with their units, and ranges whole."""
+    """Return text with each number on one line with its unit, and ranges whole."""
     return re.sub(r"(?<=\d) (?=(?:ms|s|h|min)\b|%)|(?<=≤) ", "\u00a0", text(value)).replace("–", "\u2060–\u2060")
 
 
 def header(reader: SummaryReader) -> str:
-    """The verdict as a headline, its reason, what was run, and the six numbers that matter most."""
+    """Return the decision as a headline, its reason, what was run, and the six numbers that matter most."""
     sentence = detail(reader)
     return (
         f'<header class="{reader.state}"><p class="eyebrow">simserve · {text(reader.name)}</p>'
@@ -84,14 +87,14 @@ def _setup(reader: SummaryReader) -> str:
     measured = f"{reader.requested} in {seconds(window_s)}" if window_s else "No window"
     warmup_s = reader.number("window", "start_s")
     after = f" after {seconds(warmup_s)} of warm-up" if warmup_s else ""
-    runs = ""
+    more = f" {drawn_load(reader)}"
     if reader.replications:
-        runs = f" Figures are means over {over_runs(reader)}; charts, replicas, classes and tenants are of the first."
-    return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.{prose(runs)}</p>'
+        more += f" Figures are means over {over_runs(reader)}; charts, replicas, classes and tenants are of the first."
+    return f'<p class="setup">{prose(pools)}. {prose(measured + after)}.{prose(more.rstrip())}</p>'
 
 
 def pool_words(pool: Mapping[str, Any]) -> str:
-    """`2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (vllm, chunked)`."""
+    """Return `2 replicas of llama-3.1-8b on 4 × h100-sxm each, with 2 schedulers (vllm, chunked)`."""
     n_gpus, n_ranks = int(pool["gpus_per_replica"]), int(pool["ranks_per_replica"])
     gpus = f"{n_gpus} × {pool['gpu']}" if n_gpus > 1 else str(pool["gpu"])
     gpus += " each" if n_gpus > 1 and int(pool["n_replicas"]) > 1 else ""
@@ -108,24 +111,28 @@ def _tiles(reader: SummaryReader) -> str:
 
 
 def tiles_of(tiles: Iterable[str]) -> str:
-    """Up to six tiles in a row; they wrap on a phone."""
+    """Return up to six tiles in a row; they wrap on a phone."""
     return f'<dl class="tiles">{"".join(tiles)}</dl>'
 
 
 def tile(label: str, value: str, lines: Iterable[str]) -> str:
-    """A label, a large value, and lines below that are HTML already."""
+    """Return a label, a large value, and lines below that are HTML already."""
     below = "".join(f"<dd>{line}</dd>" for line in lines if line)
     return f'<div class="tile"><dt>{text(label)}</dt><dd class="value">{prose(value)}</dd>{below}</div>'
 
 
 def _attainment_tile(reader: SummaryReader) -> str:
-    of = prose(f"of {reader.requested}")
     if not reader.has_slo:
         n_arrived = reader.n("arrived")
-        return tile("Finished", share(reader.n("finished") / n_arrived if n_arrived else None), [of])
-    ends = reader.attainment_interval
-    sure = f"95% CI {interval(*ends)}" if ends else "no interval: too few"
-    return tile("SLO attainment", share(reader.attainment), [prose(sure), of])
+        finished = share(reader.n("finished") / n_arrived if n_arrived else None)
+        return tile("Finished", finished, [prose(f"of {reader.requested}")])
+    ends, answer = reader.attainment_interval, reader.answer or {}
+    lines = [f"95% CI {interval(*ends)}" if ends else "no interval: too few"]
+    is_of_class = answer.get("slo_class") is not None
+    lines += [] if is_of_class else [at_load(reader).strip()]
+    of_runs = not is_of_class and answer.get("basis", "run") != "run"
+    lines.append(f"over {plural(answer['n_runs'], 'run')}" if of_runs else f"of {reader.requested}")
+    return tile("SLO attainment", share(reader.attainment), map(prose, lines))
 
 
 def _goodput_tile(reader: SummaryReader) -> str:
@@ -138,32 +145,32 @@ def _goodput_tile(reader: SummaryReader) -> str:
 
 
 def _latency_tile(reader: SummaryReader, key: str) -> str:
-    """The p99, the median, and how many requests were within the goal (of ITL: with their largest gap)."""
+    """Return the tile of a p99, with its prediction interval, the median and the share within the SLO."""
     lines = [prose(f"p50 {seconds(reader.percentile(key, 'p50'))}")]
     ends = reader.predicted(key, "p99")
     if ends is not None:
-        lines.insert(0, prose(f"{between(ends)}"))
-    within = reader.number("slo_attainment", "by_slo", key)
-    if within is not None and key in reader.slo and not reader.classes and not reader.replications:
-        mark, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
-        lines.append(f'<span class="{name}">{mark} {prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
+        lines.insert(0, prose(f"90% PI {between(ends)}"))
+    within = number(((reader.answer or {}).get("by_slo") or {}).get(key))
+    if within is not None and key in reader.slo and not reader.classes:
+        glyph, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
+        lines.append(f'<span class="{name}">{glyph} {prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
     return tile(f"{SHORT[key]} p99", seconds(reader.percentile(key, "p99")), lines)
 
 
 def warning_section(reader: SummaryReader) -> str:
-    """What stands between these numbers and a decision."""
+    """Return what stands between these numbers and a decision."""
     return warning_list(cautions(reader), "Calibrated costs, verified KV capacity, enough requests, not saturated.")
 
 
 def warning_list(sentence: Sequence[str], otherwise: str) -> str:
-    """Cautions, a sentence each; or what is fine where there is none."""
+    """Return cautions, a sentence each; or what is fine where there is none."""
     items = "".join(f"<li>{prose(caution)}</li>" for caution in sentence)
     fine = f'<li class="fine">{prose(otherwise)}</li>'
     return f'<section class="trust" id="trust"><h2>What to trust</h2><ul>{items or fine}</ul></section>'
 
 
 def percentiles(reader: SummaryReader) -> str:
-    """One table of every latency, p50 to p99.9."""
+    """Return one table of every latency, p50 to p99.9."""
     head = ["", *LEVELS, *(["SLO"] if reader.slo else [])]
     rows = []
     for key, meaning in LATENCIES.items():
@@ -171,17 +178,17 @@ def percentiles(reader: SummaryReader) -> str:
         rows += [(f"<small>{prose(CONFIDENCE_ROW)}</small>", cells) for cells in confidence_cells(reader, key)]
     of_all = ", of all classes together" if len(reader.classes) > 1 else ""
     note = "TPOT leaves out the first token; ITL pools every gap of every request."
-    who = f"Requests that arrived in the window{of_all}."
-    return section("percentiles", "Percentiles", f"{who} {note} {how_sure(reader)}", table(head, rows))
+    scope = f"Requests that arrived in the window{of_all}."
+    return section("percentiles", "Percentiles", f"{scope} {note} {how_sure(reader)}", table(head, rows))
 
 
 def use(reader: SummaryReader) -> str:
-    """Throughput and use, as pairs."""
-    return section("use", "Throughput and use", "", _facts(reader.facts()))
+    """Return throughput and use, as pairs."""
+    return section("use", "Throughput and utilization", "", _facts(reader.facts()))
 
 
 def mechanism_list(reader: SummaryReader) -> str:
-    """What each mechanism that the run had did, under its name; nothing where it had none."""
+    """Return what each mechanism of the run did, under its name; nothing where it had none."""
     result = mechanisms(reader)
     body = "".join(
         f'<div class="mechanism"><h3>{text(title)}</h3>{_facts(facts)}</div>' for title, facts in result.items()
@@ -199,22 +206,22 @@ def _facts(facts: Sequence[tuple[str, str]]) -> str:
 
 
 def replicas(rows: Sequence[ReplicaRow]) -> str:
-    """One row a replica."""
+    """Return a table with a row for each replica."""
     if not rows:
         return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
     body = [(f"{row.replica}<small>{text(row.pool)}</small>", row.cells()) for row in rows]
-    note = "Requests of the window by the replica that computed or answered them; its use over the whole run."
+    note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
     return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
 
 
 def scenario(scenario_yaml: str) -> str:
-    """The resolved scenario, folded away."""
+    """Return the resolved scenario, folded away."""
     body = f"<details><summary>Show the YAML</summary><pre>{text(scenario_yaml)}</pre></details>"
     return section("scenario", "Scenario", "Fully resolved: running it again gives identical tables.", body)
 
 
 def footer(reader: SummaryReader) -> str:
-    """Where the page comes from."""
+    """Return where the page comes from."""
     made = {"simserve": "version", "scenario": "digest", "seed": "seed"}
     sentence = [f"{name} {reader.summary[key]}" for name, key in made.items() if reader.summary.get(key) is not None]
     wall_s, simulated_s = reader.number("wall_s"), reader.number("simulated_s")
@@ -224,13 +231,13 @@ def footer(reader: SummaryReader) -> str:
 
 
 def section(name: str, title: str, note: str, body: str) -> str:
-    """A part of the page; `body` is HTML already."""
+    """Return a part of the page; `body` is HTML already."""
     sentence = f'<p class="note">{prose(note)}</p>' if note else ""
     return f'<section id="{name}"><h2>{text(title)}</h2>{sentence}{body}</section>'
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[str, Sequence[str]]], *, is_tall: bool = False) -> str:
-    """A table; the names of rows are HTML already, everything else is text."""
+    """Return a table; the names of rows are HTML already, everything else is text."""
     top = "".join(f'<th scope="col">{text(cell)}</th>' if cell else "<td></td>" for cell in head)
     lines = (
         f'<tr><th scope="row">{name}</th>{"".join(f"<td>{prose(cell)}</td>" for cell in cells)}</tr>'

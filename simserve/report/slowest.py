@@ -1,23 +1,23 @@
-"""What the slowest 1% waited for: a bar and a table of the parts of their time, and the constraint in a sentence."""
+"""Time of the slowest 1%: a bar and a table of its parts, and a sentence on the largest cause with a remedy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simserve.report.formats import NONE, SHORT, plural, seconds
+from simserve.report.formats import NONE, SHORT, plural, seconds, share
 from simserve.report.sections import prose, section, table, text
 from simserve.report.summary_reader import SummaryReader
 
 SlowestResult = Mapping[str, Mapping[str, Any]]
-"""By latency, what `metrics/slowest.py` found of it."""
+"""Results of `metrics/slowest.py`, by latency."""
 
 ORDER = ("ttft_s", "tpot_s", "e2e_s")
 
 WORTH_SHOWING = 0.005
-"""A part below that share of every bar has no key; the table has them all."""
+"""Share of every bar below which a part has no key; the table has all parts."""
 
 CLOSE = ("missed", "edge")
-"""Verdicts under which the terminal says what held the slowest up."""
+"""Decisions under which the terminal names the cause of the slowest."""
 
 
 @dataclass(frozen=True)
@@ -29,94 +29,114 @@ class TimePart:
     """CSS class of its swatch."""
     strength: float
     spent: str
-    """`the slowest spent 231 ms of 365 ms ...`"""
+    """`spend {time} queueing for a slot`, after `The slowest 1% by TTFT`."""
     act: str
-    """What would shorten it; {slots}, {budget} are what the scheduler calls them."""
+    """Remedy; {slots} and {budget} are what the scheduler calls them."""
 
 
 PARTS = {
     "front_end_s": TimePart(
-        "Front end", "k5", 1, "in the front end", "give the gateway shorter prompts or more servers"
+        "Front end", "k5", 1, "spend {time} in the front end", "Give the gateway shorter prompts or more servers"
     ),
     "transfer_wait_s": TimePart(
         "Room on the decode side",
         "k2",
         0.35,
-        "waiting for seats and KV of decode replicas",
-        "give the decode pool more of both",
+        "spend {time} waiting for slots and KV of decode replicas",
+        "Give the decode pool more of both",
     ),
     "queue_seats_s": TimePart(
-        "Queue: seats", "k2", 1, "queueing for a seat", "raise {slots} as far as KV and TPOT allow"
+        "Queue: slots", "k2", 1, "spend {time} queueing for a slot", "Raise {slots} as far as KV and TPOT allow"
     ),
     "queue_blocks_s": TimePart(
         "Queue: KV blocks",
         "k2",
         0.78,
-        "queueing for KV blocks",
-        "make room for more KV: gpu_memory_utilization, kv_dtype fp8, more GPUs a replica",
+        "spend {time} queueing for KV blocks",
+        "Make room for KV: raise gpu_memory_utilization, use kv_dtype fp8 or more GPUs per replica",
     ),
     "queue_budget_s": TimePart(
         "Queue: token budget",
         "k2",
         0.56,
-        "queueing behind prompts that used up the steps' token budget",
-        "raise {budget} if TPOT has room, or compute long prompts apart",
+        "spend {time} queueing behind prompts that used up the token budget of steps",
+        "Raise {budget} if TPOT has room, or disaggregate prefill",
     ),
     "queue_turn_s": TimePart(
-        "Queue: its turn",
+        "Queue: next step",
         "k2",
         0.2,
-        "waiting for the step in flight to end, or for its batch to start",
-        "make steps shorter with a lower {budget}",
+        "spend {time} waiting for the current step to end, or for their batch to start",
+        "Lower {budget} to make steps shorter",
     ),
     "prefill_s": TimePart(
         "Prefill",
         "k1",
         1,
-        "in steps that computed their prompts",
-        "shorten these, or let a prefix cache find what they share",
+        "spend {time} in their own prefill",
+        "Shorten prompts, or enable prefix caching",
     ),
     "prefill_wait_s": TimePart(
         "Waiting inside prefill",
         "k1",
         0.4,
-        "half-way through their prompts in steps that gave them no tokens",
-        "raise {budget}, or admit whole prompts only",
+        "spend {time} between chunks of their prefill, in steps without tokens for them",
+        "Raise {budget}, or admit whole prompts only",
     ),
     "link_s": TimePart(
-        "Transfer", "k5", 0.45, "waiting for keys and values on the link", "send them by layer (kv_link.how: push)"
+        "Transfer",
+        "k5",
+        0.45,
+        "spend {time} waiting for KV on the link",
+        "Send it by layer (kv_link.how: push)",
     ),
     "decode_s": TimePart(
         "Decode",
         "k3",
         1,
-        "in decode steps as long as these take by themselves",
-        "fewer seats make each step shorter, and speculative decoding fewer of them",
+        "spend {time} in decode, interference aside",
+        "Use fewer slots to make steps shorter, or speculative decoding to make them fewer",
     ),
     "interference_s": TimePart(
         "Interference",
         "k4",
         1,
-        "held up in decoding by the prompts of others",
-        "cut these smaller (long_prefill_token_threshold), or compute them apart (cluster.disaggregate)",
+        "lose {time} to other requests' prefills",
+        "Lower long_prefill_token_threshold or disaggregate prefill",
     ),
     "copy_s": TimePart(
-        "Copies", "k4", 0.4, "in steps that waited for copies from or to host memory", "recompute instead of swapping"
+        "Copies",
+        "k4",
+        0.4,
+        "spend {time} in steps that waited for copies from or to host memory",
+        "Recompute instead of swapping",
     ),
     "preempted_s": TimePart(
-        "Evicted, waiting", "k0", 1, "waiting after an eviction", "keep fewer running: a lower {slots} evicts fewer"
+        "Evicted, waiting",
+        "k0",
+        1,
+        "spend {time} waiting after an eviction",
+        "Lower {slots} for fewer evictions",
     ),
     "recompute_s": TimePart(
-        "Computing again", "k0", 0.45, "computing again what an eviction had taken", "let them swap (host_tier)"
+        "Recomputation",
+        "k0",
+        0.45,
+        "spend {time} recomputing evicted KV",
+        "Swap instead of recomputing (host_tier)",
     ),
     "batch_wait_s": TimePart(
-        "Waiting for the batch", "k3", 0.4, "waiting for the longest answer of their batch", "use smaller batches"
+        "Waiting for the batch",
+        "k3",
+        0.4,
+        "spend {time} waiting for the longest answer of their batch",
+        "Use smaller batches",
     ),
 }
-"""In the order of a request's life."""
+"""Parts in the order of a request's life."""
 
-LONG_ANSWERS = "their answers are longer, so cap max_tokens or let a draft propose tokens (speculation)"
-"""What to do where decode sets the slowest by E2E apart."""
+LONG_ANSWERS = "Their answers are longer: cap max_tokens, or use speculative decoding"
+"""Remedy where decode is the largest cause of a long E2E."""
 
 _KNOBS = {
     "sglang": ("max_running_requests", "chunked_prefill_size"),
@@ -128,29 +148,34 @@ _USUAL_KNOBS = ("max_num_seqs", "max_num_batched_tokens")
 
 
 def why_slow(reader: SummaryReader, latency: str) -> str | None:
-    """What sets the slowest by a latency apart, and what would help, in a sentence; None where nothing does."""
-    line = _account_and_act(reader, latency)
-    return None if line is None else f"{line[0]}: {line[1]}."
+    """Return the largest cause of the slowest by a latency, and a remedy; None where nothing stands out."""
+    cause = _cause_and_remedy(reader, latency)
+    return None if cause is None else f"{cause[0]}. {cause[1]}."
 
 
-def _account_and_act(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
+def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
     result = _slowest(reader).get(latency)
     if not result or result["binds"] not in PARTS:
         return None
-    part, mean, of_all = PARTS[result["binds"]], result["mean"], result["all"]
-    spent_s, total_s = mean[result["binds"]], sum(mean.values())
-    each = " a token" if latency == "tpot_s" else ""
-    who = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, from {seconds(result['from_s'])})"
+    name, mean = result["binds"], result["mean"]
+    part, each = PARTS[name], "/token" if latency == "tpot_s" else ""
+    requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
     scheduler = str(reader.pools[0].get("scheduler")) if reader.pools else ""
     slots, budget = _KNOBS.get(scheduler, _USUAL_KNOBS)
-    is_long = (latency, result["binds"]) == ("e2e_s", "decode_s")
+    is_long = (latency, name) == ("e2e_s", "decode_s")
     act = LONG_ANSWERS if is_long else part.act.format(slots=slots, budget=budget)
-    spent = f"{who} spent {seconds(spent_s)} of {seconds(total_s)}{each} {part.spent}"
-    return f"{spent}, against {seconds(of_all[result['binds']])} for all", act
+    spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
+    return f"{requests} {spent} (average: {seconds(result['all'][name])})", act
+
+
+def _of_total(part_s: float, total_s: float) -> str:
+    """Return `25.6 of 45.2 ms`, or `20.0 ms of 2.00 s`."""
+    (part, unit), total = seconds(part_s).rsplit(" ", 1), seconds(total_s)
+    return f"{part} of {total}" if total.endswith(f" {unit}") else f"{part} {unit} of {total}"
 
 
 def terminal_sentence(reader: SummaryReader) -> str | None:
-    """The same of the goal that is missed most, where the verdict is a miss or close to one."""
+    """Return the cause and remedy for the SLO missed most, where the decision is a miss or close to one."""
     if reader.state not in CLOSE:
         return None
     worst = reader.worst_slo or "ttft_s"
@@ -158,23 +183,26 @@ def terminal_sentence(reader: SummaryReader) -> str | None:
 
 
 def slowest(reader: SummaryReader) -> str:
-    """The section of the page; nothing where nobody has split the time."""
+    """Return the section of the page; nothing where the time was not split."""
     result = {latency: of for latency in ORDER if (of := _slowest(reader).get(latency))}
     if not result:
         return ""
     sentences = "".join(f"<li>{prose(sentence)}</li>" for sentence in _sentences(reader, result))
     bars = "".join(_pair(latency, of["all"], of["mean"]) for latency, of in result.items())
     body = f'<ul class="why">{sentences}</ul><div class="card">{_keys(result)}{bars}</div>{_table(result)}'
-    note = "Means over the window's finished requests. Each bar adds up to its latency; TPOT is a token's."
-    return section("slowest", "What the slowest 1% waited for", note, body)
+    note = (
+        "Means over the window's finished requests. Each bar adds up to its latency; TPOT is per token. "
+        f"Parts under {share(WORTH_SHOWING)} of every bar have no key; the table has all."
+    )
+    return section("slowest", "Slowest 1%: where the time goes", note, body)
 
 
 def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
-    """One a latency; what would help is said once."""
+    """Return a sentence for each latency; a remedy stands once."""
     line: list[str] = []
     acts: set[str] = set()
-    for account, act in filter(None, (_account_and_act(reader, latency) for latency in result)):
-        line.append(f"{account}." if act in acts else f"{account}: {act}.")
+    for cause, act in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
+        line.append(f"{cause}." if act in acts else f"{cause}. {act}.")
         acts.add(act)
     return line
 
@@ -184,10 +212,10 @@ def _slowest(reader: SummaryReader) -> SlowestResult:
 
 
 def _pair(latency: str, of_all: Mapping[str, float], of_slowest: Mapping[str, float]) -> str:
-    """Two bars on one scale."""
+    """Return two bars on one scale."""
     longest_s = max(sum(of_all.values()), sum(of_slowest.values())) or 1.0
     rows = (("all", of_all), ("slowest 1%", of_slowest))
-    return "".join(_bar(f"{SHORT[latency]}, {who}", parts, longest_s) for who, parts in rows)
+    return "".join(_bar(f"{SHORT[latency]}, {group}", parts, longest_s) for group, parts in rows)
 
 
 def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
@@ -202,7 +230,7 @@ def _bar(label: str, parts: Mapping[str, float], longest_s: float) -> str:
 
 
 def _keys(result: SlowestResult) -> str:
-    bars = [of[who] for of in result.values() for who in ("all", "mean")]
+    bars = [of[key] for of in result.values() for key in ("all", "mean")]
     shown = [
         part
         for name, part in PARTS.items()
@@ -216,18 +244,18 @@ def _keys(result: SlowestResult) -> str:
 
 
 def _table(result: SlowestResult) -> str:
-    """Every part that anybody had, of all and of the slowest."""
-    columns = [(f"{SHORT[latency]}, {who}", of[key]) for latency, of in result.items() for who, key in _WHO]
+    """Return the table of all parts that any request had, of all and of the slowest."""
+    columns = [(f"{SHORT[latency]}, {group}", of[key]) for latency, of in result.items() for group, key in _GROUPS]
     rows = [
         (text(part.title), _cells([parts[name] for _, parts in columns]))
         for name, part in PARTS.items()
         if any(parts[name] > 0 for _, parts in columns)
     ]
-    rows.append(("In all", _cells([sum(parts.values()) for _, parts in columns])))
+    rows.append(("Total", _cells([sum(parts.values()) for _, parts in columns])))
     return table(["", *(title for title, _ in columns)], rows)
 
 
-_WHO = (("all", "all"), ("slowest", "mean"))
+_GROUPS = (("all", "all"), ("slowest", "mean"))
 
 
 def _cells(values_s: Sequence[float]) -> list[str]:

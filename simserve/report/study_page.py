@@ -11,14 +11,14 @@ from simserve.report.sections import GLYPHS, prose, text, tiles_of
 
 @dataclass(frozen=True)
 class Headline:
-    """What stands at the top."""
+    """Head of a study's page."""
 
     command: str
-    """Which one answered: `capacity`."""
+    """The command that answered: `capacity`."""
     name: str
-    """Of what was asked about."""
+    """The name of the scenario, or of what was compared."""
     state: str
-    """How it went, a key of `sections.MARKS`."""
+    """The decision, a key of `sections.GLYPHS`."""
     title: str
     """The answer in a few words."""
     lead: str
@@ -30,7 +30,7 @@ class Headline:
 
 
 def study_page(headline: Headline, parts: Iterable[str], figures: Mapping[str, Figure], made: Mapping[str, Any]) -> str:
-    """The page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper.
+    """Return the page as HTML: it loads nothing, runs only its own scripts, and works offline and on paper.
 
     `parts` are HTML, from `sections.section`; `made` says what the answer comes from: version, digest, seeds.
     """

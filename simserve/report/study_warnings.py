@@ -11,13 +11,13 @@ from simserve.report.summary_reader import SummaryReader
 Facts = Mapping[str, Any]
 
 CHANCE = (
-    "The interval is that of chance alone, over seeds. How far step costs may be off is not in it: the prediction "
-    "intervals of `simserve run` say that, and docs/validation.md what servers have shown."
+    "The interval covers sampling noise over seeds, not cost-model error. Prediction intervals of `simserve run` "
+    "cover both; docs/validation.md compares with real servers."
 )
 
 
 def warning_section(result: Facts, *more: str) -> str:
-    """As the section of a page."""
+    """Return the warnings as the section of a page."""
     return warning_list([*_text(result), *more, CHANCE], "")
 
 
@@ -28,35 +28,34 @@ def _text(result: Facts) -> Sequence[str]:
     text = list(cautions(SummaryReader(run)))
     if guess:
         text.append(
-            "At the answer the KV cache is nearly full, by a number of blocks that is an estimate: give num_gpu_blocks "
-            "from the server's log."
+            "At the answer the KV cache is nearly full, and its size is an estimate: set num_gpu_blocks to the number "
+            "in the server's log."
         )
     at = answer.get("offered_per_s") or answer.get("concurrency")
     if answer.get("is_precise") is False and at and number(at["low"]) is None:
-        text.append(
-            "How far chance may have moved the answer is not known: too few seeds tell where queues begin to grow."
-        )
+        text.append("The answer has no interval: at too few seeds queues begin to grow. Make the runs longer.")
     elif answer.get("is_precise") is False:
         requested = f"{answer['precision_frac'] * 100:.3g}%"
         text.append(
-            f"The interval is wider than the {requested} asked for, with as many seeds as are tried: "
+            f"The interval is wider than the requested {requested}, with as many seeds as are tried: "
             "make the runs longer."
         )
     if answer.get("n_enough") is False:
         least = count(10 / (1 - result["goal_frac"]))
         text.append(
-            f"The answer rests on {count(answer['n_requests'])} requests, of which fewer than ten may miss: it wants "
-            f"{least}; make the runs longer."
+            f"The answer rests on {count(answer['n_requests'])} requests, and fewer than ten of them may miss: it "
+            f"needs {least}. Make the runs longer."
         )
     if answer.get("enough_turns") is False:
         text.append(
-            "Each client asks fewer than ten times, so the rush at the start weighs much: raise workload.n_requests."
+            "Each client sends fewer than ten requests, so the rush at the start weighs much. "
+            "Raise workload.n_requests."
         )
     return text
 
 
 def made_from(result: Facts) -> dict[str, Any]:
-    """What the answer comes from, for the foot of a page."""
+    """Return what the answer comes from, for the foot of a page."""
     scenario = result["scenario"]
     answer = result["answer"] or {}
     n_seeds = answer.get("n_seeds")

@@ -60,7 +60,7 @@ class Timeline:
     """Arrivals by whether they went on to meet the SLO; None and all in met_per_s without one."""
     width_s: float
     tracks: Mapping[str, tuple[TimelineTrack, ...]]
-    """By key of PANELS; a quantity that was not recorded is not in it."""
+    """Tracks by key of PANELS; a quantity that was not recorded is not in it."""
     window_s: tuple[float, float]
     end_s: float
 

@@ -15,28 +15,28 @@ from simserve.report.sections import prose, section, table, text
 METRICS = {"tpot": "Time per output token", "ttft": "Time to first token"}
 COLORS = ("$c1", "$c2", "$c3")
 SYMBOLS = ("circle", "diamond", "square")
-"""Of the engines, in the order of their names: color alone never tells them apart."""
+"""Symbols of the engines, in the order of their names: color is never the only sign."""
 
-NOTE = "A dot on the line was predicted exactly; shaded: within 10%"
+NOTE = "A dot on the line was predicted exactly; shaded: within 10%."
 
 ROOM = 1.25
-"""How far the axes run past the outermost dots."""
+"""Factor by which the axes run past the outermost dots."""
 
 TINY_S = 1e-6
-"""The least that an axis shows, where all is zero."""
+"""Smallest end of an axis, where all is zero."""
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page as HTML, from what `simserve validate --json` prints."""
+    """Return the page as HTML, from what `simserve validate --json` prints."""
     points = result["left_out"] or result["points"]
     figures = {metric: _scatter(points, metric) for metric in METRICS}
     how = (
-        "Each group of runs (a model on so many GPUs) was predicted by constants fitted to the other groups."
+        "Held-out: each group of runs (a model and TP degree) was predicted by constants fitted to the other groups."
         if result["left_out"]
-        else "Predicted by the shipped constants."
+        else "Predicted by the shipped constants. Errors of runs that they were fitted to are in-sample."
     )
     campaign = result["campaign"]
-    assumed = f"{campaign['requests_per_client']} requests a client. {campaign['source']}"
+    assumed = f"{campaign['requests_per_client']} requests per client. {campaign['source']}"
     title = f"Predicted against measured, {plural(len(points), 'run')}"
     head = (
         f'<header><p class="eyebrow">simserve · validation</p><h1>{text(title)}</h1>'
@@ -56,7 +56,7 @@ def _keys(points: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
-    """Measured to the right, predicted up, both logarithmic."""
+    """Return predicted (up) against measured (right)."""
     measured, predicted = (
         np.array([point[key] for point in points]) for key in (f"{metric}_s", f"predicted_{metric}_s")
     )
@@ -65,7 +65,7 @@ def _scatter(points: Sequence[Mapping[str, Any]], metric: str) -> Figure:
 
 
 def against(measured: Floats, predicted: Floats, dots: Sequence[Mapping[str, Any]]) -> Figure:
-    """Dots between axes of equal range, which shows all of measured and predicted; the line of no error is drawn in."""
+    """Return dots between axes of equal range, which shows all of measured and predicted, with the line of no error."""
     low, high = min(measured.min(), predicted.min()) / ROOM, max(measured.max(), predicted.max(), TINY_S) * ROOM
     ends = [low, high]
     band = {
@@ -108,7 +108,7 @@ def _dots(points: Sequence[Mapping[str, Any]], metric: str, engine: str, place: 
 
 
 def _errors(points: Sequence[Mapping[str, Any]]) -> str:
-    """One row an engine and metric."""
+    """Return the errors, a row for each engine and metric."""
     rows = []
     for engine in _engines(points):
         mine = [point for point in points if point["engine"] == engine]
@@ -120,5 +120,5 @@ def _errors(points: Sequence[Mapping[str, Any]]) -> str:
             rows.append((f"{text(engine)}<small>{text(title)}</small>", cells))
     head = ["", "Runs", "Mean error", "Median", "p90", "Bias"]
     return section(
-        "errors", "Errors", "Of what was measured; bias is the mean of the signed errors.", table(head, rows)
+        "errors", "Errors", "Relative to the measured values; bias is the mean of the signed errors.", table(head, rows)
     )

@@ -54,7 +54,7 @@ def test_many_requests_are_thinned_out_evenly_and_always_alike() -> None:
 
 def test_without_a_pairing_there_are_ranks_only() -> None:
     page = render(result([0.1, 0.2], [0.1, 0.2], is_paired=False))
-    assert "no request of the log is the same as one of the run" in body(page)
+    assert "no request of the log matches one of the run" in body(page)
     assert 'id="each-ttft_s"' not in page
     assert 'id="errors"' not in page
 

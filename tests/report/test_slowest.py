@@ -34,15 +34,23 @@ def test_every_part_has_words_in_the_order_of_a_requests_life() -> None:
 
 def test_the_sentence_names_the_constraint_the_time_and_a_remedy() -> None:
     assert why_slow(reader(time_split=split(ttft_s=QUEUED)), "ttft_s") == (
-        "The slowest 1% by TTFT (40 requests, from 2.00 s) spent 1.50 s of 2.00 s queueing for a seat, "
-        "against 20.0 ms for all: raise max_num_seqs as far as KV and TPOT allow."
+        "The slowest 1% by TTFT (40 requests, ≥ 2.00 s) spend 1.50 of 2.00 s queueing for a slot (average: 20.0 ms). "
+        "Raise max_num_seqs as far as KV and TPOT allow."
+    )
+
+
+def test_the_time_of_a_tpot_is_per_token_and_a_share_in_another_unit_has_its_own() -> None:
+    slow = of("interference_s", {"interference_s": 0.5, "decode_s": 0.7}, {"interference_s": 0.002})
+    assert why_slow(reader(time_split=split(tpot_s=slow)), "tpot_s") == (
+        "The slowest 1% by TPOT (40 requests, ≥ 2.00 s) lose 500 ms of 1.20 s/token to other requests' prefills "
+        "(average: 2.00 ms). Lower long_prefill_token_threshold or disaggregate prefill."
     )
 
 
 @pytest.mark.parametrize(("scheduler", "knob"), [("sglang", "max_running_requests"), ("trtllm", "max_batch_size")])
 def test_the_remedy_calls_knobs_as_the_scheduler_does(scheduler: str, knob: str) -> None:
     pool = synthetic(200).summary["pools"][0] | {"scheduler": scheduler}
-    assert f"raise {knob} as far" in (why_slow(reader(time_split=split(ttft_s=QUEUED), pools=[pool]), "ttft_s") or "")
+    assert f"Raise {knob} as far" in (why_slow(reader(time_split=split(ttft_s=QUEUED), pools=[pool]), "ttft_s") or "")
 
 
 @pytest.mark.parametrize("binds", COLUMNS)
@@ -51,7 +59,7 @@ def test_every_part_makes_a_whole_sentence(binds: str, latency: str) -> None:
     text = why_slow(reader(time_split=split(**{latency: of(binds, {binds: 1.0}, {binds: 0.1})})), latency)
     assert text is not None
     assert re.fullmatch(
-        r"The slowest 1% by \S+ \(.*\) spent 1\.00 s of 1\.00 s.*, against 100 ms for all: [^{}]+\.", text
+        r"The slowest 1% by \S+ \(.*\) (spend|lose) 1\.00 of 1\.00 s.* \(average: 100 ms\)\. [A-Z][^{}]+\.", text
     )
 
 
@@ -84,16 +92,16 @@ def test_the_page_draws_each_part_to_scale_and_lists_it() -> None:
     assert section
     widths = re.findall(r'style="width:([\d.]+)%;opacity:[\d.]+" title="([^"]+)"', section[0])
     assert widths == [  # of 2 s, the longer of the two bars
-        ("1.000", "Queue: seats: 20.0 ms"),
+        ("1.000", "Queue: slots: 20.0 ms"),
         ("9.000", "Prefill: 180 ms"),
-        ("75.000", "Queue: seats: 1.50 s"),
+        ("75.000", "Queue: slots: 1.50 s"),
         ("25.000", "Prefill: 500 ms"),
     ]
     rows = re.findall(r'<tr><th scope="row">(.*?)</th>(.*?)</tr>', section[0])
     assert [(name, re.findall("<td>(.*?)</td>", cells)) for name, cells in rows] == [
-        ("Queue: seats", ["20.0\u00a0ms", "1.50\u00a0s"]),
+        ("Queue: slots", ["20.0\u00a0ms", "1.50\u00a0s"]),
         ("Prefill", ["180\u00a0ms", "500\u00a0ms"]),
-        ("In all", ["200\u00a0ms", "2.00\u00a0s"]),
+        ("Total", ["200\u00a0ms", "2.00\u00a0s"]),
     ]
 
 
@@ -104,4 +112,4 @@ def test_a_page_of_a_run_whose_time_nobody_split_has_no_such_section() -> None:
 def test_the_page_says_what_would_help_once() -> None:
     page = render(synthetic(200, time_split=split(ttft_s=QUEUED, e2e_s=QUEUED)))
     sentences = re.findall(r"<li>(The slowest.*?)</li>", page)
-    assert ["raise max_num_seqs" in sentence for sentence in sentences] == [True, False]
+    assert ["Raise max_num_seqs" in sentence for sentence in sentences] == [True, False]

@@ -22,6 +22,7 @@ def render(result: Facts) -> str:
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
     figures = {"attainment": attainment_chart(result["points"], result["goal_frac"], loads)}
+    figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point["replicas"] for point in result["points"]]
     note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result["points"], result["goal_frac"])
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
     chart = card("attainment", figures, "Attainment against replicas", note, keys, "")

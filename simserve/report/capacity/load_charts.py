@@ -131,7 +131,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
             "symbol": ["circle-open" if p["saturated"] else "circle" for p in points],
         },
     }
-    least = max(0.0, min(*y, 1 - (1 - goal_frac) * 2), _floor(goal_frac))
+    least = max(0.0, min(*y, *(low for low, _ in ends), 1 - (1 - goal_frac) * 2), _floor(goal_frac))
     room = 0.06 * (1 - least)
     decimals = max(0, math.ceil(-math.log10(1 - least) - 1e-9) - 1)
     y_axis = axis(range=[max(least - room, 0), 1 + room], tickformat=f".{decimals}%", nticks=6)
@@ -150,7 +150,9 @@ def below_chart(points: Sequence[Mapping[str, Any]], goal_frac: float) -> str:
     """Return how many points lie below the chart of attainment; empty where all are on it."""
     floor = max(0.0, _floor(goal_frac))
     n = sum(point["attained_frac"] < floor for point in points)
-    return f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
+    n_ends = sum(_ends(point)[0] < floor <= point["attained_frac"] for point in points)
+    text = f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
+    return text + (f" {plural(n_ends, 'interval')} cut off at {share(floor)}." if n_ends else "")
 
 
 def _floor(goal_frac: float) -> float:

@@ -133,7 +133,7 @@ def test_what_is_unsure_is_said(tmp_path: Path) -> None:
     facts = by_rate(tmp_path)
     facts["answer"] |= {"n_enough": False, "n_requests": 320, "is_precise": False}
     read = body(render(facts))
-    assert "The answer rests on 320 requests, of which fewer than ten may miss: it wants 1,000" in read
+    assert "The answer rests on 320 requests, and fewer than ten of them may miss: it needs 1,000" in read
     assert 'class="few"' in read
     assert "p99 of 320 requests is a guess; it wants 1,000" in paragraphs(facts)[0]
 

@@ -83,7 +83,7 @@ def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_
     assert "95% interval not known, 128 seeds" in text
     assert "How far chance may have moved it is not known" in text
     assert "wider than" not in text
-    assert "How far chance may have moved the answer is not known" in render(facts)
+    assert "The answer has no interval: at too few seeds queues begin to grow" in render(facts)
 
 
 def test_rates_in_the_table_of_loads_rise_though_seeds_differ(tmp_path: Path) -> None:
