@@ -3,7 +3,7 @@
     scenario -> setups (model, GPU, engine, policy, memory) -> costs -> replicas behind a router
              -> offered load -> the clock runs -> tables -> metrics
 
-Read on in `engine/cluster.py` (who gets which request), `engine/replica.py` (plan, sleep, commit),
+Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.py` (plan, sleep, commit),
 `state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/step.py` (its price).
 """
 
@@ -47,12 +47,12 @@ REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come."""
+    """Progress of a run."""
 
     n_done: int
     """Requests sent so far."""
     n_total: int | None
-    """Requests there will be; None for a closed loop that runs for a time."""
+    """Requests in all; None for a closed loop that runs for a time."""
     sim_s: float
     """Simulated time."""
 
@@ -67,7 +67,7 @@ def simulate(
     """Run a scenario to its end. Pure: the same scenario gives the same tables, in any process.
 
     A `load` is served instead of the scenario's own workload; digest and YAML stay those of the scenario. `progress`
-    is called now and then; a `distortion` makes all costs wrong by its factors. Raises TraceError for a load that
+    is called now and then; a `distortion` multiplies all costs by its factors. Raises TraceError for a load that
     cannot be served, PolicyError for a policy that breaks a rule.
     """
     started_s = time.perf_counter()
@@ -80,7 +80,7 @@ def simulate(
         load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     served = _serve(scenario, _Priced(setups, costs, link), load, progress)
     tables = served.tables
-    is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with those who ask again
+    is_offered = tables.requests["attempt"] == 1  # the window ends with the load, not with retries
     last_arrival_s = float(tables.requests["arrival_s"][is_offered].max(initial=0.0))
     facts = RunFacts(
         name=scenario.name,
@@ -110,14 +110,14 @@ def _goals(targets: Targets) -> dict[str, float]:
 
 
 def _labels(tables: RunTables) -> dict[str, list[Any] | None]:
-    """The values that there are of what requests are marked with."""
+    """Return the distinct labels of requests, by column."""
     columns = {name: tables.requests[name] for name in ("slo_class", "priority", "tenant")}
     return {name: None if column is None else np.unique(column).tolist() for name, column in columns.items()}
 
 
 @dataclass(frozen=True)
 class _Priced:
-    """The pools, what their steps cost, and the link between them."""
+    """The pools, the costs of their steps, and the link between them."""
 
     setups: Sequence[PoolSetup]
     costs: Sequence[StepCost]
@@ -126,19 +126,19 @@ class _Priced:
 
 @dataclass(frozen=True)
 class _Served:
-    """What is left of a run."""
+    """Products of the clock."""
 
     tables: RunTables
     peak_kv_blocks: tuple[int, ...]
-    """The most that each rank held."""
+    """Peak of each rank."""
     drafting_s: tuple[float, ...]
-    """What each rank spent on proposals."""
+    """Time that each rank spent on proposals."""
     host_tier: HostFacts | None
-    """What went to hosts and back."""
+    """Copies to and from hosts."""
 
 
 def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None) -> _Served:
-    """Run the clock. The cluster is gone then."""
+    """Build a cluster, run the clock, and keep its tables."""
     setups = priced.setups
     _check_sessions(scenario, load)
     cluster = Cluster(
@@ -168,13 +168,13 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
-    """The pool of each rank, `(n_ranks,)`: tables and metrics know replicas by those."""
+    """Return the pool of each rank, `(n_ranks,)`; tables and metrics call ranks replicas."""
     n_ranks = [setup.n_replicas * setup.ranks_per_replica for setup in scenario.setups]
     return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
 def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed: int) -> list[ReplicaSetup]:
-    """Those of a pool; data-parallel ranks that share nothing are replicas of their own."""
+    """Return the replicas of a pool; data-parallel ranks that share nothing are replicas of their own."""
     block_tokens = prefixes.block_tokens if prefixes is not None and setup.caches_prefixes else None
     block_size = setup.ledger.block_size
     if block_tokens is not None and block_tokens % block_size:
@@ -204,7 +204,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed:
 
 
 def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
-    """One gateway for all pools, a server a data-parallel rank; where engines differ it is as slow as the slowest."""
+    """Return one front end for all pools, with a server a data-parallel rank, as slow as the slowest engine."""
     engines = [setup.engine for setup in setups]
     receive_s, token_s, respond_s = (
         max(getattr(engine, name) for engine in engines) for name in ("receive_s", "receive_token_s", "respond_s")
@@ -215,7 +215,7 @@ def _front_end(setups: Sequence[PoolSetup]) -> FrontEnd:
 
 
 def _link(scenario: Scenario, costs: Sequence[StepCost], distortion: Distortion | None) -> LinkFacts | None:
-    """What carries keys and values, where pools have roles."""
+    """Return the link of keys and values, where pools have roles."""
     link, by = scenario.cluster.kv_link, distortion.link if distortion else 1.0
     if link is None:
         return None
@@ -239,7 +239,7 @@ def _delay(scenario: Scenario) -> Delay | None:
 
 
 def _check_sessions(scenario: Scenario, load: Load) -> None:
-    """A load that is read, or given, may lack them. Raises TraceError."""
+    """Check that the load has sessions if a router needs them. Raises TraceError."""
     routers = {"router": scenario.build_router(), "decode_router": scenario.build_decode_router()}
     for key, router in routers.items():
         if router is not None and router.needs_sessions and load.trace.session_id is None:
@@ -254,13 +254,13 @@ def _offered(load: Load) -> Offered:
 
 
 def _patience(scenario: Scenario, load: Load) -> Patience | None:
-    """What clients do when an answer does not come; None: they wait. Raises TraceError where others wait for it too."""
+    """Return timeouts and retries of clients; None: they wait. Raises TraceError where other requests wait for them."""
     timeout, retries = scenario.workload.timeout, scenario.workload.retries
     if timeout is None and retries is None:
         return None
     if load.trace.dependencies is not None:
         key = "timeout" if retries is None else "retries"
-        rule = "what becomes of requests that wait for an answer on which a client gives up is not supported yet"
+        rule = "timeouts and retries of requests that others wait for are not supported yet"
         raise TraceError(f"workload.{key}: {rule}; leave it out, or send turns by the clock (next_turn: after_arrival)")
     backoff = None
     if retries is not None:
@@ -273,13 +273,13 @@ def _patience(scenario: Scenario, load: Load) -> Patience | None:
 
 
 def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:
-    """Calls `progress`, but not more often than anybody can read."""
-    told_s = time.perf_counter()
+    """Return a callback that calls `progress`, at most once in REPORT_EVERY_S."""
+    reported_s = time.perf_counter()
 
     def on_send(n_sent: int, now_ps: int) -> None:
-        nonlocal told_s
-        if time.perf_counter() - told_s >= REPORT_EVERY_S:
-            told_s = time.perf_counter()
+        nonlocal reported_s
+        if time.perf_counter() - reported_s >= REPORT_EVERY_S:
+            reported_s = time.perf_counter()
             progress(Progress(n_sent, n_total, to_s(now_ps)))
 
     return on_send

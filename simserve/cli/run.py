@@ -1,4 +1,4 @@
-"""`simserve run`: simulate one scenario, write its files, and say how it went."""
+"""`simserve run`: simulate one scenario, write its files, and print the answer."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -26,7 +26,7 @@ Goal = Annotated[
         "--goal",
         parser=goal_from,
         metavar="SHARE",
-        help=f"Of requests, how many must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
+        help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
@@ -46,14 +46,16 @@ def run(
     timeline_requests: trace_file.TimelineRequests = trace_file.SLOWEST_20,
     replications: Annotated[
         int | None,
-        typer.Option("--replications", metavar="R", help="Runs with seeds of their own; all figures have intervals."),
+        typer.Option("--replications", metavar="R", help="Number of seeds; all figures get intervals."),
     ] = None,
     precision: Annotated[
         float | None,
-        typer.Option("--precision", metavar="SHARE", help="As many runs as half an interval of that share takes."),
+        typer.Option(
+            "--precision", metavar="SHARE", help="Add seeds until the 95% CI half-width is this fraction of the mean."
+        ),
     ] = None,
     of: Annotated[
-        str | None, typer.Option("--of", metavar="MEASURE", help="Of which; ttft_s.p99 unless it says otherwise.")
+        str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
@@ -90,7 +92,7 @@ def run(
 
 
 def _wanted(scenario: "Scenario", n: int | None, precision: float | None, of: str | None) -> "Wanted | None":
-    """How many runs with other seeds; None where none are asked for. Raises SimserveError."""
+    """Return the replications of the options; None without. Raises SimserveError."""
     if (n, precision, of) == (None, None, None):
         return None
     from simserve.study.deterministic_load import check_not_deterministic
@@ -115,7 +117,7 @@ def _render(results: "Results") -> str:
 
 
 def _answer(summary: dict[str, Any], directory: Path, timeline: Path | None, *, has_page: bool) -> str:
-    """The verdict, the short table, and where the files are."""
+    """Return the headline, the tables, and where the files are."""
     from simserve.cli import terminal
     from simserve.report.groups import group_tables
     from simserve.report.headline import headline, how_sure, prediction, terminal_table

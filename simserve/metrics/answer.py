@@ -106,11 +106,11 @@ def queue_over(states: Iterable[str | None]) -> str | None:
 
 def run_answer(summary: Mapping[str, Any], goal_frac: float) -> dict[str, Any] | None:
     """Return the answer of a run on its own, by the class that fares worst; None without an SLO or requests."""
-    found = outcomes(summary)
-    if not found:
+    by_class = outcomes(summary)
+    if not by_class:
         return None
-    name = worst_class([found])
-    only = found[name]
+    name = worst_class([by_class])
+    only = by_class[name]
     ends = only.interval or wilson(only.attained_frac, only.n_effective, Z_95)
     return answer([only], goal_frac, (only.attained_frac, *ends), "run", slo_class=name, load_off_frac=only.off_frac)
 

@@ -17,7 +17,7 @@ def decide(
     load_off_frac: float = 0.0,
     queue: str | None = None,
 ) -> Decision:
-    """Return the decision about an attainment whose 95% interval is given.
+    """Return the decision about an attainment, given its 95% interval.
 
     interval: low and high end of the attained share, 0..1; None where there are too few requests for one.
     is_far_below: no request missed and none came within half of a limit, so that a short run is answer enough.

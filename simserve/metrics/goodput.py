@@ -1,4 +1,4 @@
-"""Goodput: who met every SLO, as a share of those who arrived in the window, and per second, GPU and dollar."""
+"""Goodput: requests that met every SLO, as a share of the window's arrivals, and per second, GPU and dollar."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,10 +21,10 @@ NO_CLASSES: Mapping[str, Mapping[str, float]] = MappingProxyType({})
 def met_by_goal(
     requests: Columns, slo: Mapping[str, float], slo_classes: Mapping[str, Mapping[str, float]] = NO_CLASSES
 ) -> dict[str, Flags]:
-    """Which requests met each goal, `(n_requests,)`: finished, and the latency at most the goal.
+    """Return which requests met each goal, `(n_requests,)`: finished, with a latency at most the goal.
 
     A request with one output token has neither TPOT nor gaps and so meets goals for them (vLLM counts 0). Goals of a
-    class are instead of those of `slo`; what a request has no goal for, it has met when it finished.
+    class replace those of `slo`; a request without a goal has met it when it finished.
     """
     finished = requests["status"].is_("finished")
     met = {}
@@ -40,18 +40,18 @@ def met_by_goal(
 
 
 def _of_class(requests: Columns, name: str) -> Flags:
-    """Which requests are of a class, `(n_requests,)`."""
+    """Return which requests are of a class, `(n_requests,)`."""
     classes = requests["slo_class"]
     return np.zeros(len(requests["output_tokens"]), np.bool_) if classes is None else np.equal(classes, name)
 
 
 def all_met(met: Mapping[str, Flags]) -> Flags | None:
-    """Which requests met every goal; None without goals."""
+    """Return which requests met every goal; None without goals."""
     return np.logical_and.reduce(list(met.values())) if met else None
 
 
 def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, Any] | None:
-    """The share of the window's arrivals that met every SLO, with its interval and the other denominators beside it.
+    """Return the share of the window's arrivals that met every SLO, with its interval and with other denominators.
 
     A rejected, timed-out or unfinished request is a miss. None without an SLO.
     """
@@ -83,7 +83,7 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> d
 
 
 def goodput(n_met: int, duration_s: float, facts: RunFacts) -> dict[str, float]:
-    """SLO-meeting requests per second of the window, per GPU and second, and per dollar at the catalog's prices."""
+    """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices."""
     n_gpus = sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools)
     usd_per_hour = sum(pool.n_replicas * pool.gpus_per_replica * pool.price_per_gpu_hour_usd for pool in facts.pools)
     per_s = n_met / duration_s
@@ -95,7 +95,7 @@ def goodput(n_met: int, duration_s: float, facts: RunFacts) -> dict[str, float]:
 
 
 def good_tokens(requests: Columns, window: Window, met: Mapping[str, Flags]) -> dict[str, float]:
-    """Tokens per second of the window of the requests that met every SLO: answers, and prompts and answers."""
+    """Return tokens per second of requests that met every SLO: of answers, and of prompts and answers."""
     everything = all_met(met)
     counted = window.has if everything is None else window.has & everything
     n_output, n_input = (int(requests[name][counted].sum()) for name in ("output_tokens", "prompt_tokens"))

@@ -1,4 +1,4 @@
-"""Trust: which of the numbers stand on firm ground, and in plain words which do not."""
+"""Reliability: what the numbers rest on, and warnings about those that rest on too little."""
 
 import math
 from typing import Any
@@ -13,7 +13,7 @@ from simserve.tables.facts import RunFacts
 
 
 def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: int) -> dict[str, Any]:
-    """What a reader should know before leaning on the numbers."""
+    """Return the claims of `trust` in the summary."""
     peak_frac = unverified_peak_frac(facts)
     return {
         "calibrated": all(pool.calibrated for pool in facts.pools),
@@ -32,41 +32,41 @@ def reliability(facts: RunFacts, window: Window, queue: Steadiness, n_finished: 
 
 
 def cautions(result: dict[str, Any], facts: RunFacts, window: Window, n_finished: int) -> list[str]:
-    """`trust` as warnings; costs that are not calibrated are warned of by who made them."""
+    """Return `trust` as warnings, but for costs that are not calibrated, which the cost model warns about."""
     text = []
     if not window.n_requests:
         return ["no request arrived in the measured window; shorten measure.warmup_s or offer more requests"]
     if window.settled is False:
         text.append(
-            "no end of the warm-up was found, so nothing is left out; make the run longer, or say measure.warmup_s"
+            "no end of the warm-up was found, so nothing is left out; make the run longer, or set measure.warmup_s"
         )
     if result["saturated"]:
         text.append(
-            "the backlog grew through the whole window: more arrives than is served, and latencies say how long the "
-            "run was rather than how good the cluster is"
+            "the backlog grew through the whole window: more arrives than is served, so latencies reflect the length "
+            "of the run, not the cluster"
         )
     if result["steady"] == "critical":
         text.append(
-            "the queue wanders and hardly ever empties, as at capacity: it grows with the square root of time, so "
-            "latencies say how long the run was; offer less"
+            "the queue hardly ever empties, as at capacity: it grows with the square root of time, so latencies "
+            "reflect the length of the run; offer less"
         )
     if result["kv_limit_is_a_guess"]:
         text.append(
-            f"KV cache use reached {unverified_peak_frac(facts):.0%} of a number of blocks that is an estimate; give "
-            "num_gpu_blocks from the server's log"
+            f"KV cache use reached {unverified_peak_frac(facts):.0%} of an estimated number of blocks; set "
+            "num_gpu_blocks to the number in the server's log"
         )
     if not result["n_enough_for_p99"]:
-        text.append(f"p99 of {n_finished} requests is a guess; {FEW_FOR_P99} are the least")
+        text.append(f"p99 of {n_finished:,} requests is a guess; it needs at least {FEW_FOR_P99:,}")
     if n_finished < window.n_requests:
         text.append(
-            f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} of "
-            "the window did not, and count as misses"
+            f"latencies are those of the {n_finished:,} requests that finished; {window.n_requests - n_finished:,} in "
+            "the window did not and count as misses"
         )
     if result["interval_too_narrow"] and result["steady"] not in ("growing", "critical"):  # longer would not help
         text.append(too_short(window.n_requests, result["n_worth"], result["steady"]))
     if window.ends_with == "last finish":
         text.append(
-            "all requests of the window were sent at one instant, so rates divide by the time to the last answer"
+            "all requests in the window were sent at one instant, so rates divide by the time to the last answer"
         )
     return text
 

@@ -1,4 +1,4 @@
-"""Results: all that is known of a run, in memory or from the folder it was written to.
+"""Results: tables, facts and summary of a run, in memory or read from its folder.
 
 RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
 """
@@ -42,9 +42,9 @@ class Results:
         self.facts = facts
         self.scenario_yaml = scenario_yaml
         self.summary = summary
-        """What summary.json holds."""
+        """Contents of summary.json."""
         self.vllm_bench = vllm_bench
-        """What vllm_bench.json holds."""
+        """Contents of vllm_bench.json."""
 
     @classmethod
     def from_run(
@@ -76,7 +76,7 @@ class Results:
 
     @cached_property
     def replications(self) -> "pd.DataFrame":
-        """One row a seed. Raises OutputError where the run had none but its own."""
+        """One row a seed. Raises OutputError for a run without replications."""
         return self._frame("replications")
 
     def write(
@@ -122,7 +122,7 @@ class Results:
 
 
 def load_results(directory: str | Path) -> Results:
-    """Read the results that a run wrote. Raises OutputError if the folder does not hold them."""
+    """Read the results of a run. Raises OutputError if the folder does not hold any."""
     from simserve.tables.parquet import read_table
 
     folder = Path(directory)
@@ -147,12 +147,12 @@ def load_results(directory: str | Path) -> Results:
 
 
 def _is_there(folder: Path, name: str) -> bool:
-    """Steps and spans may have been left out; most runs have no replications."""
+    """Return whether a table exists; steps and spans may be left out, and most runs have no replications."""
     return name not in ("steps", "spans", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
 
 
 def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:
-    """The facts of the run, which its table of requests carries along."""
+    """Read the facts of the run from the metadata of its table of requests."""
     try:
         return facts_from_dict(json.loads(metadata["facts"]), wall_s)
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""Summary: what summary.json holds. Docs of every key: docs/outputs.md."""
+"""Summary: the contents of summary.json, documented in docs/outputs.md."""
 
 from collections.abc import Mapping
 from itertools import chain

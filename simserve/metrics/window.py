@@ -1,4 +1,4 @@
-"""Window: the part of a run that counts. Requests count by their arrival; rates divide by the window's length."""
+"""Window: the measured part of a run. Requests count by their arrival; rates divide by the window's length."""
 
 import math
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class Window:
     start_s: float
     end_s: float
     duration_s: float
-    """What rates divide by; NaN where nothing happened in no time."""
+    """Divisor of rates; NaN for an empty window without length."""
     ends_with: str
     """`last arrival`; `last finish` where all requests of the window were sent at one instant, so that it has no
     length and rates divide by the time until the last of them was answered instead."""
@@ -34,7 +34,7 @@ class Window:
 
 
 def measured_window(requests: Columns, measure: Mapping[str, Any], last_arrival_s: float, end_s: float) -> Window:
-    """The window that `measure` asks for: `{warmup_s: seconds, or auto}` or `{warmup_requests: n}`; {} is no warm-up.
+    """Return the window of `measure`: `{warmup_s: seconds, or auto}` or `{warmup_requests: n}`; {} is no warm-up.
 
     requests: rows in the order of arrival. end_s: when the whole run ended.
     """

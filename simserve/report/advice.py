@@ -59,7 +59,7 @@ def lost(reader: SummaryReader) -> str:
 
 
 def in_the_end(reader: SummaryReader) -> str:
-    """Return what became of requests whose clients retried."""
+    """Return what became of retried requests."""
     succeeded, n = reader.number("retries", "succeeded_frac"), reader.number("retries", "requests")
     if not reader.has_retries or succeeded is None or n is None:
         return ""

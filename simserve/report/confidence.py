@@ -1,4 +1,4 @@
-"""Sureness: what a summary says of chance: where a figure lies, over how many runs, and what the queue did."""
+"""Confidence: intervals of a summary's figures, and the state of its queue."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ QUEUES = {
     "steady": "steady",
     "critical": "at capacity",
     "growing": "growing",
-    "undetermined": "too short a run to tell",
+    "undetermined": "run too short to tell",
 }
 """The states of a queue in words."""
 
 
 def over_runs(summary: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
-    """`mean`, `low` and `high` of a number over replications; None where there are none, or it is not among them."""
+    """Return `mean`, `low` and `high` of a number over replications; None without, or where it is not recorded."""
     result: Mapping[str, Any] | None = (summary.get("replications") or {}).get("measures", {}).get(key)
     return result
 
 
 def lies_between(summary: Mapping[str, Any], latency: str, level: str) -> tuple[float, float | None] | None:
-    """Where a percentile lies with 95%; no high end where the run, or each run, is too short to bound it above."""
+    """Return the 95% interval of a percentile; no high end where the run, or each run, is too short for one."""
     result = over_runs(summary, f"{latency}.{level}")
     if result is not None:
         low, high = number(result["low"]), number(result["high"])

@@ -1,4 +1,4 @@
-"""Classes and tenants on the page and the terminal: a row each, in the terms in which the run is told as a whole."""
+"""Classes and tenants on the page and the terminal: a row each, with the figures of the whole run."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,40 +10,40 @@ from simserve.report.summary_reader import SummaryReader
 COLUMNS = ("Requests", "Met", "Goodput", "TTFT p50", "TTFT p99", "TPOT p99", "E2E p99", "Output tokens", "Preemptions")
 
 MOST_TENANTS = 100
-"""A page with more rows is not read; summary.json has all."""
+"""Rows of the page; summary.json has all."""
 
 FEW_TENANTS = 10
-"""As many as a terminal shows."""
+"""Rows of the terminal."""
 
 UNNAMED = "(none)"
-"""The tenant of requests that name none."""
+"""Name for requests without a tenant."""
 
 
 def classes(reader: SummaryReader) -> str:
-    """A row a class, with what it must meet; nothing without classes."""
+    """Return a row a class, with its targets; nothing without classes."""
     if not reader.classes:
         return ""
     rows = [
         (f"{text(name)}<small>{text(slo_terms(own.slo) or 'no targets')}</small>", _cells(own))
         for name, own in reader.classes.items()
     ]
-    note = "Requests that arrived in the window, by class; each is held against the targets of its own class."
+    note = "Requests that arrived in the window, by class; each is measured by the targets of its class."
     return section("classes", "Classes", note, table(("Class", *COLUMNS), rows))
 
 
 def tenants(reader: SummaryReader) -> str:
-    """A row a tenant; nothing without."""
+    """Return a row a tenant; nothing without tenants."""
     result = reader.tenants
     if not result:
         return ""
     rows = [(text(name or UNNAMED), _cells(own)) for name, own in list(result.items())[:MOST_TENANTS]]
     more = f" The first {MOST_TENANTS} of {len(result)}." if len(result) > MOST_TENANTS else ""
-    note = f"Requests that arrived in the window, by who sent them.{more}"
+    note = f"Requests that arrived in the window, by tenant.{more}"
     return section("tenants", "Tenants", note, table(("Tenant", *COLUMNS), rows))
 
 
 def group_tables(summary: Mapping[str, Any]) -> list[list[tuple[str, ...]]]:
-    """The classes as text, and the tenants if they are few; the first row of each names the columns."""
+    """Return the classes as text, and the tenants if they are few; the first row of each names the columns."""
     reader = SummaryReader(summary)
     groups = {"Class": reader.classes, "Tenant": reader.tenants if len(reader.tenants) <= FEW_TENANTS else {}}
     return [

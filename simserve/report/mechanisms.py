@@ -1,4 +1,4 @@
-"""Mechanisms: what each one that a run had did, in pairs of words; a new one is one function and one line below."""
+"""Mechanisms: the figures of each mechanism of a run, as labels and texts; a new one is a function and a line below."""
 
 from collections.abc import Callable
 
@@ -6,27 +6,27 @@ from simserve.report.formats import count, number, rate, seconds, share
 from simserve.report.summary_reader import SummaryReader
 
 Facts = list[tuple[str, str]]
-"""Names and what they came to."""
+"""Labels and texts."""
 
 ROUTING, PREFIX_CACHING = "Routing", "Prefix caching"
 ALWAYS = {ROUTING, PREFIX_CACHING}
-"""What most runs have; the page tells of it."""
+"""Mechanisms of most runs, which only the page shows."""
 
 
 def mechanisms(reader: SummaryReader) -> dict[str, Facts]:
-    """By the name of each mechanism that had something to do, what it did."""
+    """Return the figures of each mechanism that was active, by its title."""
     result = {title: tell(reader) for key, (title, tell) in MECHANISMS.items() if reader.summary.get(key)}
     return {title: facts for title, facts in result.items() if facts}
 
 
 def asked_for(reader: SummaryReader) -> list[tuple[str, str, str]]:
-    """Rows of those that a scenario has only if it asks for them: the mechanism, a name, and what it came to."""
+    """Return rows of optional mechanisms: the title, a label and a text."""
     result = {title: facts for title, facts in mechanisms(reader).items() if title not in ALWAYS}
     return [(title if i == 0 else "", *fact) for title, facts in result.items() for i, fact in enumerate(facts)]
 
 
 def _sessions(reader: SummaryReader) -> Facts:
-    """Conversations and tasks whose requests wait for the answers of others."""
+    """Describe conversations and tasks, in which requests wait for answers."""
     at = reader.number
     ends = " / ".join(count(at("sessions", end)) for end in ("finished", "refused", "cut"))
     return [
@@ -34,29 +34,32 @@ def _sessions(reader: SummaryReader) -> Facts:
         ("Length, p50", seconds(at("sessions", "e2e_s", "p50"))),
         ("Length, p99", seconds(at("sessions", "e2e_s", "p99"))),
         ("Length, mean", seconds(at("sessions", "e2e_s", "mean"))),
-        ("Of it with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
+        ("Time with a request in flight, mean", seconds(at("sessions", "in_flight_s", "mean"))),
     ]
 
 
 def _retries(reader: SummaryReader) -> Facts:
-    """What clients did that gave up, or asked again."""
+    """Describe timeouts and retries of clients."""
     at = reader.number
     asked_again = reader.has_retries
     again = [
         ("Attempts per request", rate(at("retries", "attempts_per_request"))),
-        ("Answered in the end", share(at("retries", "succeeded_frac"))),
-        ("Met the SLO in the end", share(at("retries", "slo_met_frac"))),
-        ("From first attempt to answer, p99", seconds(at("retries", "e2e_s", "p99"))),
+        ("Answered after retries", share(at("retries", "succeeded_frac"))),
+        ("Met the SLO after retries", share(at("retries", "slo_met_frac"))),
+        ("First attempt to answer, p99", seconds(at("retries", "e2e_s", "p99"))),
     ]
     wasted = at("wasted", "frac")
-    return [*(again if asked_again else []), *([("Tokens computed for nobody", share(wasted))] if wasted else [])]
+    return [
+        *(again if asked_again else []),
+        *([("Tokens computed after timeouts", share(wasted))] if wasted else []),
+    ]
 
 
 def _routing(reader: SummaryReader) -> Facts:
-    """How far apart the router let its replicas come."""
+    """Describe how evenly the router spread requests."""
     at = reader.number
     kept_frac = at("routing", "session_kept_frac")
-    kept = [] if kept_frac is None else [("Next of a session on the same replica", share(kept_frac))]
+    kept = [] if kept_frac is None else [("Next request of a session on the same replica", share(kept_frac))]
     mean = reader.mean_outstanding
     around = [] if mean is None else [("Requests at a replica, mean", rate(mean))]
     return [
@@ -68,18 +71,18 @@ def _routing(reader: SummaryReader) -> Facts:
 
 
 def _prefix_cache(reader: SummaryReader) -> Facts:
-    """What prefix caches had."""
+    """Describe hits of prefix caches."""
     hit_frac = reader.number("prefix_cache", "hit_frac")
     if not hit_frac:
         return []
     return [
-        ("Prompt tokens found", share(hit_frac)),
-        ("Requests that found any", share(reader.number("prefix_cache", "requests_frac"))),
+        ("Prompt tokens from the cache", share(hit_frac)),
+        ("Requests with a cache hit", share(reader.number("prefix_cache", "requests_frac"))),
     ]
 
 
 def _host_tier(reader: SummaryReader) -> Facts:
-    """What went to host memory and disk, and came from there."""
+    """Describe traffic to and from host memory and disk."""
     at = reader.number
     out, back, read = (
         f"{(at('host_tier', f'{name}_bytes') or 0) / 1e9:.3g} GB" for name in ("swapped_out", "swapped_in", "read")
@@ -91,7 +94,7 @@ def _host_tier(reader: SummaryReader) -> Facts:
     ]
     result = [
         ("Prefixes read from host and disk", read),
-        ("Tokens found on GPU / host / disk", " / ".join(map(count, hits))),
+        ("Cache hits on GPU / host / disk, tokens", " / ".join(map(count, hits))),
     ]
     return [
         *(swaps if at("host_tier", "n_swaps") else []),
@@ -101,7 +104,7 @@ def _host_tier(reader: SummaryReader) -> Facts:
 
 
 def _speculation(reader: SummaryReader) -> Facts:
-    """What proposing tokens gave and took."""
+    """Describe gain and cost of speculative decoding."""
     at = reader.number
     return [
         ("Tokens per request and step", rate(at("speculation", "tokens_per_step"))),
@@ -111,22 +114,22 @@ def _speculation(reader: SummaryReader) -> Facts:
 
 
 def _transfer(reader: SummaryReader) -> Facts:
-    """From prefill to decode replicas: each side, and the link between them."""
+    """Describe hand-offs from prefill to decode replicas: both sides and the link."""
     at = reader.number
     disaggregated_frac = at("transfer", "apart_frac")
     disaggregated = (
-        [("Prefilled apart", share(disaggregated_frac))]
+        [("Prefilled on prefill replicas", share(disaggregated_frac))]
         if disaggregated_frac is not None and disaggregated_frac < 1
         else []
     )
     kept_frac = at("transfer", "kept_frac")
-    kept = [("Kept by prefill replicas", share(kept_frac))] if kept_frac else []
+    kept = [("Decoded on prefill replicas", share(kept_frac))] if kept_frac else []
     sides = ("prefill", "link", "decode")
     return [
         *disaggregated,
         *kept,
-        ("Held up most by", reader.binds or "nothing"),
-        ("Handed over, p99", seconds(at("transfer", "p99"))),
+        ("Bottleneck", reader.binds or "nothing"),
+        ("Hand-off, p99", seconds(at("transfer", "p99"))),
         *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in reader.pools),
         ("Busy, busiest port of the link", share(at("transfer", "link_busy_frac"))),
         *((f"Mean wait for {name}", seconds(at("transfer", "mean_wait_s", name))) for name in sides),
@@ -140,6 +143,6 @@ MECHANISMS: dict[str, tuple[str, Callable[[SummaryReader], Facts]]] = {
     "prefix_cache": (PREFIX_CACHING, _prefix_cache),
     "host_tier": ("Host memory", _host_tier),
     "speculation": ("Speculative decoding", _speculation),
-    "transfer": ("Prefill and decode apart", _transfer),
+    "transfer": ("Disaggregation", _transfer),
 }
-"""By the key of the summary: what it is called, and what tells of it, in the order in which a reader meets them."""
+"""Title and function of each key of the summary, in the order of the page."""

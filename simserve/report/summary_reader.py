@@ -1,4 +1,4 @@
-"""Answers: what the page and the terminal read out of a run's summary; the one place that knows its keys."""
+"""Summary reader: reads the keys of a run's summary for page, terminal and workbook."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from simserve.report.confidence import FEWEST, QUEUES, lies_between, over_runs, 
 from simserve.report.formats import LATENCIES, NONE, count, number, plural, rate, share
 
 UNEVEN = 3
-"""How many times the root of the mean, which is its deviation where requests come to replicas by chance."""
+"""Standard deviation over replicas, in roots of the mean (1 for random routing), above which a run is uneven."""
 
 
 @dataclass(frozen=True)
 class SummaryReader:
-    """A summary as the report reads it; a number that was not measured is None."""
+    """A summary for the report; a number that was not measured is None."""
 
     summary: Mapping[str, Any]
 
     @property
     def name(self) -> str:
-        """What the scenario is called."""
+        """Name of the scenario."""
         return str(self.summary.get("name", "run"))
 
     @property
@@ -37,12 +37,12 @@ class SummaryReader:
 
     @property
     def has_slo(self) -> bool:
-        """There are targets, of all requests or of a class."""
+        """Whether there are targets, of all requests or of a class."""
         return bool(self.slo or self.summary.get("slo_classes"))
 
     @property
     def classes(self) -> dict[str, "SummaryReader"]:
-        """The run as each class of requests had it."""
+        """The figures of each class of requests."""
         return self._groups("classes")
 
     @property
@@ -58,7 +58,7 @@ class SummaryReader:
 
     @property
     def judged(self) -> "SummaryReader":
-        """The run as the worst class had it, or as a whole."""
+        """The figures of the class that decides, or of the whole run."""
         worst = self.judged_class
         if worst is None or self.answer is None:
             return self
@@ -66,11 +66,11 @@ class SummaryReader:
 
     @property
     def tenants(self) -> dict[str, "SummaryReader"]:
-        """The run as each tenant had it."""
+        """The figures of each tenant."""
         return self._groups("tenants")
 
     def _groups(self, key: str) -> dict[str, "SummaryReader"]:
-        """Of the first run, where there are several."""
+        """Return readers of the first run where there are several."""
         alone: dict[str, None] = dict.fromkeys(("classes", "replications", "answer"))
         return {
             name: SummaryReader({**self.summary, **own, **alone}) for name, own in (self.summary.get(key) or {}).items()
@@ -92,15 +92,15 @@ class SummaryReader:
 
     @property
     def replications(self) -> Mapping[str, Any] | None:
-        """What the summary says of all runs; None where there is but one."""
+        """Figures over all replications; None for a single run."""
         return self.summary.get("replications")
 
     def confidence(self, latency: str, level: str) -> tuple[float, float | None] | None:
-        """Where a percentile lies with 95%, as far as chance goes; no high end where it cannot be bounded above."""
+        """Return the 95% confidence interval of a percentile; no high end where the run is too short for one."""
         return lies_between(self.summary, latency, level)
 
     def is_guess(self, level: str) -> bool:
-        """Too few requests finished for a p99, or a p99.9."""
+        """Whether too few requests finished for a p99, or a p99.9."""
         return self.n("finished") < FEWEST.get(level, 0)
 
     def percentile(self, latency: str, level: str) -> float | None:
@@ -108,7 +108,7 @@ class SummaryReader:
         return self.number(latency, level)
 
     def predicted(self, latency: str, level: str) -> tuple[float, float] | None:
-        """Between which values a percentile lies, as far as the costs of steps are known; None without replays."""
+        """Return the prediction interval of a percentile, over other loads and costs; None without replays."""
         result = (self.summary.get("prediction") or {}).get("latencies", {}).get(latency, {}).get(level)
         return None if result is None else (float(result[0]), float(result[1]))
 
@@ -132,7 +132,7 @@ class SummaryReader:
 
     @property
     def is_far_below(self) -> bool:
-        """No request missed, and none came within half of a limit."""
+        """Whether no request missed, and none came within half of a limit."""
         return bool(self.answer and self.answer["is_far_below"])
 
     @property
@@ -159,7 +159,7 @@ class SummaryReader:
 
     @property
     def is_saturated(self) -> bool:
-        """More arrived than was served, as long as requests came; in most runs, where there are several."""
+        """Whether the queue grew as long as requests arrived, in most runs where there are several."""
         return self.queue_state == "growing"
 
     @property
@@ -175,12 +175,12 @@ class SummaryReader:
 
     @property
     def has_retries(self) -> bool:
-        """Clients asked again, so that what arrived are attempts, not what users wanted."""
+        """Whether clients retried, so that arrivals are attempts."""
         return (self.number("retries", "attempts_per_request") or 0) > 1
 
     @property
     def requested(self) -> str:
-        """What arrived in the window: `8,927 attempts`, or `12,000 requests` where nobody asked again."""
+        """Arrivals in the window: `8,927 attempts`, or `12,000 requests` without retries."""
         what = "attempt" if self.has_retries else "request"
         if self.replications:
             return f"{plural(self.replications['n_requests'], what)} in {self.replications['n']} runs"
@@ -193,7 +193,7 @@ class SummaryReader:
 
     @property
     def mean_outstanding(self) -> float | None:
-        """Requests at a replica on average, by Little's law; None where they are handed over, or not all answered."""
+        """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered."""
         entered_per_s, stay_s = self.number("requests_per_s"), self.number("e2e_s", "mean")
         if self.summary.get("transfer") or self.n("finished") < self.n("arrived") or not entered_per_s or not stay_s:
             return None
@@ -205,18 +205,18 @@ class SummaryReader:
 
     @property
     def is_uneven(self) -> bool:
-        """Requests lie at the replicas far more unevenly than chance alone would spread them."""
+        """Whether the numbers of requests at the replicas differ far more than under random routing."""
         mean, spread = self.mean_outstanding, self.number("routing", "outstanding_std")
         return mean is not None and spread is not None and spread > UNEVEN * max(mean, 1) ** 0.5
 
     @property
     def binds(self) -> str | None:
-        """What holds requests up most, of prefill, link and decode; None where they are one, or nothing does."""
+        """Bottleneck among prefill, link and decode; None without roles, or where none is."""
         return (self.summary.get("transfer") or {}).get("binds")
 
     @property
     def warnings(self) -> list[str]:
-        """What the run itself warned of, the load's notes included."""
+        """Warnings of the run itself, and notes of the load."""
         return [str(text) for key in ("warnings", "notes") for text in self.summary.get(key) or []]
 
     @property
@@ -261,5 +261,5 @@ class SummaryReader:
         ]
 
     def trusts(self, key: str) -> bool:
-        """One of the summary's claims about what its numbers stand on."""
+        """Return one of the claims of `trust`."""
         return bool((self.summary.get("trust") or {}).get(key))

@@ -1,4 +1,4 @@
-"""Repeated: whether every seed gives the very same run, as of a replayed trace: then more runs tell nothing more."""
+"""Deterministic load: detects scenarios with the same run for every seed, as with a replayed trace."""
 
 import dataclasses
 import weakref
@@ -15,11 +15,11 @@ NOTE = "nothing is drawn, so every seed gives the same run: one run of each load
 
 
 HEAD = 64
-"""Requests that are looked at first."""
+"""Requests that are compared first."""
 
 
 def is_deterministic(scenario: Scenario) -> bool:
-    """Nothing of a run is drawn: no acceptance, no wait before a retry, no replica, and two seeds offer one load.
+    """Return whether nothing of a run is drawn: no acceptance, no backoff, no replica, and two seeds offer one load.
 
     Reads or draws that load twice. Raises TraceError, PolicyError as `simulate` does.
     """
@@ -30,7 +30,7 @@ def is_deterministic(scenario: Scenario) -> bool:
 
 
 def check_not_deterministic(scenario: Scenario, option: str, value: object) -> None:
-    """Raises SimserveError where seeds are asked for and all of them are alike."""
+    """Raise SimserveError where seeds are requested and all give the same run."""
     if is_deterministic(scenario):
         rule = "needs runs that differ from seed to seed"
         remedy = "leave it out, or draw something: arrivals, lengths, or spread: uniform of a trace with coarse stamps"
@@ -38,7 +38,7 @@ def check_not_deterministic(scenario: Scenario, option: str, value: object) -> N
 
 
 def _server_draws(scenario: Scenario) -> bool:
-    """A server or a client does, whatever the load."""
+    """Return whether a server or a client draws, whatever the load."""
     retries = scenario.workload.retries
     if retries is not None and retries.jitter > 0:
         return True
@@ -50,7 +50,7 @@ def _server_draws(scenario: Scenario) -> bool:
 
 
 def _may_draw(router: Any) -> bool:
-    """It draws from the stream that it is given, or keeps it to do so."""
+    """Return whether a router draws from its stream, or keeps it to do so."""
     stream = Random(0)
     before, kept = stream.getstate(), weakref.ref(stream)
     router.begin(stream)
@@ -60,7 +60,7 @@ def _may_draw(router: Any) -> bool:
 
 
 def _head(scenario: Scenario) -> Scenario | None:
-    """With the first requests of its load alone: where these differ, the others need not be drawn. None: read whole."""
+    """Return the scenario with its first requests only; None for a load that is read whole."""
     workload = scenario.workload
     if workload.trace is not None or workload.client is not None:
         return None
@@ -77,7 +77,7 @@ def _load(scenario: Scenario, seed: int) -> Any:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Value by value; NaN is like NaN."""
+    """Compare value by value; NaN equals NaN."""
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return np.array_equal(one, other, equal_nan=one.dtype.kind == other.dtype.kind == "f")
     if dataclasses.is_dataclass(one) and type(one) is type(other):

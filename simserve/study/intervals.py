@@ -1,4 +1,4 @@
-"""Intervals: how far a mean over independent runs, or a figure of one run, may be off by chance."""
+"""Confidence intervals of means over independent runs, and of figures of one run."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ from simserve.tables.columns import Floats
 CONFIDENCE = 0.95
 
 BLOCKS = 20
-"""Of one run, left out one at a time."""
+"""Blocks of one run, left out one at a time."""
 
 LEAST_PER_BLOCK = 20
-"""Requests; shorter blocks hang together with their neighbors."""
+"""Requests; shorter blocks are correlated with their neighbors."""
 
 
 FEW_MISSES = 20
 """Independent misses below which the spread over runs does not tell how far a share may be off."""
 
 LEAST_BEYOND_A_RUN = 2.0
-"""Independent requests beyond a percentile that a run must be worth: with 1.5 to 3, 95% intervals over replications of
-M/M/1 hold the truth in 93 to 95%, with 1 in 88, with 0.3 in 71 (docs/statistics.md)."""
+"""Independent requests beyond a percentile that a run needs: with 1.5–3, 95% intervals over replications of M/M/1
+contain the truth in 93–95%, with 1 in 88%, with 0.3 in 71% (docs/statistics.md)."""
 
 Z_95 = 1.959964
 """Two-sided 95% quantile of the normal distribution."""
@@ -33,7 +33,7 @@ Z_95 = 1.959964
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and the interval that holds the true one with CONFIDENCE; NaN ends where chance cannot be told."""
+    """A figure and its confidence interval; NaN ends where the sampling noise is unknown."""
 
     value: float
     low: float
@@ -41,17 +41,17 @@ class Estimate:
 
     @property
     def has_interval(self) -> bool:
-        """Its ends are known."""
+        """Whether its ends are known."""
         return not math.isnan(self.low)
 
     @property
     def is_sure(self) -> bool:
-        """It is above or below zero, whatever chance did."""
+        """Whether zero lies outside the interval."""
         return self.low > 0 or self.high < 0
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """The mean of independent values: Student's interval (Law & Kelton, section 9.4.1). One value has no interval."""
+    """Return the mean of independent values with Student's interval (Law & Kelton, 9.4.1); one value has none."""
     sample = np.array(values, np.float64)
     mean, n = float(sample.mean()), len(sample)
     if n < 2 or math.isnan(mean):
@@ -60,10 +60,10 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def share_of(values: Sequence[float], n_effective: float) -> Estimate:
-    """The mean of shares of independent runs, together worth so many independent requests.
+    """Return the mean of shares of independent runs with n_effective independent requests in all.
 
-    Where misses are few, most runs have none, and their spread does not see how far off they may be: the interval is
-    then at least Wilson's for all runs together.
+    Where misses are few, most runs have none, and their spread is too small: the interval is then at least Wilson's
+    for all runs together.
     """
     result = mean_of(values)
     if not result.has_interval:
@@ -76,10 +76,9 @@ def share_of(values: Sequence[float], n_effective: float) -> Estimate:
 
 
 def percentile_of(values: Sequence[float], share_beyond: float, n_effective: float) -> Estimate:
-    """The mean of a percentile of independent runs, each worth so many independent requests.
+    """Return the mean of a percentile of independent runs, each with this effective sample size.
 
-    Of runs too short for it a percentile is too low on average, and more such runs are no better: then the interval
-    has no high end.
+    In runs too short for it a percentile is biased low, however many runs there are: the interval then has no high end.
     """
     result = mean_of(values)
     if result.has_interval and n_effective * share_beyond < LEAST_BEYOND_A_RUN:
@@ -88,35 +87,35 @@ def percentile_of(values: Sequence[float], share_beyond: float, n_effective: flo
 
 
 def around(value: float, error: float, n_free: int) -> Estimate:
-    """A value whose standard error was estimated with so many degrees of freedom."""
+    """Return Student's interval of a value, from its standard error and degrees of freedom."""
     half = quantile((1 + CONFIDENCE) / 2, n_free) * error
     return Estimate(value, value - half, value + half)
 
 
 def median_rank(n: int) -> int | None:
-    """Which of n independent values, from the least and from the most, hold the median between them with CONFIDENCE.
+    """Return the rank, from both ends of n independent values, that encloses the median with CONFIDENCE.
 
-    None: so few values that even their ends do not.
+    None: too few values.
     """
     below = np.cumsum([math.comb(n, k) for k in range(n // 2 + 1)], dtype=object) / 2**n
     return max((rank for rank in range(1, n // 2 + 1) if below[rank - 1] <= (1 - CONFIDENCE) / 2), default=None)
 
 
 def blocks_of(n: int) -> NDArray[np.int64] | None:
-    """The block of each of n requests in the order of their arrival, `(n,)`; None if they are too few."""
+    """Return the block of each of n requests in the order of arrival, `(n,)`; None if they are too few."""
     return np.arange(n) * BLOCKS // n if n >= BLOCKS * LEAST_PER_BLOCK else None
 
 
 def leave_one_out(figure: Callable[[NDArray[np.bool_]], float], blocks: NDArray[np.int64]) -> Floats:
-    """A figure of all requests but those of each block in turn, `(BLOCKS,)`.
+    """Return a figure of all requests without those of each block in turn, `(BLOCKS,)`.
 
-    `figure` takes which requests count, `(n,)`. What neighbors have in common stays within a block but for its ends,
-    so leaving out whole blocks tells how the figure varies though requests hang together (Künsch 1989).
+    `figure` takes which requests count, `(n,)`. Neighbors are correlated mostly within a block, so leaving out whole
+    blocks shows how the figure varies although requests are autocorrelated (Künsch 1989).
     """
     return np.array([figure(blocks != block) for block in range(BLOCKS)])
 
 
 def standard_error(without: Floats) -> float:
-    """Of a figure, from its values without each block, `(n_blocks,)`."""
+    """Return the standard error of a figure, from its values without each block, `(n_blocks,)`."""
     n = len(without)
     return math.sqrt((n - 1) / n * float(np.square(without - without.mean()).sum()))

@@ -1,4 +1,4 @@
-"""Replicated: a run and others of the same scenario with other seeds; means of every measure with their intervals."""
+"""Precision: replications of a run with other seeds, as many as given or as a precision takes."""
 
 import math
 from collections import Counter
@@ -26,44 +26,44 @@ from simserve.tables.schema import REPLICATIONS
 MOST_SEEDS = 128
 
 DEFAULT = "ttft_s.p99"
-"""What a precision is of, unless it is said."""
+"""Default measure of a precision."""
 
 FIRST_SEEDS = 10
-"""Of a search for a precision. Stopping as soon as the interval looks narrow enough favors samples that look so by
-luck; from ten seeds on 95% intervals still hold the mean in 93 to 95.5% (docs/statistics.md), from five in 92."""
+"""Seeds at the start of a search for a precision. Stopping when an interval looks narrow favors samples that look so by
+chance; from ten seeds on 95% intervals still contain the mean in 93–95.5% (docs/statistics.md), from five in 92%."""
 
 MOST_AT_ONCE = 4.0
-"""The number of seeds grows at most so many times at once."""
+"""Largest factor by which the number of seeds grows at once."""
 
 LEVELS = {level_name(level): level for level in PERCENTILES}
-"""By how summaries call them."""
+"""Percentile levels by their names in summaries."""
 
 RECORDED = tuple(
     {measure.key: measure for measure in MEASURES}.get(field.name, Measure(field.name, field.name, "count", True))
     for field in REPLICATIONS
     if field.kind == "float"
 )
-"""What is kept of each run: every measure, and more of its summary."""
+"""Values kept of each run: every measure, and more of its summary."""
 
 OnRun = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How narrow the interval of a measure should be."""
+    """Target width of the interval of a measure."""
 
     key: str
-    """Of a measure: `ttft_s.p99`."""
+    """Measure, such as `ttft_s.p99`."""
     half_frac: float
-    """Half of the interval, as a share of the mean."""
+    """Half-width of the interval, as a share of the mean."""
 
 
 Wanted = int | Precision
-"""So many runs, or as many as that takes."""
+"""Number of runs, or a precision."""
 
 
 def wanted_runs(replications: int | None, precision: float | None, of: str | None) -> Wanted:
-    """What the options of the command line ask for. Raises SimserveError where they make no sense."""
+    """Parse the options of the command line. Raises SimserveError for a wrong combination or value."""
     if replications is not None and precision is not None:
         raise SimserveError("--precision: must stand alone, got --replications too; give one of the two")
     if precision is None and of is not None:
@@ -80,8 +80,9 @@ def wanted_runs(replications: int | None, precision: float | None, of: str | Non
 def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progress: OnRun | None = None) -> None:
     """Run the scenario with the seeds after that of `results`, and put `replications` into its summary and tables.
 
-    wanted: so many runs, the first included, or as many as a precision takes, FIRST_SEEDS to MOST_SEEDS. The files of
-    `results` stay those of the first run. Raises SimserveError as `simulate` does, and for a measure there is none of.
+    wanted: the number of runs, the first included, or a precision, which takes FIRST_SEEDS to MOST_SEEDS. The files of
+    `results` stay those of the first run. The seeds alone decide about the SLO. Raises SimserveError as `simulate`
+    does, and for a measure that the run lacks.
     """
     n = wanted if isinstance(wanted, int) else FIRST_SEEDS
     runs = [dict(results.summary)]
@@ -123,7 +124,7 @@ def estimate(measure: Measure, runs: Sequence[Summary]) -> Estimate:
 
 
 def half_frac(key: str, runs: Sequence[Summary]) -> float:
-    """Half of Student's interval as a share of the mean, whether or not such runs can bound it above."""
+    """Return the half-width of Student's interval as a share of the mean, even of a measure without an upper bound."""
     result = mean_of([_measure(key).of(run) for run in runs])
     half = (result.high - result.low) / 2
     return half / abs(result.value) if result.value else 0.0 if half == 0 else math.inf
@@ -143,7 +144,7 @@ def _check_measured(wanted: Precision, first: Summary) -> None:
 
 
 def _facts(first_seed: int, runs: Sequence[Summary], wanted: int | Precision) -> dict[str, Any]:
-    """What summary.json says of all runs; null where an interval is open, or a run lacks the measure."""
+    """Return `replications` of summary.json; null where an interval is open, or a run lacks the measure."""
     result = {measure.key: estimate(measure, runs) for measure in RECORDED}
     facts: dict[str, Any] = {
         "n": len(runs),

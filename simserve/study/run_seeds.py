@@ -1,4 +1,4 @@
-"""Replications: a scenario run again and again with seeds of its own, on all cores."""
+"""Seeds: runs of scenarios with several seeds, on all cores."""
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -15,10 +15,11 @@ Summary = dict[str, Any]
 def replicate(
     scenarios: Sequence[Scenario], seeds: Sequence[int], progress: Callable[[int, int], None] | None = None
 ) -> list[list[Summary]]:
-    """The summaries of each scenario at each seed, `(n_scenarios, n_seeds)`.
+    """Return the summaries of each scenario at each seed, `(n_scenarios, n_seeds)`.
 
-    Runs of one seed share their randomness: what is drawn alike stays alike, so differences owe nothing to luck.
-    `told` hears of each run done, and how many there are. Raises SimserveError as `simulate` does.
+    Runs of one seed share their randomness, so that differences between scenarios have less sampling noise.
+    `progress` is called after each run, with how many are done and how many there are. Raises SimserveError
+    as `simulate` does.
     """
     runs = [(scenario.to_dict(), seed) for seed in seeds for scenario in scenarios]
     result: list[Summary] = [{}] * len(runs)
@@ -35,7 +36,7 @@ def replicate(
 
 
 def _answer(run: Task) -> Summary | NoArrivals | str:
-    """In another process: a user's mistake comes back as its message, but for the one that a search goes on from."""
+    """Run in another process; errors are returned as messages, but NoArrivals, which a search handles, as itself."""
     data, seed = run
     try:
         return simulate(Scenario.from_dict(data).model_copy(update={"seed": seed})).summary

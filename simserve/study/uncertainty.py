@@ -1,7 +1,7 @@
-"""Uncertainty: how far the answer may be off because step costs are, found by replays with costs that are off.
+"""Uncertainty: replays of a run with loads and costs of their own, for prediction intervals and the answer.
 
-Each replay distorts compute, memory, links, host, front end and KV blocks at once, by factors as wide as held-out
-kernels and servers were off, and every latency once more by what was left over when real servers were predicted.
+Each replay perturbs compute, memory, links, host, front end and KV blocks at once, by factors as wide as the held-out
+errors of kernels and servers, and every latency once more by the residual error on real servers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,34 +27,34 @@ from simserve.study.nominal import answer_over, met_probability
 from simserve.tables.columns import Flags
 
 REPLAYS = 8
-"""Unless a scenario says how many."""
+"""Default number of replays."""
 
 MOST_REQUESTS = 20_000
-"""Longer runs are not replayed unless the scenario asks for it: that would take many times as long as the run."""
+"""Longest run that is replayed by default; replays take many times as long as the run."""
 
 CONFIDENCE = 0.9
 
 SHAPES = 4
-"""Matrices of a layer: errors of kernels cancel in part over so many."""
+"""Matrices of a layer, over which errors of kernels cancel in part."""
 
 VERSION_SD = 0.03
-"""Of kernels between two versions of an engine; two campaigns on the same card differ by 5% (bf16)."""
+"""Spread of kernels between two versions of an engine; two campaigns on the same card differ by 5% (bf16)."""
 
 SCALED_SD = 0.15
-"""Of kernels scaled from another card by the data sheet."""
+"""Spread of kernels scaled from another card by the data sheet."""
 
 ROOFLINE_SD = 0.25
-"""Of a roofline with assumed efficiencies."""
+"""Spread of a roofline with assumed efficiencies."""
 
 HOST_SD = 0.2
 FRONT_END_SD = 0.5
-"""Of constants that few runs tell: those fitted without a group of runs differ so much between groups."""
+"""Spread of constants fitted to few runs: their difference between fits that each leave out a group of runs."""
 
 KV_SD = 0.04
-"""Of a computed number of KV blocks."""
+"""Spread of a computed number of KV blocks."""
 
-LEFT_OVER_SD: Mapping[str, float] = {"ttft_s": 0.13, "queue_s": 0.13, "tpot_s": 0.025, "itl_s": 0.025, "e2e_s": 0.03}
-"""Of the log ratio of predicted to measured, for servers whose constants were fitted to others (docs/validation.md)."""
+RESIDUAL_SD: Mapping[str, float] = {"ttft_s": 0.13, "queue_s": 0.13, "tpot_s": 0.025, "itl_s": 0.025, "e2e_s": 0.03}
+"""Spread of the log ratio of predicted to measured, for servers left out of the fit (docs/validation.md)."""
 
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 
@@ -83,9 +83,9 @@ def predict(scenario: Scenario, results: Results, progress: Callable[[int, int],
     if n_replays < 2:
         return
     replays: list[_Replay] = []
-    for distortion, left_over in _draws(spread_of(scenario.setups), n_replays, scenario.seed):
+    for distortion, residual in _draws(spread_of(scenario.setups), n_replays, scenario.seed):
         reseeded = scenario.model_copy(update={"seed": scenario.seed + len(replays) + 1})
-        replays.append(_Replay.of(simulate(reseeded, distortion=distortion), left_over))
+        replays.append(_Replay.of(simulate(reseeded, distortion=distortion), residual))
         if progress:
             progress(len(replays), n_replays)
     results.summary["prediction"] = _prediction(results, replays)
@@ -105,7 +105,7 @@ def _prediction(results: Results, replays: Sequence["_Replay"]) -> dict[str, Any
                 level: _interval(results.summary[key][level], [r.latencies[key][level] for r in replays])
                 for level in LEVELS
             }
-            for key in LEFT_OVER_SD
+            for key in RESIDUAL_SD
             if results.summary[key]["n"] and all(key in replay.latencies for replay in replays)
         },
         "attainment": [min(attained), max(attained)] if attained else None,
@@ -119,13 +119,13 @@ def _all_runs(results: Results, replays: Sequence["_Replay"]) -> list[Outcomes]:
 
 
 def replays_of(scenario: Scenario, n_requests: int) -> int:
-    """As many as the scenario asks for; if it says nothing, some for a run that is short enough."""
+    """Return the number of replays: as the scenario says, by default REPLAYS for a run that is short enough."""
     requested = scenario.measure.replays
     return requested if requested is not None else REPLAYS if n_requests <= MOST_REQUESTS else 0
 
 
 def spread_of(setups: Sequence[PoolSetup]) -> CostSpread:
-    """How well the costs of the least known pool are known."""
+    """Return the spread of costs of the pool with the largest spread."""
     spreads = [_spread(setup) for setup in setups]
     return CostSpread(*(max(getattr(each, name) for each in spreads) for name in CostSpread.__dataclass_fields__))
 
@@ -152,7 +152,7 @@ def _spread(setup: PoolSetup) -> CostSpread:
 
 
 def _sd(calibration: Calibration, op: str, dtype: str) -> float:
-    """Of the log ratio on held-out kernels; the widest of the operation for a dtype that was not timed."""
+    """Return the spread of the log ratio on held-out kernels; the widest of the operation for an untimed dtype."""
     spreads = {key: each for key, each in calibration.spreads.items() if key[0] == op}
     result = [spreads[op, dtype]] if (op, dtype) in spreads else list(spreads.values())
     return max((log(each.p95 / each.p05) / (2 * NormalDist().inv_cdf(0.95)) for each in result), default=0.1)
@@ -163,7 +163,7 @@ def _both(one: float, other: float) -> float:
 
 
 def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
-    """n sets of factors that cover each distribution evenly (a Latin hypercube), and of left-over errors."""
+    """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors."""
     generator = np.random.default_rng([seed, n])
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
 
@@ -171,13 +171,13 @@ def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict
         return sd * generator.permutation(quantiles)
 
     factors = {name: np.exp(logs(getattr(spread, name))) for name in CostSpread.__dataclass_fields__}
-    first, token = logs(1.0), logs(1.0)  # what is left over is one error of waits, and one of steps
+    first, token = logs(1.0), logs(1.0)  # the residual is one error of waits, and one of steps
     return [
         (
             Distortion(**{name: float(values[i]) for name, values in factors.items()}),
             {
                 key: exp(sd * float(first[i] if key in ("ttft_s", "queue_s") else token[i]))
-                for key, sd in LEFT_OVER_SD.items()
+                for key, sd in RESIDUAL_SD.items()
             },
         )
         for i in range(n)
@@ -192,18 +192,18 @@ class _Replay:
     outcomes: Outcomes
 
     @classmethod
-    def of(cls, results: Results, left_over: Mapping[str, float]) -> "_Replay":
+    def of(cls, results: Results, residual: Mapping[str, float]) -> "_Replay":
         latencies = {
             key: {level: results.summary[key][level] * factor for level in LEVELS}
-            for key, factor in left_over.items()
+            for key, factor in residual.items()
             if results.summary[key]["n"]
         }
-        return cls(latencies, _outcomes(results, left_over))
+        return cls(latencies, _outcomes(results, residual))
 
 
-def _outcomes(results: Results, left_over: Mapping[str, float]) -> Outcomes:
-    """Return the outcomes of a run whose latencies are off by the left-over factors."""
-    met, is_far = _met(results, left_over), _met(results, left_over, FAR_FRAC)
+def _outcomes(results: Results, residual: Mapping[str, float]) -> Outcomes:
+    """Return the outcomes of a run when its latencies are off by the residual factors."""
+    met, is_far = _met(results, residual), _met(results, residual, FAR_FRAC)
     requests, result = results.columns["requests"], {}
     for name, outcome in outcomes(results.summary).items():
         mine = requests["in_window"] if name is None else requests["in_window"] & of_class(requests, name)
@@ -217,19 +217,19 @@ def _outcomes(results: Results, left_over: Mapping[str, float]) -> Outcomes:
     return result
 
 
-def _met(results: Results, left_over: Mapping[str, float], frac: float = 1.0) -> dict[str, Flags]:
+def _met(results: Results, residual: Mapping[str, float], frac: float = 1.0) -> dict[str, Flags]:
     """Return which requests meet that share of the limit of each goal, `(n_requests,)`."""
     slo, slo_classes = results.facts.slo, results.facts.slo_classes
 
     def nearer(targets: Mapping[str, float]) -> dict[str, float]:
-        return {goal: frac * limit / left_over[goal] for goal, limit in targets.items()}
+        return {goal: frac * limit / residual[goal] for goal, limit in targets.items()}
 
     of_classes = {name: nearer(targets) for name, targets in slo_classes.items()}
     return met_by_goal(results.columns["requests"], nearer(slo), of_classes)
 
 
 def _interval(predicted: float | None, values: Sequence[float]) -> list[float] | None:
-    """Where the percentile lies with the given confidence: Student's interval of one more value, in logs."""
+    """Return the prediction interval of a percentile: Student's, for the logarithm of one more value."""
     if predicted is None or not predicted > 0 or not all(value > 0 for value in values):
         return None
     logs = np.log(values) - log(predicted)

@@ -1,4 +1,4 @@
-"""RunFacts and PoolFacts: what the metrics need to know of a run beyond its tables."""
+"""Facts: what the metrics need beyond the tables of a run."""
 
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WorkFacts:
-    """What one rank's model asks for and its GPUs together can give: the two sides of MFU and MBU."""
+    """Work of one rank's model and peak of its GPUs: the two sides of MFU and MBU."""
 
     flop_per_token: float
     flop_per_pair: float
@@ -19,16 +19,16 @@ class WorkFacts:
 
 @dataclass(frozen=True)
 class SpeculationFacts:
-    """How a pool speculates."""
+    """Speculative decoding of a pool."""
 
     kind: str
     tokens: int
-    """Proposed for each request in a step."""
+    """Tokens proposed for each request in a step."""
     acceptance: tuple[float, ...]
-    """Rate of each position."""
+    """Acceptance rate of each position."""
     model: str | None
     draft: WorkFacts | None
-    """What each pass of the draft asks for, of which there are `tokens` a step; None where nothing is computed."""
+    """Work of each of the `tokens` passes of the draft a step; None where nothing is computed."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,10 @@ class PoolFacts:
     scheduler: str
     calibrated: bool
     calibration: str | None
-    """Whose kernels its costs are: `h100-sxm/vllm 0.24.0`; None: a plain roofline."""
+    """Card and engine version of its kernels, `h100-sxm/vllm 0.24.0`; None: a plain roofline."""
     kv_verified: bool
     n_blocks: int
-    """Of a rank."""
+    """Blocks of a rank."""
     block_size: int
     streamed: bool
     """False: an answer leaves whole at finish_s, so first_token_s = finish_s, TPOT is 0 and all gaps are 0."""
@@ -63,48 +63,48 @@ class PoolFacts:
 
 @dataclass(frozen=True)
 class LinkFacts:
-    """What carries keys and values from prefill to decode replicas."""
+    """Link that carries keys and values from prefill to decode replicas."""
 
     bytes_per_s: float
-    """Of a port."""
+    """Bandwidth of a port."""
     latency_s: float
     shared: bool
     kv_bytes_per_token: float
-    """What a token's keys and values come to on it."""
+    """Size of a token's keys and values."""
     how: str = "pull"
-    """push: the decode side gives room before the prefill, so that waiting for it is part of queue_s."""
+    """push: the decode side reserves room before the prefill, so that this wait is part of queue_s."""
     transfer: str = "whole"
     """by_chunk or by_layer: sent while the prompt is computed."""
 
 
 @dataclass(frozen=True)
 class HostFacts:
-    """What all replicas copied to and from host memory and disk, over the whole run.
+    """Copies of all replicas to and from host memory and disk, over the whole run.
 
     Invariant: swapped_out = swapped_in + dropped + left.
     """
 
     swapped_out_bytes: float
-    """Of requests that were preempted."""
+    """Copied out for preempted requests."""
     swapped_in_bytes: float
-    """Of those that came back."""
+    """Copied back for resumed requests."""
     dropped_bytes: float
-    """Of those that came back and found them on the GPU."""
+    """Not copied back, as they were still on the GPU."""
     left_bytes: float
-    """Of those still out when the run ended."""
+    """Still out when the run ended."""
     written_bytes: float
-    """Of prefixes, from GPU to host."""
+    """Prefixes from GPU to host."""
     read_bytes: float
-    """Of prefixes, to the GPU."""
+    """Prefixes to the GPU."""
     disk_written_bytes: float
     disk_read_bytes: float
     wait_s: float
-    """How long steps waited for copies, summed over replicas."""
+    """Time that steps waited for copies, summed over replicas."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One run."""
+    """Facts of one run."""
 
     name: str
     seed: int
@@ -120,7 +120,7 @@ class RunFacts:
     end_s: float
     wall_s: float
     notes: tuple[str, ...] = ()
-    """What the load's reader or generator wants the user to know."""
+    """Notes of the load's reader or generator for the user."""
     warnings: tuple[str, ...] = ()
     link: LinkFacts | None = None
     host_tier: HostFacts | None = None
@@ -133,7 +133,7 @@ class RunFacts:
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
-    """Everything but the wall time, which differs from run to run, as JSON takes it."""
+    """Return all facts but the wall time, which differs from run to run, for JSON."""
     facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
     facts_by_name["link"] = facts.link and _own_fields(facts.link)
     facts_by_name["host_tier"] = facts.host_tier and _own_fields(facts.host_tier)
@@ -142,7 +142,7 @@ def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
 
 
 def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
-    """What `facts_to_dict` was given; JSON's lists become tuples again."""
+    """Reverse `facts_to_dict`; JSON's lists become tuples again."""
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     pools = tuple(_pool_from_dict(pool) for pool in given["pools"])
     values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}

@@ -139,7 +139,7 @@ def test_a_long_run_on_firm_ground_has_nothing_to_warn_of() -> None:
 def test_fewer_than_a_thousand_requests_are_too_few_for_a_p99() -> None:
     result = steady(999)
     assert result["trust"]["n_enough_for_p99"] is False
-    assert result["warnings"] == ["p99 of 999 requests is a guess; 1000 are the least"]
+    assert result["warnings"] == ["p99 of 999 requests is a guess; it needs at least 1,000"]
 
 
 def test_all_alike_has_an_interval_of_no_width_where_enough_finished() -> None:

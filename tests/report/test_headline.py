@@ -399,9 +399,7 @@ def test_the_data_sheets_latencies_are_a_lower_bound() -> None:
 
 def test_an_attainment_without_an_interval_is_said_to_have_none() -> None:
     result = cautions(SummaryReader(summary(slo_attainment={"frac": 1.0})))
-    assert (
-        result[-1] == "The attainment has no interval, as the window has too few requests to tell chance from effect."
-    )
+    assert result[-1] == "The attainment has no interval: the window has too few requests."
 
 
 def test_a_run_that_can_be_trusted_has_no_cautions() -> None:

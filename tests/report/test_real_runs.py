@@ -122,7 +122,7 @@ def test_the_page_of_prefill_and_decode_pools_tells_each_sides_part() -> None:
     results = run(cluster={"pools": pools})
     page = render(results)
     shown = re.sub(r"<[^>]+>", "|", page.split('id="mechanisms"')[1].split("</section>")[0])
-    for words in ("Busy, front", "Busy, back", "Busy, busiest port of the link", "Handed over, p99", "Held up most by"):
+    for words in ("Busy, front", "Busy, back", "Busy, busiest port of the link", "Hand-off, p99", "Bottleneck"):
         assert f"|{words}|" in shown
     table = page.split('id="replicas"')[1].split("</table>")[0]
     front, back = (re.sub(r"<[^>]+>", "|", row).replace("||", "|").split("|") for row in table.split("<tr>")[2:])

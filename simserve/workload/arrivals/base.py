@@ -1,4 +1,4 @@
-"""Arrivals: when requests come. The first n instants of a process, or all up to an instant."""
+"""Arrivals: instants of requests, the first n of a process, or all up to an instant."""
 
 from typing import Annotated
 
@@ -10,7 +10,7 @@ from simserve.errors import TraceError
 from simserve.workload.streams import Stream
 
 STRICT = ConfigDict(extra="forbid")
-"""For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are mistakes."""
+"""For the pydantic dataclass of a process: its fields are its YAML, and unknown ones are errors."""
 
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 """Events per second."""
@@ -18,18 +18,18 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 FEWEST = 64
 
 MOST = 2**30
-"""Requests after which a process that does not get on is given up; as many as a scenario may ask for."""
+"""Most requests of a scenario, and of a process that never reaches duration_s."""
 
 
 class Arrivals:
     """A process. Its first n instants are the first n of its first m > n."""
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """The first n instants in seconds, `(n,)`, never decreasing."""
+        """Return the first n instants in seconds, `(n,)`, never decreasing."""
         raise NotImplementedError
 
     def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
-        """All instants before duration_s: by doubling, since the first n never change."""
+        """Return all instants before duration_s, by doubling n, since the first n never change."""
         n = FEWEST
         while True:
             arrival_s = self.first(n, stream)
@@ -47,13 +47,13 @@ class Arrivals:
 
 
 def too_many(got: str, duration_s: float) -> TraceError:
-    """The mistake of a process that brings more requests than a run may have."""
+    """Return the error of a process that brings more requests than a run may have."""
     rule = f"must bring fewer than {MOST} requests in duration_s, {duration_s:g} s"
     return TraceError(f"workload.arrivals: {rule}, got {got}; shorten it or lower the rate")
 
 
 def unit_rate(n: int, stream: Stream, burstiness: float = 1.0) -> NDArray[np.float64]:
-    """Instants of a renewal process of rate 1 with gamma gaps, `(n,)`: what every other rate is mapped from.
+    """Draw instants of a renewal process of rate 1 with gamma gaps, `(n,)`; all other rates are mapped from it.
 
     burstiness is the shape of the gaps, 1 / CV^2: 1 is Poisson, less is burstier.
     """

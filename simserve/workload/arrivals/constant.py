@@ -17,7 +17,7 @@ class Constant(Arrivals):
     rate_per_s: Rate
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """Multiples of the gap."""
+        """Return multiples of the gap."""
         return np.arange(n) / self.rate_per_s
 
     def expected(self, start_s: float, end_s: float) -> float:

@@ -16,7 +16,7 @@ KNOTS_A_SEGMENT = 64
 
 @dataclass(config=STRICT)
 class Diurnal(Arrivals):
-    """Rates at equal distances over a period, linear between them, again and again."""
+    """Rates at equal distances over a period, linear between them, repeated."""
 
     rates_per_s: Annotated[list[Annotated[float, Field(ge=0, allow_inf_nan=False)]], Field(min_length=2)]
     """The first at time zero; after the last comes the first again. At least one above zero."""
@@ -29,7 +29,7 @@ class Diurnal(Arrivals):
             raise ValueError("at least one of rates_per_s must be above zero")
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """Unit-rate instants mapped through the cumulative rate."""
+        """Map unit-rate instants through the cumulative rate."""
         at_s, expected = self._cumulative()
         n_periods, rest = np.divmod(unit_rate(n, stream, self.burstiness), expected[-1])
         arrival_s = n_periods * self.period_s + np.interp(rest, expected, at_s)

@@ -17,7 +17,7 @@ class Gamma(Arrivals):
     """Shape of the gaps, 1 / CV^2: lower is burstier, 1 is Poisson."""
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """The unit-rate instants, brought to the rate."""
+        """Scale the unit-rate instants to the rate."""
         return unit_rate(n, stream, self.burstiness) / self.rate_per_s
 
     def expected(self, start_s: float, end_s: float) -> float:

@@ -1,4 +1,4 @@
-"""MMPP: a Poisson process whose rate jumps between levels, as traffic with bursts does."""
+"""MMPP: a Poisson process with a rate that jumps between levels, like traffic with bursts."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ class Mmpp(Arrivals):
         return self
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """Unit-rate instants mapped through the cumulative rate, a line a dwell."""
+        """Map unit-rate instants through the cumulative rate, a line a dwell."""
         unit = unit_rate(n, stream)
         n_dwells = 16
         while True:
@@ -39,7 +39,7 @@ class Mmpp(Arrivals):
         return rate_per_s * (end_s - start_s)
 
     def _cumulative(self, n_dwells: int, stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Instants at which dwells end, and the arrivals expected by then."""
+        """Return the instants at which dwells end, and the arrivals expected by then."""
         dwells, n_levels = np.array(self.mean_dwell_s), len(self.mean_dwell_s)
         rng = stream("arrivals/dwells")
         start = int(np.searchsorted(np.cumsum(dwells / dwells.sum()), rng.random(), side="right"))

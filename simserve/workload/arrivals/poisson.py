@@ -15,7 +15,7 @@ class Poisson(Arrivals):
     rate_per_s: Rate
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """The unit-rate instants, brought to the rate."""
+        """Scale the unit-rate instants to the rate."""
         return unit_rate(n, stream) / self.rate_per_s
 
     def expected(self, start_s: float, end_s: float) -> float:

@@ -14,7 +14,7 @@ from simserve.workload.streams import Stream
 
 @dataclass(config=STRICT)
 class VllmBench(Arrivals):
-    """What `--request-rate` and `--burstiness` do without a ramp-up."""
+    """Arrivals of `--request-rate` and `--burstiness` without a ramp-up."""
 
     rate_per_s: Annotated[float, Field(gt=0, allow_inf_nan=True)]
     """.inf sends all at once."""
@@ -22,7 +22,7 @@ class VllmBench(Arrivals):
     """Shape of the gaps, 1 / CV^2."""
 
     def first(self, n: int, stream: Stream) -> NDArray[np.float64]:
-        """All n instants: they depend on n, for they are scaled to end at n / rate."""
+        """Return all n instants; they depend on n, as they are scaled to end at n / rate."""
         if not n or np.isinf(self.rate_per_s):
             return np.zeros(n)
         instants = unit_rate(n, stream, self.burstiness)
@@ -32,10 +32,10 @@ class VllmBench(Arrivals):
         return scaled
 
     def until(self, duration_s: float, stream: Stream) -> NDArray[np.float64]:
-        """As many as the rate brings in that time."""
+        """Return as many instants as the rate brings in that time."""
         if np.isinf(self.rate_per_s):
             rule = "a rate_per_s of .inf sends all requests at once"
-            raise TraceError(f"workload.arrivals: {rule}, got duration_s; say how many with n_requests")
+            raise TraceError(f"workload.arrivals: {rule}, got duration_s; give n_requests instead")
         n = self.rate_per_s * duration_s
         if n >= MOST:
             raise too_many(f"{n:g}", duration_s)
