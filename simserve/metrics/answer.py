@@ -58,7 +58,7 @@ def whole_outcome(summary: Mapping[str, Any]) -> Outcome | None:
 def _outcome(summary: Mapping[str, Any], own: Mapping[str, Any]) -> Outcome | None:
     """Read what `own`, a class or the whole run, attained."""
     attained = own.get("slo_attainment") or {}
-    n_arrived, frac = int(own["requests"]["arrived"]), attained.get("frac")
+    n_arrived, frac = int((own.get("requests") or {}).get("arrived") or 0), attained.get("frac")
     if not n_arrived or frac is None:
         return None
     trust = summary.get("trust") or {}

@@ -32,7 +32,7 @@ def drawn_load(window: Window, arrivals: ArrivalRates | None, offered_per_s: flo
 
 def load_warning(load: Mapping[str, Any]) -> list[str]:
     """Warn where the drawn load is too far from the nominal load for the run to stand for it."""
-    off_frac = load["off_frac"]
+    off_frac = load.get("off_frac")
     if off_frac is None or abs(off_frac) <= LOAD_TOLERANCE_FRAC:
         return []
     side = "below" if off_frac < 0 else "above"

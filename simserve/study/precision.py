@@ -103,7 +103,7 @@ def add_replications(scenario: Scenario, results: Results, wanted: Wanted, progr
     results.summary["answer"] = answer_of(runs, GOAL_FRAC)
     trust, n_arrived = results.summary["trust"], results.summary["requests"]["arrived"]
     about_one_run = too_short(n_arrived, trust["n_worth"] or 1.0, trust["steady"])
-    one_run = (about_one_run, *load_warning(results.summary["load"]))
+    one_run = (about_one_run, *load_warning(results.summary.get("load") or {}))
     results.summary["warnings"] = [text for text in results.summary["warnings"] if text not in one_run]
 
 
