@@ -74,7 +74,7 @@ ALLOWED: dict[str, set[str]] = {
 OWNERS = {
     "simpy": {"engine"},
     "pyarrow": {"tables"},
-    "plotly": set(),
+    "plotly": {"report"},
     "typer": {"cli"},
     "scipy": {"calibrate", "study"},
     "xlsxwriter": {"report"},

@@ -1,7 +1,6 @@
-// Unpacks plotly.js, draws the page's charts, and keeps their width and colors those of the page: screen, dark, paper.
+// Unpacks plotly.js and the charts, draws the page's charts, and keeps their width and colors those of the page: screen, dark, paper.
 (async () => {
-  const charts = JSON.parse(document.getElementById("charts").textContent);
-  const places = Object.keys(charts).map((id) => document.getElementById(id));
+  const places = [...document.querySelectorAll(".chart")];
   const config = { displayModeBar: false, scrollZoom: false, doubleClick: "reset" };
 
   const say = (sentence) => {
@@ -13,13 +12,9 @@
     document.documentElement.dataset.drawn = 0;
   };
 
-  // The content security policy names plotly's hash, so an element with any other text would not run.
-  const unpack = async () => {
-    const packed = Uint8Array.from(atob(document.getElementById("plotly").textContent), (byte) => byte.charCodeAt(0));
-    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
+  const unpacked = (id) => {
+    const packed = Uint8Array.from(atob(document.getElementById(id).textContent), (byte) => byte.charCodeAt(0));
+    return new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip")));
   };
 
   // "$c1" in a figure is the page's color --c1; "$c1/0.2" is the same color, 20% opaque.
@@ -62,8 +57,13 @@
 
   if (!("DecompressionStream" in window))
     return say("This browser is too old for the charts: it has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 have.");
+  let charts;
   try {
-    await unpack();
+    charts = await unpacked("charts").json();
+    // The content security policy names plotly's hash, so an element with any other text would not run.
+    const script = document.createElement("script");
+    script.textContent = await unpacked("plotly").text();
+    document.head.append(script);
   } catch (error) {
     return say(`The charts could not be unpacked (${error}). The file may be damaged: write the page again.`);
   }

@@ -1,6 +1,5 @@
 """The page and the verdict of real runs: what they say is what the run's tables hold."""
 
-import json
 import re
 from typing import Any
 
@@ -12,6 +11,7 @@ from simserve.metrics.results import Results
 from simserve.report.headline import headline
 from simserve.report.page import render
 from simserve.scenario import Scenario
+from tests.report.figures import figures
 
 CHAT = {"kind": "lognormal", "prompt_tokens": {"median": 512, "sigma": 0.6, "max": 4096}}
 
@@ -31,13 +31,6 @@ def run(rate_per_s: float = 8.0, **changes: Any) -> Results:
         "slo": {"ttft_s": 0.1, "tpot_s": 0.012, "itl_s": 0.05},
     }
     return simulate(Scenario.from_dict(given | changes))
-
-
-def figures(page: str) -> dict[str, Any]:
-    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert result
-    drawn: dict[str, Any] = json.loads(result[1])
-    return drawn
 
 
 @pytest.mark.parametrize(("chart", "key"), [("ttft", "ttft_s"), ("tpot", "tpot_s")])

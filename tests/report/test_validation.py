@@ -1,12 +1,12 @@
 """The page of a validation: every run as measured and as predicted, and no name that becomes markup."""
 
-import json
 import re
 from typing import Any
 
 import pytest
 
 from simserve.report.validation import render
+from tests.report.figures import figures
 
 HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>'
 
@@ -31,13 +31,6 @@ def point(**changes: Any) -> dict[str, Any]:
 def page(*points: dict[str, Any], left_out: tuple[dict[str, Any], ...] = (), source: str = "a client") -> str:
     campaign = {"requests_per_client": 10, "source": source}
     return render({"campaign": campaign, "points": list(points), "left_out": list(left_out)})
-
-
-def figures(text: str) -> dict[str, Any]:
-    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', text, re.S)
-    assert result
-    drawn: dict[str, Any] = json.loads(result[1])
-    return drawn
 
 
 def dots(text: str, metric: str) -> list[dict[str, Any]]:

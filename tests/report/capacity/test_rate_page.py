@@ -1,7 +1,5 @@
 """The pages of `simserve capacity`: the answer first, its curves, what binds, what was tried, and no name as markup."""
 
-import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from simserve.study.capacity.fleet_size import fleet_size_facts, search
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.tables.files import plain
 from tests.cli.scenarios import write_scenario
+from tests.report.figures import figures
 from tests.report.test_browser import BROWSER, opened
 from tests.study.served import Missed, runs_at
 
@@ -45,13 +44,6 @@ def by_replicas(folder: Path) -> dict[str, Any]:
     runs = runs_at({"ttft_s": lambda n: 0.02 if n < 3 else 0.0})
     facts: dict[str, Any] = plain(fleet_size_facts(search(question(folder), 0, runs)))
     return facts
-
-
-def figures(page: str) -> dict[str, Any]:
-    result = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert result
-    drawn: dict[str, Any] = json.loads(result[1])
-    return drawn
 
 
 def body(page: str) -> str:

@@ -7,7 +7,8 @@ import pytest
 
 from simserve.report.comparison.page import render
 from simserve.study.intervals import CONFIDENCE
-from tests.report.capacity.test_rate_page import HOSTILE, body, figures
+from tests.report.capacity.test_rate_page import HOSTILE, body
+from tests.report.figures import figures
 from tests.report.test_browser import BROWSER, opened
 
 
