@@ -152,9 +152,16 @@ def _latency_tile(reader: SummaryReader, key: str) -> str:
         lines.insert(0, prose(f"90% PI {between(ends)}"))
     within = number(((reader.answer or {}).get("by_slo") or {}).get(key))
     if within is not None and key in reader.slo and not reader.classes:
-        glyph, name = ("✓", "ok") if within >= GOAL_FRAC else ("✕", "over")
-        lines.append(f'<span class="{name}">{glyph} {prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
+        name, glyph = _decided(reader, within)
+        lines.append(f'<span class="{name}">{glyph}{prose(f"{share(within)} ≤ {goal(reader.slo[key])}")}</span>')
     return tile(f"{SHORT[key]} p99", seconds(reader.percentile(key, "p99")), lines)
+
+
+def _decided(reader: SummaryReader, within_frac: float) -> tuple[str, str]:
+    """Return class and glyph of one goal: a tick only where the SLO is met, a cross only where it is missed."""
+    if reader.state == "met":
+        return "ok", "✓ "
+    return ("over", "✕ ") if reader.state == "missed" and within_frac < GOAL_FRAC else ("", "")
 
 
 def warning_section(reader: SummaryReader) -> str:
