@@ -26,7 +26,8 @@ AZURE = "azure_llm_2023_conv.csv"
 
 def blocks(text: str, language: str) -> list[str]:
     """Return the fenced blocks of a page in one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [block for name, block in fenced if name == language]
 
 
 RUNS = """\
@@ -87,9 +88,12 @@ def run(command: str, folder: Path) -> str:
 
 
 def commands(text: str) -> list[str]:
-    """Return the simserve commands of a page; installing and downloading are left to CI and to the reader."""
+    """Return the simserve commands of a page, those in tables last; installing and downloading are left to CI."""
     lines = [line.removeprefix("pip install . && ") for block in blocks(text, "sh") for line in block.splitlines()]
-    return [line for line in lines if line.startswith("simserve ")]
+    in_tables = [
+        each for line in text.splitlines() if line.startswith("|") for each in re.findall(r"`(simserve .*?)`", line)
+    ]
+    return [line for line in [*lines, *in_tables] if line.startswith("simserve ")]
 
 
 def needs_the_package(command: str) -> bool:
@@ -111,6 +115,12 @@ def test_the_commands_run_as_written_one_after_the_other(checkout: Path, monkeyp
             run(command, checkout)
         elif not needs_the_whole_load(command):
             run_here(command)
+
+
+def test_the_output_block_is_what_a_newcomer_sees(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "scenarios", tmp_path / "scenarios")
+    (block,) = blocks(README, "")
+    assert run("PYTHONUNBUFFERED=1 simserve run scenarios/chat_burst.yaml 2>&1", tmp_path) == block
 
 
 def test_the_commands_of_the_manual_run_as_written_one_after_the_other(
