@@ -54,7 +54,7 @@ def shorter(text: str) -> str:
     if is_thorough():
         return text
     text = re.sub(r" --precision [\d.]+|(?<=^simserve capacity )", " --precision 0.5 ", text)
-    longest = {"duration_s": 20, "warmup_s": 2, "n_requests": 100}
+    longest = {"duration_s": 20, "warmup_s": 0.5, "n_requests": 100}
     return re.sub(
         r"\b(duration_s|warmup_s|n_requests)(: |=)(\d+)", lambda m: f"{m[1]}{m[2]}{min(int(m[3]), longest[m[1]])}", text
     )
