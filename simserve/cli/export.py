@@ -44,7 +44,7 @@ def export(
 
 
 def _workbook(sheets: "list[Sheet]", file: Path | None) -> str | None:
-    """Where it is and what it holds."""
+    """Write the workbook; return its path and sheets."""
     if file is None:
         return None
     from simserve.report.spreadsheet.workbook import workbook
@@ -55,7 +55,7 @@ def _workbook(sheets: "list[Sheet]", file: Path | None) -> str | None:
 
 
 def _files(sheets: "list[Sheet]", folder: Path | None) -> str | None:
-    """Likewise."""
+    """Write the CSV files; return their folder and names."""
     if folder is None:
         return None
     from simserve.report.spreadsheet.csv_files import csv_files

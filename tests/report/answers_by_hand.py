@@ -214,7 +214,7 @@ def plan_answer(**changes: Any) -> ResultFolder:
     answer: dict[str, Any] = {
         "schema": "simserve/1",
         "version": "0.1.0",
-        "scenario": {"name": "chat", "digest": "0123abcd", "seed": 7},
+        "scenario": {"name": "chat", "digest": "89ef4567", "seed": 7},
         "goal_frac": 0.99,
         "slo": {"ttft_s": 0.5},
         "slo_classes": {},

@@ -18,7 +18,7 @@ class CostAtLoad:
 
     @property
     def units(self) -> float | None:
-        """Of the fleet, spare ones included."""
+        """Return the units of the fleet, spare ones included."""
         holds, target = self.basis.holds_per_s.value, self.basis.target_frac.value
         if not self.demand_per_s or not holds or not target:
             return None
@@ -26,42 +26,42 @@ class CostAtLoad:
 
     @property
     def gpus(self) -> float | None:
-        """Of all units."""
+        """Return the GPUs of all units."""
         return self.units * self.basis.gpus_per_unit if self.units else None
 
     @property
     def used_frac(self) -> float | None:
-        """Of what the units hold within the SLO."""
+        """Return the used share of what the units hold within the SLO."""
         holds = self.basis.holds_per_s.value
         return (self.demand_per_s or 0.0) / (self.units * holds) if self.units and holds else None
 
     @property
     def usd_per_month(self) -> float | None:
-        """All units, all hours."""
+        """Return the cost of all units for all hours."""
         hourly = self.basis.usd_per_unit_hour
         return self.units * hourly * (self.basis.hours_per_month.value or 0.0) if self.units and hourly else None
 
     @property
     def requests_per_month(self) -> float:
-        """At the mean of the load."""
+        """Return the requests at the mean load."""
         mean, hours = self.basis.mean_frac.value, self.basis.hours_per_month.value
         return (self.demand_per_s or 0.0) * (mean or 0.0) * 3600 * (hours or 0.0)
 
     def usd_per_million(self, each: float | None) -> float | None:
-        """Of something of which a request has so many."""
+        """Return the cost of a million tokens, say, of which a request has `each`."""
         bought = self.requests_per_month * (each or 0.0)
         return self.usd_per_month / bought * 1e6 if self.usd_per_month and bought else None
 
 
 def grown(basis: Basis, months: float) -> CostAtLoad:
-    """After so many months."""
+    """Return the cost after a number of months."""
     demand, growth = basis.demand_per_s.value, basis.growth_frac.value or 0.0
     return CostAtLoad(basis, None if demand is None else demand * (1 + growth) ** months)
 
 
 @dataclass(frozen=True)
 class Formulas:
-    """The same sums of what stands in other cells, each given as an address or a name."""
+    """Formulas of the same numbers over other cells, each given as an address or a name."""
 
     basis: Basis
     demand_at: str
@@ -70,11 +70,11 @@ class Formulas:
 
     @property
     def demand(self) -> str:
-        """0 where it is empty."""
+        """Return the demand, 0 where its cell is empty."""
         return f"N({self.demand_at})"
 
     def demand_after(self, months: str) -> str:
-        """The load, so many months ahead."""
+        """Return the load a number of months ahead."""
         return _if("demand_per_s", f"demand_per_s*(1+growth_per_month)^{months}")
 
     def needed_units(self) -> str:
@@ -110,5 +110,5 @@ class Formulas:
 
 
 def _if(positive: str, then: str) -> str:
-    """Empty where an input is missing, so that no error is ever shown."""
+    """Return a formula that is empty where an input is missing, so that no error is ever shown."""
     return f'=IF({positive}>0,{then},"")'

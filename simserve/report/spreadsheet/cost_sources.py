@@ -1,10 +1,9 @@
-"""Cost sources: what plans, capacities, sweeps and runs tell of the fleet that is to be paid for."""
+"""Cost sources: the fleet and its load, read from plans, capacities, sweeps and runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
 from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
@@ -12,36 +11,50 @@ from simserve.report.spreadsheet.sheets import at
 from simserve.report.summary_reader import SummaryReader
 
 MEAN_GPU = "mean of its GPUs"
-"""What stands for the card of a fleet that mixes several, or does not tell which it has."""
+"""Name of the GPU of a fleet that mixes several, or does not say which it has."""
 
 
 def cost_basis(sources: Sequence[ResultFolder]) -> Basis | None:
-    """From a plan, else a capacity, a sweep or a run; what that does not tell, from the others. None without any."""
+    """Return the basis from a plan, else a capacity, a sweep or a run, completed from the others; None without any.
+
+    What one unit holds is the capacity's number, where one was exported of the same scenario and unit.
+    """
     readers: tuple[tuple[str, Callable[[ResultFolder], Basis | None]], ...] = (
         ("plan", _of_plan),
         ("capacity", _of_capacity),
         ("sweep", _of_sweep),
         ("run", _of_run),
     )
-    result = [read(source) for command, read in readers for source in sources if source.command == command]
-    sentence = [basis for basis in result if basis is not None]
-    for other in sentence[1:]:
-        missing = {
+    pairs = [(source, read(source)) for command, read in readers for source in sources if source.command == command]
+    known = [(source, basis) for source, basis in pairs if basis is not None]
+    if not known:
+        return None
+    first, result = known[0]
+    for source, other in known[1:]:
+        missing: dict[str, Any] = {
             name: getattr(other, name)
             for name in ("prompt_tokens", "output_tokens", "good_frac", "demand_per_s")
-            if getattr(sentence[0], name).value is None
+            if getattr(result, name).value is None
         }
-        sentence[0] = replace(sentence[0], **missing, prices={**other.prices, **sentence[0].prices})
-    return sentence[0] if sentence else None
+        if result.capacity is None and other.capacity is not None and _is_same_unit(first, result, source, other):
+            missing |= {"holds_per_s": other.holds_per_s, "capacity": other.capacity}
+        result = replace(result, **missing, prices={**other.prices, **result.prices})
+    return result
+
+
+def _is_same_unit(a: ResultFolder, of_a: Basis, b: ResultFolder, of_b: Basis) -> bool:
+    """Return whether both are about the same scenario, on units of the same GPUs."""
+    digests = [(each.answer.get("scenario") or {}).get("digest") for each in (a, b)]
+    return None not in digests and digests[0] == digests[1] and (of_a.unit, of_a.gpus) == (of_b.unit, of_b.gpus)
 
 
 def _all_used(text: str) -> dict[str, Any]:
-    """Of a fleet that was seen to hold the load: no room beyond what the simulation had."""
+    """Return the input of a fleet that holds the load as simulated: no headroom beyond that."""
     return {"target_frac": Known(1.0, f"{text}: its fleet holds the load as it is; lower it for more room.")}
 
 
 def _of_plan(source: ResultFolder) -> Basis | None:
-    """The option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
+    """Read the option to take: its replicas hold the rate that it is sized for, so each holds its share of it."""
     result, text = source.answer, f"Plan {source.label}"
     best = next((option for option in result["options"] if option.get("rank") == 1), None)
     needed, sized = at(best, "needed_replicas"), at(result, "demand", "sized_for_per_s")
@@ -59,6 +72,11 @@ def _of_plan(source: ResultFolder) -> Basis | None:
     held = f"{text}: {best['option']} holds {rate(most)} requests/s with {by:.0f} replicas."
     assumed = {"spare_units": "spare_replicas", "growth_frac": "growth_frac", "hours_per_month": "hours_per_month"}
     given = {name: at(result, "assumed", key) for name, key in assumed.items()}
+    assumptions: dict[str, Any] = {
+        name: Known(0.0 if is_disaggregated and name == "spare_units" else value, f"{text}.")
+        for name, value in given.items()
+        if value is not None
+    }
     priced = result["assumed"].get("given_prices") or []
     return Basis(
         unit="fleet" if is_disaggregated else "replica",
@@ -75,17 +93,13 @@ def _of_plan(source: ResultFolder) -> Basis | None:
         output_tokens=Known(output, f"{text}: mean of its load."),
         mean_frac=Known(at(result, "demand", "mean_load_frac"), f"{text}: mean of its load by what it is sized for."),
         **_all_used(text),
-        **{
-            name: Known(0.0 if is_disaggregated and name == "spare_units" else value, f"{text}.")
-            for name, value in given.items()
-            if value is not None
-        },
+        **assumptions,
         simulated_gpus={row["month"]: row["gpus"] for row in (result.get("growth") or {}).get("rows") or []},
     )
 
 
 def _best_used(result: Mapping[str, Any], sized: float, needed: float) -> tuple[float, float]:
-    """Requests a second and the replicas that hold them, at the month in which each holds the most."""
+    """Return the rate and the replicas that hold it, of the month in which each replica holds the most."""
     spare = at(result, "assumed", "spare_replicas") or 0.0
     rows = (result.get("growth") or {}).get("rows") or []
     grown = [(row["offered_per_s"], row["replicas"] - spare) for row in rows if row.get("replicas")]
@@ -93,7 +107,7 @@ def _best_used(result: Mapping[str, Any], sized: float, needed: float) -> tuple[
 
 
 def _of_capacity(source: ResultFolder) -> Basis | None:
-    """What was found to hold, by the replicas that held it."""
+    """Read the capacity, divided by the replicas that hold it."""
     result, text = source.answer, f"Capacity of {source.label}"
     answer, points = result["answer"], result.get("points") or []
     n_gpus, hourly = at(answer, "fleet", "n_gpus"), at(answer, "fleet", "usd_per_hour")
@@ -121,12 +135,13 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
         demand_per_s=Known(own, f"{text}: the load of its scenario."),
         good_frac=Known(at(result, "goal_frac"), f"{text}: the goal, which just holds there."),
         output_tokens=Known(output / offered, f"{text}: at its lightest load.") if output and offered else UNKNOWN,
+        capacity=source if at(answer, "offered_per_s", "value") else None,
         **(_all_used(text) if is_replicas else {}),
     )
 
 
 def _of_sweep(source: ResultFolder) -> Basis | None:
-    """The cheapest point that meets the goal, else the one with the most goodput for its price."""
+    """Read the cheapest point that meets the goal, else the one with the most goodput for its price."""
     result, text = source.answer, f"Sweep {source.label}"
     best = (result.get("best") or {}).get("cheapest") or (result.get("best") or {}).get("per_usd")
     if best is None:
@@ -155,18 +170,18 @@ def _of_sweep(source: ResultFolder) -> Basis | None:
 
 
 def sweep_gpu(point: Mapping[str, Any]) -> str:
-    """The GPU of a point, where all of its pools have the same."""
+    """Return the GPU of a point, if all of its pools have the same."""
     gpus: list[str] = point["fleet"].get("gpus") or []
     return str(gpus[0]) if len(gpus) == 1 else MEAN_GPU
 
 
 def sweep_price(point: Mapping[str, Any]) -> float:
-    """Of a GPU-hour, on average over the fleet."""
+    """Return the price of a GPU-hour, a mean over the fleet."""
     return float(point["fleet"]["usd_per_hour"] / point["fleet"]["n_gpus"])
 
 
 def _of_run(source: ResultFolder) -> Basis | None:
-    """What one run offered, if that held."""
+    """Read what one run offered, if it met its SLO."""
     reader, text = SummaryReader(source.answer), f"Run {source.label}"
     if not reader.pools or not reader.n_gpus:
         return None
@@ -185,7 +200,7 @@ def _of_run(source: ResultFolder) -> Basis | None:
             for pool in reader.pools
         },
         holds_per_s=replace(holds, value=None if holds.value is None else holds.value / n_units),
-        demand_per_s=Known(reader.number("offered_per_s"), f"{text}: what was offered."),
+        demand_per_s=Known(_load(reader), f"{text}: its load."),
         good_frac=UNKNOWN if reader.attainment is None else Known(reader.attainment, f"{text}: its attainment."),
         **tokens,
         **(_all_used(text) if reader.has_slo and holds.value is not None else {}),
@@ -193,18 +208,23 @@ def _of_run(source: ResultFolder) -> Basis | None:
 
 
 def _held(reader: SummaryReader, text: str) -> Known:
-    """Requests a second of the whole fleet."""
-    offered, met = reader.number("offered_per_s"), reader.attainment
+    """Return the requests per second that the whole fleet holds."""
     if not reader.has_slo:
         return Known(reader.number("served_per_s"), f"{text} served it; without an SLO nothing says that it was good.")
-    if reader.is_saturated or met is None or met < GOAL_FRAC:
-        sentence = f"{text} misses its SLO ({share(met)} met it), so what it holds is not known"
-        return Known(None, f"{sentence}: export a capacity with it.")
-    return Known(offered, f"{text} held {rate(offered)} requests/s; it may hold more: export a capacity with it.")
+    if reader.answer is None or reader.answer["decision"] != "met":
+        sentence = f"{text} does not surely meet its SLO ({share(reader.attainment)} attained)"
+        return Known(None, f"{sentence}, so its capacity is unknown: export a capacity with it.")
+    held = _load(reader)
+    return Known(held, f"{text} held {rate(held)} requests/s; it may hold more: export a capacity with it.")
+
+
+def _load(reader: SummaryReader) -> float | None:
+    """Return the nominal load of a run, as its answer is given there; else what was offered."""
+    return reader.number("load", "nominal_per_s") or reader.number("offered_per_s")
 
 
 def _units(pools: Sequence[Mapping[str, Any]], n_gpus: int) -> tuple[int, dict[str, int]]:
-    """How many units a fleet has, and the GPUs of one: replicas of a single pool, else the fleet as it is."""
+    """Return the number of units of a fleet and the GPUs of one: replicas of a single pool, else the fleet as it is."""
     if len(pools) == 1:
         n = int(pools[0]["n_replicas"])
         return n, {str(pools[0]["gpu"]): int(pools[0]["gpus_per_replica"])}

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from simserve.report.spreadsheet.sheets import Cell, Form, Sheet, cell_of
 
 BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
-"""What spreadsheets take for the beginning of a formula, even in a text file."""
+"""Characters that begin a formula in spreadsheets, even in a text file."""
 
 
 def csv_files(sheets: Sequence[Sheet]) -> dict[str, str]:
-    """The text of each file by its name."""
+    """Return the text of each file by its name."""
     return {file_name(sheet.name): _text(sheet) for sheet in sheets}
 
 
 def file_name(sheet_name: str) -> str:
-    """`time_series.csv` of the sheet `Time series`."""
+    """Return `time_series.csv` of the sheet `Time series`."""
     return f"{sheet_name.lower().replace(' ', '_')}.csv"
 
 
@@ -34,7 +34,7 @@ def _text(sheet: Sheet) -> str:
 
 
 def _written(cell: Cell, form: Form) -> str:
-    """A formula as its value; text that a spreadsheet would compute, behind an apostrophe."""
+    """Return a formula as its value, and text that a spreadsheet would compute behind an apostrophe."""
     value = cell.value
     if isinstance(value, str):
         return f"'{value}" if value.startswith(BEGINNINGS) else value

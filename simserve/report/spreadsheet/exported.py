@@ -1,4 +1,4 @@
-"""Exported: the sheets that the folders of a session fill, in the order in which a reader wants them."""
+"""Exported: the sheets that result folders fill, the answers first."""
 
 from collections.abc import Sequence
 
@@ -23,11 +23,11 @@ SHEETS = (
     "Cost",
     "Growth",
 )
-"""All that there may be."""
+"""Names of all sheets in their order."""
 
 
 def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
-    """The sheets that these folders fill, the summary first."""
+    """Return the sheets that these folders fill, the summary first."""
     runs, capacities, comparisons = (
         [source for source in sources if source.command == command] for command in ("run", "capacity", "compare")
     )
@@ -40,4 +40,4 @@ def sheets_of(sources: Sequence[ResultFolder]) -> list[Sheet]:
         *([fleet_options(fleets, basis)] if fleets else []),
         *([cost(basis), growth(basis)] if basis is not None else []),
     ]
-    return [summary(sources, others), *others]
+    return [summary(sources, others, basis), *others]

@@ -1,4 +1,4 @@
-"""Sheets: tables of numbers for spreadsheets, before anybody knows whether they become a workbook or CSV files."""
+"""Sheets: tables of numbers for spreadsheets, a workbook or CSV files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ Value = str | float | int | None
 """None, and a float that is not finite, are empty cells."""
 
 Form = Literal["text", "count", "rate", "number", "ms", "share", "usd", "dollars", "tall"]
-"""How a value reads. usd has cents, dollars none; tall is text that wraps."""
+"""Format of a value. usd has cents, dollars none; tall is text that wraps."""
 
 
 @dataclass(frozen=True)
@@ -17,14 +17,13 @@ class Cell:
 
     value: Value
     form: Form | None = None
-    """None: as the column."""
+    """Format; None: the column's."""
     formula: str | None = None
-    """What `value` came of, as a spreadsheet writes it: names, `[GPUs]` for this row's cell under that head, `[^GPUs]`
-    for the one above it."""
+    """Formula behind `value`: names, `[GPUs]` for this row's cell under that head, `[^GPUs]` for the one above it."""
     name: str | None = None
-    """That formulas call it by."""
+    """Name in formulas."""
     limits: tuple[float, float] | None = None
-    """Of an input: between which values it may be changed. None: it is no input."""
+    """Range of an input; None: it is no input."""
 
 
 Row = Sequence[Value | Cell]
@@ -32,7 +31,7 @@ Row = Sequence[Value | Cell]
 
 @dataclass(frozen=True)
 class SheetColumn:
-    """What stands below a head."""
+    """One column and its title."""
 
     head: str
     form: Form
@@ -40,7 +39,7 @@ class SheetColumn:
 
     @property
     def title(self) -> str:
-        """The head with its unit, as it is written."""
+        """Return the head with its unit, as it is written."""
         return f"{self.head} ({self.unit})" if self.unit else self.head
 
 
@@ -60,7 +59,7 @@ class ChartSeries:
     """One line, or one set of bars."""
 
     column: str
-    """The head of the column that it shows."""
+    """Head of the column that it shows."""
     is_limit: bool = False
     """A straight line to stay on one side of."""
 
@@ -93,42 +92,42 @@ class Sheet:
     title: str
     note: str
     group_head: str
-    """What the titles of groups are."""
+    """Head of the column with the groups' titles."""
     columns: tuple[SheetColumn, ...]
     groups: tuple[SheetGroup, ...]
     charts: tuple[Chart, ...] = ()
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """Of all columns, that of the groups first, with units."""
+        """Return the titles of all columns, that of the groups first."""
         return (self.group_head, *(column.title for column in self.columns))
 
     @property
     def n_rows(self) -> int:
-        """Below the heads."""
+        """Return the number of rows below the titles."""
         return sum(len(group.rows) for group in self.groups)
 
     def place(self, head: str) -> int:
-        """Which column has that head, from 0; the groups' is 0."""
+        """Return the index of the column with that head; 0 is the groups'."""
         return 1 + [column.head for column in self.columns].index(head)
 
     def first_row(self, group: int) -> int:
-        """Of a group, counted from 0 below the heads."""
+        """Return the first row of a group, counted from 0 below the titles."""
         return sum(len(each.rows) for each in self.groups[:group])
 
 
 def cell_of(value: Value | Cell) -> Cell:
-    """The same as a Cell."""
+    """Return the value as a Cell."""
     return value if isinstance(value, Cell) else Cell(value)
 
 
 def ms(value_s: object) -> float | None:
-    """Seconds as milliseconds."""
+    """Return seconds as milliseconds."""
     return value_s * 1e3 if isinstance(value_s, float | int) else None
 
 
 def at(result: Mapping[str, object] | None, *path: str) -> float | None:
-    """The number at a path of keys; None where there is none."""
+    """Return the number at a path of keys; None where there is none."""
     value: object = result
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -138,7 +137,7 @@ def at(result: Mapping[str, object] | None, *path: str) -> float | None:
 def tabulated(
     columns: Sequence[SheetColumn], groups: Sequence[tuple[str, Sequence[Mapping[str, Value | Cell]]]]
 ) -> Table:
-    """Groups by their titles, whose rows say their values by head; columns that none of them fills are left out."""
+    """Return groups of rows, given by head, without columns that no row fills."""
     rows = [row for _, group in groups for row in group]
     kept = tuple(column for column in columns if any(cell_of(row.get(column.head)).value is not None for row in rows))
     return kept, tuple(

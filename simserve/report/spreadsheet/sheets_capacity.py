@@ -1,4 +1,4 @@
-"""The sheet of capacities: what each load that was tried came to, latency and attainment against rate."""
+"""The sheet of capacities: latency and attainment at each load that was run."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,10 @@ from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Form, Sheet, 
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 LEVELS = ("p50", "p90", "p99")
 BINDS_GAPS = "itl_s"
-"""Its goal is of the largest gap of a request, so it is no limit of pooled percentiles."""
+"""SLO of the largest gap of a request, which is no limit of pooled percentiles."""
 
 LOADS = {"rate": "Offered", "concurrency": "Clients", "replicas": "Replicas"}
-"""The column that says how much was tried, by what was asked."""
+"""Column of the load, by the question."""
 
 ENDS = {"Holds": "value", "Holds, low": "low", "Holds, high": "high"}
 
@@ -24,7 +24,7 @@ NOTE = (
 
 
 def capacity_curve(studies: Sequence[ResultFolder]) -> Sheet:
-    """A row a load, and two charts for each study."""
+    """Return a row a load, and two charts for each study."""
     tables = [_rows(study) for study in studies]
     columns, groups = tabulated(_columns(), [(study.label, rows) for study, rows in zip(studies, tables, strict=True)])
     charts = [
@@ -36,13 +36,13 @@ def capacity_curve(studies: Sequence[ResultFolder]) -> Sheet:
 
 
 def _rows(study: ResultFolder) -> list[dict[str, Any]]:
-    """Of loads, and of ways to split the GPUs, by head."""
+    """Return rows of loads and of ways to split the GPUs, by head."""
     loads = [_cells(study.answer, point) for point in _loads(study.answer)]
     return loads + [_split_cells(each) for each in _splits(study)]
 
 
 def _loads(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Everything tried, the lightest first: the search's points and those of its curve."""
+    """Return all points of the search and of its curve, the lightest first."""
     probed = {
         (point.get("split"), point["scale"]): point for key in ("points", "curve") for point in result.get(key) or []
     }
@@ -55,7 +55,7 @@ def _requested(result: Mapping[str, Any]) -> str:
 
 
 def _columns() -> list[SheetColumn]:
-    """All that a row may have."""
+    """Return all columns that a row may have."""
     latencies: list[SheetColumn] = []
     for key in LATENCIES:
         name = SHORT[key]
@@ -85,7 +85,7 @@ def _columns() -> list[SheetColumn]:
 
 
 def _cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
-    """What a row says, by head."""
+    """Return a row by head."""
     requested, n_gpus = _requested(result), at(result, "answer", "fleet", "n_gpus")
     offered = at(point, "offered_per_s")
     cells: dict[str, Any] = {
@@ -112,7 +112,7 @@ def _cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any
 
 
 def _splits(study: ResultFolder) -> list[Mapping[str, Any]]:
-    """Of GPUs between prefill and decode, and all of them together: what each way holds."""
+    """Return what each split of the GPUs between prefill and decode holds, and all of them together."""
     return [each for each in (*study.answer.get("splits", ()), study.answer.get("together")) if each is not None]
 
 
@@ -122,7 +122,7 @@ def _split_cells(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _charts(group: int, study: ResultFolder, rows: Sequence[Mapping[str, Any]]) -> list[Chart]:
-    """p99 latency with its limits, and attainment with its goal, against the load."""
+    """Return charts of p99 latency with its limits, and of attainment with its goal, against the load."""
     across = LOADS.get(_requested(study.answer), "Offered")
     several = len({row["Split"] for row in rows}) > 1  # curves in one group would be joined
     if len(rows) < 2 or several or _splits(study):

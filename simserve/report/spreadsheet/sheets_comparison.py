@@ -12,11 +12,11 @@ UNITS: dict[str, tuple[str, Form, float]] = {
     "per_s": ("/s", "rate", 1.0),
     "count": ("", "rate", 1.0),
 }
-"""How a measure is shown: its unit, how it reads, and times what."""
+"""Unit, format and factor by which a measure is shown."""
 
 
 def comparison(studies: Sequence[ResultFolder]) -> Sheet:
-    """A row a measure of each pair."""
+    """Return a row a measure of each pair."""
     return Sheet(
         "Comparison",
         "What B does that A does not",

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from simserve.report.spreadsheet.cost import CostAtLoad, Formulas, grown
-from simserve.report.spreadsheet.cost_basis import Basis, Known, gpus_name, price_name
+from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis, Known, gpus_name, price_name
 from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup
 
 NOTE = (
@@ -18,7 +18,7 @@ SIMULATED = "The fleet that was simulated."
 
 
 def cost(basis: Basis) -> Sheet:
-    """Inputs and outputs."""
+    """Return the sheet of inputs and outputs."""
     columns = (
         SheetColumn("Item", "text"),
         SheetColumn("Value", "rate"),
@@ -38,7 +38,14 @@ def _inputs(basis: Basis) -> list[Row]:
     unit = basis.unit
     return [
         _input("Demand", "demand_per_s", basis.demand_per_s, "rate requests/s", (0, 1e9)),
-        _input(f"One {unit} holds", "holds_per_s", basis.holds_per_s, "rate requests/s", (0, 1e9)),
+        _input(
+            f"One {unit} holds",
+            "holds_per_s",
+            basis.holds_per_s,
+            "rate requests/s",
+            (0, 1e9),
+            None if basis.capacity is None else f"={CAPACITY_NAME}",
+        ),
         *(
             _input(f"{gpu} in a {unit}", gpus_name(gpu), Known(float(n), SIMULATED), "count GPUs", (0, 1e5))
             for gpu, n in basis.gpus.items()
@@ -59,10 +66,12 @@ def _prices(basis: Basis) -> list[Row]:
     return [_input(gpu, price_name(gpu), price, "usd USD a GPU-hour", (0, 1e4)) for gpu, price in basis.prices.items()]
 
 
-def _input(label: str, name: str, known: Known, reads: str, limits: tuple[float, float]) -> Row:
-    """`reads` is the form and the unit."""
+def _input(
+    label: str, name: str, known: Known, reads: str, limits: tuple[float, float], formula: str | None = None
+) -> Row:
+    """Return the row of an input; `reads` is its form and unit, `formula` refers to where its number stands."""
     form, unit = _read(reads)
-    return (label, Cell(known.value, form, name=name, limits=limits), None, unit, known.origin)
+    return (label, Cell(known.value, form, formula=formula, name=name, limits=limits), None, unit, known.origin)
 
 
 def _read(reads: str) -> tuple[Form, str]:
@@ -77,7 +86,7 @@ class _Output:
     label: str
     name: str
     reads: str
-    """Form and unit."""
+    """Form and unit of the values."""
     formula: Callable[[Formulas], str]
     of: Callable[[CostAtLoad], float | None]
     text: str = ""
@@ -136,7 +145,7 @@ def _rows(basis: Basis) -> list[_Output]:
 
 
 def _per_million(what: str, each: str, value: float | None, text: str = "") -> _Output:
-    """Of what a request has so many: as a formula, and as a number."""
+    """Return the cost of a million of something that a request has, as a formula and as a number."""
     return _Output(
         f"Per million {what}",
         f"usd_per_million_{what.replace(' ', '_')}",

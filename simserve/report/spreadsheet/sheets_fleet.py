@@ -1,5 +1,6 @@
-"""The sheet of fleets: what was weighed against each other, with costs that follow the prices of the cost sheet."""
+"""The sheet of fleets that were compared, with costs that follow the prices of the cost sheet."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -68,7 +69,10 @@ PLAN = {
     "Outgrown in month": "outgrown_month",
     "Reason": "reason",
 }
-"""Columns that say what an option of a plan says, by head."""
+"""Keys of a plan's option by head."""
+
+SAME_PRICE = 1e-6
+"""Relative difference of prices that divisions leave."""
 
 LATENCIES = ("TTFT", "TPOT", "E2E")
 
@@ -83,7 +87,7 @@ Cells = dict[str, Value | Cell]
 
 
 def fleet_options(studies: Sequence[ResultFolder], basis: Basis | None) -> Sheet:
-    """A row an option of a plan, a point of a sweep, or a number of replicas that was tried."""
+    """Return a row an option of a plan, a point of a sweep, or a number of replicas."""
     rows = {"plan": _plan, "sweep": _sweep, "capacity": _replicas}
     tables = [(study.title, rows[study.command](study.answer, basis)) for study in studies]
     columns, groups = tabulated(COLUMNS, tables)
@@ -96,7 +100,7 @@ def fleet_options(studies: Sequence[ResultFolder], basis: Basis | None) -> Sheet
 
 
 def _chart(study: ResultFolder, number: int) -> Chart:
-    """Cost against what it buys, where that differs; else the cost of each."""
+    """Return a chart of cost against goodput of a sweep, else of the cost of each option."""
     if study.command == "sweep":
         return Chart(
             f"Goodput by cost: {study.label}", "points", number, "Cost a month", (ChartSeries("Goodput"),), "requests/s"
@@ -122,7 +126,7 @@ def _plan(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
 
 
 def _per_million(option: Mapping[str, Any], usd_per_hour: float, hours: float) -> Cells:
-    """Tokens are those of the load, whatever they cost."""
+    """Return costs per million tokens of the load."""
     totals = {
         f"Per million {what}": at(option, f"{what.replace(' ', '_')}_per_month")
         for what in ("output tokens", "tokens", "good tokens")
@@ -132,7 +136,7 @@ def _per_million(option: Mapping[str, Any], usd_per_hour: float, hours: float) -
 
 
 def _of_hourly(usd_per_hour: float, bought: float) -> Cell:
-    """What a million costs of what is bought in an hour."""
+    """Return the cost of a million, of which an hour buys `bought`."""
     return Cell(usd_per_hour / bought * 1e6, formula=f"=[GPUs]*[Price]/{bought!r}*10^6")
 
 
@@ -167,13 +171,13 @@ def _point(result: Mapping[str, Any], point: Mapping[str, Any], is_on_front: boo
 
 
 def _name(point: Mapping[str, Any]) -> str:
-    """`1: gpu h200-sxm, tensor 2`."""
+    """Return `1: gpu h200-sxm, tensor 2`."""
     values = [f"{key.rpartition('.')[2]} {value}" for key, value in point["values"].items()]
     return f"{point['point']}: {', '.join(values)}"
 
 
 def _replicas(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
-    """Numbers of replicas of one pool that were tried, the others as they are."""
+    """Return rows of numbers of replicas of one pool."""
     pools = result.get("pools") or []
     rows = []
     for point in result["points"]:
@@ -197,11 +201,12 @@ def _replicas(result: Mapping[str, Any], basis: Basis | None) -> list[Cells]:
 
 
 def _costs(gpu: str, gpus: float, price: float, basis: Basis | None) -> Cells:
-    """At the price of the cost sheet, where that has the same; else at one of its own, to be typed over."""
+    """Return costs at the price of the cost sheet, where that has the same; else at an input of their own."""
     if basis is None:
         return {}
     known = basis.prices.get(gpu)
-    is_named = known is not None and known.value == price
+    # a price of 2.40 / 3 and the catalog's 0.8 are one
+    is_named = known is not None and known.value is not None and math.isclose(known.value, price, rel_tol=SAME_PRICE)
     hours = basis.hours_per_month.value or 0.0
     own = Cell(price, formula=f"={price_name(gpu)}") if is_named else Cell(price, limits=(0, 1e4))
     return {"Price": own, "Cost a month": Cell(gpus * price * hours, formula="=[GPUs]*[Price]*hours_per_month")}

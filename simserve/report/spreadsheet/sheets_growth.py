@@ -17,7 +17,7 @@ NOTE = (
 
 
 def growth(basis: Basis) -> Sheet:
-    """A row a month."""
+    """Return a row a month."""
     columns = (
         SheetColumn("Month", "count"),
         SheetColumn("Demand", "rate", "requests/s"),

@@ -12,7 +12,7 @@ LEVELS = ("p50", "p90", "p95", "p99", "p99.9")
 DRAWN = ("p50", "p90", "p99", "p99.9")
 
 MOST_ROWS = 600
-"""Of the time series of a pool."""
+"""Limit of rows of a pool's time series."""
 
 PERCENTILES_NOTE = (
     "Of the requests that arrived in the measured window and were answered. TPOT leaves out the first token; ITL pools "
@@ -43,7 +43,7 @@ SERIES = {
 
 
 def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
-    """A row a latency of each run, and of each of its classes."""
+    """Return a row a latency of each run, and of each of its classes."""
     groups = [SheetGroup(name, _latencies(reader)) for run in runs for name, reader in _parts(run)]
     charts = tuple(
         Chart(
@@ -82,7 +82,7 @@ def percentiles(runs: Sequence[ResultFolder]) -> Sheet:
 
 
 def _parts(run: ResultFolder) -> list[tuple[str, SummaryReader]]:
-    """The run as a whole, and as each class had it."""
+    """Return the run as a whole, and each class."""
     reader = SummaryReader(run.answer)
     return [(run.label, reader), *((f"{run.label}: {name}", own) for name, own in reader.classes.items())]
 
@@ -100,7 +100,7 @@ def _latency(reader: SummaryReader, key: str) -> Row:
 
 
 def time_series(runs: Sequence[ResultFolder]) -> Sheet:
-    """A row a pool and interval, its replicas put together."""
+    """Return a row a pool and interval, its replicas together."""
     groups, charts, n_merged = [], [], 1
     for run in runs:
         for pool in _pools(run):

@@ -9,14 +9,15 @@ from simserve.report.comparison import words as comparison
 from simserve.report.formats import SHORT, interval, plural, slo_terms
 from simserve.report.headline import headline, prediction
 from simserve.report.run_warnings import cautions
+from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis
 from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup, at
 from simserve.report.summary_reader import SummaryReader
 from simserve.report.sweep import words as sweep
 
 
-def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet]) -> Sheet:
-    """A group a folder, then the other sheets."""
-    groups = [SheetGroup(source.title, _text(source)) for source in sources]
+def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet], basis: Basis | None) -> Sheet:
+    """Return the sheet: a group a folder, then the other sheets."""
+    groups = [SheetGroup(source.title, [*_text(source), *_unit(source, basis)]) for source in sources]
     groups.append(SheetGroup("Sheets", [(sheet.name, Cell(sheet.title, "tall")) for sheet in others]))
     return Sheet(
         "Summary",
@@ -31,6 +32,14 @@ def summary(sources: Sequence[ResultFolder], others: Sequence[Sheet]) -> Sheet:
 def _text(source: ResultFolder) -> list[Row]:
     line = {"run": _run, "capacity": _capacity, "compare": _comparison, "sweep": _sweep, "plan": _plan}[source.command]
     return [row for row in line(source.answer) if row[1] is not None and row[1] != ""]
+
+
+def _unit(source: ResultFolder, basis: Basis | None) -> list[Row]:
+    """Return the row of what one unit holds, which the sheet Cost refers to; none unless it is from this folder."""
+    if basis is None or basis.capacity is not source:
+        return []
+    holds = Cell(basis.holds_per_s.value, "rate", name=CAPACITY_NAME)
+    return [(f"One {basis.unit} holds (requests/s)", holds)]
 
 
 def _run(result: Mapping[str, Any]) -> list[Row]:
@@ -91,7 +100,7 @@ def _capacity(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _alone(each: Mapping[str, Any]) -> list[Row]:
-    """The highest load if only this SLO, or this class, had to hold."""
+    """Return the highest load if only this SLO, or this class, had to hold."""
     what = " of ".join(filter(None, (SHORT.get(each.get("slo") or ""), each.get("slo_class")))) or "all"
     label = f"Capacity if only {what} counted"
     rate, clients = at(each, "offered_per_s", "value"), at(each, "concurrency", "value")
@@ -99,7 +108,7 @@ def _alone(each: Mapping[str, Any]) -> list[Row]:
 
 
 def _comparison(result: Mapping[str, Any]) -> list[Row]:
-    rows: list[Row] = [*[("Answer", text) for text in comparison.paragraphs(result)]]
+    rows: list[Row] = [("Answer", text) for text in comparison.paragraphs(result)]
     rows += [("What to trust", str(text)) for text in result.get("warnings") or []]
     return [*rows, ("A", str(result["a"])), ("B", str(result["b"])), ("Intervals", str(result["how"]))]
 
@@ -113,7 +122,7 @@ def _sweep(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _study(result: Mapping[str, Any]) -> list[Row]:
-    """What plans and sweeps tell alike."""
+    """Return the rows that plans and sweeps share."""
     rows: list[Row] = [("What to trust", str(text)) for text in result.get("warnings") or []]
     if isinstance(result.get("slo"), Mapping):
         rows += [_figure("Goal", at(result, "goal_frac"), "share share"), ("SLO", slo_terms(result["slo"]))]
@@ -125,7 +134,7 @@ def _study(result: Mapping[str, Any]) -> list[Row]:
 
 
 def _estimates(label: str, answer: Any, key: str, unit: str) -> list[Row]:
-    """A value and the ends of its interval."""
+    """Return rows of a value and the ends of its interval."""
     ends = {label: "value", f"{label}, low": "low", f"{label}, high": "high"}
     return [_figure(name, at(answer, key, end), f"rate {unit}") for name, end in ends.items()]
 
@@ -137,7 +146,7 @@ def _figure(label: str, value: float | None, reads: str) -> Row:
 
 
 def _made(version: Any, digest: Any, seed: Any) -> list[Row]:
-    """What it comes from."""
+    """Return the rows of version, scenario and seed."""
     return [
         ("simserve", version and str(version)),
         ("Scenario digest", digest and str(digest)),

@@ -23,19 +23,19 @@ from simserve.report.spreadsheet.workbook_look import (
 )
 
 HEAD_ROW = 2
-"""The title and the note stand above."""
+"""Row of the column titles; the title and the note stand above."""
 
 FIRST_ROW = HEAD_ROW + 1
 
 MADE_AT = datetime(1980, 1, 1, tzinfo=UTC)
-"""What the file says of itself, as zip does of its members: the same sheets always give the same bytes."""
+"""Creation time in the file, as in its zip members: the same sheets always give the same bytes."""
 
 LONGEST_TEXT = 32_767
 """Characters that a cell holds, in Excel and in LibreOffice."""
 
 
 def workbook(sheets: Sequence[Sheet]) -> bytes:
-    """The file. Text is never taken for a formula, a number or a link, whatever it begins with."""
+    """Return the file. Text is never taken for a formula, a number or a link, whatever it begins with."""
     file = io.BytesIO()
     book = xlsxwriter.Workbook(file, {"in_memory": True})
     book.set_properties({"title": sheets[0].title, "created": MADE_AT.replace(tzinfo=None), "comments": "simserve"})
@@ -58,7 +58,7 @@ class _Page:
         self._widths = widths(sheet)
 
     def fill(self) -> None:
-        """All of it."""
+        """Write titles, rows and charts."""
         self._set_up()
         self._head()
         row = FIRST_ROW
@@ -118,7 +118,7 @@ class _Page:
             self._permit(place, cell.limits)
 
     def _formula(self, text: str, row: int) -> str:
-        """With addresses in place of heads."""
+        """Return the formula with addresses in place of heads."""
 
         def address(result: re.Match[str]) -> str:
             return str(xl_rowcol_to_cell(row - len(result[1]), self._sheet.place(result[2])))
@@ -126,7 +126,7 @@ class _Page:
         return re.sub(r"\[(\^?)([^\]]+)\]", address, text)
 
     def _permit(self, place: tuple[int, int], limits: tuple[float, float]) -> None:
-        """Between which numbers an input may be changed, said where it is typed."""
+        """Limit an input to a range, and say so where it is typed."""
         low, high = limits
         rule = f"A number from {low:,g} to {high:,g}."
         self._page.data_validation(

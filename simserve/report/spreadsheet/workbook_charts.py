@@ -5,20 +5,20 @@ from typing import Any
 from simserve.report.spreadsheet.sheets import Chart, ChartSeries, Sheet
 
 COLORS = ("#2F6DB5", "#C8571B", "#3A8A5F", "#7A5AA6", "#8A6D3B", "#4A4A46")
-"""Told apart by people who see colors differently, and in grey."""
+"""Colors that differ in every color vision, and in gray."""
 
 LIMIT = "#B3261E"
 
 SIZE = {"width": 640, "height": 320}
 
 SHORT_ROWS = 40
-"""Below a longer table nobody would find a chart."""
+"""Rows of a table above which charts stand beside it rather than below."""
 
 ROWS_A_CHART = 18
 
 
 def place_charts(book: Any, page: Any, sheet: Sheet, first_row: int) -> None:
-    """Draw all charts of a sheet whose values begin in that row."""
+    """Draw all charts of a sheet, with values from that row on."""
     is_below = sheet.n_rows <= SHORT_ROWS
     for number, chart in enumerate(sheet.charts):
         drawn = _drawn(book, sheet, chart, first_row)
@@ -50,7 +50,7 @@ def _drawn(book: Any, sheet: Sheet, chart: Chart, first_row: int) -> Any:
 
 
 def _strokes(chart: Chart, series: ChartSeries, color: str) -> dict[str, Any]:
-    """How a series is drawn."""
+    """Return the style of a series."""
     if chart.kind == "bars":
         return {"fill": {"color": color}, "gap": 60}
     if chart.kind == "points":
@@ -79,7 +79,7 @@ def _axes(drawn: Any, sheet: Sheet, chart: Chart) -> None:
 
 
 def _range(sheet: Sheet, chart: Chart, head: str, first_row: int) -> list[Any]:
-    """The cells of a column in the chart's group."""
+    """Return the cells of a column in the chart's group."""
     start = first_row + sheet.first_row(chart.group)
     column = sheet.place(head)
     return [sheet.name, start, column, start + len(sheet.groups[chart.group].rows) - 1, column]

@@ -24,19 +24,19 @@ NUMBERS: dict[Form, str] = {
 }
 
 WIDTH = {"tall": 76.0, "text": 44.0}
-"""The most characters that a column of text is wide."""
+"""Maximum characters of a text column."""
 
 NUMBER_WIDTH = 18.0
 LEAST_WIDTH = 9.0
 
 CHARACTERS = 1.12
-"""That fit into a unit of width on average, which is that of a zero."""
+"""Characters per unit of width, which is that of a zero."""
 
 PAGE_WIDTH = 230.0
 """Characters across a page that are still large enough."""
 
 LINE_HEIGHT = 13.5
-"""Of a line of text in points."""
+"""Height of a line of text in points."""
 
 
 class Look:
@@ -49,19 +49,19 @@ class Look:
         self.note = self._format(font_color=QUIET, text_wrap=True, valign="top")
 
     def head(self, *, is_text: bool) -> Any:
-        """Of the row of heads."""
+        """Return the format of the column titles."""
         align = {"align": "left", "indent": 1} if is_text else {"align": "right"}
         return self._format(
             bold=True, font_color="#FFFFFF", bg_color=HEAD_FILL, text_wrap=True, valign="bottom", **align
         )
 
     def group(self, *, is_first: bool) -> Any:
-        """Of the first column: the title stands out where a group begins."""
+        """Return the format of the first column: the title stands out where a group begins."""
         ink = INK if is_first else QUIET
         return self._format(bold=is_first, font_color=ink, valign="top", align="left", indent=1, **_rule(is_first))
 
     def cell(self, form: Form, column: Form, *, is_first: bool, is_input: bool) -> Any:
-        """Of a value, in a column of that form: numbers among text stand to the left, as it does."""
+        """Return the format of a value in a column of that form: numbers among text stand to the left."""
         how: dict[str, Any] = {"num_format": NUMBERS[form], "valign": "top", **_rule(is_first)}
         if column in WIDTH:
             how |= {"text_wrap": True, "align": "left", "indent": 1}
@@ -77,7 +77,7 @@ class Look:
 
 
 def widths(sheet: Sheet) -> list[float]:
-    """Of each column in characters: its longest value, and room for the words of its head."""
+    """Return the width of each column in characters: its longest value, and room for the words of its head."""
     result = [
         _fits(max(map(len, (*(group.title for group in sheet.groups), sheet.group_head)), default=0), WIDTH["text"])
     ]
@@ -90,23 +90,23 @@ def widths(sheet: Sheet) -> list[float]:
 
 
 def n_pages_wide(result: Sequence[float]) -> int:
-    """Of paper, so that columns of those widths can be read on it."""
+    """Return the number of pages across on which columns of those widths can be read."""
     return max(1, math.ceil(sum(result) / PAGE_WIDTH))
 
 
 def header_height(sheet: Sheet, result: Sequence[float]) -> float:
-    """In points: heads wrap."""
+    """Return the height of the wrapped titles in points."""
     return LINE_HEIGHT * max(_n_lines(head, width) for head, width in zip(sheet.heads, result, strict=True)) + 3
 
 
 def row_height(row: Row, result: Sequence[float]) -> float:
-    """In points, with columns of those widths: text wraps, and LibreOffice leaves rows as high as the file says."""
+    """Return the height of a row in points: text wraps, and LibreOffice leaves rows as high as the file says."""
     texts = [(str(cell_of(value).value), width) for value, width in zip(row, result[1:], strict=True)]
     return LINE_HEIGHT * max((_n_lines(text, width) for text, width in texts), default=1) + 1.5
 
 
 def note_height(sheet: Sheet, result: Sequence[float]) -> float:
-    """In points: the note wraps over the width of the table."""
+    """Return the height of the note in points, wrapped over the width of the table."""
     return LINE_HEIGHT * _n_lines(sheet.note, sum(result)) + 6
 
 
@@ -128,7 +128,7 @@ def _length(value: object) -> int:
 
 
 def _n_lines(text: str, width: float) -> int:
-    """Lines that words take in a column, broken between them."""
+    """Return the lines that words take in a column, broken between them."""
     width = CHARACTERS * (width - 1.5)
     lines, used = 1, 0.0
     for word in text.split():

@@ -1,4 +1,4 @@
-"""Against: what the gate holds a change against: a baseline kept in a file, or the scenario at another git ref."""
+"""Against: the baseline of a check: one that is kept in a file, or the scenario at another git ref."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from simserve.study.check.same_question import ScenarioDifference, differences, 
 from simserve.study.check.side import GateSide, OnProgress
 
 MOST_LISTED = 12
-"""Differences that an error lists."""
+"""Limit of differences that an error lists."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Against:
     """A file, or a git ref and the file there."""
     goal_frac: float
     looks: Sequence[int]
-    """Numbers of seeds after which there may be an answer."""
+    """Numbers of seeds after which the gate may answer."""
     with_seeds: Callable[[int], Baseline]
-    """With at least so many."""
+    """Returns the baseline with at least so many seeds."""
 
 
 def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Against:
-    """What was kept. Raises SimserveError where it cannot be read or answers another question."""
+    """Return the kept baseline. Raises SimserveError where it cannot be read or answers another question."""
     check_can_be_gated(candidate)
     kept = read_baseline(path)
     _check_same_question(str(path), (kept.scenario, kept.goal_frac), candidate, goal_frac)
@@ -44,7 +44,7 @@ def against_file(path: Path, candidate: Scenario, goal_frac: float | None) -> Ag
 def against_ref(
     where: tuple[Path, str], candidate: Scenario, goal_frac: float | None, progress: OnProgress | None = None
 ) -> Against:
-    """The file as it was at a git ref, run now with the candidate's seeds. Raises SimserveError likewise."""
+    """Return the file at a git ref, run now with the candidate's seeds. Raises SimserveError."""
     check_can_be_gated(candidate)
     path, ref = where
     name, goal_frac = f"{path} at {ref}", goal_frac or GOAL_FRAC
@@ -58,7 +58,7 @@ def against_ref(
 def _check_same_question(
     name: str, requested: tuple[Mapping[str, Any], float], candidate: Scenario, goal_frac: float | None
 ) -> None:
-    """Raises ScenarioError, which says all that differs."""
+    """Raise ScenarioError, which lists the differences, unless the questions are the same."""
     scenario, its_goal_frac = requested
     result = differences(scenario, portable(candidate))[0]
     if goal_frac is not None and goal_frac != its_goal_frac:

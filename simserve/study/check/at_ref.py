@@ -10,7 +10,7 @@ from simserve.scenario.loader import scenario_of
 
 
 def load_at_ref(path: Path, ref: str, seed: int | None = None) -> Scenario:
-    """The scenario of that file at that commit, branch or tag, resolved by this version of simserve.
+    """Return the scenario of a file at a commit, branch or tag, resolved by this version of simserve.
 
     Raises SimserveError where there is no git repository, no such ref, or no such file there; ScenarioError for what
     is wrong with the scenario.
@@ -34,7 +34,7 @@ def load_at_ref(path: Path, ref: str, seed: int | None = None) -> Scenario:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """What git says, in English and without asking anybody. Raises SimserveError where there is no git."""
+    """Run git, in English and without prompts. Raises SimserveError where there is no git."""
     words = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
         return subprocess.run(["git", *arguments], cwd=folder, capture_output=True, env=os.environ | words, check=False)
@@ -43,6 +43,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def _complaint(text: subprocess.CompletedProcess[bytes]) -> str:
-    """The first line of what it says is wrong."""
+    """Return the first line of git's error."""
     lines = text.stderr.decode("utf-8", "replace").strip().splitlines()
     return lines[0] if lines else f"exit code {text.returncode}"

@@ -1,4 +1,4 @@
-"""Baseline: what a scenario's p99 goodput was, seed by seed, in a small file that the gate holds a change against."""
+"""Baseline: a scenario's p99 goodput, seed by seed, in a small file with which the gate compares a change."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from simserve.tables.files import json_text, replace_text
 SCHEMA = "simserve-check/1"
 
 NUMBERS_PER_LINE = 16
-"""In the file, so that a difference of two versions can be read."""
+"""Numbers per line of the file, so that a diff of two versions is readable."""
 
 REMEDY = "make it again with --update, or take it from version control"
 
@@ -26,13 +26,13 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class BaselineSection(BaseModel):
-    """What all parts of the file have in common: nothing is guessed, nothing is left out."""
+    """Base of all sections of the file: no unknown key, no conversion."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", populate_by_name=True)
 
 
 class Rate(BaselineSection):
-    """Requests a second, with a 95% interval."""
+    """Requests per second with a 95% interval."""
 
     value: Positive
     low: Positive
@@ -40,14 +40,14 @@ class Rate(BaselineSection):
 
 
 class Crowd(BaselineSection):
-    """How hard each seed's load is, whatever the server (crowding.py)."""
+    """Covariate of each seed: how hard its load is on any server (covariate.py)."""
 
     above: float
     frac: tuple[float, ...]
 
 
 class BaselineLoad(BaselineSection):
-    """One load and what came of it, a number a seed."""
+    """One load and its outcome, a number a seed."""
 
     scale: Positive
     n_met: tuple[Count, ...]
@@ -64,13 +64,13 @@ class Baseline(BaselineSection):
     """The version that ran it."""
     goal_frac: Annotated[float, Field(gt=0, lt=1)]
     goodput_per_s: Rate
-    """For people who read the file."""
+    """For readers of the file; the gate does not use it."""
     scenario: dict[str, Any]
     """Resolved and portable (same_question.py)."""
     first_seed: Count
     crowd: Crowd
     loads: tuple[BaselineLoad, BaselineLoad]
-    """Between which it stops meeting the goal."""
+    """Loads between which the scenario stops meeting the goal."""
 
     @model_validator(mode="after")
     def _fits(self) -> "Baseline":
@@ -85,26 +85,26 @@ class Baseline(BaselineSection):
 
     @property
     def n_seeds(self) -> int:
-        """Of each load."""
+        """Return the seeds of each load."""
         return len(self.loads[0].n_met)
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """Numbers of seeds after which the gate may answer: never more than there are."""
+        """Return the numbers of seeds after which the gate may answer: never more than there are."""
         return (*(n for n in LOOKS if n < self.n_seeds), self.n_seeds)
 
     @property
     def grid(self) -> Grid:
-        """Loads to run the other side at."""
+        """Return the loads to run the other side at."""
         return Grid(*(load.scale for load in self.loads))
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Of the lower load, where it still meets the goal."""
+        """Return the facts of the lower load, where the scenario still meets the goal."""
         return self.loads[0].facts
 
     def curve(self, n_seeds: int) -> AttainmentCurve:
-        """Of the first so many seeds."""
+        """Return the curve of the first seeds."""
         n_met, n_arrived = (
             np.array([getattr(load, name)[:n_seeds] for load in self.loads]) for name in ("n_met", "n_arrived")
         )
@@ -112,22 +112,22 @@ class Baseline(BaselineSection):
         return AttainmentCurve(scales, n_met, n_arrived, tuple(range(self.first_seed, self.first_seed + n_seeds)))
 
     def covariate(self, n_seeds: int) -> Floats:
-        """Of the first so many seeds."""
+        """Return the covariate of the first seeds."""
         return np.array(self.crowd.frac[:n_seeds])
 
     def to_text(self) -> str:
-        """The file."""
+        """Return the file's text."""
         return _packed(json_text(self.model_dump(by_alias=True)))
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
-    """Whole or not at all. Raises OutputError where it cannot be written, or something else lies there."""
+    """Write the file, whole or not at all. Raises OutputError where it cannot be written, or replaces another file."""
     check_place(path)
     replace_text(path, baseline.to_text())
 
 
 def check_place(path: Path) -> None:
-    """Raises OutputError unless a baseline can be written there: a slip must not write over a scenario."""
+    """Raise OutputError unless a baseline can be written there: it must not replace a scenario."""
     if not path.parent.is_dir():
         raise OutputError(f"{path}: must lie in a folder that is there, got {path.parent}; make it first")
     if not path.exists():
@@ -141,7 +141,7 @@ def check_place(path: Path) -> None:
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Raises OutputError where there is none, or one that this version does not read."""
+    """Read a baseline. Raises OutputError where there is none, or one of another version."""
     data = _read(path)
     schema = data.get("schema")
     if schema != SCHEMA:
@@ -173,7 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _packed(text: str) -> str:
-    """JSON with lists of numbers in few lines."""
+    """Return JSON with lists of numbers in few lines."""
 
     def rows(result: re.Match[str]) -> str:
         indent, key, numbers = result[1], result[2], re.findall(r"[^\s,]+", result[3])

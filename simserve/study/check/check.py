@@ -1,4 +1,4 @@
-"""Check: whether a change loses p99 goodput against a baseline; asked again with more seeds until that is clear."""
+"""Check: whether a change loses p99 goodput against a baseline, with more seeds until that is clear."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class Check:
     baseline: Baseline
     candidate: GateSide
     curve: AttainmentCurve | Boundless
-    """Of the candidate."""
+    """Curve of the candidate."""
     loss: Loss | None
     """None where the candidate has no p99 goodput, as it meets the goal at every load, or at none."""
     tolerance_frac: float
@@ -28,12 +28,12 @@ class Check:
 
     @property
     def passes(self) -> bool:
-        """Only what has lost more than the tolerance beyond doubt does not."""
+        """Return whether the candidate has not surely lost more than the tolerance."""
         return self.answer != "fail"
 
     @property
     def changes(self) -> list[ScenarioDifference]:
-        """What differs in the scenario and may."""
+        """Return the differences of the scenario that a change may have."""
         return differences(self.baseline.scenario, portable(self.candidate.scenario))[1]
 
 

@@ -1,4 +1,4 @@
-"""Crowding: how hard a seed's load is on any server: how many of its requests come when many others are in progress.
+"""Covariate: how hard a seed's load is on any server: how many of its requests come when many others are in progress.
 
 It is known without a run, and explains most of why one seed's p99 goodput differs from another's: 70% of the variance
 on scenarios/chat_burst.yaml. So two sides that had other seeds can be told apart with far fewer of them.
@@ -16,7 +16,7 @@ from simserve.workload.load import offered_load
 
 
 def in_progress(scenario: Scenario, scale: float, seed: int) -> NDArray[np.int64]:
-    """How many others each request meets, on a server that takes as long as the SLO allows, `(n_requests,)`.
+    """Count the others that each request meets on a server as slow as the SLO allows, `(n_requests,)`.
 
     Requests of the warm-up are left out, where it is given in seconds.
     """
@@ -30,17 +30,17 @@ def in_progress(scenario: Scenario, scale: float, seed: int) -> NDArray[np.int64
 
 
 def crowd(scenario: Scenario, scale: float, seeds: Sequence[int], goal_frac: float) -> float:
-    """So many others, or fewer, are met by the share of all requests that must meet the SLO."""
+    """Return the number of others that the goal's share of all requests meets at most."""
     return float(np.quantile(np.concatenate([in_progress(scenario, scale, seed) for seed in seeds]), goal_frac))
 
 
 def covariate(scenario: Scenario, scale: float, seeds: Sequence[int], above: float) -> Floats:
-    """The share of each seed's requests that meet more than that, `(n_seeds,)`."""
+    """Return the share of each seed's requests that meet more than that, `(n_seeds,)`."""
     return np.array([float((in_progress(scenario, scale, seed) > above).mean()) for seed in seeds])
 
 
 def _allowed_s(scenario: Scenario, output_tokens: NDArray[np.int64]) -> Floats:
-    """What each answer may take, `(n_requests,)`; of classes, the most that any may."""
+    """Return the time that each request may take, `(n_requests,)`; of classes, the longest."""
     targets = [scenario.slo.default, *scenario.slo.classes.values()]
     ttft_s, tpot_s, e2e_s = (
         max((getattr(each, key) or 0.0 for each in targets), default=0.0) for key in ("ttft_s", "tpot_s", "e2e_s")

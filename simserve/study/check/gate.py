@@ -18,13 +18,13 @@ from simserve.study.intervals import CONFIDENCE, standard_error
 from simserve.tables.columns import Floats
 
 LOOKS = (32, 64, 128)
-"""Seeds after which it is asked whether the answer is clear."""
+"""Seeds after which the gate looks whether the answer is clear."""
 
 FALSE_ALARMS = 0.001
-"""How often a change that loses no more than the tolerance may fail, all looks together; each has its share of it."""
+"""Probability that a change which loses no more than the tolerance fails, all looks together."""
 
 FOUND = 0.95
-"""How often a real loss is to be found that is large enough to be looked for."""
+"""Probability of detecting a loss of the smallest detectable size."""
 
 FAR = 3.0
 """Logits between a goal and what a few seeds attained, that more seeds do not make up: 20 times as many misses."""
@@ -32,32 +32,32 @@ FAR = 3.0
 Answer = Literal["fail", "pass", "open"]
 
 ControlVariate = Sequence[Floats]
-"""Of the baseline's seeds and of the candidate's."""
+"""Covariates of the baseline's seeds and of the candidate's."""
 
 
 @dataclass(frozen=True)
 class AttainmentCurve:
-    """What one side attained at two loads, between which it stops meeting the goal; each with the same seeds."""
+    """Attainment of one side at two loads, between which it stops meeting the goal; the same seeds at both."""
 
     scales: tuple[float, float]
-    """Times the scenario's own rates, the lower first."""
+    """Loads as multiples of the scenario's own rates, the lower first."""
     n_met: NDArray[np.int64]
     """Requests that met every SLO, `(2, n_seeds)`."""
     n_arrived: NDArray[np.int64]
-    """All of them, likewise."""
+    """Requests that arrived, `(2, n_seeds)`."""
     seeds: tuple[int, ...]
 
     def log_root(self, goal_frac: float) -> float:
-        """The logarithm of the load, as a scale, that just meets the goal: on a line through the logits of misses."""
+        """Return the logarithm of the scale that just meets the goal, on a line through the logits of misses."""
         return float(self._roots(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1)))
 
     def log_roots_without(self, goal_frac: float) -> Floats:
-        """The same without each seed in turn, `(n_seeds,)`."""
+        """Return `log_root` without each seed in turn, `(n_seeds,)`."""
         rest = (counts.sum(axis=1, keepdims=True) - counts for counts in (self._missed, self.n_arrived))
         return self._roots(goal_frac, *rest)
 
     def reaches(self, goal_frac: float) -> bool:
-        """The goal lies between the loads, or not more than half as far again beyond them: a line still serves."""
+        """Return whether the goal lies between the loads, or at most half their distance beyond, where a line serves."""
         near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
         return bool(far > near and -0.5 <= -near / (far - near) <= 1.5)
 
@@ -67,12 +67,12 @@ class AttainmentCurve:
         return bool(min(abs(near), abs(far)) > FAR and near * far > 0)
 
     def is_like(self, other: "AttainmentCurve") -> bool:
-        """The same came of the same loads."""
+        """Return whether both have the same loads and outcomes."""
         pairs = ((self.n_met, other.n_met), (self.n_arrived, other.n_arrived))
         return self.scales == other.scales and all(np.array_equal(*pair) for pair in pairs)
 
     def rise(self) -> float:
-        """By how many logits the share that misses grows from one load to the other."""
+        """Return the logits by which the share of misses grows from one load to the other."""
         below, above = _logits(self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
         return float(above - below)
 
@@ -89,47 +89,47 @@ class AttainmentCurve:
 
     @staticmethod
     def _beyond(goal_frac: float, missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
-        """By how many logits more is missed than may be, at both loads, `(2, ...)`."""
+        """Return the logits of misses less those of the goal, at both loads, `(2, ...)`."""
         return _logits(missed, arrived) - math.log((1 - goal_frac) / goal_frac)
 
 
 def _logits(missed: NDArray[np.int64], arrived: NDArray[np.int64]) -> Floats:
-    """Of the share that missed; half a request more on both sides, so that they are finite."""
+    """Return the logits of the share that missed, half a request added on both sides to keep them finite."""
     odds: Floats = (missed + 0.5) / (arrived - missed + 0.5)
     return np.log(odds)
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How much lower the candidate's p99 goodput is; below zero, it gained."""
+    """Loss of p99 goodput by the candidate; negative for a gain."""
 
     log: float
     """log(baseline / candidate)."""
     error: float
-    """Its standard error, known as well as one from so many degrees of freedom."""
+    """Standard error of log, with n_free degrees of freedom."""
     n_free: float
     is_paired: bool
     """Both sides had the same seeds."""
 
     @property
     def frac(self) -> float:
-        """As a share of the baseline's."""
+        """Return the loss as a share of the baseline's."""
         return -math.expm1(-self.log)
 
     def at_least(self, doubt: float) -> float:
-        """It is at least so large, but for that share of cases."""
+        """Return its one-sided lower limit at that significance."""
         return -math.expm1(-(self.log - self._reach(doubt)))
 
     def at_most(self, doubt: float) -> float:
-        """Likewise at most."""
+        """Return its one-sided upper limit at that significance."""
         return -math.expm1(-(self.log + self._reach(doubt)))
 
     def interval(self) -> tuple[float, float]:
-        """That holds it with CONFIDENCE."""
+        """Return its interval at CONFIDENCE."""
         return self.at_least((1 - CONFIDENCE) / 2), self.at_most((1 - CONFIDENCE) / 2)
 
     def smallest_found(self, tolerance_frac: float, doubt: float) -> float:
-        """The real loss that would fail in FOUND of all cases, as well as the loss is known."""
+        """Return the loss that would fail with probability FOUND at this standard error."""
         reach = self._reach(doubt) + self._reach(1 - FOUND)
         return -math.expm1(math.log1p(-tolerance_frac) - reach)
 
@@ -143,7 +143,7 @@ def loss_between(
     goal_frac: float,
     control_variate: ControlVariate | None = None,
 ) -> Loss:
-    """Seed by seed where both sides had the same seeds, else as of two that know nothing of each other.
+    """Return the loss, seed by seed where both sides had the same seeds, else as of independent samples.
 
     `luck` says how hard each seed of either side happened to be, whatever the server; without it, it counts as noise.
     """
@@ -158,19 +158,19 @@ def loss_between(
 
 
 def answer(loss: Loss, tolerance_frac: float, doubt: float) -> Answer:
-    """`fail`: it lost more than that; `pass`: it did not; both beyond doubt. `open`: chance may have made it either."""
+    """Return `fail` if it surely lost more than that, `pass` if it surely did not, else `open`."""
     if loss.at_least(doubt) > tolerance_frac:
         return "fail"
     return "pass" if loss.at_most(doubt) <= tolerance_frac else "open"
 
 
 def significance(n_looks: int) -> float:
-    """The share of false alarms that each of so many looks may have."""
+    """Return the false-alarm probability of each look."""
     return FALSE_ALARMS / n_looks
 
 
 def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence[Floats]) -> Loss:
-    """A loss with the part taken out that is due to one side's seeds being harder than the other's.
+    """Return the loss without the part that is due to one side's seeds being harder than the other's.
 
     A line, of one slope on both sides, through what each seed did to the root (jackknife pseudo-values) over how hard
     it was (analysis of covariance: Cochran 1957, Biometrics 13).
@@ -191,7 +191,7 @@ def _unpaired(value: float, without: Sequence[Floats], control_variate: Sequence
 
 
 def _n_free(left: Floats, n_fitted: int) -> float:
-    """Degrees of freedom of a variance: fewer where a few seeds, with one long burst each, make up most of it.
+    """Return the degrees of freedom of a variance: fewer where a few seeds, with one long burst each, dominate it.
 
     An estimated variance itself varies with the kurtosis of what it is made of (Box 1953, Biometrika 40).
     """

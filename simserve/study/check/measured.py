@@ -1,4 +1,4 @@
-"""Measured: a scenario's p99 goodput as a baseline, to be kept in a file or held against another side."""
+"""Measured: a scenario's p99 goodput as a baseline, to keep in a file or compare with another side."""
 
 import math
 from typing import NoReturn
@@ -17,11 +17,11 @@ from simserve.study.intervals import around, standard_error
 from simserve.study.load_scale import at_scale
 
 LARGE = 2.5
-"""A loss of so many tolerances is to be found even by a side that had other seeds."""
+"""Tolerances of loss that even a side with other seeds should detect."""
 
 
 def check_can_be_gated(scenario: Scenario) -> None:
-    """Raises SimserveError where there is no SLO, or no rate to lose."""
+    """Raise SimserveError where there is no SLO, or no rate to scale."""
     check_slo(scenario)
     try:
         at_scale(scenario, 1.0)
@@ -32,14 +32,14 @@ def check_can_be_gated(scenario: Scenario) -> None:
 
 
 def find_grid(side: GateSide) -> Grid:
-    """Loads about where it stops meeting the goal. Raises SimserveError where it always does, or never."""
+    """Return loads about where a side stops meeting the goal. Raises SimserveError where it always does, or never."""
     check_can_be_gated(side.scenario)
     result = side.find_grid()
     return result if isinstance(result, Grid) else _no_grid(side, result)
 
 
 def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
-    """Raises SimserveError, which says why there is none."""
+    """Raise SimserveError, which says why there is none."""
     facts = load_facts(result.scale, side.runs(result.scale, FEW_SEEDS))
     name, at = side.scenario.name, f"{facts['offered_per_s']:.4g} requests/s"
     goal = f"{side.goal_frac * 100:.4g}% of requests"
@@ -54,7 +54,7 @@ def _no_grid(side: GateSide, result: Boundless) -> NoReturn:
 
 
 def measured(side: GateSide, grid: Grid, n_seeds: int) -> Baseline:
-    """With so many seeds, at the two loads of the grid that the goal then lies between. Raises SimserveError."""
+    """Measure with n_seeds, at the two loads of the grid that the goal then lies between. Raises SimserveError."""
     curve = side.curve(grid, n_seeds)
     if isinstance(curve, Boundless):
         rule = "must stop meeting the goal at some rate, whatever the seed"
@@ -76,7 +76,7 @@ def measured(side: GateSide, grid: Grid, n_seeds: int) -> Baseline:
 
 
 def well_measured(side: GateSide, tolerance_frac: float) -> Baseline:
-    """With seeds enough for the gate to find a loss of LARGE tolerances, or as many as are ever run."""
+    """Measure with seeds enough for the gate to detect a loss of LARGE tolerances, or the most of LOOKS."""
     grid = find_grid(side)
     for n_seeds in LOOKS:
         result = measured(side, grid, n_seeds)
@@ -87,7 +87,7 @@ def well_measured(side: GateSide, tolerance_frac: float) -> Baseline:
 
 
 def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> list[str]:
-    """What speaks against gating on it, to be said."""
+    """Return what speaks against gating on a baseline."""
     result = []
     least = least_found_frac(baseline, goal_frac, tolerance_frac)
     if least > LARGE * tolerance_frac:
@@ -100,12 +100,12 @@ def gate_warnings(baseline: Baseline, goal_frac: float, tolerance_frac: float) -
 
 
 def least_found_frac(baseline: Baseline, goal_frac: float, tolerance_frac: float) -> float:
-    """The smallest loss that would be found for sure."""
+    """Return the smallest loss that is detected with probability FOUND."""
     return unlike_seeds(baseline, goal_frac).smallest_found(tolerance_frac, significance(len(LOOKS)))
 
 
 def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
-    """How well a side just like it could be told apart that had as many other seeds."""
+    """Return the loss, with its error, of an equal side that has as many other seeds."""
     curve, control_variate = baseline.curve(baseline.n_seeds), baseline.covariate(baseline.n_seeds)
     other = AttainmentCurve(
         curve.scales, curve.n_met, curve.n_arrived, tuple(seed + len(curve.seeds) for seed in curve.seeds)
@@ -114,7 +114,7 @@ def unlike_seeds(baseline: Baseline, goal_frac: float) -> Loss:
 
 
 def goodput(side: GateSide, curve: AttainmentCurve) -> Rate:
-    """The p99 goodput with its interval."""
+    """Return the p99 goodput with its interval."""
     n_seeds = len(curve.seeds)
     error = standard_error(curve.log_roots_without(side.goal_frac))
     result = around(curve.log_root(side.goal_frac), error, n_seeds - 1)

@@ -1,4 +1,4 @@
-"""The same question: what two sides must have in common for their p99 goodputs to be held against each other."""
+"""Same question: what two sides must share for their p99 goodputs to be comparable."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ ASKED = ("name", "model", "workload", "slo", "measure")
 """Keys of a scenario that are the question; all others are what a change may change."""
 
 NO_PART = ("schema", "seed")
-"""Keys that are neither: another seed is other luck, which the rule allows for."""
+"""Keys that are neither: the rule allows for other seeds."""
 
 
 @dataclass(frozen=True)
 class ScenarioDifference:
-    """A key that does not have the same value on both sides; None: it is not there."""
+    """A key with different values; None: it is missing on that side."""
 
     key: str
     baseline: Any
@@ -24,7 +24,7 @@ class ScenarioDifference:
 
 
 def portable(scenario: Scenario) -> dict[str, Any]:
-    """Its resolved data without the folders of this machine: a file that it names is known by its name and SHA-256."""
+    """Return resolved data without folders of this machine: files are known by name and SHA-256."""
     data: dict[str, Any] = _portable(scenario.to_dict())
     data.get("measure", {}).pop("replays", None)  # which the gate does not run
     return data
@@ -33,7 +33,7 @@ def portable(scenario: Scenario) -> dict[str, Any]:
 def differences(
     baseline: Mapping[str, Any], candidate: Mapping[str, Any]
 ) -> tuple[list[ScenarioDifference], list[ScenarioDifference]]:
-    """Of two portable scenarios: in the question, and in what a change may change."""
+    """Return the differences of two portable scenarios: in the question, and in what a change may change."""
     a, b = _flat(baseline), _flat(candidate)
     sides = [_long(a, b), _long(b, a)]
     keys = dict.fromkeys([*sides[0], *sides[1]])
@@ -44,7 +44,7 @@ def differences(
 
 
 def _long(side: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """What is only a name as the other side writes it, with arguments: `engine.name`, `cluster.router.kind`."""
+    """Return keys as the other side writes them, with arguments: `engine.name`, `cluster.router.kind`."""
     full = {name.rpartition(".")[0]: name for name in other if name.rpartition(".")[2] in ("kind", "name")}
     return {full.get(key, key): value for key, value in side.items()}
 
@@ -63,7 +63,7 @@ def _portable(value: Any) -> Any:
 
 
 def _flat(value: Any, key: str = "") -> dict[str, Any]:
-    """Values by dotted key; lists of plain values stay whole."""
+    """Return values by dotted key; lists of plain values stay whole."""
     inner: list[tuple[Any, Any]] = []
     if isinstance(value, Mapping):
         inner = list(value.items())

@@ -1,4 +1,4 @@
-"""Side: one of the two that the gate holds against each other, run at whatever loads its goal lies between."""
+"""Side: one of the two sides of a comparison by load, run at the loads that its goal lies between."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,18 @@ from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import Summary, replicate
 
 RATIO = 1.08
-"""Between neighboring loads."""
+"""Ratio of neighboring loads."""
 
 STEEP = 3.0
-"""Over so many logits of the share that misses, a line would err: loads are then nearer each other."""
+"""Logits of misses between two loads above which a line would err, so that nearer loads are run."""
 
 FINEST = 1.005
 
 WIDEST = 64.0
-"""Loads so many times the first one, or one such part of it, are not tried."""
+"""Limit of a load, as a multiple or a fraction of the first."""
 
 FEW_SEEDS = 8
-"""Enough to see about where the goal lies."""
+"""Seeds to see about where the goal lies."""
 
 COUNTS = ("n_met", "n_arrived")
 
@@ -34,30 +34,30 @@ OnProgress = Callable[[float, int], None]
 
 @dataclass(frozen=True)
 class Grid:
-    """Loads at which both sides are run, as scales: two that the goal lies between, and others as far apart."""
+    """Scales of the loads at which both sides run: two that the goal lies between, and others at the same ratio."""
 
     below: float
     above: float
 
     @classmethod
     def around(cls, scale: float, ratio: float) -> "Grid":
-        """Its first two loads on both sides of that one."""
+        """Return a grid with its first two loads below and above that scale."""
         return cls(*(_short(scale * ratio**way) for way in (-0.5, 0.5)))
 
     def scale(self, place: int) -> float:
-        """Places 0 and 1 are those two; 2 is above them, -1 below."""
+        """Return the scale of a place: 0 and 1 are those two; 2 is above them, -1 below."""
         if place in (0, 1):
             return (self.below, self.above)[place]
         return _short(self.below * (self.above / self.below) ** place)
 
     def at(self, place: int) -> "Grid":
-        """The same, whose first two loads are that place and the next."""
+        """Return the grid that begins with that place and the next."""
         return self if place == 0 else Grid(self.scale(place), self.scale(place + 1))
 
 
 @dataclass(frozen=True)
 class Boundless:
-    """Instead of a curve: the goal is met at every load that was tried, or at none."""
+    """Instead of a curve: the goal is met at every load that was run, or at none."""
 
     is_met: bool
     scale: float
@@ -65,7 +65,7 @@ class Boundless:
 
 
 class GateSide:
-    """A scenario, and what has been run of it. Runs are kept, so that more seeds or loads only add to them."""
+    """A scenario and its runs, which are kept, so that more seeds or loads only add to them."""
 
     def __init__(
         self, scenario: Scenario, goal_frac: float, progress: OnProgress | None = None, n_few: int = FEW_SEEDS
@@ -77,7 +77,7 @@ class GateSide:
         self._runs: dict[float, list[Summary]] = {}
 
     def runs(self, scale: float, n_seeds: int) -> list[Summary]:
-        """At one load, with the seeds from the scenario's own upwards."""
+        """Return runs at one load, with the seeds from the scenario's own upwards."""
         done = self._runs.setdefault(scale, [])
         seeds = range(self.scenario.seed + len(done), self.scenario.seed + n_seeds)
         if seeds:
@@ -87,9 +87,9 @@ class GateSide:
         return done[:n_seeds]
 
     def curve(self, grid: Grid, n_seeds: int, like: AttainmentCurve | None = None) -> AttainmentCurve | Boundless:
-        """At two neighboring loads of the grid that tell where the goal lies.
+        """Return the curve at two neighboring loads of the grid that show where the goal lies.
 
-        What is `like` another curve at its first two is read off those, wherever the goal lies with so few seeds.
+        A curve that is `like` another at the first two loads is read off those, wherever the goal lies with few seeds.
         """
         if like is not None or not self._curve(grid, self.n_few).is_far(self.goal_frac):
             first = self._curve(grid, n_seeds)
@@ -108,7 +108,7 @@ class GateSide:
             return Boundless(is_met=False, scale=grid.scale(place + 1))
 
     def find_grid(self) -> Grid | Boundless:
-        """Loads about where the goal lies, so near each other that a line between two of them serves."""
+        """Return loads about where the goal lies, so near each other that a line between two of them serves."""
         ratio, anchor = RATIO, 1.0
         while True:
             grid = Grid.around(anchor, ratio)
@@ -122,9 +122,9 @@ class GateSide:
             ratio = max(FINEST, math.sqrt(ratio))
 
     def _locate(self, grid: Grid, place: int) -> int | Boundless:
-        """With few seeds: a place that holds while the next one does not. Ever larger steps, then halves.
+        """Return, by few seeds, a place that holds while the next does not: by ever larger steps, then halves.
 
-        Loads so light that nobody arrives end the grid, and steps shorten as they come near.
+        Loads so light that no request arrives end the grid, and steps shorten as they come near.
         """
         is_met = self._holds(grid.scale(place), self.n_few)
         step = 1 if is_met else -1
@@ -150,7 +150,7 @@ class GateSide:
         return below
 
     def _holds_if_any(self, scale: float, n_seeds: int) -> bool | None:
-        """None where nobody arrives with one of the seeds."""
+        """Return whether the goal is met; None where no request arrives with one of the seeds."""
         try:
             return self._holds(scale, n_seeds)
         except NoArrivals:
@@ -169,5 +169,5 @@ class GateSide:
 
 
 def _short(scale: float) -> float:
-    """Four figures: the same load on every machine, whatever its powers are like in the last place."""
+    """Return four figures: the same load on every machine, whatever the last digit of its powers."""
     return float(f"{scale:.4g}")

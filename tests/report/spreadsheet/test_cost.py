@@ -104,8 +104,22 @@ def test_a_run_that_missed_it_tells_no_capacity_and_says_what_would() -> None:
     assert result is not None
     assert result.holds_per_s.value is None
     assert result.holds_per_s.origin.endswith(
-        "misses its SLO (50.0% met it), so what it holds is not known: export a capacity with it."
+        "does not surely meet its SLO (50.0% attained), so its capacity is unknown: export a capacity with it."
     )
+
+
+def test_a_run_on_the_edge_of_its_slo_tells_no_capacity_either() -> None:
+    edge = {"frac": 0.999, "low_frac": 0.98, "high_frac": 1.0, "by_slo": {}}
+    result = cost_basis([run_answer(slo_attainment=edge)])
+    assert result is not None
+    assert result.holds_per_s.value is None
+
+
+def test_a_run_holds_the_nominal_load_that_its_answer_is_about() -> None:
+    load = {"nominal_per_s": 12.4, "drawn_per_s": 12.0, "off_frac": -0.032}
+    result = cost_basis([run_answer(load=load)])
+    assert result is not None
+    assert (result.holds_per_s.value, result.demand_per_s.value) == (6.2, 12.4)
 
 
 def test_a_run_without_an_slo_holds_what_it_served() -> None:

@@ -27,7 +27,13 @@ def test_it_computes_the_values_that_the_file_holds(tmp_path: Path) -> None:
 def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
     """18 requests/s on two replicas of two GPUs: 9 a replica; all of it used, for 12 requests/s at 5 dollars."""
     content = workbook(sheets_of([run_answer(), capacity_answer()]))
-    changed = {"price_per_gpu_hour_h100_sxm": 5.0, "target_frac": 1.0, "growth_per_month": 0.5, "months_ahead": 2.0}
+    changed = {
+        "capacity_per_unit": 9.0,
+        "price_per_gpu_hour_h100_sxm": 5.0,
+        "target_frac": 1.0,
+        "growth_per_month": 0.5,
+        "months_ahead": 2.0,
+    }
     changed |= {"spare_units": 1.0, "good_frac": 0.5, "hours_per_month": 700.0, "mean_frac": 0.5}
     result = computed(content, tmp_path, {address_of(content, name): value for name, value in changed.items()})
 
@@ -48,6 +54,14 @@ def test_everything_follows_when_inputs_change(tmp_path: Path) -> None:
         56_000,
     ]  # 12, 18, 27, 40.5 and 60.75 requests/s: 2, 2, 3, 5, 7 + 1
     assert result["Growth", "G16"] == sum(months[1:])
+
+
+def test_the_cost_follows_what_a_capacity_says_one_replica_holds(tmp_path: Path) -> None:
+    """4 requests/s instead of 9: three replicas at 80% of it are not enough for 12, four are."""
+    content = workbook(sheets_of([run_answer(), capacity_answer()]))
+    result = computed(content, tmp_path, {address_of(content, "capacity_per_unit"): 4.0})
+    assert result[address_of(content, "holds_per_s")] == 4
+    assert result[address_of(content, "units_today")] == 4
 
 
 def test_an_input_that_is_cleared_leaves_empty_cells_and_no_error(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_run_that_knows_how_far_chance_goes_says_so() -> None:
 
 
 def test_classes_have_percentiles_of_their_own() -> None:
-    chats = {"slo": {"ttft_s": 0.2}, "ttft_s": {"n": 10, "p99": 0.1}}
+    chats = {"slo": {"ttft_s": 0.2}, "requests": {"arrived": 10}, "ttft_s": {"n": 10, "p99": 0.1}}
     result = rows(sheet("Percentiles", run_answer(classes={"chats": chats})))
     own = next(row for row in result if row["group"] == "chat: chats" and row["Latency"] == "TTFT")
     assert (own["n"], own["p99"], own["SLO"]) == (10, 100.0, 200.0)
@@ -207,6 +207,45 @@ def test_points_of_a_sweep_have_their_goodput_and_the_reason_of_those_that_faile
     assert (second["Meets the goal"], second["On the front"]) == ("no", "no")
     assert (failed["State"], failed["Reason"], failed["Cost a month"]) == ("failed", "no such card", None)
     assert result.charts[0].kind == "points"
+
+
+def test_what_one_replica_holds_is_one_number_that_the_cost_sheet_refers_to() -> None:
+    """The capacity says 18 requests/s on two replicas; the plan of the same scenario would say 24 on four."""
+    plan = plan_answer()
+    sources = run_answer(), plan, capacity_answer(scenario=plan.answer["scenario"])
+    (row,) = [row for row in sheet("Summary", *sources).groups[2].rows if str(row[0]).startswith("One replica holds")]
+    source = cell_of(row[1])
+    assert (row[0], source.value, source.name) == ("One replica holds (requests/s)", 9.0, "capacity_per_unit")
+    cost = next(row for row in sheet("Cost", *sources).groups[0].rows if row[0] == "One replica holds")
+    holds = cell_of(cost[1])
+    assert (holds.value, holds.formula, holds.name) == (9.0, "=capacity_per_unit", "holds_per_s")
+    assert cost[4] == "Capacity of chat: 18.0 requests/s on 4 GPUs."
+
+
+def test_a_plan_of_another_scenario_or_unit_keeps_its_own_number() -> None:
+    def holds(plan: ResultFolder) -> Cell:
+        cost = sheet("Cost", capacity_answer(), plan)
+        return cell_of(next(row for row in cost.groups[0].rows if row[0] == "One replica holds")[1])
+
+    assert (holds(plan_answer()).value, holds(plan_answer()).formula) == (6.0, None)  # another digest
+    scenario = capacity_answer().answer["scenario"]
+    larger = plan_answer().answer["options"][0] | {"gpus_per_replica": 4}
+    assert holds(plan_answer(scenario=scenario, options=[larger])).value == 6.0
+    assert holds(plan_answer(scenario=scenario)).value == 9.0
+
+
+def test_a_price_that_a_division_left_is_the_same_price() -> None:
+    """A typed 2.40 for three GPUs is 0.8 a GPU, but for the last place."""
+    assert 2.4 / 3 != 0.8
+    options = [option | {"usd_per_gpu_hour": 0.8} for option in plan_answer().answer["options"][:1]]
+    capacity = replicas_answer()
+    fleet = {**capacity.answer["answer"]["fleet"], "n_gpus": 3, "usd_per_hour": 2.4}
+    changed = {**capacity.answer, "answer": {**capacity.answer["answer"], "fleet": fleet}}
+    sources = plan_answer(options=options), ResultFolder("capacity", "chat", changed)
+    result = sheet("Fleet options", *sources)
+    place = next(place for place, column in enumerate(result.columns) if column.head == "Price")
+    prices = [cell_of(group.rows[0][place]).formula for group in result.groups]
+    assert prices == ["=price_per_gpu_hour_h100_sxm"] * 2
 
 
 def test_a_price_follows_the_cost_sheet_unless_that_has_another() -> None:
