@@ -57,7 +57,7 @@ class AttainmentCurve:
         return self._roots(goal_frac, *rest)
 
     def reaches(self, goal_frac: float) -> bool:
-        """Return whether the goal lies between the loads, or at most half their distance beyond, where a line serves."""
+        """Return whether the goal lies between the loads, or at most half their distance beyond: a line serves."""
         near, far = self._beyond(goal_frac, self._missed.sum(axis=1), self.n_arrived.sum(axis=1))
         return bool(far > near and -0.5 <= -near / (far - near) <= 1.5)
 
