@@ -3,13 +3,23 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from simserve.report.capacity import rate_page
+from simserve.report.comparison import page as comparison_page
 from simserve.report.page import render
+from simserve.report.plan import page as plan_page
+from simserve.report.plan.words import with_words
+from simserve.report.sweep import page as sweep_page
+from tests.report import test_validation as validation
+from tests.report.capacity import test_rate_page as capacity
+from tests.report.comparison import test_page as comparison
 from tests.report.driver import CHROMEDRIVER, Driver
+from tests.report.plan import test_words as plan
+from tests.report.sweep import test_words as sweep
 from tests.report.synthetic import synthetic
 from tests.report.test_browser import BROWSER
 
@@ -17,6 +27,26 @@ pytestmark = pytest.mark.skipif(not (BROWSER and CHROMEDRIVER), reason="no chrom
 
 WIDTHS = """return [...document.querySelectorAll(".chart")].map(
     (chart) => [chart.clientWidth, chart.querySelector(".main-svg").getBoundingClientRect().width])"""
+
+
+STUDIES: dict[str, Callable[[Path], str]] = {
+    "sweep": lambda _: sweep_page.render(sweep.facts(sweep.point(0), sweep.point(1, goodput=9.0, usd=8.0, ttft_s=2.0))),
+    "comparison": lambda _: comparison_page.render(comparison.compared(comparison.GOODPUT, comparison.TTFT)),
+    "plan": lambda _: plan_page.render(with_words(plan.whole())),
+    "capacity": lambda folder: rate_page.render(capacity.by_rate(folder)),
+    "validation": lambda _: validation.page(validation.point()),
+}
+
+
+def printed(chromium: Driver) -> list[list[float]]:
+    """The widths of charts and of their drawings when the page has the width of the paper."""
+    chromium.script(
+        'window.printed = []; matchMedia("print").addEventListener('
+        f'"change", ({{ matches }}) => matches && window.printed.push(...(() => {{ {WIDTHS} }})()))'
+    )
+    chromium.devtools("Page.printToPDF")
+    result: list[list[float]] = chromium.script("return window.printed")
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +92,7 @@ def test_all_charts_are_drawn_within_a_second_of_the_browsers_time(page: Path, c
 def test_a_print_from_a_wide_window_fits_every_chart_to_the_paper(page: Path, chromium: Driver) -> None:
     chromium.open(page)
     on_screen = chromium.script(WIDTHS)
-    chromium.script(
-        'window.printed = []; matchMedia("print").addEventListener('
-        f'"change", ({{ matches }}) => matches && window.printed.push(...(() => {{ {WIDTHS} }})()))'
-    )
-    chromium.devtools("Page.printToPDF")
-    on_paper = chromium.script("return window.printed")
+    on_paper = printed(chromium)
     assert len(on_paper) == len(on_screen) == 6
     assert all(abs(drawn - room) <= 1 for room, drawn in on_paper + on_screen)
     assert max(room for room, _ in on_paper) < 900 < max(room for room, _ in on_screen)
@@ -104,3 +129,22 @@ def test_a_browser_without_decompression_says_so_where_each_chart_would_be(page:
     chromium.devtools("Page.removeScriptToEvaluateOnNewDocument", identifier=script["identifier"])
     assert len(words) == 6
     assert all("it has no DecompressionStream. Chrome 80, Firefox 113 and Safari 16.4 have" in each for each in words)
+
+
+@pytest.mark.parametrize("study", ["sweep", "comparison", "plan", "capacity", "validation"])
+def test_a_page_of_a_study_fits_a_phone_and_paper_and_axe_finds_nothing(
+    tmp_path: Path, chromium: Driver, axe: str, study: str
+) -> None:
+    page = tmp_path / "study.html"
+    page.write_text(STUDIES[study](tmp_path), encoding="utf-8")
+    chromium.prefer("light")
+    chromium.resize(390)
+    chromium.open(page)
+    assert chromium.script("return document.documentElement.scrollWidth") == 390
+    chromium.script(axe)
+    found = chromium.script("return axe.run().then(({ violations }) => violations.map(({ id }) => id))")
+    assert found == []
+    chromium.resize(1440)
+    on_paper = printed(chromium)
+    assert len(on_paper) >= 1
+    assert all(abs(drawn - room) <= 1 and room < 900 for room, drawn in on_paper)
