@@ -178,12 +178,12 @@ def _met(reader: SummaryReader) -> str:
 
 
 def _edge(reader: SummaryReader) -> str:
-    why = f"the interval holds the goal of {GOAL}"
+    why = f"The interval contains the goal of {GOAL}"
     off_frac = number((reader.answer or {}).get("load_off_frac")) or 0.0
     if abs(off_frac) > LOAD_TOLERANCE_FRAC:
-        why = f"a load {_off(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
+        why = f"A load {_off(off_frac)} the nominal one cannot show that the goal of {GOAL} is met"
     more = "add seeds (--replications 10)" if reader.replications is None else "add seeds"
-    return f"{_attained(reader)}; {why}. Make the run longer, {more}, or add capacity."
+    return f"{_attained(reader)}. {why}. Make the run longer, {more}, or add capacity."
 
 
 def _few(reader: SummaryReader) -> str:

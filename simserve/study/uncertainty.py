@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.cost.calibration import Calibration
-from simserve.metrics.answer import FAR_FRAC, Outcomes, outcomes, worst_class
+from simserve.metrics.answer import FAR_FRAC, Outcomes, outcomes, queue_over, worst_class
 from simserve.metrics.classes import of_class
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import met_by_goal
@@ -96,6 +96,7 @@ def _prediction(results: Results, replays: Sequence["_Replay"]) -> dict[str, Any
     runs = _all_runs(results, replays)
     name = worst_class(runs)
     judged = [run[name] for run in runs if name in run]
+    is_full = queue_over(each.queue for each in judged) in ("growing", "critical")  # attainment then depends on length
     attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
     return {
         "replays": len(replays),
@@ -109,8 +110,8 @@ def _prediction(results: Results, replays: Sequence["_Replay"]) -> dict[str, Any
             if results.summary[key]["n"] and all(key in replay.latencies for replay in replays)
         },
         "attainment": [min(attained), max(attained)] if attained else None,
-        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained else None,
-        "slo_probability": met_probability(judged, GOAL_FRAC),
+        "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
+        "slo_probability": None if is_full else met_probability(judged, GOAL_FRAC),
     }
 
 

@@ -49,7 +49,9 @@ def test_a_met_slo_says_by_how_much_and_whether_there_is_room() -> None:
 def test_an_interval_across_the_goal_is_no_answer() -> None:
     sentence = headline(summary(requests=REQUESTS, slo_attainment=attained(0.991, 0.985, 0.997)))
     assert sentence.startswith("On the edge of the SLO: 99.1% (95% CI 98.5–99.7%) of 12,000 requests meet ")
-    assert "; the interval holds the goal of 99%. Make the run longer, add seeds (--replications 10), or " in sentence
+    assert (
+        ". The interval contains the goal of 99%. Make the run longer, add seeds (--replications 10), or " in sentence
+    )
 
 
 def test_a_few_requests_that_all_met_it_are_no_answer_but_a_miss_shows_soon() -> None:
@@ -320,7 +322,7 @@ def test_a_run_alone_whose_load_is_off_cannot_say_met_and_says_why() -> None:
     sentence = headline(summary(requests=REQUESTS, load=LOAD, slo_attainment=attained(0.999, 0.995, 1.0)))
     assert sentence.startswith("On the edge of the SLO: 99.9% (95% CI 99.5–100%) of 12,000 requests meet ")
     assert (
-        " at 12.2 req/s (15% below the nominal 14.4 req/s); a load 15% below the nominal one cannot show " in sentence
+        " at 12.2 req/s (15% below the nominal 14.4 req/s). A load 15% below the nominal one cannot show " in sentence
     )
 
 
