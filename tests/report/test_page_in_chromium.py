@@ -86,7 +86,7 @@ def test_all_charts_are_drawn_within_a_second_of_the_browsers_time(page: Path, c
         chromium.devtools("Performance.disable")
         return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
-    assert min(busy_s() for _ in range(3)) < 1.0
+    assert min(busy_s() for _ in range(5)) < 1.0
 
 
 def test_a_print_from_a_wide_window_fits_every_chart_to_the_paper(page: Path, chromium: Driver) -> None:
