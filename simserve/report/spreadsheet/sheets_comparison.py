@@ -20,8 +20,8 @@ def comparison(studies: Sequence[ResultFolder]) -> Sheet:
     return Sheet(
         "Comparison",
         "What B does that A does not",
-        "B − A with its interval where the runs tell one; better and worse are said where chance could not have made "
-        "the difference, unclear where it could.",
+        "B − A with its 95% CI where the runs have one. Better and worse are beyond chance, unclear is statistically "
+        "tied.",
         "Pair",
         (
             SheetColumn("Measure", "text"),
