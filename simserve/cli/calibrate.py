@@ -36,7 +36,7 @@ def calibrate(
     ] = "aiconfigurator",
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for GPU/ENGINE.json.")] = FOLDER,
 ) -> None:
-    """Fit a GPU's kernel costs to timings: those of the package aiconfigurator-core, or your own table."""
+    """Fit kernel costs of a GPU to timings: those of aiconfigurator-core, or your own table."""
     from simserve import catalog
     from simserve.calibrate.write import calibrate as fit_all
     from simserve.calibrate.write import calibration_data, unfitted, write_calibration

@@ -25,7 +25,7 @@ def catalog(
     kind: Annotated[str | None, typer.Argument(help=f"Kind of entry: {', '.join(KINDS)}.", show_default=False)] = None,
     name: Annotated[str | None, typer.Argument(help="Entry to show in full.", show_default=False)] = None,
 ) -> None:
-    """List the available models, GPUs, engines and policies, or show one."""
+    """List models, GPUs, engines and policies, or show one."""
     from simserve.cli import terminal
 
     if kind is None:

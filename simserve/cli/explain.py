@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 def explain(
     scenario: ScenarioFile, assignments: Assignments = None, seed: Seed = None, as_json: AsJson = False
 ) -> None:
-    """Show a scenario's memory, resolved defaults and step costs without running it."""
+    """Show memory, defaults and step costs of a scenario, without a run."""
     from dataclasses import asdict
 
     from simserve import load_scenario

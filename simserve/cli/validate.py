@@ -60,7 +60,7 @@ def validate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare predictions with measurements: serving runs, a log of requests, or kernel timings."""
+    """Compare predictions with measured serving runs, request logs or kernel timings."""
     if scenario is not None:
         only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
         only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
