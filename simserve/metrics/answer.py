@@ -106,11 +106,15 @@ def queue_over(states: Iterable[str | None]) -> str | None:
 
 def run_answer(summary: Mapping[str, Any], goal_frac: float) -> dict[str, Any] | None:
     """Return the answer of a run on its own, by the class that fares worst; None without an SLO or requests."""
-    by_class = outcomes(summary)
-    if not by_class:
+    return alone_answer(outcomes(summary), goal_frac)
+
+
+def alone_answer(run: Outcomes, goal_frac: float) -> dict[str, Any] | None:
+    """Return the answer of a run on its own, from its outcomes."""
+    if not run:
         return None
-    name = worst_class([by_class])
-    only = by_class[name]
+    name = worst_class([run])
+    only = run[name]
     ends = only.interval or wilson(only.attained_frac, only.n_effective, Z_95)
     return answer([only], goal_frac, (only.attained_frac, *ends), "run", slo_class=name, load_off_frac=only.off_frac)
 

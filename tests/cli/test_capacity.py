@@ -16,9 +16,9 @@ def test_it_says_the_rate_what_it_comes_to_and_what_was_tried(tmp_path: Path) ->
     outcome = invoke("capacity", scenario, "--set", "workload.n_requests=200", "--goal", "p90", "--precision", 0.5)
     assert outcome.exit_code == 0
     assert outcome.out.startswith("p90 goodput of tiny: ")
-    assert "on 1 GPU (95% interval" in outcome.out
+    assert "req/s on 1 GPU (95% CI " in outcome.out
     assert outcome.out.splitlines()[2].startswith(
-        "No SLO binds before the queue begins to grow. The knee, where it is 2"
+        "No SLO binds before the queue begins to grow. p99 TTFT doubles its light-load value ("
     )
     assert outcome.out.splitlines()[4].split("  ")[-1] == "p99 TPOT"
     assert "Beyond it the queue only grows." in outcome.out  # so few requests wait long for so few others

@@ -78,7 +78,7 @@ def test_where_nothing_holds_the_answer_is_no_with_the_slo_that_fails_and_by_how
     outcome = plan(tmp_path, "--tensor", "1", "--set", "slo={ttft_s: 0.001}")
     assert outcome.exit_code == 1
     assert outcome.out.startswith(
-        "No option holds: 99% of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
+        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
     )
     assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0% of requests do" in outcome.out
     assert (tmp_path / "out" / "report.html").exists()
@@ -99,7 +99,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
     outcome = plan(tmp_path, "--tensor", "1", changes={"workload": workload})
     assert outcome.exit_code == 0
     assert "The fleet is sized for the peak; the mean demand is 58.3% of it" in outcome.out
-    assert "at a peak of " in outcome.out
+    assert "at the nominal peak of " in outcome.out
     written = load_scenario(tmp_path / "out" / "scenario.yaml").workload.arrivals
     assert written is not None
     assert written["kind"] == "diurnal"  # the load that was asked about, not its peak

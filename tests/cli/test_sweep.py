@@ -28,12 +28,16 @@ def test_it_names_the_best_points_and_writes_table_answer_and_page(tmp_path: Pat
     scenario = write_scenario(tmp_path)
     outcome = invoke("sweep", scenario, "--vary", f"{REPLICAS}=1,2", "--vary", "gpu=h100-sxm,l40s", "--out", out)
     assert outcome.exit_code == 0
-    assert outcome.out.startswith("4 points of tiny, 1 seed each. Point ")
+    assert outcome.out.startswith("Cheapest that meets the SLO: point ")
+    assert "4 points of tiny, 1 seed each, up to " in outcome.out
     assert "p99 TTFT" in outcome.out
     assert outcome.out.splitlines()[-1] == f"{out / 'report.html'} (all files: {out}/)"
     assert outcome.err == ""
     assert {file.name for file in out.iterdir()} == {"sweep.jsonl", "sweep.json", "sweep.parquet", "report.html"}
-    assert pq.read_table(out / "sweep.parquet").num_rows == 4
+    points = json.loads((out / "sweep.json").read_text())["points"]
+    rows = pq.read_table(out / "sweep.parquet").to_pylist()
+    assert [row["point"] for row in rows if row["seed"] == 3] == [0, 1, 2, 3]
+    assert len(rows) == sum(point["n_seeds"] for point in points)
 
 
 def test_json_is_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
@@ -100,7 +104,8 @@ def test_a_folder_that_another_sweep_writes_into_is_refused(tmp_path: Path) -> N
 
 
 def test_runs_of_another_scenario_are_kept_and_said(tmp_path: Path) -> None:
-    requested = (write_scenario(tmp_path), "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out", "--json")
+    scenario = write_scenario(tmp_path, slo={})
+    requested = (scenario, "--vary", f"{REPLICAS}=1,2", "--out", tmp_path / "out", "--json")
     assert invoke("sweep", *requested).exit_code == 0
     outcome = invoke("sweep", *requested, "--set", "kv_dtype=fp8")
     assert "also holds 2 finished runs of other points, another scenario or another version" in outcome.err
@@ -146,7 +151,7 @@ class Stoppable:
             "lengths": lengths,
             "n_requests": 20,
         }
-        scenario = write_scenario(folder, workload=workload)
+        scenario = write_scenario(folder, workload=workload, slo={})  # no edge that is given more seeds
         vary = f"workload.lengths.prompt_tokens=1..{N_POINTS}"
         self._command = [
             sys.executable,
@@ -208,7 +213,7 @@ def test_after_a_kill_in_the_middle_nothing_finished_is_lost_or_run_twice(tmp_pa
     with sweep.start() as process:
         out, _ = process.communicate(timeout=120)
     assert process.returncode == 0
-    assert out.startswith(f"{N_POINTS} points of tiny")
+    assert f"{N_POINTS} points of tiny, 1 seed each." in out
     lines = sweep.finished()
     assert lines[: len(kept)] == kept
     assert len({json.loads(line)["key"] for line in lines}) == len(lines) == N_POINTS

@@ -16,6 +16,7 @@ def summary(scale: float = 1.0, n_met: int = N, **changes: Any) -> dict[str, Any
     result = {
         "slo_attainment": {"n_met": n_met, "n_arrived": N, "frac": met, "low_frac": met, "high_frac": met}
         | {"by_slo": {"ttft_s": met, "tpot_s": 1.0}},
+        "requests": {"arrived": N},
         "trust": {"saturated": False, "kv_limit_is_a_guess": False},
         "offered_per_s": 10 * scale,
         "output_tokens_per_s": 200 * scale,
@@ -51,5 +52,6 @@ class DisaggregatedWorld(World):
     def __call__(self, replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
         self.ran.append((replicas, scale, len(seeds)))
         met = [min(1.0, n * share / scale) for n, share in zip(replicas, self.shares, strict=True)]
-        of_all = {"n_met": round(N * min(met)), "n_arrived": N, "by_slo": {"ttft_s": met[0], "tpot_s": met[1]}}
+        of_all: dict[str, Any] = {"n_met": round(N * min(met)), "n_arrived": N, "frac": round(N * min(met)) / N}
+        of_all |= {"by_slo": {"ttft_s": met[0], "tpot_s": met[1]}}
         return [summary(scale, slo_attainment=of_all) for _ in seeds]

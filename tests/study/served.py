@@ -31,10 +31,12 @@ def runs_at(
             "requests_per_s": 9.0 * load,
             "output_tokens_per_s": 900.0 * load,
             "slo_attainment": _attained(shares, n, control_variate * (seed % 2)),
+            "requests": {"arrived": n},
             "trust": {"saturated": load >= saturates_at},
             "window": {"duration_s": window_s},
             "classes": {
-                name: {"slo_attainment": _attained({"e2e_s": of(load)}, n, 0)} for name, of in (classes or {}).items()
+                name: {"requests": {"arrived": n}, "slo_attainment": _attained({"e2e_s": of(load)}, n, 0)}
+                for name, of in (classes or {}).items()
             },
         }
         return result | {key: dict.fromkeys(LEVELS, 0.1 * (1 + 2 * load)) for key in LATENCIES}

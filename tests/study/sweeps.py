@@ -16,7 +16,22 @@ def run(seed: int = 3, goodput: float = 8.0, usd: float = 4.0, **changes: Any) -
     row |= dict.fromkeys((measure.key for measure in ALL_MEASURES), 0.5)
     row |= {"n_gpus": usd / 4, "usd_per_hour": usd, "kw": 0.7}
     row |= {"slo_attainment.frac": 0.995, "goodput.per_s": goodput, "goodput.per_usd": goodput * 3600 / usd}
-    return row | {key.replace("__", "."): value for key, value in changes.items()}
+    row |= {key.replace("__", "."): value for key, value in changes.items()}
+    return {"outcomes": outcomes(row["slo_attainment.frac"], row["saturated"]), "load": None} | row
+
+
+def outcomes(attained_frac: float | None, saturated: bool = False) -> list[dict[str, Any]]:
+    """The outcome of 1,000 requests, known to a tenth of a percent; none without an SLO."""
+    if attained_frac is None:
+        return []
+    outcome: dict[str, Any] = {
+        "attained_frac": attained_frac,
+        "n_arrived": 1000,
+        "n_effective": 1000.0,
+        "off_frac": None,
+    }
+    outcome |= {"is_far_below": False, "queue": "growing" if saturated else "steady", "by_slo": {}}
+    return [{"slo_class": None, **outcome, "interval": [attained_frac - 0.001, attained_frac + 0.001]}]
 
 
 def made_up(folder: Path, *points: list[Row], **changes: Any) -> Sweep:

@@ -1,4 +1,4 @@
-"""A concurrency in words: how many clients a closed loop may have, what they get, and what was tried on the way."""
+"""Concurrency words: how many clients a closed loop may have, what they get, and what was tried on the way."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,27 +25,30 @@ def sentence(result: Mapping[str, Any]) -> str:
     if answer is None:
         return none(result, f"concurrency of {name}", count(result["stopped_at"]["scale"]))
     n = answer["concurrency"]
-    ends = between(n, count)
-    return (
-        f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} "
-        f"({certainty(answer, ends)}), the highest concurrency at which {wanted(result)}; "
-        f"{answer['clients_per_gpu']:.4g} a GPU. They get {rate(answer['requests_per_s'])} requests/s and "
-        f"{rate(answer['output_tokens_per_s'])} output tokens/s: {per_each(answer)}. {fails_first(answer)}"
-        f"{imprecise(result)}{_few_turns(answer)}"
-    )
+    sure = certainty(answer, between(n, count))
+    parts = [
+        f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} ({sure}).",
+        f"It is the highest concurrency at which {wanted(result)}; {answer['clients_per_gpu']:.4g} per GPU.",
+        fails_first(answer),
+        f"They get {rate(answer['requests_per_s'])} req/s and {rate(answer['output_tokens_per_s'])} output tokens/s.",
+        f"That comes to {per_each(answer)}.",
+        imprecise(result),
+        _few_turns(answer),
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def _few_turns(answer: Mapping[str, Any]) -> str:
     if answer["enough_turns"]:
         return ""
-    return " Each client asks fewer than ten times, so the rush at the start weighs much: raise workload.n_requests."
+    return "Each client sends fewer than ten requests, so the rush at the start weighs much: raise workload.n_requests."
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a concurrency, the lowest first, below the heads of the columns."""
     keys, heads = latency_heads(result)
-    rows: list[Sequence[str]] = [("clients", "runs", "attained", "requests/s", *heads)]
+    rows: list[Sequence[str]] = [("clients", "runs", "attained", "95% CI", "req/s", *heads)]
     for point in result["points"]:
-        cells = (count(point["concurrency"]), str(point["n_runs"]), attained(point), rate(point["requests_per_s"]))
+        cells = (count(point["concurrency"]), str(point["n_runs"]), *attained(point), rate(point["requests_per_s"]))
         rows.append((*cells, *latency_cells(point, keys)))
     return rows

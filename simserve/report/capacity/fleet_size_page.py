@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.capacity.fleet_size import is_sure, sentence, table_rows
+from simserve.report.capacity.fleet_size import sentence, table_rows
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart
 from simserve.report.capacity.load_curve import REPLICAS
 from simserve.report.capacity.tail_tiles import tail_tiles
@@ -40,11 +40,11 @@ def _headline(result: Facts) -> Headline:
     answer, name = result["answer"], result["scenario"]["name"]
     setup = f"{listed([pool_words(pool) for pool in result['pools']])}, as the scenario has it."
     if answer is None:
+        state = "edge" if result.get("tied") else "missed"
         title = f"More than {plural(result['points'][-1]['replicas'], 'replica')}"
-        return Headline("capacity", name, "missed", title, sentence(result), setup)
+        return Headline("capacity", name, state, title, sentence(result), setup)
     fleet = answer["fleet"]
     title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
-    state = "met" if is_sure(result) else "edge"
     point = next(each for each in result["points"] if each["replicas"] == answer["replicas"])
     sure = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
     tiles = [
@@ -58,4 +58,4 @@ def _headline(result: Facts) -> Headline:
     if fleet["usd_per_hour"]:
         tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("an hour, at the catalog's prices")]))
     tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("by the data sheets")]))
-    return Headline("capacity", name, state, title, sentence(result), setup, (*tiles, *tail_tiles(point)))
+    return Headline("capacity", name, answer["decision"], title, sentence(result), setup, (*tiles, *tail_tiles(point)))

@@ -1,4 +1,4 @@
-"""What lies around a capacity, in words: how far each SLO and class alone would hold, and where latency turns up."""
+"""Load curve words: how far each SLO and class alone would hold, and where latency turns up."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +25,16 @@ class LoadUnit:
         return f"{self.bare(value)} {self.name}"
 
     def interval(self, ends: Mapping[str, Any]) -> str:
-        """`13.2 to 13.6`; a dash where it is not known."""
+        """Return `13.2–13.6`; a dash where it is not known."""
         low, high = number(ends["low"]), number(ends["high"])
-        return NONE if low is None or high is None else f"{self.bare(low)} to {self.bare(high)}"
+        return NONE if low is None or high is None else f"{self.bare(low)}–{self.bare(high)}"
 
 
 def _whole(value: float) -> str:
     return f"{math.floor(value + 1e-9):,}"
 
 
-REQUESTS_PER_S = LoadUnit("offered_per_s", "requests/s", "Requests/s offered", rate)
+REQUESTS_PER_S = LoadUnit("offered_per_s", "req/s", "Offered load, req/s", rate)
 CLIENTS = LoadUnit("concurrency", "clients at once", "Clients at once", _whole)
 REPLICAS = LoadUnit("replicas", "replicas", "Replicas", _whole)
 
@@ -99,20 +99,18 @@ def _knee(result: Mapping[str, Any], unit: LoadUnit) -> str:
     turned = {name: result["knees"][name] for name in turning(result)}
     if not turned:
         return ""
-    first = next(iter(turned.values()))
-    sentence = [
-        f"p99 {SHORT[name]} at {unit.format(each[unit.key])}"
-        if each[unit.key] is not None
-        else f"p99 {SHORT[name]} nowhere below"
-        for name, each in turned.items()
-    ]
-    light = listed([f"{seconds(each['light_s'])}" for each in turned.values()])
-    return f"The knee, where it is {first['rise']:g} times what it is under light load ({light}): {listed(sentence)}."
+    sentences = []
+    for name, each in turned.items():
+        light = f"its light-load value ({seconds(each['light_s'])})"
+        at = unit.format(each[unit.key]) if each[unit.key] is not None else None
+        rises = "doubles" if each["rise"] == 2 else f"rises {each['rise']:g}-fold over"
+        sentences.append(f"p99 {SHORT[name]} {rises} {light} {f'at {at}' if at else 'at no load that was tried'}")
+    return f"{'; '.join(sentences)}."
 
 
 def alone_rows(result: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
     """A row an SLO or class, below the heads of the columns."""
-    rows: list[Sequence[str]] = [("held to", "highest", "interval", "beyond the answer", "then")]
+    rows: list[Sequence[str]] = [("held to", "highest", "95% CI", "beyond the answer", "then")]
     for each in result.get("alone") or []:
         at = each[unit.key]
         rows.append(

@@ -5,12 +5,13 @@ from typing import Any
 
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart, latency_chart
 from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
-from simserve.report.capacity.rate import certainty, fails_first, gpus, wanted
+from simserve.report.capacity.rate import certainty, fails_first, gpus, level, own_load, wanted
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.capacity.words import WORDS, paragraphs
 from simserve.report.cards import Key, card
 from simserve.report.charts import Figure
 from simserve.report.formats import SHORT, count, listed, number, plural, rate, seconds
+from simserve.report.nominal_load import drawn
 from simserve.report.sections import pool_words, prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.study_warnings import made_from, warning_section
@@ -39,15 +40,14 @@ def _headline(result: Facts, unit: LoadUnit) -> Headline:
         at = unit.format(result["stopped_at"]["scale" if unit is CLIENTS else unit.key])
         is_met = result["state"] == "every load"
         title = f"Holds at every load up to {at}" if is_met else f"Does not hold even at {at}"
-        return Headline("capacity", name, "edge" if is_met else "missed", title, paragraphs(result)[0], setup)
+        state = ("met" if result["stopped_at"]["decision"] == "met" else "edge") if is_met else "missed"
+        return Headline("capacity", name, state, title, paragraphs(result)[0], setup)
     state = "few" if not answer["n_enough"] else "met" if answer["is_precise"] else "edge"
     at = answer[unit.key]
-    what = (
-        f"p{result['goal_frac'] * 100:.4g} goodput: the highest rate"
-        if unit is REQUESTS_PER_S
-        else "highest concurrency"
-    )
+    is_rate = unit is REQUESTS_PER_S
+    what = f"{level(result)} goodput: the highest rate" if is_rate else "highest concurrency"
     lead = f"The {what} at which {wanted(result)} ({certainty(answer, unit.interval(at))}). {fails_first(answer)}"
+    lead = " ".join(part for part in (lead, own_load(result), drawn(result.get("load"), answer["n_seeds"])) if part)
     title = f"{unit.format(at['value'])} on {gpus(answer)}"
     return Headline("capacity", name, state, title, lead, setup, tuple(_tiles(result, unit)))
 

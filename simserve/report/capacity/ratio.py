@@ -1,4 +1,4 @@
-"""A ratio in words: the best split of GPUs into prefill and decode, what it serves, and what the others would."""
+"""Ratio words: the best split of GPUs into prefill and decode, what it serves, and what the others would."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 from simserve.report.capacity.load_curve import REQUESTS_PER_S
 from simserve.report.capacity.rate import certainty, fails_first, gpus, per_each, wanted
 from simserve.report.formats import NONE, SHORT, listed, plural, rate
+from simserve.report.nominal_load import drawn
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -14,12 +15,17 @@ def sentence(result: Mapping[str, Any]) -> str:
     if answer is None:
         return f"No split of {name} holds at any rate that was tried: {wanted(result)}."
     at = answer["offered_per_s"]
-    sure = certainty(answer, REQUESTS_PER_S.interval(at))
-    return (
-        f"{name} serves most with {replicas(answer)}, {answer['split']} on {gpus(answer)}: {rate(at['value'])} "
-        f"requests/s ({sure}), the highest rate at which {wanted(result)}; {per_each(answer)}. {fails_first(answer)}"
-        f"{_others(result)}{_close(answer)}"
-    )
+    best = f"{name} serves most with {replicas(answer)}, {answer['split']} on {gpus(answer)}"
+    parts = [
+        f"{best}: {rate(at['value'])} req/s ({certainty(answer, REQUESTS_PER_S.interval(at))}).",
+        f"It is the highest rate at which {wanted(result)}.",
+        fails_first(answer),
+        *_others(result),
+        _close(answer),
+        f"The answer comes to {per_each(answer)}.",
+        drawn(result.get("load"), answer["n_seeds"]),
+    ]
+    return " ".join(part for part in parts if part)
 
 
 def replicas(split: Mapping[str, Any]) -> str:
@@ -33,27 +39,31 @@ def against(split: Mapping[str, Any], best: Mapping[str, Any]) -> str:
     return f"{change * 100:+.0f}%" if round(change * 100) else "alike"
 
 
-def _others(result: Mapping[str, Any]) -> str:
-    answer, text = result["answer"], ""
+def _others(result: Mapping[str, Any]) -> list[str]:
+    answer, sentences = result["answer"], []
     others = [each for each in result["splits"] if each["split"] != answer["split"]]
     if others:
         second = max(others, key=lambda each: float(each["offered_per_s"]["value"]))
-        text += f" Next is {second['split']} with {rate(second['offered_per_s']['value'])} ({against(second, answer)})."
+        amount = f"{rate(second['offered_per_s']['value'])} req/s ({against(second, answer)})"
+        sentences.append(f"Next is {second['split']} with {amount}.")
     both = result["together"]
     if both is not None:
-        text += (
-            f" The same GPUs, each doing both, serve {rate(both['offered_per_s']['value'])} ({against(both, answer)})."
-        )
-    return text
+        amount = f"{rate(both['offered_per_s']['value'])} req/s ({against(both, answer)})"
+        sentences.append(f"The same GPUs, each doing both, serve {amount}.")
+    return sentences
 
 
 def _close(answer: Mapping[str, Any]) -> str:
-    return "" if answer["is_clear"] or answer["n_seeds"] == 1 else " Too close to the next to tell for sure."
+    return (
+        ""
+        if answer["is_clear"] or answer["n_seeds"] == 1
+        else "Statistically tied with another split: lengthen the runs."
+    )
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     """A row a split, the fewest prefill replicas first, below the heads of the columns; together last."""
-    rows: list[Sequence[str]] = [("split", "requests/s", "interval", "a GPU", "GPUs", "fails first")]
+    rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
     return rows + [_row(each) for each in (*result["splits"], *([result["together"]] if result["together"] else []))]
 
 

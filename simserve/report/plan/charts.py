@@ -16,7 +16,7 @@ ROOM = 1.16
 
 
 def costs(result: Mapping[str, Any]) -> Figure | None:
-    """A bar an option that holds, the cheapest on top, with what chance leaves open; None where nothing holds."""
+    """Return a bar for each option that meets the SLO, the cheapest on top; None where none does."""
     held = [row for row in result["options"] if row["state"] == "holds"]
     if not held:
         return None
@@ -42,7 +42,7 @@ def costs(result: Mapping[str, Any]) -> Figure | None:
 
 
 def _open(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """From one replica fewer to one more, where the runs leave that open."""
+    """Return whiskers to the cost of the smallest fleet that may meet the SLO, too."""
     return {
         "type": "data",
         "symmetric": False,

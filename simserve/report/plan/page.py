@@ -46,12 +46,11 @@ def _headline(result: Mapping[str, Any]) -> Headline:
     assumed, name = result["assumed"], result["scenario"]["name"]
     setup = f"{plural(len(result['options']), 'option')} compared with the same requests."
     if best is None:
-        return Headline("plan", name, "missed", "No option holds", result["sentence"], setup)
-    state = "edge" if any(row["close_call"] for row in result["options"]) else "met"
+        return Headline("plan", name, "missed", "No option surely meets the SLO", result["sentence"], setup)
     title = f"Take {best['gpus']} × {best['gpu']}: {usd(best['usd_per_month'])} a month"
     spare = plural(assumed["spare_replicas"], "spare replica")
     setup += f" A month is {rate(assumed['hours_per_month'])} hours; {spare} of each kind are in it."
-    return Headline("plan", name, state, title, supported(result, best), setup, _tiles(best))
+    return Headline("plan", name, best["decision"], title, supported(result, best), setup, _tiles(best))
 
 
 def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
@@ -75,8 +74,8 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _options(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    note = "Of each option that holds. Whiskers: one replica fewer or more, where chance leaves that open"
-    chart = card("costs", figures, "Cost a month", note, (), "No option holds, whatever it costs.")
+    note = "Each option that surely meets the SLO. Whiskers reach to the smallest fleet that may meet it, too"
+    chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO, whatever it costs.")
     rows = [(text(option_name(row)), option_cells(row, best_of(result))[1:]) for row in result["options"]]
     marked = any(row["calibrated"] is False for row in result["options"])
     sentence = "The best first." + (" *: step costs are uncalibrated." if marked else "")

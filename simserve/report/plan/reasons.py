@@ -1,31 +1,33 @@
-"""Plan reasons: why an option wins, loses, or does not hold at all, in a clause each."""
+"""Plan reasons: why an option wins, loses, or misses the SLO at any size, in a clause each."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.report.formats import SHORT, count, goal, plural, rate, seconds, share, slo_terms
+from simserve.metrics.decision import decide
+from simserve.report.formats import SHORT, count, goal, interval, plural, rate, seconds, share, slo_terms
 
 LITTLE = 0.01
 """A million good tokens that costs so much more, as a share, costs the same: they differ by chance."""
 
 
 def reason(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
-    """Of any option."""
+    """Return why an option wins, loses or does not hold."""
     if row["state"] != "holds":
         return shortfall(row, result)
     best = result["options"][0]
     if row["rank"] == 1:
-        return f"the cheapest that holds; {why_so_many(row, result)}"
-    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, result)}{_chance(row, best)}"
+        return f"the cheapest that surely meets the SLO; {why_so_many(row, result)}{tied(row)}"
+    return f"{dearer(row, best)}: needs {gpus_text(row)}; {why_so_many(row, result)}{tied(row)}"
 
 
-def _chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """What may turn the ranks."""
-    if not is_by_chance(row, best):
+def tied(row: Mapping[str, Any]) -> str:
+    """Return which smaller fleet may meet the SLO, too; nothing where every one misses it."""
+    if not row.get("tied_replicas"):
         return ""
-    if row["usd_per_month_low"] < row["usd_per_month"]:
-        return f"; too close to call: chance alone may have failed those, which cost {usd(row['usd_per_month_low'])}"
-    return "; too close to call: the first one may need a replica more"
+    met = f"{share(row['tied_attained_frac'])}, 95% CI {interval(row['tied_low_frac'], row['tied_high_frac'])}"
+    seeds = plural(row["tied_n_seeds"], "seed")
+    fewer = plural(row["tied_replicas"], "replica")
+    return f"; statistically tied with the goal: {fewer} for {usd(row['usd_per_month_low'])} ({met}, {seeds})"
 
 
 def wanted(result: Mapping[str, Any]) -> str:
@@ -49,9 +51,8 @@ def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 
 
 def is_by_chance(row: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-    """Chance may have ranked an option behind the first; not where both surely cost the same."""
-    ends = {each[key] for each in (row, best) for key in ("usd_per_month_low", "usd_per_month_high")}
-    return bool(row["close_call"]) and len(ends) > 1
+    """Return whether a fleet of this option that is on the edge costs no more than the first option."""
+    return bool(row["usd_per_month_low"] < row["usd_per_month"] and row["usd_per_month_low"] <= best["usd_per_month"])
 
 
 def gpus_text(row: Mapping[str, Any]) -> str:
@@ -64,11 +65,13 @@ def gpus_text(row: Mapping[str, Any]) -> str:
 def why_so_many(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """What fails with one replica fewer."""
     if row["fewer_attained_frac"] is None:
-        return "fewer replicas there cannot be"
+        return "one replica is the fewest"
     up = " up" if row["replicas"] > row["needed_replicas"] else ""
     less = f"{plural(row['needed_replicas'] - 1, 'replica')}{up}"
     if row["fewer_saturated"]:
         return f"with {less} the queue only grows"
+    if row.get("tied_replicas"):
+        return f"with {less} the SLO is on the edge"
     met = below(row["fewer_attained_frac"], result["goal_frac"])
     return f"with {less} only {met} meet the SLO ({_fails(row, result)})"
 
@@ -101,6 +104,9 @@ def shortfall(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         return f"needs more than {most} for the least fleet there is"
     if row["saturated"]:
         return f"needs more than {most}: with them the queue only grows"
+    if row.get("decision") == "edge":
+        ends = interval(row["attained_low_frac"], row["attained_high_frac"])
+        return f"needs more than {most} to be sure: with them {share(row['attained_frac'])} meet the SLO, 95% CI {ends}"
     short = rate((result["goal_frac"] - row["attained_frac"]) * 100)
     met = below(row["attained_frac"], result["goal_frac"])
     return f"needs more than {most}: with them only {met} meet the SLO, {short} points short ({_fails(row, result)})"
@@ -108,9 +114,9 @@ def shortfall(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
 
 def _too_slow(row: Mapping[str, Any], result: Mapping[str, Any]) -> str:
     """Even for a request that has the replica for itself."""
-    if row["alone_refused_frac"] > 1 - result["goal_frac"]:
-        refused = share(row["alone_refused_frac"])
-        return f"refuses {refused} of requests at any number of replicas: one cannot hold so long a prompt"
+    refused_frac = row["alone_refused_frac"]
+    if decide((0.0, 1 - refused_frac), result["goal_frac"]) == "missed":
+        return f"refuses {share(refused_frac)} of requests at any number of replicas: one cannot hold so long a prompt"
     name = slo_name(row["alone_slo"], result)
     met, short = share(row["alone_slo_frac"]), rate((result["goal_frac"] - row["alone_slo_frac"]) * 100)
     worst = f"a prompt of {count(row['alone_prompt_tokens'])} tokens takes {seconds(row['alone_took_s'])}"

@@ -1,9 +1,10 @@
-"""A plan in words: which fleet to take and why, and what growth and the hours of a day make of it."""
+"""Plan words: which fleet to take and why, and what growth and the hours of a day make of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import interval, listed, plural, rate, share, slo_terms
+from simserve.report.formats import interval, plural, rate, share, slo_terms
+from simserve.report.nominal_load import drawn
 from simserve.report.plan.reasons import is_by_chance, needs_text, reason, shortfall, usd, wanted
 
 
@@ -20,22 +21,46 @@ def best_of(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """The answer."""
+    """Return the answer: what to take, how sure it is, what is cheaper and tied, what comes next."""
     best = best_of(result)
     if best is None:
-        return f"No option holds: {wanted(result)}. {_nearest(result)}"
+        return f"No option surely meets the SLO: {wanted(result)}. {_nearest(result)}"
     return f"Take {fleet(best)} for {usd(best['usd_per_month'])} a month. {supported(result, best)}"
 
 
 def supported(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """What the fleet to take does, and how the others compare."""
-    per = f"{usd(best['usd_per_m_good_tokens'])} a million output tokens that met the SLO"
+    """Return what the fleet to take does, and how the others compare."""
     down = plural(result["assumed"]["spare_replicas"], "replica")
     of_each = " of each kind" if best["how"] == "apart" else ""
     spare = f", even with {down}{of_each} down" if result["assumed"]["spare_replicas"] else ""
-    at = f"at {'a peak of ' if result['demand']['kind'] == 'diurnal' else ''}{rate(best['offered_per_s'])} requests/s"
-    price = f"At {usd(best['usd_per_gpu_hour'])} an hour and GPU that is {per}."
-    return f"{attained(best)} have {terms(result)} {at}{spare}. {price}{_next(result)}{_uncalibrated(best)}"
+    load = result["demand"].get("load")
+    nominal = "nominal " if load and load["nominal_per_s"] else ""
+    peak = "peak of " if result["demand"]["kind"] == "diurnal" else ""
+    at = f"at {'the' if nominal else 'a' if peak else ''} {nominal}{peak}{rate(best['offered_per_s'])} req/s"
+    price = (
+        f"{usd(best['usd_per_gpu_hour'])} per GPU-hour, {usd(best['usd_per_m_good_tokens'])} per million output tokens"
+    )
+    parts = [
+        f"{attained(best)} have {terms(result)} {' '.join(at.split())}{spare}.",
+        _tied(result, best),
+        f"That is {price} of requests that met the SLO.",
+        _next(result),
+        drawn(load, best["n_seeds"]),
+        _uncalibrated(best),
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _tied(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
+    """Return the cheaper fleets that may meet the SLO, too, of the option to take and of others."""
+    sentences = []
+    for row in result["options"]:
+        if row.get("tied_replicas") and (row is best or is_by_chance(row, best)):
+            n = f"{plural(row['tied_replicas'], 'replica')} ({usd(row['usd_per_month_low'])})"
+            met = f"{share(row['tied_attained_frac'])}, 95% CI {interval(row['tied_low_frac'], row['tied_high_frac'])}"
+            tie = "with a smaller fleet" if row is best else f"with {row['option']}"
+            sentences.append(f"Statistically tied {tie}: {n} may also meet the SLO ({met}).")
+    return " ".join([*sentences, "Rerun with a longer load to decide."] if sentences else [])
 
 
 def fleet(row: Mapping[str, Any]) -> str:
@@ -52,9 +77,9 @@ def terms(result: Mapping[str, Any]) -> str:
 
 
 def attained(row: Mapping[str, Any]) -> str:
-    """`99.3% of requests (95% interval 99.1–99.5%, 8 seeds)`."""
+    """Return `99.3% of requests (95% CI 99.1–99.5%, 8 seeds)`."""
     ends = interval(row["attained_low_frac"], row["attained_high_frac"])
-    sure = f"95% interval {ends}, " if row["attained_low_frac"] is not None else ""
+    sure = f"95% CI {ends}, " if row["attained_low_frac"] is not None else ""
     return f"{share(row['attained_frac'])} of requests ({sure}{plural(row['n_seeds'], 'seed')})"
 
 
@@ -100,7 +125,7 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
 
 def table_heads() -> Sequence[str]:
     """What the columns are called."""
-    return ("option", "GPUs", "a month", "per M good tokens", "attained", "interval", "kWh a month", "")
+    return ("option", "GPUs", "a month", "per M good tokens", "attained", "95% CI", "kWh a month", "")
 
 
 def option_name(row: Mapping[str, Any]) -> str:
@@ -114,7 +139,7 @@ def option_cells(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> Sequ
     if row["state"] != "holds" or best is None:
         probed = row["alone_attained_frac"] if row["attained_frac"] is None else row["attained_frac"]
         return (name, "–", "–", "–", share(probed), "–", "–", row["state"])
-    close = "too close" if is_by_chance(row, best) else "as dear" if row["close_call"] else "dearer"
+    close = "tied" if is_by_chance(row, best) else "as dear" if row["close_call"] else "dearer"
     state = "take it" if row["rank"] == 1 else close
     return (
         name,
@@ -129,19 +154,15 @@ def option_cells(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> Sequ
 
 
 def _next(result: Mapping[str, Any]) -> str:
-    """How the runner-up does."""
+    """Return how the runner-up does."""
     held = [row for row in result["options"] if row["state"] == "holds"]
-    close = [row["option"] for row in held if is_by_chance(row, held[0])]
-    text = f" {needs_text(held[1], held[0])}" if len(held) > 1 else ""
-    if close:
-        text += f" Chance may have decided between it and {listed(close)}: a longer load would tell."
-    return text
+    return needs_text(held[1], held[0]) if len(held) > 1 else ""
 
 
 def _uncalibrated(row: Mapping[str, Any]) -> str:
     if row["calibrated"]:
         return ""
-    return f" Step costs of {row['gpu']} are uncalibrated: measure one before you buy."
+    return f"Step costs of {row['gpu']} are uncalibrated: measure one before you buy."
 
 
 def _nearest(result: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from simserve.report.charts import Figure, axis, figure, latency_axis, numbers
 from simserve.report.formats import number, plural, rate, seconds, share
 from simserve.report.sections import text
-from simserve.report.sweep.words import ATTAINED, GOODPUT, TPOT, TTFT, dollars, value, values_of
+from simserve.report.sweep.words import GOODPUT, TPOT, TTFT, dollars, value, values_of
 
 ROOM = 1.2
 """How far axes of latencies run past the outermost dots."""
@@ -178,6 +178,7 @@ def _hover(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     """What the point is, and what came of it."""
     lines = [f"<b>{point['point']}: {text(values_of(result, point))}</b>", f"{dollars(point)} an hour"]
     if value(point, GOODPUT) is not None:
-        lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(value(point, ATTAINED))} meet the SLO")
+        met = point["answer"] and point["answer"]["attained_frac"]
+        lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(met)} within the SLO")
     lines.append(f"p99 TTFT {seconds(value(point, TTFT))}, p99 TPOT {seconds(value(point, TPOT))}")
     return "<br>".join([*lines, *(["saturated: the queue only grew"] if point["saturated"] else [])])

@@ -6,11 +6,11 @@ from typing import Any
 from simserve.report.cards import card
 from simserve.report.charts import Figure
 from simserve.report.formats import listed, plural, rate, share, slo_terms
+from simserve.report.nominal_load import DECISIONS
 from simserve.report.sections import prose, section, table, text, tile
 from simserve.report.study_page import Headline, study_page
 from simserve.report.sweep.charts import cost_chart, latency_chart, left_out
 from simserve.report.sweep.words import (
-    ATTAINED,
     GOODPUT,
     PER_USD,
     TPOT,
@@ -21,9 +21,9 @@ from simserve.report.sweep.words import (
     has_goodput,
     ranked,
     sentence,
+    title,
     value,
     values_of,
-    within,
 )
 
 MANY_POINTS = 20
@@ -49,18 +49,9 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _headline(result: Mapping[str, Any]) -> Headline:
     best = result["best"]
-    first = best["cheapest"] or best["per_usd"]
-    state = "none" if best["per_usd"] is None else "met" if best["cheapest"] else "missed"
-    if first is None:
-        title = f"{plural(len(result['points']), 'point')}, none ranked by goodput"
-    elif best["cheapest"] is None:
-        title = "No point meets the SLO"
-    else:
-        title = f"Cheapest that meets the SLO: {values_of(result, result['points'][first['point']])}"
-    requested = f"Varied: {', '.join(result['keys'])}."
-    if any(map(has_goodput, result["points"])):
-        requested += f" Asked: that {within(result)}."
-    return Headline("sweep", result["scenario"]["name"], state, title, sentence(result), requested, _tiles(result))
+    state = "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result["tied"] else "missed"
+    varied = f"Varied: {', '.join(result['keys'])}."
+    return Headline("sweep", result["scenario"]["name"], state, title(result), sentence(result), varied, _tiles(result))
 
 
 def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -84,9 +75,10 @@ def _figure(point: Mapping[str, Any], key: str) -> str:
 
 
 def _terms(point: Mapping[str, Any], key: str) -> str:
-    """What the tile's point has besides."""
-    attained = f"{share(value(point, ATTAINED))} meet the SLO"
-    return attained if key == "cheapest" else f"{attained}, {dollars(point)} an hour"
+    """Return what the tile's point attains, and at what price."""
+    answer = f"{DECISIONS[point['decision']]}: " if point["decision"] in ("missed", "edge") else ""
+    met = f"{answer}{share(point['answer']['attained_frac'])} within the SLO"
+    return met if key == "cheapest" else f"{met}, {dollars(point)} an hour"
 
 
 def _fronts(result: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
@@ -102,7 +94,8 @@ def _fronts(result: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
 def _table(result: Mapping[str, Any]) -> str:
     rows = [(_row_name(result, point), cells(result, point)) for point in ranked(result)]
     order = "The most goodput for its price" if any(map(has_goodput, result["points"])) else "The shortest p99 TTFT"
-    note = f"{order} first. Means of {plural(len(result['seeds']), 'seed')}."
+    means = f"Goodput and latencies are means of {plural(len(result['seeds']), 'seed')} that all points share"
+    note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
     return section("points", "Points", note, table(("Point", *columns(result)), rows, is_tall=len(rows) > MANY_POINTS))
 
 

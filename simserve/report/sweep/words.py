@@ -1,13 +1,17 @@
-"""A sweep in words: which points are best at what, and a row for each of the best."""
+"""Sweep words: which point to take, which are best at what, and a row for each of the best."""
 
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from simserve.report.formats import NONE, listed, number, plural, rate, seconds, share, slo_terms
+from simserve.report.formats import NONE, interval, listed, number, plural, rate, seconds, share, slo_terms
+from simserve.report.nominal_load import DECISIONS, at_nominal, drawn, is_off
 
 MOST_ROWS = 10
 """Points in the table on the terminal; the page has all."""
+
+MOST_TIED = 3
+"""Points on the edge that the sentence names."""
 
 GOODPUT, PER_USD, ATTAINED = "goodput.per_s", "goodput.per_usd", "slo_attainment.frac"
 TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
@@ -17,54 +21,132 @@ GIVEN, SERVED = (GOODPUT, PER_USD), ("served_per_s", "output_tokens_per_s")
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """The answer; from what `simserve sweep --json` prints."""
-    n_seeds = len(result["seeds"])
-    head = f"{plural(len(result['points']), 'point')} of {result['scenario']['name']}, {plural(n_seeds, 'seed')} each."
-    return " ".join(part for part in (head, _bests(result), _outside(result), _control_variate(result)) if part)
+    """Return the answer, from what `simserve sweep --json` prints: decision, numbers, other bests, next command."""
+    parts = [_decision(result), *_bests(result), _outside(result), *load_warnings(result), _size(result)]
+    return " ".join(part for part in parts if part)
 
 
-def _bests(result: Mapping[str, Any]) -> str:
-    """Who is best at what, a point once."""
+def title(result: Mapping[str, Any]) -> str:
+    """Return the decision in a few words."""
+    best, points = result["best"], result["points"]
+    tied = listed([values_of(result, points[place]) for place in result["tied"]])
+    if not _has_slo(result):
+        return f"{plural(len(points), 'point')}, none ranked by goodput"
+    if best["cheapest"] is None:
+        return f"No point surely meets the SLO; on the edge: {tied}" if tied else "No point meets the SLO"
+    sure = values_of(result, points[best["cheapest"]["point"]])
+    return (
+        f"Cheapest that surely meets the SLO: {sure}; tied: {tied}" if tied else f"Cheapest that meets the SLO: {sure}"
+    )
+
+
+def _decision(result: Mapping[str, Any]) -> str:
+    """Return which point to take, how well it does, and what is cheaper and may do, too."""
     best, points = result["best"], result["points"]
     if not _has_slo(result):
-        return "Without an slo there is no goodput to rank them by."
-    praised: dict[int, list[str]] = {}
-    for key, say in (("per_usd", _per_usd), ("goodput", _goodput), ("cheapest", _cheapest)):
-        if best[key] is not None:
-            praised.setdefault(best[key]["point"], []).append(say(result, best[key]))
-    line = [f"{name_of(result, points[place])} {listed(text)}" for place, text in praised.items()]
+        return "Without an slo there is no goodput to rank points by."
+    tied = " ".join(_tied(result, points[place]) for place in result["tied"][:MOST_TIED])
     if best["cheapest"] is None:
-        line.append(f"at no point do {within(result)}")
-    text = "; ".join(line)
-    return f"{text[:1].upper()}{text[1:]}."
+        goal = f"No point {'surely ' if tied else ''}meets the SLO: {within(result)}."
+        return f"{goal} {tied}" if tied else f"{goal} {_closest(result)}"
+    point = points[best["cheapest"]["point"]]
+    sure = "surely " if tied else ""
+    head = f"Cheapest that {sure}meets the SLO: {name_of(result, point)} for {dollars(point)} an hour."
+    return " ".join(part for part in (head, _reaches(result, point), tied) if part)
 
 
-def _per_usd(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    point = result["points"][best["point"]]
-    return f"has the most goodput for its price, {rate(value(point, PER_USD))} requests a dollar{_rivals(best)}"
+def _reaches(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """Return `99.7% of requests (95% CI 99.5–99.9%, 8 seeds) have TTFT ≤ 500 ms at the nominal 14.4 req/s.`"""
+    return f"{attained(point)} {terms(result)}{at_nominal(point.get('load'))}; the goal is {_goal(result)}."
 
 
-def _goodput(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    point = result["points"][best["point"]]
-    price = f"{dollars(point)} an hour"
-    return f"has the most goodput, {rate(value(point, GOODPUT))} requests/s for {price}{_rivals(best)}"
+def _tied(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    is_cheaper = result["best"]["cheapest"] is not None
+    price = f"costs {dollars(point)} an hour" if is_cheaper else f"for {dollars(point)} an hour"
+    text = (
+        f"{name_of(result, point)} {price} and is statistically tied with the goal: {attained(point)} {terms(result)}."
+    )
+    return f"{text[:1].upper()}{text[1:]}"
 
 
-def _cheapest(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    point = result["points"][best["point"]]
-    return f"is the cheapest at which {within(result)}, {dollars(point)} an hour"
+def _closest(result: Mapping[str, Any]) -> str:
+    """Return the point that attains the most, where none meets the SLO."""
+    known = [point for point in result["points"] if point["status"] == "finished" and point.get("answer")]
+    if not known:
+        return ""
+    point = max(known, key=lambda each: number(each["answer"]["attained_frac"]) or 0.0)
+    return f"Closest is {name_of(result, point)}: {attained(point)} do{at_nominal(point.get('load'))}."
+
+
+def attained(point: Mapping[str, Any]) -> str:
+    """Return `99.7% of requests (95% CI 99.5–99.9%, 8 seeds)`."""
+    answer = point["answer"]
+    ends = interval(answer["low_frac"], answer["high_frac"])
+    sure = "" if ends == NONE else f"95% CI {ends}, "
+    return f"{share(answer['attained_frac'])} of requests ({sure}{plural(answer['n_runs'], 'seed')})"
+
+
+def _bests(result: Mapping[str, Any]) -> list[str]:
+    """Return which points give the most for their price and the most at all, and whether they meet the SLO."""
+    best, points = result["best"], result["points"]
+    if not _has_slo(result):
+        return []
+    sentences = []
+    for key, what, unit in (("per_usd", "Most goodput per dollar", "requests"), ("goodput", "Most goodput", "req/s")):
+        if best[key] is not None:
+            point = points[best[key]["point"]]
+            amount = value(point, PER_USD if key == "per_usd" else GOODPUT)
+            text = f"{what}: {name_of(result, point)}, {rate(amount)} {unit}{_rivals(best[key])}"
+            sentences.append(f"{text}{_caveat(point)}.")
+    return sentences
+
+
+def _caveat(point: Mapping[str, Any]) -> str:
+    """Return what keeps a point from being recommended."""
+    return {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}.get(
+        point["decision"], ""
+    )
 
 
 def _rivals(best: Mapping[str, Any]) -> str:
     like = best["not_told_apart"]
-    return f" ({plural(len(like), 'other')} may be as good)" if like else ""
+    return f" (statistically tied with {plural(len(like), 'other')})" if like else ""
+
+
+def load_warnings(result: Mapping[str, Any]) -> list[str]:
+    """Return how far the shared seeds drew from the nominal load, where that is too far to stand for it."""
+    off = [point for point in result["points"] if is_off(point.get("shared_load"))]
+    if not off:
+        return []
+    at = drawn(off[0]["shared_load"], len(result["seeds"]))
+    n = len(result["points"])
+    more = f" {len(off)} of {plural(n, 'point')} are as far off." if len(off) > 1 else ""
+    return [f"{at}{more} Goodput and latencies are those of the drawn load, SLO decisions those of the nominal one."]
+
+
+def _size(result: Mapping[str, Any]) -> str:
+    """Return how much was run, and what to do next."""
+    n_seeds = len(result["seeds"])
+    runs = f"{plural(len(result['points']), 'point')} of {result['scenario']['name']}, {plural(n_seeds, 'seed')} each"
+    most = max((point["n_seeds"] for point in result["points"]), default=n_seeds)
+    added = f", up to {most} where the SLO is near its edge" if most > n_seeds else ""
+    next_command = " Next: --replications 8 ranks goodput and latencies over 8 seeds." if n_seeds == 1 else ""
+    return f"{runs}{added}.{next_command if len(result['points']) > 1 else ''}"
+
+
+def _goal(result: Mapping[str, Any]) -> str:
+    return f"{result['goal_frac'] * 100:.4g}%"
 
 
 def within(result: Mapping[str, Any]) -> str:
-    """`99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what takes its place where points differ in it."""
+    """Return `99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what stands for it where points differ."""
+    return f"{_goal(result)} of requests must {terms(result)}"
+
+
+def terms(result: Mapping[str, Any]) -> str:
+    """Return `have TTFT ≤ 500 ms and TPOT ≤ 50 ms`, or what stands for it where points differ in it."""
     has_one = result["slo"] is not None and not result["slo_classes"]
-    terms = f"have {slo_terms(result['slo'])}" if has_one else "meet their SLO"
-    return f"{result['goal_frac'] * 100:.4g}% of requests {terms}"
+    return f"have {slo_terms(result['slo'])}" if has_one else "meet their SLO"
 
 
 def _outside(result: Mapping[str, Any]) -> str:
@@ -74,12 +156,6 @@ def _outside(result: Mapping[str, Any]) -> str:
     line = [f"{plural(n_saturated, 'point')} {'is' if n_saturated == 1 else 'are'} saturated"] if n_saturated else []
     line += [f"{plural(n_failed, 'point')} failed"] if n_failed else []
     return f"Not ranked: {listed(line)}." if line else ""
-
-
-def _control_variate(result: Mapping[str, Any]) -> str:
-    if len(result["seeds"]) > 1 or len(result["points"]) < 2:
-        return ""
-    return "One seed cannot tell whether chance ranks them so; --replications 5 can."
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
@@ -103,7 +179,8 @@ def ranked(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def columns(result: Mapping[str, Any]) -> list[str]:
     """The heads of a point's cells."""
-    given = ["goodput/s", "requests/$", "attained"] if _has_slo(result) else ["requests/s", "tokens out/s", "state"]
+    slo = ["goodput, req/s", "requests/$", "attained", "95% CI", "SLO", "seeds"]
+    given = slo if _has_slo(result) else ["req/s", "tokens out/s", "state"]
     return [*short_names(result["keys"]), "$/h", *given, "p99 TTFT", "p99 TPOT"]
 
 
@@ -114,17 +191,26 @@ def cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
         *(shown(point["values"].get(key)) for key in result["keys"]),
         NONE if point["fleet"] is None else f"{point['fleet']['usd_per_hour']:,.2f}",
         *(rate(value(point, key)) for key in shown_keys),
-        _attained(point),
+        *(_slo_cells(point) if _has_slo(result) else [_state(point)]),
         seconds(value(point, TTFT)),
         seconds(value(point, TPOT)),
     ]
 
 
-def _attained(point: Mapping[str, Any]) -> str:
-    """What share met the SLO, or why that does not count."""
+def _slo_cells(point: Mapping[str, Any]) -> list[str]:
+    """Return the share that met the SLO at the nominal load, its interval, the decision and the seeds behind it."""
+    answer = point.get("answer")
+    if answer is None or point["status"] != "finished" or point["saturated"]:
+        return [_state(point), NONE, DECISIONS["missed"] if point["saturated"] else NONE, str(point["n_seeds"])]
+    ends = interval(answer["low_frac"], answer["high_frac"])
+    return [share(answer["attained_frac"]), ends, DECISIONS[point["decision"]], str(answer["n_runs"])]
+
+
+def _state(point: Mapping[str, Any]) -> str:
+    """Return why figures do not count; a dash where they do."""
     if point["status"] != "finished":
         return "failed" if point["status"] == "failed" else "partly failed"
-    return "saturated" if point["saturated"] else share(value(point, ATTAINED))
+    return "saturated" if point["saturated"] else NONE
 
 
 def _has_slo(result: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""Boundary: the highest load that holds, by a search that luck does not mislead.
+"""Boundary: the highest load that holds, by a search that chance does not mislead.
 
 All loads are tried with the same seeds, and a seed's randomness is mapped to every load, so attainment falls smoothly
-as the load rises. What is left of luck, that of the seeds, is the interval.
+as the load rises. Attainment is taken at the nominal load; what chance the seeds leave is the interval.
 """
 
 import math
@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from simserve.errors import NoArrivals
+from simserve.metrics.answer import pooled_frac
 from simserve.study.capacity.axis import CLOSE, SearchAxis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
 from simserve.study.capacity.point import LoadPoint
-from simserve.study.capacity.probed_loads import MOST_SEEDS, ProbedLoads
+from simserve.study.capacity.probed_loads import ProbedLoads
 from simserve.study.capacity.saturation import saturation_ends
 from simserve.study.intervals import Estimate, around, standard_error
+from simserve.study.nominal import at_nominal
+from simserve.study.slo_answer import MOST_SEEDS
 
 FIRST_SEEDS = 8
 MOST_PROBES = 40
@@ -46,7 +49,7 @@ class Boundary:
 
     @property
     def offered_per_s(self) -> Estimate:
-        """Requests a second: between those of the two loads; not all that comes need follow the load."""
+        """Requests a second, nominal: between those of the two loads; not all that arrives need follow the load."""
         low, high = self.below, self.above
         share = math.log(self.load.value / low.scale) / math.log(high.scale / low.scale)
         value = low.offered_per_s * (high.offered_per_s / low.offered_per_s) ** share
@@ -62,7 +65,7 @@ class Goal:
     criterion: Criterion = EVERYTHING
 
     def is_met(self, point: LoadPoint) -> bool:
-        """Enough requests met it, and the queue did not only grow."""
+        """Return on which side of the goal a load lies, as far as its runs tell: a search wants no decision."""
         return point.share_of(self.criterion) >= self.frac and not point.is_saturated
 
 
@@ -135,7 +138,8 @@ class Search:
             factor = 0.0  # it is known to the one
         wanted = math.ceil(self._n_seeds * min(4.0, 1.1 * factor)) if factor > 1 else self._n_seeds
         if math.isfinite(self._goal.precision_frac):
-            n_arrived = result.below.counts_of(self._goal.criterion)[:, 1].mean()
+            below = result.below.outcomes_of(self._goal.criterion)
+            n_arrived = sum(each.n_arrived for each in below) / len(below)
             wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
         return min(MOST_SEEDS, wanted)
 
@@ -202,10 +206,16 @@ class Search:
         return near / (near - far) if near != far else 0.5
 
     def _missed(self, point: LoadPoint, left_out: int | None) -> float:
-        """The logit of the share that missed, over all runs but one; half a request more on both sides: finite."""
-        counts = point.counts_of(self._goal.criterion)
-        n_met, n_arrived = (counts if left_out is None else np.delete(counts, left_out, axis=0)).sum(axis=0)
-        return _logit((n_arrived - n_met + 0.5) / (n_arrived + 1))
+        """Return the logit of the share that missed; half a request more on both sides keeps it finite.
+
+        Over all runs it is the share at the nominal load. Without one run it is the share of the load drawn, so that
+        the spread over the runs left out keeps the whole variance between windows.
+        """
+        runs = point.outcomes_of(self._goal.criterion)
+        kept = [run for place, run in enumerate(runs) if place != left_out]
+        n_arrived = sum(run.n_arrived for run in kept)
+        frac = at_nominal(kept).value if left_out is None else pooled_frac(kept)
+        return _logit(((1 - frac) * n_arrived + 0.5) / (n_arrived + 1))
 
 
 def _logit(share: float) -> float:

@@ -8,7 +8,14 @@ from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import per_facts, point_facts, question_facts, state_facts, sure_facts
+from simserve.study.capacity.facts import (
+    load_at_answer,
+    per_facts,
+    point_facts,
+    question_facts,
+    state_facts,
+    sure_facts,
+)
 from simserve.study.capacity.load_curve import look_around
 from simserve.study.capacity.load_curve_facts import CLIENTS, load_curve_facts
 from simserve.study.capacity.point import LoadPoint
@@ -49,7 +56,7 @@ def study(
         n = whole(result.scale)
         at = probed.at(n.value, len(result.below.runs))
         more = {"answer": _answer(result, n, at)}
-        more |= load_curve_facts(look_around(result, probed, axis), result.scale, CLIENTS)
+        more |= load_curve_facts(look_around(result, probed, axis), result.scale, CLIENTS, question.goal_frac)
     return CapacityResult(_facts(result, probed.points) | more, tuple((None, point) for point in probed.points))
 
 
@@ -78,7 +85,10 @@ def _facts(result: Capacity | Unbounded, points: Sequence[LoadPoint]) -> dict[st
         **question_facts(result.question, short_run_warnings(result)),
         "asked": "concurrency",
         **state_facts(result),
-        "points": [{"concurrency": round(point.scale), **point_facts(point)} for point in points],
+        "load": load_at_answer(result),
+        "points": [
+            {"concurrency": round(point.scale), **point_facts(point, result.question.goal_frac)} for point in points
+        ],
     }
 
 

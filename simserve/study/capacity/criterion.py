@@ -1,7 +1,8 @@
 """Criterion: what a load is held to: every SLO of every request, one SLO alone, or the SLOs of one class."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from simserve.metrics.answer import Outcome, outcomes, whole_outcome
 from simserve.scenario import Scenario
 from simserve.study.run_seeds import Summary
 
@@ -15,14 +16,14 @@ class Criterion:
     slo_class: str | None = None
     """None: those of all classes."""
 
-    def counts(self, run: Summary) -> tuple[int, int]:
-        """Requests of a run that met it, and all that were asked about."""
-        whole = run if self.slo_class is None else run["classes"].get(self.slo_class, {})
-        result = whole.get("slo_attainment")
-        if not result or not result["n_arrived"]:
-            return 0, 0
-        n_arrived = int(result["n_arrived"])
-        return (int(result["n_met"]) if self.slo is None else round(result["by_slo"][self.slo] * n_arrived)), n_arrived
+    def outcome(self, run: Summary) -> Outcome | None:
+        """Return what a run attained by this criterion alone; None where no request counts."""
+        if self.slo_class is not None:
+            return outcomes(run).get(self.slo_class)
+        whole = whole_outcome(run)
+        if whole is None or self.slo is None:
+            return whole
+        return replace(whole, attained_frac=run["slo_attainment"]["by_slo"][self.slo])
 
 
 EVERYTHING = Criterion()

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve import __version__
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 from simserve.study.capacity.boundary import LEAST_MISSES, Boundary
@@ -20,37 +21,60 @@ LEVELS = ("p50", "p90", "p99", "p99.9")
 
 
 def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | None = None) -> dict[str, Any]:
-    """What `simserve capacity --json` prints; `answer` is null where no load is the highest that holds.
+    """Return what `simserve capacity --json` prints; `answer` is null where no load is the highest that holds.
 
-    `points` are all that were tried, where that is more than the search itself.
+    points: all that were tried, where that is more than the search itself.
     """
-    probed = points or result.points
+    probed, goal_frac = points or result.points, result.question.goal_frac
+    load = load_at_answer(result)
     return {
-        **question_facts(result.question, short_run_warnings(result)),
+        **question_facts(result.question, [*short_run_warnings(result), *load_warnings(load)]),
         "asked": "rate",
         **state_facts(result),
+        "load": load,
+        "own_load": own_load_facts(result.question, probed),
         "answer": _answer(result) if isinstance(result, Capacity) else None,
-        "points": [{**point_facts(point), "offered_per_s": _offered_per_s(point, result)} for point in probed],
+        "points": [{**point_facts(each, goal_frac), "offered_per_s": _offered_per_s(each, result)} for each in probed],
     }
 
 
+def load_at_answer(result: Capacity | Unbounded) -> dict[str, Any]:
+    """Return nominal and drawn load at the last load that holds, or at the last one of the search."""
+    return (result.below if isinstance(result, Capacity) else result.last).load
+
+
+def load_warnings(load: Mapping[str, Any]) -> list[str]:
+    """Return a warning where the seeds drew a load far from the nominal one."""
+    if load["off_frac"] is None or abs(load["off_frac"]) <= LOAD_TOLERANCE_FRAC:
+        return []
+    side, off = "below" if load["off_frac"] < 0 else "above", f"{abs(load['off_frac']):.1%}"
+    return [f"the seeds drew a load {off} {side} the nominal one; the answer is corrected by regression on that"]
+
+
+def own_load_facts(question: CapacityQuestion, points: Sequence[LoadPoint]) -> dict[str, Any] | None:
+    """Return whether the scenario meets its SLO at its own load; None where the search did not run that."""
+    own = next((point for point in points if point.scale == 1), None)
+    return None if own is None else point_facts(own, question.goal_frac)
+
+
 def _offered_per_s(point: LoadPoint, result: Capacity | Unbounded) -> float:
-    """As the answer's seeds have it, where the load was run with fewer: rates of one table are then in its order."""
-    if not isinstance(result, Capacity):
+    """Return the nominal rate; without one, the drawn one as the answer's seeds have it, so that rates are in order."""
+    if not isinstance(result, Capacity) or point.load["nominal_per_s"]:
         return point.offered_per_s
     few = result.below.first(len(point.runs))
     return point.offered_per_s * result.below.offered_per_s / few.offered_per_s
 
 
 def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
-    """Whether there is an answer, and where the search stopped if not."""
+    """Return whether there is an answer, and where the search stopped if not."""
     if isinstance(result, Capacity):
         return {"state": "found", "stopped_at": None}
-    return {"state": "every load" if result.is_met else "no load", "stopped_at": point_facts(result.last)}
+    stopped_at = point_facts(result.last, result.question.goal_frac)
+    return {"state": "every load" if result.is_met else "no load", "stopped_at": stopped_at}
 
 
 def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """What was asked, as every answer repeats it, and what it stands on; `doubts` are warned of, too."""
+    """Return the question, as every answer repeats it, and what it rests on; gate_warnings are warned of too."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
     return {
@@ -101,7 +125,7 @@ def _answer(result: Capacity) -> Mapping[str, Any]:
 
 def sure_facts(question: CapacityQuestion, result: Boundary, is_precise: bool) -> dict[str, Any]:
     """How well the answer is known, and what fails beyond it."""
-    n_requests = int(result.below.counts[:, 1].sum())
+    n_requests = result.below.n_requests
     return {
         "confidence": CONFIDENCE,
         "n_seeds": len(result.below.runs),
@@ -138,20 +162,22 @@ def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
     return {key: value / amount for key, value in vars(rate).items()} if amount else None
 
 
-def point_facts(point: LoadPoint) -> dict[str, Any]:
-    """What was tried, and what came of it."""
+def point_facts(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
+    """Return what was tried, and what came of it."""
     sure = point.attained
     return {
         "scale": point.scale,
         "offered_per_s": point.offered_per_s,
+        "drawn_per_s": point.drawn_per_s,
         "served_per_s": point.mean("served_per_s"),
         "requests_per_s": point.mean("requests_per_s"),
         "output_tokens_per_s": point.mean("output_tokens_per_s"),
         "n_runs": len(point.runs),
-        "n_requests": int(point.counts[:, 1].sum()),
+        "n_requests": point.n_requests,
         "attained_frac": point.attained_frac,
         "low_frac": sure.low,
         "high_frac": sure.high,
+        "decision": point.decision(goal_frac),
         "saturated": point.is_saturated,
         "by_slo": point.by_slo(),
         **{key: {level: point.latency_s(key, level) for level in LEVELS} for key in LATENCIES},

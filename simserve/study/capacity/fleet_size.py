@@ -1,13 +1,14 @@
-"""Fleet size: the fewest replicas of a pool with which a given share of requests meets every SLO."""
+"""Fleet size: the fewest replicas of a pool with which a given share of requests surely meets every SLO."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.metrics.decision import Decision
 from simserve.scenario import Scenario
-from simserve.study.capacity.boundary import FIRST_SEEDS, Goal
+from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import point_facts, question_facts
+from simserve.study.capacity.facts import load_warnings, point_facts, question_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
 from simserve.study.fleet import fleet_of
@@ -18,7 +19,7 @@ MOST = 1024
 """More replicas are not tried."""
 
 RunsWith = Callable[[int, Sequence[int]], list[Summary]]
-"""What comes of so many replicas, with each of some seeds."""
+"""Runs so many replicas, with each of some seeds."""
 
 OnProgress = Callable[[int], None]
 """Called with each number of replicas that is tried."""
@@ -32,9 +33,15 @@ class FleetSize:
     place: int
     """Of the pool, among those of the scenario."""
     result: LoadPoint | None
-    """The fewest that hold; None: not even MOST do."""
+    """The fewest that surely meet the SLO; None: not even MOST do."""
     points: tuple[LoadPoint, ...]
     """All that were tried, the fewest first."""
+
+    @property
+    def tied(self) -> LoadPoint | None:
+        """The fewest that are on the edge; None where fewer than the answer surely miss the SLO."""
+        edges = [point for point in self.points if point.decision(self.question.goal_frac) == "edge"]
+        return next((each for each in edges if self.result is None or each.scale < self.result.scale), None)
 
 
 def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> FleetSize:
@@ -51,30 +58,38 @@ def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress 
 
 
 def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
-    """Likewise, as data."""
+    """Search, and return the answer as data."""
     answer = find_fleet_size(question, pool, progress)
     return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
 
 
 def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> FleetSize:
-    """Likewise, whatever it is that runs: from the scenario's own number on."""
-    first = question.scenario.seed
+    """Search from the scenario's own number on, whatever it is that runs; seeds are added at the edge."""
+    first, most_seeds = question.scenario.seed, question.most_seeds
     own = question.scenario.cluster.pools[place].replicas
-    goal = Goal(question.goal_frac)
     probed: dict[int, LoadPoint] = {}
 
-    def holds(n: int) -> bool:
-        if n not in probed:
-            probed[n] = LoadPoint(n, tuple(runs_with(n, range(first, first + min(FIRST_SEEDS, question.most_seeds)))))
-        return goal.is_met(probed[n])
+    def decision(n: int) -> Decision:
+        def run(places: range) -> list[Summary]:
+            return list(runs_with(n, range(first + places.start, first + places.stop)))
 
-    n = fewest(holds, own)
+        if n not in probed:
+            point = LoadPoint(n, tuple(run(range(min(FIRST_SEEDS, most_seeds)))))
+            probed[n] = point.decided(question.goal_frac, run, most_seeds)
+        return probed[n].decision(question.goal_frac)
+
+    n = fewest(lambda n: decision(n) == "met", own)
+    fewer = (n or 1) - 1
+    while fewer > 0 and decision(fewer) == "edge":
+        fewer -= 1
     return FleetSize(question, place, None if n is None else probed[n], _in_order(probed))
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
-    """The least number that holds, where more of them hold better: from `start` by steps that double, then by
-    bisection; None: not even the `limit` does. What was asked once is asked again: let `holds` remember."""
+    """Return the least number that holds, where more hold better; None where not even the `limit` does.
+
+    From `start` by steps that double, then by bisection. The same number is tried again: let `holds` remember.
+    """
     most = min(start, limit)
     least, step = most - 1, 1
     while not holds(most):
@@ -97,26 +112,31 @@ def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
 
 
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
-    """What `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
+    """Return what `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
     scenario, result = answer.question.scenario, answer.result
+    load = (result or answer.points[-1]).load
     return {
-        **question_facts(answer.question),
+        **question_facts(answer.question, load_warnings(load)),
         "asked": "replicas",
         "pool": scenario.cluster.pools[answer.place].name,
         "confidence": CONFIDENCE,
-        "answer": None if result is None else _fleet(scenario, answer.place, result),
-        "points": [_point(point) for point in answer.points],
+        "load": load,
+        "answer": None if result is None else _fleet(answer, result),
+        "tied": None if answer.tied is None else _fleet(answer, answer.tied),
+        "points": [_point(point, answer.question.goal_frac) for point in answer.points],
     }
 
 
-def _fleet(scenario: Scenario, place: int, result: LoadPoint) -> dict[str, Any]:
+def _fleet(answer: FleetSize, result: LoadPoint) -> dict[str, Any]:
     n, sure = int(result.scale), result.attained
-    fleet = fleet_of(with_replicas(scenario, place, n))
-    return {"replicas": n, "low_frac": sure.low, "high_frac": sure.high, "n_seeds": len(result.runs), "fleet": fleet}
+    fleet = fleet_of(with_replicas(answer.question.scenario, answer.place, n))
+    attained = {"attained_frac": sure.value, "low_frac": sure.low, "high_frac": sure.high}
+    decision = result.decision(answer.question.goal_frac)
+    return {"replicas": n, "decision": decision, **attained, "n_seeds": len(result.runs), "fleet": fleet}
 
 
-def _point(point: LoadPoint) -> dict[str, Any]:
-    return {"replicas": int(point.scale), **point_facts(point)}
+def _point(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
+    return {"replicas": int(point.scale), **point_facts(point, goal_frac)}
 
 
 def _in_order(probed: dict[int, LoadPoint]) -> tuple[LoadPoint, ...]:

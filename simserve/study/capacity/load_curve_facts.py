@@ -38,11 +38,11 @@ def _offered_per_s(result: Boundary | LoadPoint) -> float:
     return result.offered_per_s if isinstance(result, LoadPoint) else result.offered_per_s.value
 
 
-def load_curve_facts(result: LoadCurve, capacity: Estimate, unit: Unit) -> dict[str, Any]:
+def load_curve_facts(result: LoadCurve, capacity: Estimate, unit: Unit, goal_frac: float) -> dict[str, Any]:
     """`alone`, the highest load for each SLO and class; `curve`, latency by load; `knees`, where it turns."""
     return {
         "alone": [_alone(each, capacity, unit) for each in result.alone],
-        "curve": [{**point_facts(point), unit.key: unit.of(point) * unit.more} for point in result.curve],
+        "curve": [{**point_facts(point, goal_frac), unit.key: unit.of(point) * unit.more} for point in result.curve],
         "knees": {
             key: {unit.key: turned.load, "light_s": turned.light_s, "rise": RISE, "level": LEVEL}
             for key in CURVES

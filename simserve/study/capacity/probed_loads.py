@@ -1,21 +1,17 @@
-"""Tried: the loads of a search that were run, all with the same seeds, so that none is run twice."""
+"""Probed loads: the loads of a search that were run, all with the same seeds, so that none is run twice."""
 
 from collections.abc import Callable, Sequence
 
 from simserve.errors import NoArrivals
-from simserve.study.capacity.criterion import EVERYTHING
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.run_seeds import Summary
+from simserve.study.slo_answer import MOST_SEEDS
 
 OnProbe = Callable[[float, int], None]
 """Called with a rate in requests a second and the runs at it so far."""
 
 RunsAt = Callable[[float, Sequence[int]], list[Summary]]
-"""What comes of a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
-
-
-MOST_SEEDS = 128
-"""Of one load."""
+"""Runs a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
 
 
 class ProbedLoads:
@@ -31,9 +27,9 @@ class ProbedLoads:
         self._runs: dict[float, list[Summary]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
-        """A load with so many seeds, or all that differ; those it was tried with before are not run again.
+        """Return a load with so many seeds, or all that differ; no seed is run again.
 
-        Raises NobodyArrives, and keeps none of the runs, where that is so with one of them.
+        Raises NoArrivals, and keeps none of the runs, where one of them has no arrivals.
         """
         n_seeds = min(n_seeds, self._most_seeds)
         runs = self._runs.setdefault(scale, [])
@@ -46,7 +42,7 @@ class ProbedLoads:
         return point
 
     def if_any(self, scale: float, n_seeds: int) -> LoadPoint | None:
-        """Likewise; None where the load is so light that with one of the seeds nobody arrives."""
+        """Return a load as `at` does; None where it is so light that no request arrives with one of the seeds."""
         try:
             return self.at(scale, n_seeds)
         except NoArrivals:
@@ -59,7 +55,7 @@ class ProbedLoads:
 
 
 def _arrived(runs: list[Summary]) -> list[Summary]:
-    """The runs themselves, in each of which somebody counts."""
-    if not all(EVERYTHING.counts(run)[1] for run in runs):
+    """Return the runs themselves, in each of which a request counts. Raises NoArrivals."""
+    if not all(run["requests"]["arrived"] for run in runs):
         raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
     return runs

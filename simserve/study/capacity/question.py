@@ -5,8 +5,8 @@ from functools import cached_property
 
 from simserve.errors import SimserveError, did_you_mean
 from simserve.scenario import Scenario
-from simserve.study.capacity.probed_loads import MOST_SEEDS
 from simserve.study.deterministic_load import is_deterministic
+from simserve.study.slo_answer import MOST_SEEDS
 
 
 @dataclass(frozen=True)

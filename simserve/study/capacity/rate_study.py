@@ -21,5 +21,5 @@ def study(question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None 
     more = {}
     if isinstance(result, Capacity):
         around = look_around(result, probed, SCALES)
-        more = load_curve_facts(around, result.offered_per_s, requests_per_s(result))
+        more = load_curve_facts(around, result.offered_per_s, requests_per_s(result), question.goal_frac)
     return CapacityResult(capacity_facts(result, probed.points) | more, tuple((None, point) for point in probed.points))

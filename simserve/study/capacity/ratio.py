@@ -9,7 +9,7 @@ from simserve.scenario import Scenario
 from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
 from simserve.study.capacity.boundary import FIRST_SEEDS, Boundary, Goal, Search
 from simserve.study.capacity.capacity_result import CapacityResult
-from simserve.study.capacity.facts import fails_first, per_facts, question_facts
+from simserve.study.capacity.facts import fails_first, load_warnings, per_facts, question_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
 from simserve.study.capacity.question import CapacityQuestion, check_slo, place_of_pool
@@ -169,9 +169,11 @@ def _result(
     best = max(served, key=lambda each: each.rate.value)
     holds = best.rate.value > 0
     others = [each for each in served if each is not best]
+    at = best.result.below if isinstance(best.result, Boundary) else best.result
     facts = {
-        **question_facts(question),
+        **question_facts(question, load_warnings(at.load)),
         "asked": "ratio",
+        "load": at.load,
         "state": "found" if holds else "no load",
         "answer": {
             **_split(best, scenarios),

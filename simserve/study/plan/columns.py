@@ -2,7 +2,7 @@
 
 from simserve.tables.schema import Field
 
-TEXTS = ("option", "gpu", "how", "state", "reason", "alone_slo", "fails_first")
+TEXTS = ("option", "gpu", "how", "state", "decision", "reason", "alone_slo", "fails_first")
 COUNTS = {
     "rank": "",
     "tensor": "GPUs",
@@ -16,6 +16,9 @@ COUNTS = {
     "outgrown_month": "months",
     "n_seeds": "seeds",
     "fewer_n_seeds": "seeds",
+    "tied_replicas": "replicas",
+    "tied_gpus": "GPUs",
+    "tied_n_seeds": "seeds",
     "alone_prompt_tokens": "tokens",
 }
 AMOUNTS = {
@@ -39,10 +42,14 @@ AMOUNTS = {
     "kwh_per_m_output_tokens": "kWh per million tokens",
     "busy_frac": "share 0..1",
     "offered_per_s": "requests/s",
+    "drawn_per_s": "requests/s",
     "attained_frac": "share 0..1",
     "attained_low_frac": "share 0..1",
     "attained_high_frac": "share 0..1",
     "all_up_attained_frac": "share 0..1",
+    "tied_attained_frac": "share 0..1",
+    "tied_low_frac": "share 0..1",
+    "tied_high_frac": "share 0..1",
     "fewer_attained_frac": "share 0..1",
     "fails_first_frac": "share 0..1",
     "alone_attained_frac": "share 0..1",

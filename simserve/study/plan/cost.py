@@ -6,8 +6,7 @@ from typing import Any
 
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import Estimate, mean_of
-from simserve.study.plan.fleet_search import Trial
-from simserve.study.plan.outcome import Bounds, Sized
+from simserve.study.plan.outcome import Sized
 from simserve.units import HOURS_A_MONTH
 
 MONTH_S = HOURS_A_MONTH * 3600
@@ -20,9 +19,9 @@ class FleetCost:
     n_gpus: int
     usd_per_gpu_hour: float
     usd_low: float
-    """A month, with one replica fewer, where chance alone may have failed it; else as it is."""
+    """A month of the smallest fleet on the edge, spare replicas included; without one, of this fleet."""
     usd_high: float
-    """A month, with one more, where chance alone may have passed the fleet."""
+    """A month of this fleet, which surely meets the SLO."""
     output_tokens: Estimate
     """A month, as the next two."""
     tokens: Estimate
@@ -40,7 +39,7 @@ class FleetCost:
 
     @property
     def usd_per_month(self) -> float:
-        """Likewise."""
+        """Dollars a month."""
         return self.usd_per_hour * HOURS_A_MONTH
 
     @property
@@ -58,30 +57,26 @@ class FleetCost:
         return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
 
 
-def cost_of(sized: Sized, bounds: Bounds, usd_per_gpu_hour: float) -> FleetCost:
-    """What the fleet comes to."""
+def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
+    """Return what the fleet comes to."""
     setup = sized.fleets.least.setups[0]
     per_replica = sized.fleets.gpus_per_replica
     n_gpus = sum(sized.all_up.replicas) * per_replica
+    n_saved = 0 if sized.tied is None else sum(sized.needed.replicas) - sum(sized.tied.replicas)
     one_replica = per_replica * usd_per_gpu_hour * HOURS_A_MONTH
     usd = n_gpus * usd_per_gpu_hour * HOURS_A_MONTH
     usage = sized.usage.point
     return FleetCost(
         n_gpus=n_gpus,
         usd_per_gpu_hour=usd_per_gpu_hour,
-        usd_low=usd - one_replica if sized.fewer is not None and _may_hold(sized.fewer, bounds) else usd,
-        usd_high=usd if sized.needed.point.attained.low >= bounds.goal_frac else usd + one_replica,
+        usd_low=usd - n_saved * one_replica,
+        usd_high=usd,
         output_tokens=_a_month(usage, lambda run: run["output_tokens_per_s"]),
         tokens=_a_month(usage, lambda run: run["total_tokens_per_s"]),
         good_tokens=_a_month(usage, lambda run: run["goodput"]["output_tokens_per_s"]),
         busy_frac=mean_of([run["busy_frac"] for run in usage.runs]).value,
         kw=n_gpus * setup.gpu.tdp_w / 1000,
     )
-
-
-def _may_hold(trial: Trial, bounds: Bounds) -> bool:
-    """Chance alone may have failed it."""
-    return not trial.is_cut and not trial.point.is_saturated and trial.point.attained.high >= bounds.goal_frac
 
 
 def _a_month(point: LoadPoint, per_s: Callable[[Any], float]) -> Estimate:

@@ -4,12 +4,13 @@ from typing import Any
 
 from simserve import __version__
 from simserve.study.capacity.facts import question_facts
+from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
 from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.growth import Need
-from simserve.study.plan.outcome import Outcome, seeds_of
+from simserve.study.plan.outcome import Outcome, Sized, seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
 from simserve.study.plan.warnings import plan_warnings
 from simserve.tables.files import plain
@@ -48,18 +49,20 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 def _demand(plan: Plan) -> dict[str, Any]:
     """Rates are those of the runs, or of the arrivals where nothing was run."""
-    offered = plan.best.sized.needed.point.offered_per_s if plan.best else _nearest_rate(plan)
+    point = plan.best.sized.needed.point if plan.best else _nearest(plan)
+    offered = None if point is None else point.offered_per_s
     share = plan.demand.mean_load_frac
     return {
         "kind": plan.demand.kind,
         "mean_per_s": None if offered is None else offered * share,
         "sized_for_per_s": offered,
         "mean_load_frac": share,
+        "load": None if point is None else point.load,
     }
 
 
-def _nearest_rate(plan: Plan) -> float | None:
-    return next((each.nearest.point.offered_per_s for each in plan.others if each.nearest is not None), None)
+def _nearest(plan: Plan) -> LoadPoint | None:
+    return next((each.nearest.point for each in plan.others if each.nearest is not None), None)
 
 
 def _assumed(plan: Plan) -> dict[str, Any]:
@@ -129,6 +132,7 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
         "fewer_saturated": None if sized.fewer is None else sized.fewer.point.is_saturated,
         "fewer_n_seeds": None if sized.fewer is None else len(sized.fewer.point.runs),
         **_fails_first(sized.fewer),
+        **_tied(sized),
         "outgrown_month": choice.outgrown_month,
         **_at_end(choice),
     }
@@ -172,6 +176,24 @@ def _attained(trial: Trial, prefix: str) -> dict[str, Any]:
         f"{prefix}attained_high_frac": share.high,
         **latencies,
         f"{prefix}n_seeds": len(point.runs),
+        "decision": trial.decision,
+        "drawn_per_s": point.drawn_per_s,
+    }
+
+
+def _tied(sized: Sized) -> dict[str, Any]:
+    """Return the smallest fleet on the edge, spare replicas included; nothing where there is none."""
+    if sized.tied is None:
+        return {}
+    share, n_saved = sized.tied.point.attained, sum(sized.needed.replicas) - sum(sized.tied.replicas)
+    replicas = sum(sized.all_up.replicas) - n_saved
+    return {
+        "tied_replicas": replicas,
+        "tied_gpus": replicas * sized.fleets.gpus_per_replica,
+        "tied_attained_frac": share.value,
+        "tied_low_frac": share.low,
+        "tied_high_frac": share.high,
+        "tied_n_seeds": len(sized.tied.point.runs),
     }
 
 

@@ -1,13 +1,15 @@
-"""Plan tries: fleets of one option under so many times the demand, tried with the same seeds, and what was learnt."""
+"""Fleet search: fleets of one option under so many times the demand, tried with the same seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simserve.errors import NoArrivals
+from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, Decision
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.plan.options import Replicas
 from simserve.study.run_seeds import Summary
+from simserve.study.slo_answer import MOST_SEEDS
 
 PROBES = 2
 """Seeds that are run first: where they alone miss more than all seeds may, the others are left out."""
@@ -26,7 +28,9 @@ class Trial:
     replicas: Replicas
     point: LoadPoint
     is_cut: bool
-    """The first seeds alone missed more than all may: it surely does not hold, and was not run to the end."""
+    """The first seeds alone missed more than all may: it misses the SLO, and was not run to the end."""
+    decision: Decision
+    """Whether it meets the SLO."""
 
 
 class FleetSearch:
@@ -35,7 +39,11 @@ class FleetSearch:
     A fleet that holds also holds less, and larger ones hold, too; what follows from that is not run.
     """
 
-    def __init__(self, runs_of: RunsOf, goal_frac: float, seeds: Sequence[int], *, is_disaggregated: bool) -> None:
+    def __init__(
+        self, runs_of: RunsOf, goal_frac: float, seeds: range, *, is_disaggregated: bool, most_seeds: int = MOST_SEEDS
+    ) -> None:
+        """Take the first seeds, and how many there may be where a fleet is on the edge under the whole demand."""
+        self._most_seeds = max(most_seeds, len(seeds)) if len(seeds) > 1 else 1
         self._runs_of = runs_of
         self._goal_frac = goal_frac
         self._seeds = seeds
@@ -58,8 +66,15 @@ class FleetSearch:
         return self.is_met(self.best(n, scale))
 
     def is_met(self, trial: Trial) -> bool:
-        """The goal."""
-        return not trial.is_cut and trial.point.attained_frac >= self._goal_frac and not trial.point.is_saturated
+        """Return whether a fleet surely meets the SLO: an edge does not count."""
+        return trial.decision == "met"
+
+    def tied(self, n: int) -> Trial | None:
+        """Return the smallest fleet below a size that may meet the SLO, too; None where none does."""
+        result = None
+        while n > 1 and (trial := self.best(n - 1)).decision == "edge":
+            result, n = trial, n - 1
+        return result
 
     def best(self, n: int, scale: float = 1.0) -> Trial:
         """The fleet of that size, with the split that holds or comes nearest to it."""
@@ -74,23 +89,33 @@ class FleetSearch:
         return self._trials[replicas, scale]
 
     def may_hold(self, replicas: Replicas, scale: float) -> bool:
-        """Whether one seed says so: enough to begin a search with."""
+        """Return whether one seed does not say otherwise: enough to begin a search with."""
         try:
             point = LoadPoint(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
-        except NoArrivals:  # nobody came in so short a time
+        except NoArrivals:  # no request came in so short a time
             return False
-        n_met, n_arrived = point.counts.sum(axis=0)
-        return bool(n_met >= self._goal_frac * n_arrived and not point.is_saturated)
+        return point.decision(self._goal_frac) != "missed"
 
     def _run(self, replicas: Replicas, scale: float) -> Trial:
         seeds = self._seeds
-        runs = self._runs_of(replicas, scale, seeds[:PROBES])
-        n_met, n_arrived = LoadPoint(scale, tuple(runs)).counts.sum(axis=0)
-        may_miss = (1 - self._goal_frac) * n_arrived * len(seeds) / len(runs)
-        if n_arrived - n_met > may_miss:
-            return Trial(replicas, LoadPoint(scale, tuple(runs)), is_cut=len(runs) < len(seeds))
-        runs += self._runs_of(replicas, scale, seeds[PROBES:]) if len(seeds) > PROBES else []
-        return Trial(replicas, LoadPoint(scale, tuple(runs)), is_cut=False)
+
+        def run(places: range) -> list[Summary]:
+            return self._runs_of(replicas, scale, range(seeds.start + places.start, seeds.start + places.stop))
+
+        first = LoadPoint(scale, tuple(run(range(min(PROBES, len(seeds))))))
+        if len(first.runs) < len(seeds) and self._is_hopeless(first):
+            return Trial(replicas, first, is_cut=True, decision="missed")
+        rest = run(range(len(first.runs), len(seeds))) if len(seeds) > len(first.runs) else []
+        point = LoadPoint(scale, (*first.runs, *rest))
+        if scale == 1:
+            point = point.decided(self._goal_frac, run, self._most_seeds)
+        return Trial(replicas, point, is_cut=False, decision=point.decision(self._goal_frac))
+
+    def _is_hopeless(self, first: LoadPoint) -> bool:
+        """Return whether a few seeds miss more than all may, and not because they drew too high a load."""
+        missed_frac = 1 - first.attained_frac
+        may_miss = (1 - self._goal_frac) * len(self._seeds) / len(first.runs)
+        return missed_frac > may_miss and (first.load["off_frac"] or 0.0) <= LOAD_TOLERANCE_FRAC
 
     def _split(self, total: int, scale: float) -> Trial:
         """Bisect the number of prefill replicas on which side is short, from the share that was best before."""

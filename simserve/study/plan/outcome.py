@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from simserve.errors import Problem, SimserveError
+from simserve.metrics.decision import decide
 from simserve.study.capacity.boundary import FIRST_SEEDS
 from simserve.study.load_scale import at_scale
 from simserve.study.plan.demand import Demand
@@ -31,10 +32,10 @@ class Bounds:
     spare: int
     """Replicas, of each pool, that may be down while the goal holds."""
     max_gpus: int
-    """With those."""
+    """GPUs of the fleet, those of spare replicas included."""
 
     def limit(self, option: Option, gpus_per_replica: int) -> int:
-        """The largest size, as `Tries` counts it; below 1: none is allowed."""
+        """The largest size, as `FleetSearch` counts it; below 1: none is allowed."""
         n_replicas = self.max_gpus // gpus_per_replica - self.spare * option.n_pools
         return n_replicas - (option.n_pools - 1)
 
@@ -45,20 +46,22 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Sized:
-    """The fewest replicas of an option that hold, and what they do."""
+    """The fewest replicas of an option that surely meet the SLO, and what they do."""
 
     fleets: Fleets
     search: FleetSearch
     size: int
-    """As `Tries` counts it."""
+    """As `FleetSearch` counts it."""
     needed: Trial
     """The fewest, under the demand: what is up when as many are down as may be."""
     fewer: Trial | None
     """One fewer; None: that is none."""
+    tied: Trial | None
+    """The smallest fleet on the edge; None where one fewer surely misses the SLO."""
     all_up: Trial
     """With the spare ones."""
     usage: Trial
-    """Likewise, under the mean demand."""
+    """The same fleet, under the mean demand."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +91,14 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
     except SimserveError as error:
         return Outcome(option, "refused", problem=Problem(option.name, str(error)))
     known = Outcome(option, "too slow", unloaded=by_itself, fleets=result)
-    if by_itself is not None and by_itself.high_frac < bounds.goal_frac:
+    if by_itself is not None and decide((0.0, by_itself.high_frac), bounds.goal_frac) == "missed":
         return known
     search = FleetSearch(runs_of(result), bounds.goal_frac, seeds_of(demand), is_disaggregated=option.is_disaggregated)
     return sized(known, search, demand, bounds)
 
 
 def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> Outcome:
-    """Likewise, whatever it is that runs; `known`: what was learnt so far."""
+    """Search for the fewest replicas, whatever it is that runs; `known`: what was learned so far."""
     assert known.fleets is not None, "an option that is tried has fleets"
     option, fleets = known.option, known.fleets
     limit = bounds.limit(option, fleets.gpus_per_replica)
@@ -111,6 +114,7 @@ def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -
         size,
         needed,
         fewer=search.best(size - 1) if size > 1 else None,
+        tied=search.tied(size),
         all_up=search.trial(bought),
         usage=search.trial(bought, demand.mean_load_frac),
     )
@@ -135,6 +139,6 @@ def runs_of(fleets: Fleets) -> RunsOf:
 
 
 def seeds_of(demand: Demand) -> range:
-    """The same for every fleet; one where all would be alike."""
+    """Return the seeds that every fleet is tried with; one where all would be alike."""
     first = demand.sized.seed
     return range(first, first + (1 if demand.is_deterministic else FIRST_SEEDS))

@@ -108,7 +108,7 @@ def planned(
 ) -> Plan:
     """Rank what came of the options, and follow those that hold as the demand grows and over the hours."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
-    choices = [Choice(each, sized, cost_of(sized, requested.bounds, usd[each.option.gpu])) for each, sized in held]
+    choices = [Choice(each, sized, cost_of(sized, usd[each.option.gpu])) for each, sized in held]
     ranked = sorted(choices, key=lambda choice: choice.order)
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:

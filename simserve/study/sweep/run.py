@@ -12,6 +12,7 @@ from simserve.simulate import simulate
 from simserve.study.fleet import fleet_of
 from simserve.study.measures import MEASURES, Measure
 from simserve.study.processes import Task
+from simserve.study.slo_answer import outcome_facts
 from simserve.tables.files import plain
 
 PER_GPU = Measure("goodput.per_gpu_s", "goodput per GPU", "per_s", is_cost=False)
@@ -74,5 +75,6 @@ def _finished(scenario: Scenario, results: Results, wall_s: float) -> Row:
     row = {"seed": scenario.seed, "status": "finished", "reason": None, "is_final": True}
     row |= {measure.key: measure.of(summary) for measure in ALL_MEASURES}
     row |= {"saturated": summary["trust"]["saturated"], **fleet_of(scenario), "wall_s": wall_s}
+    row |= {"outcomes": outcome_facts(summary), "load": summary["load"]}
     result: Row = plain(row)
     return result

@@ -1,6 +1,10 @@
-"""Sweep: a scenario at many points, each with the same seeds, on all cores or a cluster; what is finished is kept."""
+"""Sweep: a scenario at many points with the same seeds, and more seeds where the SLO is on the edge.
 
-from collections.abc import Callable, Mapping
+Runs take all cores or a cluster, and what is finished is kept.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Set
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +14,10 @@ from simserve.metrics.goal import GOAL_FRAC
 from simserve.scenario import Scenario
 from simserve.study.deterministic_load import check_not_deterministic
 from simserve.study.processes import Lost, Runner, Task
+from simserve.study.slo_answer import MOST_SEEDS
+from simserve.study.sweep.added_seeds import EDGE_SEEDS, added_seeds
 from simserve.study.sweep.journal import Journal, key_of
+from simserve.study.sweep.point_runs import PointRuns
 from simserve.study.sweep.points import SweepPoint
 from simserve.study.sweep.run import Row, failed_row, run_row, task_of
 
@@ -22,29 +29,42 @@ OnProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class SweepQuestion:
-    """What is asked. At least one point can be run."""
+    """What is to be run. At least one point can be."""
 
     points: tuple[SweepPoint, ...]
     n_seeds: int
+    """Seeds that all points share."""
     goal_frac: float = GOAL_FRAC
 
     @property
     def first(self) -> Scenario:
-        """That of the first point that has one: what all have in common is in it."""
+        """The scenario of the first point that has one: what all have in common is in it."""
         return next(point.scenario for point in self.points if point.scenario is not None)
 
     @property
     def seeds(self) -> range:
-        """Of every point, so that luck does not tell them apart."""
+        """Seeds of every point, so that chance does not tell points apart."""
         return range(self.first.seed, self.first.seed + self.n_seeds)
 
+    def key(self, place: int, at: int) -> str | None:
+        """Return what a run is known by: a point and its seed, counted from 0; None where values do not combine."""
+        scenario = self.points[place].scenario
+        if scenario is None:
+            return None
+        if (place, at) not in self._known:
+            self._known[place, at] = key_of(scenario, self.first.seed + at)
+        return self._known[place, at]
+
     @cached_property
-    def keys(self) -> tuple[tuple[str | None, ...], ...]:
-        """What each run is known by, `(n_points, n_seeds)`; None where values do not go together."""
-        return tuple(
-            tuple(None if point.scenario is None else key_of(point.scenario, seed) for seed in self.seeds)
-            for point in self.points
-        )
+    def _known(self) -> dict[tuple[int, int], str]:
+        """Keys that were asked for: each takes a digest."""
+        return {}
+
+    @cached_property
+    def keys(self) -> frozenset[str]:
+        """What the runs with shared seeds are known by; points that come to the same are one."""
+        every = (self.key(place, at) for place in range(len(self.points)) for at in range(self.n_seeds))
+        return frozenset(key for key in every if key is not None)
 
 
 @dataclass(frozen=True)
@@ -53,7 +73,13 @@ class Sweep:
 
     question: SweepQuestion
     rows: tuple[tuple[Row, ...], ...]
-    """Of each point, one a seed."""
+    """Runs of each point, one a seed; those with shared seeds come first."""
+
+    @cached_property
+    def points(self) -> list[PointRuns]:
+        """Each point with its runs."""
+        pairs = zip(self.question.points, self.rows, strict=True)
+        return [PointRuns(point, rows, self.question.n_seeds, self.question.goal_frac) for point, rows in pairs]
 
 
 def check_seeds_differ(question: SweepQuestion) -> None:
@@ -64,66 +90,94 @@ def check_seeds_differ(question: SweepQuestion) -> None:
 
 
 def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None) -> Sweep:
-    """Run what the journal does not have yet; it has each run as soon as it is finished.
+    """Run what the journal does not have yet, in rounds; it has each run as soon as it is finished.
 
     Raises OutputError where the disk does not take more, SimserveError where a cluster goes away.
     """
-    tasks = _tasks(question, journal)
     failed: dict[str, Row] = {}
-    n_all, n_done = n_runs(question), n_runs(question) - len(tasks)
-    if progress:
-        progress(n_done, n_all)
-    with closing(run(run_row, [task for _, task in tasks])) as reader:
-        for place, answer in reader:
-            key, task = tasks[place]
-            row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
-            if row["is_final"]:
-                journal.add(key, row)
-            else:
-                failed[key] = row
-            n_done += 1
-            if progress:
-                progress(n_done, n_all)
-    by_key = journal.rows | failed
-    return Sweep(question, tuple(_rows(question, place, by_key) for place in range(len(question.points))))
+    rounds = _Rounds(question, journal, run, progress)
+    wanted = dict.fromkeys(range(len(question.points)), question.n_seeds)
+    while True:
+        rounds.run(wanted, failed)
+        result = Sweep(question, tuple(_rows(question, place, n, journal.rows | failed) for place, n in wanted.items()))
+        more = added_seeds(result.points)
+        if not more:
+            return result
+        wanted |= more
+
+
+class _Rounds:
+    """Runs what is missing, and counts it."""
+
+    def __init__(
+        self, question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None
+    ) -> None:
+        self._question, self._journal, self._run, self._progress = question, journal, run, progress
+        self._known: set[str] = set()
+        self._n_done = 0
+
+    def run(self, wanted: Mapping[int, int], failed: dict[str, Row]) -> None:
+        """Run so many seeds of each point; what fails without being final goes into `failed`, for this time alone."""
+        tasks = _tasks(self._question, wanted, self._journal.rows.keys() | failed.keys())
+        keys = {self._question.key(place, at) for place, n in wanted.items() for at in range(n)} - {None}
+        self._n_done += len(keys - self._known) - len(tasks)
+        self._known |= {key for key in keys if key is not None}
+        self._tell()
+        with closing(self._run(run_row, [task for _, task in tasks])) as reader:
+            for place, answer in reader:
+                key, task = tasks[place]
+                row = failed_row(task[1], answer.reason, is_final=False) if isinstance(answer, Lost) else answer
+                if row["is_final"]:
+                    self._journal.add(key, row)
+                else:
+                    failed[key] = row
+                self._n_done += 1
+                self._tell()
+
+    def _tell(self) -> None:
+        if self._progress:
+            self._progress(self._n_done, len(self._known))
 
 
 def n_runs(question: SweepQuestion) -> int:
-    """All runs there are to do; points that come to the same are one."""
-    return len(_keys(question))
+    """Return how many runs with shared seeds there are to do; points that come to the same are one."""
+    return len(question.keys)
 
 
 def n_left(question: SweepQuestion, journal: Journal) -> int:
-    """Those that the journal does not have yet."""
-    return len(_keys(question) - journal.rows.keys())
+    """Return how many of those the journal does not have yet."""
+    return len(question.keys - journal.rows.keys())
 
 
 def n_foreign(question: SweepQuestion, journal: Journal) -> int:
-    """Finished runs in the journal that the question has no use for."""
-    return len(journal.rows.keys() - _keys(question))
+    """Return how many finished runs in the journal the question has no use for, not even as added seeds."""
+    left = journal.rows.keys() - question.keys
+    for place in range(len(question.points)):
+        for start, end in itertools.pairwise(
+            (question.n_seeds, EDGE_SEEDS, 2 * EDGE_SEEDS, 4 * EDGE_SEEDS, MOST_SEEDS)
+        ):
+            added = {question.key(place, at) for at in range(start, end)} if left else set()
+            if end > question.n_seeds and not added & left:
+                break  # seeds are added in order
+            left = left - added
+    return len(left)
 
 
-def _keys(question: SweepQuestion) -> set[str]:
-    return {key for keys in question.keys for key in keys if key is not None}
-
-
-def _tasks(question: SweepQuestion, journal: Journal) -> list[tuple[str, Task]]:
-    """What is to be run, by key: points that come to the same are run once. Seeds first, so all points go forward."""
+def _tasks(question: SweepQuestion, wanted: Mapping[int, int], known: Set[str]) -> list[tuple[str, Task]]:
+    """Return what is to be run, by key: points that come to the same run once. Seeds first, so all points advance."""
     result = {}
-    for at, seed in enumerate(question.seeds):
-        for point, keys in zip(question.points, question.keys, strict=True):
-            key = keys[at]
-            if point.scenario is not None and key is not None and key not in journal.rows:
-                result[key] = task_of(point.scenario, seed)
+    for at in range(max(wanted.values())):
+        for place, n in wanted.items():
+            key, scenario = question.key(place, at) if at < n else None, question.points[place].scenario
+            if scenario is not None and key is not None and key not in known:
+                result[key] = task_of(scenario, question.first.seed + at)
     return list(result.items())
 
 
-def _rows(question: SweepQuestion, place: int, by_key: Mapping[str, Row]) -> tuple[Row, ...]:
-    point, keys = question.points[place], question.keys[place]
-    return tuple(
-        failed_row(seed, point.reason or "") if key is None else by_key[key]
-        for key, seed in zip(keys, question.seeds, strict=True)
-    )
+def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, Row]) -> tuple[Row, ...]:
+    reason, seed = question.points[place].reason or "", question.first.seed
+    keys = [question.key(place, at) for at in range(n)]
+    return tuple(failed_row(seed + at, reason) if key is None else by_key[key] for at, key in enumerate(keys))
 
 
 def check_any(sweep: Sweep) -> None:

@@ -52,7 +52,7 @@ def body(page: str) -> str:
 
 def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path)))
-    assert "10.0 requests/s on 1 GPU</h1>" in read  # (1 + 2**-8)**(-1/8), times ten
+    assert "10.0 req/s on 1 GPU</h1>" in read  # (1 + 2**-8)**(-1/8), times ten
     assert "The p99 goodput: the highest rate at which 99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
     places = [read.index(part) for part in ("</h1>", "Per GPU", "Per dollar", "Per kWh", 'id="curves"', 'id="trust"')]
     assert places == sorted(places)
@@ -89,13 +89,13 @@ def test_loads_at_which_the_queue_only_grows_have_open_marks(tmp_path: Path) -> 
 
 def test_where_no_load_holds_the_page_says_which_slo_fails_and_by_how_much(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.4, "tpot_s": lambda load: 0.0})))
-    assert "Does not hold even at 0.010 requests/s</h1>" in read
+    assert "Does not hold even at 0.010 req/s</h1>" in read
     assert "there 60.0% of requests meet TTFT ≤ 500 ms" in read
 
 
 def test_where_every_load_holds_the_page_says_where_the_search_stopped(tmp_path: Path) -> None:
     read = body(render(by_rate(tmp_path, {"ttft_s": lambda load: 0.0})))
-    assert "Holds at every load up to 10,240 requests/s</h1>" in read
+    assert "Holds at every load up to 10,240 req/s</h1>" in read
 
 
 def test_clients_are_told_whole(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_what_is_unsure_is_said(tmp_path: Path) -> None:
     read = body(render(facts))
     assert "The answer rests on 320 requests, and fewer than ten of them may miss: it needs 1,000" in read
     assert 'class="few"' in read
-    assert "p99 of 320 requests is a guess; it wants 1,000" in paragraphs(facts)[0]
+    assert "p99 of 320 requests is a guess; it takes 1,000" in paragraphs(facts)[0]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")

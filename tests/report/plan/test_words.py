@@ -24,7 +24,14 @@ def option(name: str, **changes: Any) -> dict[str, Any]:
     energy = {"kwh_per_month": 1200.0, "kwh_per_month_at_tdp": 1533.0, "busy_frac": 0.78}
     met = {"attained_frac": 0.9932, "attained_low_frac": 0.9911, "attained_high_frac": 0.9953, "n_seeds": 8}
     fewer = {"fewer_attained_frac": 0.95, "fewer_saturated": False, "fails_first": "tpot_s", "fails_first_frac": 0.96}
-    more = {"rank": 1, "close_call": False, "offered_per_s": 13.1, "outgrown_month": None, "alone_attained_frac": 1.0}
+    more = {
+        "rank": 1,
+        "decision": "met",
+        "close_call": False,
+        "offered_per_s": 13.1,
+        "outgrown_month": None,
+        "alone_attained_frac": 1.0,
+    }
     return own | sizes | money | per | energy | met | fewer | more | changes
 
 
@@ -45,7 +52,8 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "slo": {"ttft_s": 0.5, "tpot_s": 0.05},
         "slo_classes": [],
         "state": "found" if any(row["state"] == "holds" for row in options) else "none",
-        "demand": {"kind": "arrivals", "mean_per_s": 13.1, "sized_for_per_s": 13.1, "mean_load_frac": 1.0},
+        "demand": {"kind": "arrivals", "mean_per_s": 13.1, "sized_for_per_s": 13.1, "mean_load_frac": 1.0}
+        | {"load": {"kind": "requests", "nominal_per_s": 13.1, "drawn_per_s": 12.8, "off_frac": 12.8 / 13.1 - 1}},
         "assumed": assumed,
         "options": list(options),
         "growth": None,
@@ -58,6 +66,10 @@ def facts(*options: dict[str, Any], **changes: Any) -> dict[str, Any]:
 H100 = option("h100-sxm TP 1")
 DEARER = {"usd_per_month": 12_088.8, "usd_per_month_low": 12_088.8, "usd_per_month_high": 12_088.8}
 L40S = option("l40s TP 2", rank=2, gpus=18, replicas=9, needed_replicas=8, **DEARER)
+EDGE = {"tied_replicas": 2, "tied_attained_frac": 0.991, "tied_low_frac": 0.987, "tied_high_frac": 0.994}
+EDGE |= {"tied_n_seeds": 128, "usd_per_month_low": 5840.0}
+"""Two replicas that more seeds did not decide."""
+
 TOO_SLOW = option("l40s TP 1", rank=None, state="too slow") | {
     "alone_attained_frac": 0.968,
     "alone_slo": "ttft_s",
@@ -71,32 +83,44 @@ REFUSED = option("l40s TP 3", rank=None, state="refused", calibrated=None, attai
     "refused_because": {"rule": "must divide the model's 32 attention heads", "value": "3", "remedy": "try 1 or 2"},
     "alone_attained_frac": None,
 }
-TOO_MANY = option("h100-sxm TP 2", rank=None, state="too many", attained_frac=0.91, saturated=False)
+TOO_MANY = option("h100-sxm TP 2", rank=None, state="too many", decision="missed", attained_frac=0.91, saturated=False)
 
 
 def test_the_sentence_says_what_to_take_what_it_does_and_how_the_next_compares() -> None:
     assert sentence(facts(H100, L40S)) == (
-        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% interval 99.1–99.5%, "
-        "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at 13.1 requests/s. At $4.00 an hour and GPU that is $0.56 a "
-        "million output tokens that met the SLO. Next, l40s TP 2 is 38% dearer with 18 GPUs."
+        "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% CI 99.1–99.5%, "
+        "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at the nominal 13.1 req/s. That is $4.00 per GPU-hour, $0.56 per "
+        "million output tokens of requests that met the SLO. Next, l40s TP 2 is 38% dearer with 18 GPUs. 8 seeds drew "
+        "12.8 req/s on average, 2.3% below the nominal 13.1 req/s."
     )
 
 
 def test_it_says_so_where_costs_are_uncalibrated_or_chance_decides_or_replicas_may_be_down() -> None:
-    progress = facts(H100 | {"calibrated": False}, L40S | {"close_call": True})
+    progress = facts(H100 | {"calibrated": False}, L40S | EDGE)
     progress["assumed"] |= {"spare_replicas": 1}
     text = sentence(progress)
-    assert "at 13.1 requests/s, even with 1 replica down." in text
-    assert "Chance may have decided between it and l40s TP 2" in text
+    assert "at the nominal 13.1 req/s, even with 1 replica down." in text
+    tie = "Statistically tied with l40s TP 2: 2 replicas ($5,840) may also meet the SLO (99.1%, 95% CI 98.7–99.4%)."
+    assert f"{tie} Rerun with a longer load to decide." in text
     assert text.endswith("Step costs of h100-sxm are uncalibrated: measure one before you buy.")
     assert option_cells(progress["options"][0], None)[0] == "h100-sxm TP 1 *"
     assert reasons(with_words(progress))[-1].startswith("* step costs are uncalibrated")
 
 
+def test_a_smaller_fleet_on_the_edge_is_named_beside_the_sure_one_and_costs_the_tick_nothing() -> None:
+    progress = with_words(facts(H100 | EDGE))
+    assert (
+        "Statistically tied with a smaller fleet: 2 replicas ($5,840) may also meet the SLO (99.1%, 95% CI "
+        "98.7–99.4%). Rerun with a longer load to decide." in progress["sentence"]
+    )
+    assert '<header class="met">' in render(progress)
+
+
 def test_every_option_has_its_reason() -> None:
     progress = with_words(facts(H100, L40S, TOO_MANY, TOO_SLOW, REFUSED))
     assert [row["reason"] for row in progress["options"]] == [
-        "the cheapest that holds; with 2 replicas only 95.0% meet the SLO (TPOT ≤ 50 ms fails first: 96.0%)",
+        "the cheapest that surely meets the SLO; with 2 replicas only 95.0% meet the SLO (TPOT ≤ 50 ms fails first: "
+        "96.0%)",
         "38% dearer: needs 18 GPUs (9 replicas, 1 of them spare); with 7 replicas up only 95.0% meet the SLO "
         "(TPOT ≤ 50 ms fails first: 96.0%)",
         "needs more than 64 GPUs: with them only 91.0% meet the SLO, 8.00 points short "
@@ -113,13 +137,12 @@ def test_every_option_has_its_reason() -> None:
         ({"usd_per_month": 26_280.0}, "3 times as dear: needs"),
         ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10% dearer for a million good"),
         ({"usd_per_month": 8760.0}, "as dear: needs"),
-        ({"fewer_attained_frac": None}, "fewer replicas there cannot be"),
+        ({"fewer_attained_frac": None}, "one replica is the fewest"),
         ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
         (
-            {"close_call": True, "usd_per_month_low": 8000.0},
-            "; too close to call: chance alone may have failed those, ",
+            EDGE,
+            "with 7 replicas up the SLO is on the edge; statistically tied with the goal: 2 replicas for $5,840 (99.1%",
         ),
-        ({"close_call": True}, "; too close to call: the first one may need a replica more"),
     ],
 )
 def test_losers_differ(changes: dict[str, Any], text: str) -> None:
@@ -131,6 +154,10 @@ def test_losers_differ(changes: dict[str, Any], text: str) -> None:
     [
         (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0% of requests at any number of replicas"),
         (TOO_MANY | {"attained_frac": None}, "needs more than 64 GPUs for the least fleet there is"),
+        (
+            TOO_MANY | {"decision": "edge", "attained_frac": 0.991},
+            "needs more than 64 GPUs to be sure: with them 99.1% meet the SLO, 95% CI 99.1–99.5%",
+        ),
         (TOO_MANY | {"saturated": True}, "needs more than 64 GPUs: with them the queue only grows"),
     ],
 )
@@ -140,7 +167,9 @@ def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
 
 def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
     text = sentence(facts(TOO_MANY, TOO_SLOW, REFUSED))
-    assert text.startswith("No option holds: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is ")
+    assert text.startswith(
+        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is "
+    )
     assert "The nearest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in text
     assert sentence(facts(REFUSED)).endswith(
         "None can be built: l40s TP 3 cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)."
@@ -210,7 +239,7 @@ def test_the_page_answers_first_and_takes_no_name_for_markup(tmp_path: Path) -> 
 
 def test_without_a_fleet_the_page_says_why(tmp_path: Path) -> None:
     page = page_of(tmp_path, facts(TOO_SLOW, REFUSED)).read_text(encoding="utf-8")
-    assert "No option holds" in page
+    assert "No option surely meets the SLO" in page
     assert "a prompt of 8,000 tokens takes 900\u00a0ms" in page
     assert len(page) < 100_000  # no charts, no library
 
@@ -239,6 +268,6 @@ def test_the_browser_draws_every_chart_and_complains_of_nothing(tmp_path: Path, 
 def test_two_that_surely_cost_the_same_are_not_a_matter_of_chance() -> None:
     same = {"usd_per_month_low": 8760.0, "usd_per_month_high": 8760.0, "usd_per_month": 8760.0, "close_call": True}
     progress = with_words(facts(H100, L40S | same))
-    assert "Chance" not in progress["sentence"]
-    assert "chance" not in progress["options"][1]["reason"]
+    assert "tied" not in progress["sentence"]
+    assert "tied" not in progress["options"][1]["reason"]
     assert option_cells(progress["options"][1], progress["options"][0])[-1] == "as dear"

@@ -14,6 +14,17 @@ TENSOR = "cluster.pools.0.parallel.tensor"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
+OFF = {"kind": "requests", "nominal_per_s": 10.0, "drawn_per_s": 9.0, "off_frac": -0.1}
+"""A tenth below."""
+
+NEAR = {"kind": "requests", "nominal_per_s": 10.0, "drawn_per_s": 9.8, "off_frac": -0.02}
+
+
+def answer(attained_frac: float, half: float = 0.002, n_runs: int = 8) -> dict[str, Any]:
+    ends = {"low_frac": attained_frac - half, "high_frac": attained_frac + half}
+    return {"attained_frac": attained_frac, **ends, "n_runs": n_runs}
+
+
 def point(number: int, **changes: Any) -> dict[str, Any]:
     """A point that was run; `goodput`, `usd`, `ttft_s`, `tpot_s` and `attained` of its measures, or other keys."""
     of = {"goodput": 8.0, "usd": 4.0, "ttft_s": 0.25, "tpot_s": 0.03, "attained": 0.995}
@@ -35,7 +46,11 @@ def point(number: int, **changes: Any) -> dict[str, Any]:
         "n_seeds": 1,
         "fleet": {"n_gpus": 1, "usd_per_hour": of["usd"], "kw": 0.7},
         "saturated": False,
+        "decision": "met",
         "meets_goal": True,
+        "answer": answer(of["attained"]),
+        "load": OFF,
+        "shared_load": OFF,
         "measures": {key: {"value": value, "low": None, "high": None} for key, value in values.items()},
     }
     return result | changes
@@ -43,7 +58,8 @@ def point(number: int, **changes: Any) -> dict[str, Any]:
 
 def failed(number: int, reason: str = "tensor: must divide 32 heads") -> dict[str, Any]:
     bare = {"status": "failed", "reason": reason, "n_seeds": 0, "fleet": None, "saturated": None}
-    return point(number, **bare, meets_goal=None, measures=None)
+    nothing = dict.fromkeys(("meets_goal", "decision", "answer", "load", "shared_load", "measures"))
+    return point(number, **bare, **nothing)
 
 
 def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -58,6 +74,7 @@ def facts(*points: dict[str, Any], **changes: Any) -> dict[str, Any]:
         "slo_classes": [],
         "fronts": {"cost_goodput": [0], "ttft_tpot": [0]},
         "best": {"per_usd": best, "goodput": best, "cheapest": {"point": 0}},
+        "tied": [],
         "points": list(points),
     }
     return result | changes
@@ -68,50 +85,105 @@ def body(page: str) -> str:
     return page[page.index("<main>") : page.index("</main>")].replace("\u00a0", " ")
 
 
-def test_the_sentence_names_each_best_point_once_and_what_it_is_best_at() -> None:
+def test_the_sentence_says_what_to_take_how_sure_that_is_and_what_else_is_best() -> None:
     best = {"per_usd": {"point": 0, "not_told_apart": [2]}, "goodput": {"point": 1, "not_told_apart": []}}
     result = facts(
         point(0), point(1, goodput=9.0, usd=8.0), point(2), best=best | {"cheapest": {"point": 0}}, seeds=[0, 1]
     )
     assert sentence(result) == (
-        "3 points of chat, 2 seeds each. Point 0 (gpu h100-sxm, tensor 1) has the most goodput for its price, "
-        "7,200 requests a dollar (1 other may be as good) and is the cheapest at which 99% of requests have "
-        "TTFT ≤ 500 ms, 4.00 dollars an hour; point 1 (gpu h100-sxm, tensor 2) has the most goodput, 9.00 requests/s "
-        "for 8.00 dollars an hour."
+        "Cheapest that meets the SLO: point 0 (gpu h100-sxm, tensor 1) for 4.00 dollars an hour. 99.5% of requests "
+        "(95% CI 99.3–99.7%, 8 seeds) have TTFT ≤ 500 ms at the nominal 10.0 req/s; the goal is 99%. Most goodput per "
+        "dollar: point 0 (gpu h100-sxm, tensor 1), 7,200 requests (statistically tied with 1 other). Most goodput: "
+        "point 1 (gpu h100-sxm, tensor 2), 9.00 req/s. 2 seeds drew 9.00 req/s on average, 10.0% below the nominal "
+        "10.0 req/s. 3 of 3 points are as far off. Goodput and latencies are those of the drawn load, SLO decisions "
+        "those of the nominal one. 3 points of chat, 2 seeds each."
     )
 
 
-def test_it_says_what_is_not_ranked_and_that_one_seed_may_be_luck() -> None:
-    text = sentence(facts(point(0), point(1, saturated=True), failed(2), failed(3)))
+def test_an_edge_that_is_cheaper_is_named_beside_the_sure_point_and_has_no_tick() -> None:
+    edge = point(1, usd=2.0, decision="edge", meets_goal=False, answer=answer(0.991))
+    result = facts(point(0), edge, tied=[1])
+    assert "Cheapest that surely meets the SLO: point 0 (gpu h100-sxm, tensor 1) for 4.00 dollars an hour." in sentence(
+        result
+    )
+    assert (
+        "Point 1 (gpu h100-sxm, tensor 2) costs 2.00 dollars an hour and is statistically tied with the goal: 99.1% of "
+        "requests (95% CI 98.9–99.3%, 8 seeds) have TTFT ≤ 500 ms." in sentence(result)
+    )
+    page = render(result)
+    assert (
+        "<title>chat: Cheapest that surely meets the SLO: gpu h100-sxm, tensor 1; tied: gpu h100-sxm, tensor 2" in page
+    )
+    assert '<header class="met">' in page
+    alone = facts(
+        edge | {"point": 0},
+        tied=[0],
+        best={"per_usd": {"point": 0, "not_told_apart": None}, "goodput": None, "cheapest": None},
+    )
+    assert '<header class="edge">' in render(alone)
+    assert sentence(alone).startswith(
+        "No point surely meets the SLO: 99% of requests must have TTFT ≤ 500 ms. Point 0 "
+    )
+
+
+def test_a_point_that_misses_the_slo_is_never_recommended() -> None:
+    missed = point(1, goodput=9.0, decision="missed", meets_goal=False, answer=answer(0.5))
+    best = {"per_usd": {"point": 1, "not_told_apart": None}, "goodput": {"point": 1, "not_told_apart": None}}
+    result = facts(point(0), missed, best=best | {"cheapest": {"point": 0}})
+    assert (
+        "Most goodput per dollar: point 1 (gpu h100-sxm, tensor 2), 8,100 requests, but it misses the SLO."
+        in sentence(result)
+    )
+    assert "misses: 50.0% within the SLO" in body(render(result))
+
+
+def test_the_drawn_load_is_told_only_where_it_is_far_off_the_nominal_one() -> None:
+    assert "drew" not in sentence(facts(point(0, shared_load=NEAR)))
+    assert "1 seed drew 9.00 req/s, 10.0% below the nominal 10.0 req/s." in sentence(facts(point(0)))
+
+
+def test_it_says_what_is_not_ranked_and_what_to_do_next() -> None:
+    text = sentence(facts(point(0, n_seeds=8), point(1, saturated=True), failed(2), failed(3)))
     assert "Not ranked: 1 point is saturated and 2 points failed." in text
-    assert text.endswith("One seed cannot tell whether chance ranks them so; --replications 5 can.")
+    assert text.endswith(
+        "4 points of chat, 1 seed each, up to 8 where the SLO is near its edge. "
+        "Next: --replications 8 ranks goodput and latencies over 8 seeds."
+    )
 
 
 def test_where_no_point_meets_the_slo_it_says_so() -> None:
     best = {"per_usd": {"point": 0, "not_told_apart": None}, "goodput": {"point": 0, "not_told_apart": None}}
-    result = facts(point(0, attained=0.4), best=best | {"cheapest": None}, slo=None)
-    assert "; at no point do 99% of requests meet their SLO." in sentence(result)
+    missed = point(0, decision="missed", answer=answer(0.4))
+    result = facts(missed, best=best | {"cheapest": None}, slo=None)
+    assert sentence(result).startswith(
+        "No point meets the SLO: 99% of requests must meet their SLO. Closest is point 0 (gpu h100-sxm, tensor 1): "
+        "40.0% of requests (95% CI 39.8–40.2%, 8 seeds) do at the nominal 10.0 req/s."
+    )
     assert "No point meets the SLO" in render(result)
+    assert '<header class="missed">' in render(result)
 
 
 def test_without_an_slo_there_is_still_a_table_and_the_front_of_latencies() -> None:
-    bare = [point(number, goodput=float("nan"), attained=float("nan")) for number in (0, 1)]
+    bare = [point(number, goodput=float("nan"), decision=None, answer=None) for number in (0, 1)]
     result = facts(*bare, best=dict.fromkeys(("per_usd", "goodput", "cheapest")), slo={})
-    assert table_rows(result)[0][4:7] == ("requests/s", "tokens out/s", "state")
+    assert table_rows(result)[0][4:7] == ("req/s", "tokens out/s", "state")
     assert table_rows(result)[1][4:7] == ("9.00", "1,800", "–")
-    assert "Without an slo there is no goodput to rank them by." in sentence(result)
+    assert "Without an slo there is no goodput to rank points by." in sentence(result)
     assert list(figures(render(result))) == ["latency"]
     assert "give the scenario an slo" in body(render(result))
     assert "Asked" not in body(render(result))
 
 
 def test_the_table_has_the_most_for_its_price_first_and_what_does_not_count_last() -> None:
-    result = facts(failed(0), point(1, goodput=99.0, saturated=True), point(2, goodput=5.0), point(3, goodput=6.0))
+    grown = point(1, goodput=99.0, saturated=True, decision="missed")
+    result = facts(failed(0), grown, point(2, goodput=5.0), point(3, goodput=6.0, decision="edge"))
     rows = table_rows(result)
-    assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput/s", "requests/$", "attained", "p99 TTFT", "p99 TPOT")
+    slo = ("attained", "95% CI", "SLO", "seeds")
+    assert rows[0] == ("point", "gpu", "tensor", "$/h", "goodput, req/s", "requests/$", *slo, "p99 TTFT", "p99 TPOT")
     assert [row[0] for row in rows[1:]] == ["3", "2", "1", "0"]
-    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", "99.5%", "250 ms", "30.0 ms")
-    assert [row[6] for row in rows[3:]] == ["saturated", "failed"]
+    slo = ("99.5%", "99.3–99.7%", "edge", "8")
+    assert rows[1] == ("3", "h100-sxm", "4", "4.00", "6.00", "5,400", *slo, "250 ms", "30.0 ms")
+    assert [row[6:9] for row in rows[3:]] == [("saturated", "–", "misses"), ("failed", "–", "–")]
 
 
 @pytest.mark.parametrize(

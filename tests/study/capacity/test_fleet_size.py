@@ -26,8 +26,16 @@ class Needs:
 
     def __call__(self, n: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
         self.probed.append(n)
-        met = {"n_met": 1000 if n >= self.n else 900, "n_arrived": 1000, "by_slo": {"ttft_s": 1.0}}
-        return [{"slo_attainment": met, "trust": {"saturated": False}, "offered_per_s": 5.0} for _ in seeds]
+        return [_run(1.0 if n >= self.n else 0.9)] * len(seeds)
+
+
+def _run(frac: float) -> dict[str, Any]:
+    met = {"n_met": round(1000 * frac), "n_arrived": 1000, "frac": frac, "by_slo": {"ttft_s": 1.0}}
+    result = {"slo_attainment": met, "requests": {"arrived": 1000}, "trust": {"saturated": False}}
+    return result | {"offered_per_s": 5.0, **dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "e2e_s"), LATENCY)}
+
+
+LATENCY = dict.fromkeys(("p50", "p90", "p99", "p99.9"), 0.1)
 
 
 @pytest.mark.parametrize("own", [1, 3, 8, 50])
@@ -46,6 +54,18 @@ def test_where_no_number_holds_it_says_so(tmp_path: Path) -> None:
     answer = search(requested(tmp_path), 0, needs)
     assert answer.result is None
     assert needs.probed[-1] == MOST
+
+
+def test_a_number_on_the_edge_is_not_the_answer_and_is_named_as_tied(tmp_path: Path) -> None:
+    """Two replicas attain 98% and 100% by turns, in however many runs; three miss nothing."""
+
+    def runs_with(n: int, seeds: Sequence[int]) -> list[dict[str, Any]]:
+        return [_run({1: 0.5, 2: 0.98 if seed % 2 else 1.0}.get(n, 1.0)) for seed in seeds]
+
+    facts = fleet_size_facts(search(requested(tmp_path), 0, runs_with))
+    assert (facts["answer"]["replicas"], facts["answer"]["decision"]) == (3, "met")
+    assert (facts["tied"]["replicas"], facts["tied"]["decision"], facts["tied"]["n_seeds"]) == (2, "edge", 128)
+    assert [point["decision"] for point in facts["points"]][:3] == ["missed", "edge", "met"]
 
 
 def test_a_real_load_needs_more_replicas_when_it_comes_faster(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_where_nobody_comes_with_a_further_seed_the_answer_is_that_of_the_first(
 def test_runs_in_which_nobody_counts_are_not_held_to_anything() -> None:
     probed = ProbedLoads(runs_at({"ttft_s": lambda load: 0.0}, n=1), 0)
     assert probed.if_any(1.0, 2) is not None
-    empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}}
+    empty = {"slo_attainment": {"n_met": 0, "n_arrived": 0}, "requests": {"arrived": 0}}
     assert ProbedLoads(lambda load, seeds: [empty for _ in seeds], 0).if_any(1.0, 2) is None
 
 

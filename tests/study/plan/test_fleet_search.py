@@ -83,7 +83,7 @@ def answers_whole(short: str) -> Any:
     def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
         is_enough = replicas[0 if short == "prefill" else 1] >= 4
         n_met = N if is_enough else 500
-        attained = {"n_met": n_met, "n_arrived": N, "by_slo": {"e2e_s": n_met / N}}
+        attained = {"n_met": n_met, "n_arrived": N, "frac": n_met / N, "by_slo": {"e2e_s": n_met / N}}
         return [summary(scale, slo_attainment=attained, transfer={"binds": short}) for _ in seeds]
 
     return runs
@@ -97,7 +97,7 @@ def test_for_slos_of_whole_answers_the_split_follows_what_binds(short: str, spli
 def test_prompts_that_wait_because_nobody_fetches_want_decode_replicas() -> None:
     def runs(replicas: tuple[int, int], scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
         n_met = N if replicas[1] >= 4 else 500
-        attained = {"n_met": n_met, "n_arrived": N, "by_slo": {"ttft_s": n_met / N, "tpot_s": 1.0}}
+        attained = {"n_met": n_met, "n_arrived": N, "frac": n_met / N, "by_slo": {"ttft_s": n_met / N, "tpot_s": 1.0}}
         return [summary(scale, slo_attainment=attained, transfer={"binds": "decode"}) for _ in seeds]
 
     assert search(runs, is_disaggregated=True).best(4).replicas == (1, 4)

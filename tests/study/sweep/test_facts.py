@@ -50,7 +50,11 @@ def test_what_saturates_or_fails_is_on_no_front_and_never_the_best(tmp_path: Pat
         "n_seeds": 0,
         "fleet": None,
         "saturated": None,
+        "decision": None,
         "meets_goal": None,
+        "answer": None,
+        "load": None,
+        "shared_load": None,
         "measures": None,
     }
 

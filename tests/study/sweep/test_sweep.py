@@ -36,7 +36,8 @@ TENSOR = "cluster.pools.0.parallel.tensor"
 
 
 def question(folder: Path, *axes: str, n_seeds: int = 1, **changes: Any) -> SweepQuestion:
-    template = Template.of(write_scenario(folder, **changes))
+    """Without an SLO, whose edges would be given more seeds, unless there is one among the changes."""
+    template = Template.of(write_scenario(folder, **({"slo": {}} | changes)))
     return SweepQuestion(resolved(template, grid([parse_axis(text) for text in axes], [], n_seeds)), n_seeds)
 
 
@@ -72,7 +73,7 @@ def test_all_points_have_the_scenarios_seed_and_those_after_it(tmp_path: Path) -
 
 
 def test_a_row_has_what_a_run_by_itself_has(tmp_path: Path) -> None:
-    requested = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2)
+    requested = question(tmp_path, f"{REPLICAS}=1,2", n_seeds=2, slo={"ttft_s": 0.5})
     row = swept(tmp_path, requested, Here()).rows[1][1]
     scenario = requested.points[1].scenario
     assert scenario is not None
@@ -97,6 +98,25 @@ def test_nothing_that_is_finished_is_run_again_and_nothing_is_left_out(tmp_path:
 
 def _but_for_times(result: Sweep) -> list[list[dict[str, Any]]]:
     return [[{key: value for key, value in row.items() if key != "wall_s"} for row in rows] for rows in result.rows]
+
+
+def test_seeds_are_added_to_an_edge_kept_and_not_run_again(tmp_path: Path) -> None:
+    """40 requests without a miss are too few to tell; those of eight seeds are far enough from their limits."""
+    requested = question(tmp_path, f"{REPLICAS}=1,2", slo={"ttft_s": 0.03})
+    first, second = Here(stop_after=9), Here()
+    with pytest.raises(KeyboardInterrupt):
+        swept(tmp_path, requested, first)
+    with open_journal(tmp_path / "out") as journal:
+        assert (n_left(requested, journal), n_foreign(requested, journal)) == (0, 0)
+        progress: list[tuple[int, int]] = []
+        result = run_sweep(requested, journal, second, lambda n, of: progress.append((n, of)))
+        assert n_foreign(requested, journal) == 0
+    n_seeds = [len(rows) for rows in result.rows]
+    assert min(n_seeds) == 8
+    assert len({*first.ran, *second.ran}) == len(first.ran) + len(second.ran) == sum(n_seeds)
+    assert progress[0] == (2, 2)
+    assert progress[-1] == (sum(n_seeds), sum(n_seeds))
+    assert sweep_facts(result)["seeds"] == [3]
 
 
 def test_points_are_added_to_a_sweep_and_its_runs_are_kept(tmp_path: Path) -> None:

@@ -1,0 +1,100 @@
+"""Point runs: a point of a sweep with its runs, their means and what they say of the SLO."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from simserve.metrics.decision import Decision
+from simserve.study.intervals import Estimate, mean_of
+from simserve.study.measures import GOODPUT, Measure
+from simserve.study.slo_answer import mean_load, outcomes_from, slo_answer
+from simserve.study.sweep.points import SweepPoint
+from simserve.study.sweep.run import ALL_MEASURES, FLEET, Row
+
+COST = "usd_per_hour"
+
+
+@dataclass(frozen=True)
+class PointRuns:
+    """A point and its runs."""
+
+    point: SweepPoint
+    rows: Sequence[Row]
+    """All runs, one a seed; those of the seeds that all points share come first."""
+    n_shared: int
+    """Seeds that all points have."""
+    goal_frac: float
+
+    @cached_property
+    def measures(self) -> Mapping[str, Estimate]:
+        """Means over the shared seeds that finished, so that points compare; empty where none did."""
+        finished = [row for row in self.shared if row["status"] == "finished"]
+        return {measure.key: _mean(finished, measure) for measure in ALL_MEASURES} if finished else {}
+
+    @property
+    def shared(self) -> Sequence[Row]:
+        """Runs with the seeds that all points share."""
+        return self.rows[: self.n_shared]
+
+    @property
+    def finished(self) -> list[Row]:
+        """Runs that came to an end."""
+        return [row for row in self.rows if row["status"] == "finished"]
+
+    @property
+    def status(self) -> str:
+        """Return `finished`, `partly` or `failed`."""
+        n = sum(row["status"] == "finished" for row in self.shared)
+        return "finished" if n == len(self.shared) else "partly" if n else "failed"
+
+    @property
+    def is_saturated(self) -> bool:
+        """In most of its runs the queue only grew."""
+        return 2 * sum(bool(row.get("saturated")) for row in self.rows) > len(self.rows)
+
+    @property
+    def is_ranked(self) -> bool:
+        """Its figures compare with those of others."""
+        return self.status == "finished" and not self.is_saturated
+
+    @property
+    def has_goodput(self) -> bool:
+        """Some of its requests met the SLO: what gives nothing is no bargain at any price."""
+        return self.is_ranked and self.value(GOODPUT.key) > 0
+
+    @cached_property
+    def answer(self) -> dict[str, Any] | None:
+        """What all its runs say of the SLO at the nominal load; None without a run or an SLO."""
+        runs = [outcomes_from(row["outcomes"]) for row in self.finished]
+        return slo_answer(runs, self.goal_frac) if runs else None
+
+    @property
+    def decision(self) -> Decision | None:
+        """Whether the SLO is met; None without an answer. A point with a failed run is never sure to meet it."""
+        if self.answer is None:
+            return None
+        decision: Decision = self.answer["decision"]
+        return "edge" if self.status == "partly" and decision == "met" else decision
+
+    @property
+    def load(self) -> dict[str, Any]:
+        """The load that its runs drew."""
+        return mean_load([row["load"] for row in self.finished])
+
+    @property
+    def shared_load(self) -> dict[str, Any]:
+        """The load that its runs with shared seeds drew: that of its measures."""
+        return mean_load([row["load"] for row in self.shared if row["status"] == "finished"])
+
+    def value(self, key: str) -> float:
+        """A figure of the fleet, or a mean; NaN where there is none."""
+        return float(self.rows[0][key]) if key in FLEET else self.measures[key].value
+
+
+def _mean(rows: Sequence[Row], measure: Measure) -> Estimate:
+    """Return a mean; its interval, which Student makes wide for few runs, ends at 0 and a share's at 1."""
+    result = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
+    most = 1.0 if measure.unit == "frac" else math.inf
+    return Estimate(result.value, max(result.low, 0.0), min(result.high, most))
