@@ -17,7 +17,7 @@ Event = dict[str, Any]
 US_PER_S = 1e6
 
 _RANK = {"M": 0, "X": 1, "C": 2, "s": 3, "f": 4}
-"""At one instant: a track is named, its slices are there, then whatever leans on them."""
+"""Order at one instant: a track's name, its slices, then everything that refers to them."""
 
 
 @dataclass(frozen=True)
@@ -30,55 +30,55 @@ class TraceTrack:
 
 @dataclass
 class Events:
-    """The events of a trace, in any order until they are told."""
+    """The events of a trace, in any order until they are written."""
 
     events: list[Event] = field(default_factory=list)
     _n_arrows: int = 0
 
     def name_process(self, process: int, name: str) -> None:
-        """What a process is called; processes are drawn in the order of their numbers."""
+        """Name a process; processes are drawn in the order of their numbers."""
         base = {"ph": "M", "ts": 0, "pid": process, "tid": 0}
         self.events.append(base | {"name": "process_name", "args": {"name": name}})
         self.events.append(base | {"name": "process_sort_index", "args": {"sort_index": process}})
 
     def name_thread(self, track: TraceTrack, name: str) -> None:
-        """What a thread is called; threads are drawn in the order of their numbers."""
+        """Name a thread; threads are drawn in the order of their numbers."""
         base = {"ph": "M", "ts": 0, "pid": track.process, "tid": track.thread}
         self.events.append(base | {"name": "thread_name", "args": {"name": name}})
         self.events.append(base | {"name": "thread_sort_index", "args": {"sort_index": track.thread}})
 
     def slice(self, track: TraceTrack, name: str, ends_s: tuple[float, float], args: Mapping[str, Any]) -> None:
-        """Something that lasted from one instant to another; less than half a microsecond is not drawn."""
+        """Add a slice between two instants, unless it is shorter than half a microsecond."""
         start_us, end_us = (to_us(end_s) for end_s in ends_s)
         if end_us > start_us:
             where = {"ph": "X", "ts": start_us, "dur": end_us - start_us, "pid": track.process, "tid": track.thread}
             self.events.append(where | {"name": name, "cat": "simserve", "args": dict(args)})
 
     def count(self, process: int, name: str, at_s: float, values: Mapping[str, float]) -> None:
-        """Counters of a process from that instant on."""
+        """Set counters of a process from that instant on."""
         where = {"ph": "C", "ts": to_us(at_s), "pid": process, "tid": 0}
         self.events.append(where | {"name": name, "args": dict(values)})
 
     def arrow(self, name: str, at_s: float, tail: TraceTrack, head: TraceTrack) -> None:
-        """From the slice that one thread is in at an instant to the one that another is in."""
+        """Add an arrow between the slices of two threads at an instant."""
         self._n_arrows += 1
         base = {"ts": to_us(at_s), "name": name, "cat": "simserve", "id": self._n_arrows}
         self.events.append(base | {"ph": "s", "pid": tail.process, "tid": tail.thread})
         self.events.append(base | {"ph": "f", "bp": "e", "pid": head.process, "tid": head.thread})
 
     def as_json(self, text: Mapping[str, Any]) -> str:
-        """The whole trace, sorted by time, slices before those inside them; `said` is told beside the events."""
+        """Return the whole trace, sorted by time, slices before those inside them; `text` goes beside the events."""
         events = ",\n".join(_compact(event) for event in sorted(self.events, key=_order))
         return f'{{"displayTimeUnit":"ms","otherData":{_compact(text)},"traceEvents":[\n{events}\n]}}\n'
 
 
 def to_us(seconds: float) -> int:
-    """Whole microseconds, so that what touches in time touches in the trace."""
+    """Return whole microseconds, so that slices that touch in time touch in the trace."""
     return round(seconds * US_PER_S)
 
 
 def slices(events: Iterable[Event]) -> list[Event]:
-    """Those that are slices."""
+    """Return the events that are slices."""
     return [event for event in events if event["ph"] == "X"]
 
 

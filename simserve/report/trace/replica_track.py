@@ -1,4 +1,4 @@
-"""The track of a replica: its steps as slices, and what waits, runs and fills its KV cache as counters."""
+"""The track of a replica: its steps as slices; its queue, batch and KV cache as counters."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ STEPS = 1
 
 
 def add_replica(events: Events, steps: Table, rows: Ints, name: str) -> None:
-    """Its steps of these rows, and its counters."""
+    """Add a replica's steps of these rows, and its counters."""
     replica = int(steps["replica"][rows[0]])
     track = track_of(replica)
     events.name_process(track.process, name)
@@ -52,12 +52,12 @@ def _kind(args: Mapping[str, Any]) -> str:
 
 
 def track_of(replica: int) -> TraceTrack:
-    """Where the steps of a replica are drawn."""
+    """Return the track of a replica's steps."""
     return TraceTrack(REQUESTS + 1 + replica, STEPS)
 
 
 def overlapping(steps: Table, replica: int, ends_s: tuple[float, float]) -> Ints:
-    """Rows of a replica in which any of that time lies."""
+    """Return the rows of a replica that overlap that time."""
     first, stop = np.searchsorted(steps["replica"], [replica, replica + 1]).tolist()
     begin = int(np.searchsorted(steps["end_s"][first:stop], ends_s[0], side="right"))
     end = int(np.searchsorted(steps["start_s"][first:stop], ends_s[1], side="left"))
@@ -65,5 +65,5 @@ def overlapping(steps: Table, replica: int, ends_s: tuple[float, float]) -> Ints
 
 
 def words(column: Any, rows: Any = slice(None)) -> list[str]:
-    """The words of a column's rows; "" for null."""
+    """Return the words of a column's rows; "" for null."""
     return [*np.array([*column.categories, ""])[column.codes[rows]].tolist()]

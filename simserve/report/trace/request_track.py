@@ -1,4 +1,4 @@
-"""The track of one request: what it was at from its arrival to its last token, as slices that touch."""
+"""The track of one request: its phases from arrival to last token, as slices that touch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from typing import Any
 from simserve.report.slowest import PARTS
 
 LEAST_S = 1e-9
-"""What is shorter is rounding."""
+"""Anything shorter is rounding."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Piece:
-    """What it was at, from when to when."""
+    """A phase of a request, with its start and end."""
 
     name: str
     start_s: float
@@ -35,7 +35,7 @@ class Piece:
 
 
 Queue = Callable[[float, float], list[tuple[str, float, float]]]
-"""Of a time in the queue before its replica: what kept the head out, from when to when."""
+"""Maps a time in the queue to the reasons that blocked its head, each with start and end."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Life:
 
     @property
     def ends_s(self) -> tuple[float, float]:
-        """From its arrival to the last that is known of it."""
+        """Return its arrival and the last instant known of it."""
         known = [self.row[name] for name in ("arrival_s", "scheduled_s", "finish_s", "gave_up_s")]
         return self.row["arrival_s"], max(each for each in (*known, *(s.end_s for s in self.spans)) if not isnan(each))
 
 
 def pieces(life: Life) -> list[Piece]:
-    """Slices that touch, in order; of a request that did not finish as far as it came."""
+    """Return slices that touch, in order; those of an unfinished request end where it did."""
     row = life.row
     result = _before_prefill(life)
     at_s = row["scheduled_s"]
@@ -78,7 +78,7 @@ def pieces(life: Life) -> list[Piece]:
 
 
 def _touching(result: list[Piece]) -> list[Piece]:
-    """What lies closer than rounding touches to the last bit, so that no two overlap."""
+    """Make slices closer than rounding touch to the last bit, so that no two overlap."""
     for place, (before, piece) in enumerate(pairwise(result), start=1):
         if abs(piece.start_s - before.end_s) <= LEAST_S:
             result[place] = replace(piece, start_s=before.end_s)
@@ -86,7 +86,7 @@ def _touching(result: list[Piece]) -> list[Piece]:
 
 
 def _before_prefill(life: Life) -> list[Piece]:
-    """In the front end, where there is one, and in the queue."""
+    """Return the time in the front end, where there is one, and in the queue."""
     row = life.row
     at_s, until_s = row["arrival_s"], row["scheduled_s"]
     if isnan(until_s):
@@ -103,7 +103,7 @@ def _before_prefill(life: Life) -> list[Piece]:
 
 
 def _prefill(row: Mapping[str, Any], join_s: float) -> list[Piece]:
-    """Up to the first token, with what an eviction before it took."""
+    """Return the time up to the first token, including an eviction before it."""
     args = {name: row[name] for name in ("prompt_tokens", "cached_tokens")}
     begin_s = row["scheduled_s"]
     cut_s = begin_s + row["prefill_s"] + row["prefill_wait_s"]
@@ -113,9 +113,9 @@ def _prefill(row: Mapping[str, Any], join_s: float) -> list[Piece]:
 
 
 def _evicted(row: Mapping[str, Any], from_s: float, join_s: float) -> list[Piece]:
-    """From its last token, or the end of what was computed of its prompt, until it had one again.
+    """Return the time from its last token, or the last computed part of its prompt, to the next token.
 
-    The tables hold the sums of all evictions; of a single one that computes again its instants follow.
+    The tables hold the sums of all evictions; a single one with recomputation can be split exactly.
     """
     if row["n_preemptions"] != 1 or row["n_swaps"] or isnan(row["recompute_s"]):
         return [Piece("Evicted", from_s, join_s, _parts(row, "preempted_s", "recompute_s"))]

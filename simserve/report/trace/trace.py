@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from simserve.metrics.results import Results
 
 MOST_ROWS = 40_000
-"""Rows of steps in a trace: with them a file has 20 MB, which both viewers open in seconds."""
+"""Limit of step rows in a trace: a file of 20 MB, which both viewers open in seconds."""
 
 ROW = (
     "arrival_s",
@@ -45,12 +45,12 @@ ROW = (
     "tpot_s",
     "e2e_s",
 )
-"""What a track is made from, and what is told of a request."""
+"""Columns of a request that its track shows."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """Which requests: the slowest by TTFT and by E2E, so many of each; or those of these ids."""
+    """The requests to draw: the slowest by TTFT and by E2E, this many of each; or those with these ids."""
 
     slowest: int = 20
     ids: tuple[str, ...] = ()
@@ -58,18 +58,17 @@ class Chosen:
 
 @dataclass(frozen=True)
 class DrawnTrace:
-    """A trace as text, and what was cut to keep it small, if anything."""
+    """A trace as text, and a note on omitted steps, if any."""
 
     text: str
     cut: str | None
 
 
 def trace(results: "Results", chosen: Chosen) -> DrawnTrace:
-    """The chosen requests and their replicas. Raises OutputError where steps are missing or a request is not there.
+    """Return the trace of chosen requests and their replicas; raise OutputError for missing steps or requests.
 
-    One track a request with what it was at; one track a replica with its steps, in the time in which it had any of
-    these requests, and its counters; arrows from a request to the step that began its prompt, and to the first that
-    decoded it where that is elsewhere.
+    One track per request has its phases. One track per replica has its counters and its steps while it had any of these
+    requests. Arrows lead from a request to the step that began its prompt, and to its first decode step elsewhere.
     """
     if "steps" not in results.columns:
         raise OutputError("--timeline: steps and spans are not in this folder; run again without --steps none")
@@ -87,19 +86,21 @@ def trace(results: "Results", chosen: Chosen) -> DrawnTrace:
         _add_request(events, TraceTrack(REQUESTS, number), life, starts)
     cut = None
     if n_left_out:
-        who = plural(n_left_out, "request")
-        cut = f"the trace lacks steps around {who}, to keep {MOST_ROWS:,} rows; choose fewer by --timeline-requests"
+        where = plural(n_left_out, "request")
+        cut = f"the trace lacks steps around {where}, to keep {MOST_ROWS:,} rows; choose fewer by --timeline-requests"
     facts = {"scenario": results.facts.name, "seed": results.facts.seed, "requests": len(lives), "cut": cut}
     return DrawnTrace(events.as_json(facts), cut)
 
 
 def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
-    """Rows of the chosen requests, the slowest by TTFT first."""
+    """Return the rows of the chosen requests, the slowest by TTFT first."""
     if chosen.ids:
         place = {str(each): row for row, each in reversed(list(enumerate(requests["request_id"].tolist())))}
         unknown = [each for each in chosen.ids if each not in place]
         if unknown:
-            known = f"ids go from {requests['request_id'][0]} to {requests['request_id'][-1]}" if place else "none came"
+            known = (
+                f"ids go from {requests['request_id'][0]} to {requests['request_id'][-1]}" if place else "it has none"
+            )
             raise OutputError(f"--timeline-requests: must name requests of the run ({known}), got {unknown[0]}")
         return list(dict.fromkeys(place[each] for each in chosen.ids))
     counted = np.flatnonzero(requests["in_window"] & requests["status"].is_("finished"))
@@ -111,7 +112,7 @@ def _rows_of(requests: Table, chosen: Chosen) -> list[int]:
 
 
 def _spans_of(steps: Table, spans: Table, rows: Sequence[int]) -> dict[int, list[Span]]:
-    """Those of the chosen requests, in order of time."""
+    """Return the spans of the chosen requests, in order of time."""
     decoding = decode_rows(steps, spans)
     places = np.flatnonzero(np.isin(spans["request_id"], rows))
     places = places[np.argsort(spans["join_s"][places], kind="stable")]
@@ -149,7 +150,7 @@ def _lives(results: "Results", rows: Sequence[int], spans: Mapping[int, list[Spa
 def _kept_out(
     steps: Table, reasons: Sequence[str], replica: int, ends_s: tuple[float, float]
 ) -> list[tuple[str, float, float]]:
-    """What kept the head of a queue out, piece by piece: as its steps say, and its turn in between."""
+    """Return the reasons that blocked the head of a queue: those of its steps, and its turn in between."""
     from_s, until_s = ends_s
     result: list[tuple[str, float, float]] = []
     for row in overlapping(steps, replica, ends_s).tolist():
@@ -167,7 +168,7 @@ def _kept_out(
 
 
 def _steps_of(steps: Table, lives: Sequence[Life]) -> tuple[Ints, int]:
-    """Rows in which replicas had any of these requests, and how many requests had to do without."""
+    """Return the rows in which replicas had any of these requests, and the number of requests left without."""
     kept, n_left_out = np.zeros(len(steps["replica"]), np.bool_), 0
     for life in lives:
         requested = kept.copy()

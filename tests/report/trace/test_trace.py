@@ -154,7 +154,7 @@ def by_hand(outputs: list[int], n_blocks: int = 100, **more: Any) -> Results:
     return Results.from_run(run, run_facts(run, pools=(pool_facts(),), respond_s=to_s(2 * MS)), "")
 
 
-def test_two_requests_and_one_seat_by_hand() -> None:
+def test_two_requests_and_one_slot_by_hand() -> None:
     events = assert_follows_the_format(trace(by_hand([3, 1]), Chosen(ids=("1", "0"))).text)
     drawn = [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
     # through the door at 1 and 2 ms; the first computes its prompt until 11 ms, and decodes until 31 ms
@@ -162,8 +162,8 @@ def test_two_requests_and_one_seat_by_hand() -> None:
         (1, 1, "Front end", 0, 2_000),
         (1, 1, "Front end", 41_000, 2_000),
         (1, 1, "Prefill", 31_000, 10_000),
-        (1, 1, "Queue: its turn", 2_000, 9_000),
-        (1, 1, "Queue: seats", 11_000, 20_000),
+        (1, 1, "Queue: next step", 2_000, 9_000),
+        (1, 1, "Queue: slots", 11_000, 20_000),
         (1, 1, "Request 1", 0, 43_000),
         (1, 2, "Decode", 11_000, 20_000),
         (1, 2, "Front end", 0, 1_000),
