@@ -6,7 +6,7 @@ from typing import Any
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.report.formats import plural, rate
 
-DECISIONS = {"met": "meets", "edge": "edge", "missed": "misses"}
+DECISIONS: dict[str | None, str] = {"met": "meets", "edge": "edge", "missed": "misses"}
 """What a table says of the SLO."""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.rate import attained, latency_cells, latency_heads, wanted
-from simserve.report.formats import interval, number, plural, rate, share
+from simserve.report.formats import NONE, interval, number, plural, rate, share
 from simserve.report.nominal_load import DECISIONS, drawn
 
 
@@ -21,17 +21,24 @@ def sentence(result: Mapping[str, Any]) -> str:
     fleet, n = answer["fleet"], answer["replicas"]
     what = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
     price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
-    fewer = [each for each in result["points"] if each["replicas"] == n - 1 and each["decision"] == "missed"]
+    fewer = [
+        each for each in result["points"] if each["replicas"] == n - 1 and each.get("decision", "missed") == "missed"
+    ]
     load = result.get("load")
     nominal = "the nominal " if load and load["nominal_per_s"] else ""
     parts = [
         f"{name} needs {what}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
-        f"{share(answer['attained_frac'])} do ({_certainty(result)}).",
+        f"{share(_point(result, answer)['attained_frac'])} do ({_certainty(result)}).",
         f"With one fewer {_share(fewer[0])}." if fewer else "",
         _tied(result),
         drawn(load, answer["n_seeds"]),
     ]
     return " ".join(part for part in parts if part)
+
+
+def _point(result: Mapping[str, Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what was tried at the answer."""
+    return next(each for each in result["points"] if each["replicas"] == answer["replicas"])
 
 
 def _tied(result: Mapping[str, Any]) -> str:
@@ -49,7 +56,12 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
     keys, heads = latency_heads(result)
     rows: list[Sequence[str]] = [("replicas", "runs", "attained", "95% CI", "SLO", *heads)]
     for point in result["points"]:
-        cells = (f"{point['replicas']}", f"{point['n_runs']}", *attained(point), DECISIONS[point["decision"]])
+        cells = (
+            f"{point['replicas']}",
+            f"{point['n_runs']}",
+            *attained(point),
+            DECISIONS.get(point.get("decision"), NONE),
+        )
         rows.append((*cells, *latency_cells(point, keys)))
     return rows
 

@@ -49,7 +49,9 @@ def render(result: Mapping[str, Any]) -> str:
 
 def _headline(result: Mapping[str, Any]) -> Headline:
     best = result["best"]
-    state = "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result["tied"] else "missed"
+    state = (
+        "none" if best["per_usd"] is None else "met" if best["cheapest"] else "edge" if result.get("tied") else "missed"
+    )
     varied = f"Varied: {', '.join(result['keys'])}."
     return Headline("sweep", result["scenario"]["name"], state, title(result), sentence(result), varied, _tiles(result))
 
@@ -76,7 +78,7 @@ def _figure(point: Mapping[str, Any], key: str) -> str:
 
 def _terms(point: Mapping[str, Any], key: str) -> str:
     """Return what the tile's point attains, and at what price."""
-    answer = f"{DECISIONS[point['decision']]}: " if point["decision"] in ("missed", "edge") else ""
+    answer = f"{DECISIONS[point['decision']]}: " if point.get("decision") in ("missed", "edge") else ""
     met = f"{answer}{share(point['answer']['attained_frac'])} within the SLO"
     return met if key == "cheapest" else f"{met}, {dollars(point)} an hour"
 

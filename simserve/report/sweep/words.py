@@ -29,7 +29,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 def title(result: Mapping[str, Any]) -> str:
     """Return the decision in a few words."""
     best, points = result["best"], result["points"]
-    tied = listed([values_of(result, points[place]) for place in result["tied"]])
+    tied = listed([values_of(result, points[place]) for place in result.get("tied", [])])
     if not _has_slo(result):
         return f"{plural(len(points), 'point')}, none ranked by goodput"
     if best["cheapest"] is None:
@@ -45,7 +45,7 @@ def _decision(result: Mapping[str, Any]) -> str:
     best, points = result["best"], result["points"]
     if not _has_slo(result):
         return "Without an slo there is no goodput to rank points by."
-    tied = " ".join(_tied(result, points[place]) for place in result["tied"][:MOST_TIED])
+    tied = " ".join(_tied(result, points[place]) for place in result.get("tied", [])[:MOST_TIED])
     if best["cheapest"] is None:
         goal = f"No point {'surely ' if tied else ''}meets the SLO: {within(result)}."
         return f"{goal} {tied}" if tied else f"{goal} {_closest(result)}"
@@ -80,10 +80,21 @@ def _closest(result: Mapping[str, Any]) -> str:
 
 def attained(point: Mapping[str, Any]) -> str:
     """Return `99.7% of requests (95% CI 99.5–99.9%, 8 seeds)`."""
-    answer = point["answer"]
+    answer = point.get("answer") or _of_measures(point)
     ends = interval(answer["low_frac"], answer["high_frac"])
     sure = "" if ends == NONE else f"95% CI {ends}, "
     return f"{share(answer['attained_frac'])} of requests ({sure}{plural(answer['n_runs'], 'seed')})"
+
+
+def _of_measures(point: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the attainment of a sweep that an earlier version wrote, without answers."""
+    ends = point["measures"][ATTAINED]
+    return {
+        "attained_frac": ends["value"],
+        "low_frac": ends["low"],
+        "high_frac": ends["high"],
+        "n_runs": point["n_seeds"],
+    }
 
 
 def _bests(result: Mapping[str, Any]) -> list[str]:
@@ -103,9 +114,8 @@ def _bests(result: Mapping[str, Any]) -> list[str]:
 
 def _caveat(point: Mapping[str, Any]) -> str:
     """Return what keeps a point from being recommended."""
-    return {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}.get(
-        point["decision"], ""
-    )
+    known = {"missed": ", but it misses the SLO", "edge": ", but it is on the edge of the SLO"}
+    return known.get(str(point.get("decision")), "")
 
 
 def _rivals(best: Mapping[str, Any]) -> str:
