@@ -7,15 +7,13 @@
 The public names are the five in `__all__`; each is imported when first used, so that `simserve --help` stays quick.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results, load_results
     from simserve.scenario import Scenario, load_scenario
-    from simserve.simulate import simulate
+    from simserve.simulation import simulate
 
 __all__ = ["Results", "Scenario", "load_results", "load_scenario", "simulate"]
 __version__ = "0.1.0"
@@ -25,20 +23,8 @@ _HOMES = {
     "Scenario": "simserve.scenario",
     "load_results": "simserve.metrics.results",
     "load_scenario": "simserve.scenario",
-    "simulate": "simserve.simulate",
+    "simulate": "simserve.simulation",
 }
-
-
-class _Package(ModuleType):
-    """This package, in which `simulate` is the function even after the module of that name was imported."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name == "simulate" and isinstance(value, ModuleType):  # the import system binds a submodule in its parent
-            value = value.simulate
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 if not TYPE_CHECKING:  # for a type checker a module with __getattr__ has every name

@@ -14,7 +14,7 @@ ANYWHERE = {"errors", "units", "__init__"}
 ALLOWED: dict[str, set[str]] = {
     "cli": {
         "report",
-        "simulate",
+        "simulation",
         "explain",
         "scenario",
         "plugins",
@@ -25,10 +25,10 @@ ALLOWED: dict[str, set[str]] = {
         "calibrate",
         "study",
     },
-    "study": {"simulate", "scenario", "catalog", "cost", "tables", "metrics", "workload"},
+    "study": {"simulation", "scenario", "catalog", "cost", "tables", "metrics", "workload"},
     "report": {"metrics"},
     "explain": {"scenario", "cost", "catalog"},
-    "simulate": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},
+    "simulation": {"engine", "metrics", "scenario", "cost", "catalog", "tables", "workload.load", "workload.trace"},
     "metrics": {"tables"},
     "engine": {
         "scenario",
@@ -66,7 +66,7 @@ ALLOWED: dict[str, set[str]] = {
     "tables": set(),
     "errors": set(),
     "units": set(),
-    "__init__": {"metrics", "scenario", "simulate"},
+    "__init__": {"metrics", "scenario", "simulation"},
     "__main__": {"cli"},
 }
 

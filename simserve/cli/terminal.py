@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from simserve.simulate import Progress
+    from simserve.simulation import Progress
 
 
 def result(text: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from simserve.errors import NoArrivals, SimserveError
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.processes import Lost, Task, in_processes
 
 Summary = dict[str, Any]

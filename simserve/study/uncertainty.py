@@ -22,7 +22,7 @@ from simserve.metrics.results import Results
 from simserve.metrics.student import quantile
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.nominal import answer_over, met_probability
 from simserve.tables.columns import Flags
 

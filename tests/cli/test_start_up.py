@@ -25,7 +25,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
     assert not modules_after("import simserve") & HEAVY
 
 
-@pytest.mark.parametrize("first", ["import simserve.simulate", "from simserve import simulate", "import simserve"])
+@pytest.mark.parametrize("first", ["import simserve.simulation", "from simserve import simulate", "import simserve"])
 def test_simulate_is_the_function_whatever_was_imported_first(first: str) -> None:
     program = f"{first}\nimport simserve\nfrom simserve import simulate\n"
     program += "assert callable(simulate) and simserve.simulate is simulate, simulate"

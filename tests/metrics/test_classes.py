@@ -13,7 +13,7 @@ from simserve.report.groups import group_tables
 from simserve.report.headline import headline
 from simserve.report.page import render
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from tests.metrics.test_goodput import everything, requests
 
 FIXED = {"kind": "fixed", "prompt_tokens": 300, "output_tokens": 20}

@@ -9,7 +9,7 @@ from simserve.metrics.results import Results, load_results
 from simserve.report.mechanisms import mechanisms
 from simserve.report.summary_reader import SummaryReader
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.tables.facts import facts_from_dict, facts_to_dict
 
 DRAFT = {"kind": "draft_model", "model": "llama-3.2-1b", "tokens": 3, "acceptance": [0.9, 0.8, 0.7]}

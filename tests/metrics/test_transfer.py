@@ -11,7 +11,7 @@ from simserve.metrics.transfer import transfer
 from simserve.metrics.utilization import Shares, Utilization
 from simserve.metrics.window import Window
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.tables.columns import Columns
 from simserve.tables.facts import LinkFacts, RunFacts
 from tests.metrics.stories import Life, Teller, run_facts, tables

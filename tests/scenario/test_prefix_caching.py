@@ -8,7 +8,7 @@ import pytest
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 
 Load = Callable[..., Scenario]
 MessagesOf = Callable[..., list[str]]

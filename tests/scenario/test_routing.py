@@ -10,7 +10,7 @@ from simserve.errors import TraceError
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.weighted import Weighted
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 
 Load = Callable[..., Scenario]
 MessagesOf = Callable[..., list[str]]

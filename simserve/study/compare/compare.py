@@ -10,7 +10,7 @@ from simserve.metrics.decision import LOAD_TOLERANCE_FRAC
 from simserve.metrics.results import Results, load_results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.check.load_facts import DrawnLoad
 from simserve.study.check.side import OnProgress as OnLoadProgress
 from simserve.study.compare.carried_load import LEAST_SEEDS, carried_load, why_not

@@ -7,7 +7,7 @@ import numpy as np
 from simserve.metrics.decision import wilson
 from simserve.metrics.goodput import GOALS
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.intervals import Z_95
 from simserve.workload.load import Load, offered_load
 

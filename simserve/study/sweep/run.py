@@ -8,7 +8,7 @@ from typing import Any
 from simserve.errors import ScenarioError, SimserveError, TraceError, UnreadableTrace
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.fleet import fleet_of
 from simserve.study.measures import MEASURES, Measure
 from simserve.study.processes import Task

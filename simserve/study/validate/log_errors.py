@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
-from simserve.simulate import Progress, simulate
+from simserve.simulation import Progress, simulate
 from simserve.study.validate.logs.base import METRICS, Log
 from simserve.study.validate.validate import Errors, errors_of
 from simserve.tables.columns import Flags, Floats

@@ -11,7 +11,7 @@ import numpy as np
 from simserve import catalog
 from simserve.errors import CalibrationError, CatalogError, ScenarioError, did_you_mean
 from simserve.scenario import Scenario
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 
 NEEDED = (
     *("engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "isl", "osl", "concurrency"),

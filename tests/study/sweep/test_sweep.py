@@ -19,7 +19,7 @@ from simserve.errors import (
     UnreadableTrace,
 )
 from simserve.scenario.loader import Template
-from simserve.simulate import simulate
+from simserve.simulation import simulate
 from simserve.study.measures import MEASURES
 from simserve.study.processes import Answers, Lost, Task, Work
 from simserve.study.sweep import run as sweep_run

@@ -69,7 +69,7 @@ def test_every_shipped_scenario_runs_shortened(path: Path) -> None:
 
 def test_the_same_scenario_gives_the_same_tables_in_any_process() -> None:
     code = (
-        "from tests.test_simulate import *\n"
+        "from tests.test_simulation import *\n"
         "print(digest(simulate(Scenario.from_dict(CHAT))))"
     )  # fmt: skip
     result = {digest(simulate(Scenario.from_dict(CHAT)))}
