@@ -128,9 +128,9 @@ def test_the_tables_above_know_every_part_of_the_package() -> None:
 def test_a_wrong_import_is_seen(tmp_path: Path) -> None:
     file = tmp_path / "wrong.py"
     file.write_text(
-        "from simserve import simulate\nfrom simserve.engine.cluster import Cluster\nimport simserve.cli.run\n"
+        "from simserve import simulation\nfrom simserve.engine.cluster import Cluster\nimport simserve.cli.run\n"
     )
-    assert list(_own_imports(file)) == ["simulate", "engine.cluster", "cli.run"]
+    assert list(_own_imports(file)) == ["simulation", "engine.cluster", "cli.run"]
     assert not _is_within("engine.cluster", ALLOWED["metrics"])
     assert not _is_within("workload.load", ALLOWED["engine"])
     assert _is_within("workload.trace", ALLOWED["engine"])
