@@ -15,7 +15,7 @@ WORKLOAD = {
     "arrivals": {"kind": "poisson", "rate_per_s": 40},
     "lengths": {"kind": "lognormal", "prompt_tokens": {"median": 256, "sigma": 0.5, "max": 1024}}
     | {"output_tokens": {"median": 24, "sigma": 0.3, "max": 64}},
-    "n_requests": 300,
+    "n_requests": 120,
 }
 SLO = {"ttft_s": 0.2, "tpot_s": 0.03}
 TOLERANCE = ("--tolerance", 0.15)
