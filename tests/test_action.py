@@ -60,6 +60,7 @@ def test_the_action_has_what_a_composite_action_needs() -> None:
     assert not re.search(r"\$\{\{", step()["run"])  # user input reaches the shell as variables, never as code
 
 
+@pytest.mark.thorough
 def test_its_shell_passes_and_fails_with_the_gate(tmp_path: Path) -> None:
     file = scenario(tmp_path)
     assert invoke("check", file, "--baseline", tmp_path / "base.json", "--update", *TOLERANCE).exit_code == 0

@@ -44,6 +44,7 @@ def test_continuous_beats_whole_batches_and_a_window_helps_in_bursts_only(monkey
     assert dynamic[busy] < static[busy]
 
 
+@pytest.mark.thorough
 def test_paged_blocks_serve_a_multiple_of_what_blocks_set_aside_do(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "paged_blocks")
     result = module.result()
@@ -111,6 +112,7 @@ def test_the_best_split_moves_with_the_load(monkeypatch: pytest.MonkeyPatch) -> 
     assert many > 1.2 * few and many > 1.5 * together  # Splitwise: 35:5
 
 
+@pytest.mark.thorough
 def test_a_prefix_cache_brings_the_first_token_forward(monkeypatch: pytest.MonkeyPatch) -> None:
     module = study(monkeypatch, "prefix_cache")
     result = module.result()

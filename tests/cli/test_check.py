@@ -161,6 +161,7 @@ def test_an_slo_that_no_rate_meets_cannot_be_gated_on(tmp_path: Path) -> None:
     assert "(0% meet ttft_s there)" in outcome.err
 
 
+@pytest.mark.thorough
 def test_against_another_ref_both_are_run(tmp_path: Path) -> None:
     file = scenario(tmp_path)
     who = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]

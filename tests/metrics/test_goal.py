@@ -35,7 +35,14 @@ def test_what_is_neither_is_refused_with_a_way_out(text: str) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(("text", "frac"), [((), GOAL_FRAC), (("--goal", "p90"), 0.9), (("--goal", "90%"), 0.9)])
+@pytest.mark.parametrize(
+    ("text", "frac"),
+    [
+        ((), GOAL_FRAC),
+        (("--goal", "p90"), 0.9),
+        pytest.param(("--goal", "90%"), 0.9, marks=pytest.mark.thorough),
+    ],
+)
 def test_every_command_takes_a_goal_as_people_say_it(
     tmp_path: Path, command: str, text: tuple[str, ...], frac: float
 ) -> None:

@@ -64,6 +64,7 @@ def test_the_cost_follows_what_a_capacity_says_one_replica_holds(tmp_path: Path)
     assert result[address_of(content, "units_today")] == 4
 
 
+@pytest.mark.thorough
 def test_an_input_that_is_cleared_leaves_empty_cells_and_no_error(tmp_path: Path) -> None:
     content = workbook(sheets_of([run_answer(), capacity_answer()]))
     cleared = ("holds_per_s", "demand_per_s", "output_tokens", "price_per_gpu_hour_h100_sxm", "good_frac")
@@ -72,6 +73,7 @@ def test_an_input_that_is_cleared_leaves_empty_cells_and_no_error(tmp_path: Path
     assert address_of(content, "units_today") not in result
 
 
+@pytest.mark.thorough
 def test_it_is_printed_a_page_wide(tmp_path: Path) -> None:
     if shutil.which("pdfinfo") is None:
         pytest.skip("no pdfinfo on this machine")

@@ -116,6 +116,7 @@ def test_a_real_server_has_a_rate_too(tmp_path: Path) -> None:
     assert [point.scale for point in result.points] == sorted(point.scale for point in result.points)
 
 
+@pytest.mark.thorough
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
     question = CapacityQuestion(scenario(tmp_path, "workload.n_requests=20", "slo.ttft_s=0.03"), 0.9, 0.5)
     one, other = find_capacity(question), find_capacity(question)

@@ -87,6 +87,7 @@ def test_pools_that_cannot_be_split_are_refused(tmp_path: Path, pools: str, text
     assert str(error.value).startswith(text)
 
 
+@pytest.mark.thorough
 def test_real_servers_of_long_prompts_want_more_to_compute_them(tmp_path: Path) -> None:
     long = ["workload.lengths.prompt_tokens=6000", "workload.lengths.output_tokens=4", "workload.n_requests=120"]
     result = study_ratio(CapacityQuestion(disaggregated(tmp_path, *long), 0.9, 0.03), "ask:answer", 3)
