@@ -22,7 +22,7 @@ def test_it_says_the_rate_what_it_comes_to_and_what_was_tried(tmp_path: Path) ->
     )
     assert outcome.out.splitlines()[4].split("  ")[-1] == "p99 TPOT"
     assert "Beyond it the queue only grows." in outcome.out  # so few requests wait long for so few others
-    assert "the rise at their start may pass for a queue that only grows; make them longer" in outcome.err
+    assert "their start-up may look like a queue that only grows; lengthen the runs" in outcome.err
 
 
 def test_json_has_the_answer_per_gpu_dollar_and_kwh(tmp_path: Path) -> None:

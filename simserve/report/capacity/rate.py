@@ -114,7 +114,7 @@ def imprecise(result: Mapping[str, Any]) -> str:
     answer, sentences = result["answer"], []
     at = answer.get("offered_per_s") or answer["concurrency"]
     if answer["n_seeds"] > 1 and number(at["low"]) is None:
-        sentences.append("Its interval is not known: too few seeds tell where queues begin to grow.")
+        sentences.append("Its interval is unknown: queues begin to grow with too few seeds.")
     elif answer["n_seeds"] > 1 and not answer["is_precise"]:
         requested = f"{answer['precision_frac'] * 100:.3g}%"
         sentences.append(

@@ -1,1 +1,1 @@
-"""How much a scenario can take: rates, concurrency, replicas, and splits of prefill and decode."""
+"""Capacity of a scenario: its highest rate or concurrency, its fewest replicas, its best prefill:decode split."""

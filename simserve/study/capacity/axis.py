@@ -1,16 +1,15 @@
-"""Axis: the loads that a search may try, and the steps between them."""
+"""Search axis: the loads that a search may run, and the steps between them."""
 
 import math
 from dataclasses import dataclass
 
 CLOSE = 0.02
-"""How far apart two loads are, as a share, between which the answer is read off a straight line; the line errs by
-much less."""
+"""Log ratio of two loads below which the answer is interpolated linearly; the interpolation error is much smaller."""
 
 
 @dataclass(frozen=True)
 class SearchAxis:
-    """From the least to the most; whole numbers alone, or any."""
+    """A range of loads, continuous or of whole numbers."""
 
     start: float
     least: float
@@ -18,22 +17,22 @@ class SearchAxis:
     is_whole: bool = False
 
     def up(self, load: float, factor: float) -> float:
-        """So many times as much, as far as there is more."""
+        """Return the load times a factor, at most `most`."""
         return min(self.most, max(self.nearest(load * factor), load + 1) if self.is_whole else load * factor)
 
     def down(self, load: float, factor: float) -> float:
-        """So many times less, as far as there is less."""
+        """Return the load divided by a factor, at least `least`."""
         return max(self.least, min(self.nearest(load / factor), load - 1) if self.is_whole else load / factor)
 
     def is_close(self, below: float, above: float, width: float = CLOSE) -> bool:
-        """Nothing worth trying lies between."""
+        """Return whether no load worth running lies between two."""
         return math.log(above / below) <= width or (self.is_whole and above - below <= 1)
 
     def between(self, below: float, above: float, share: float) -> float:
-        """A load that lies so far from the one toward the other, by their logarithms, and is neither."""
-        result = below * (above / below) ** share
-        return min(max(self.nearest(result), below + 1), above - 1) if self.is_whole else result
+        """Return the load at a share of the way between two, on a log scale; never one of the ends."""
+        load = below * (above / below) ** share
+        return min(max(self.nearest(load), below + 1), above - 1) if self.is_whole else load
 
     def nearest(self, load: float) -> float:
-        """The load itself, or the whole number next to it."""
+        """Return the load, rounded on an axis of whole numbers."""
         return float(round(load)) if self.is_whole else load

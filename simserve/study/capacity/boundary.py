@@ -1,7 +1,7 @@
-"""Boundary: the highest load that holds, by a search that chance does not mislead.
+"""Boundary: the highest load that meets the goal, by a search with common random numbers.
 
-All loads are tried with the same seeds, and a seed's randomness is mapped to every load, so attainment falls smoothly
-as the load rises. Attainment is taken at the nominal load; what chance the seeds leave is the interval.
+All loads run with the same seeds, and each seed maps its draws to every load, so attainment falls smoothly as the load
+rises. Attainment is estimated at the nominal load; the interval is the sampling noise between seeds.
 """
 
 import math
@@ -24,32 +24,32 @@ FIRST_SEEDS = 8
 MOST_PROBES = 40
 
 WING, NEAR_WING, WIDE_WING = 1.1, 1.05, 1.25
-"""How far from the answer, as a factor, the loads may lie that tell how steeply attainment falls there."""
+"""Distances from the answer, as factors, of the loads that give the slope of attainment: target, nearest, widest."""
 
 LEAST_STEEPNESS = 1.0
-"""Misses that rise no faster than the load hardly depend on it."""
+"""Lower bound of the slope: misses that rise no faster than the load hardly depend on it."""
 
 LEAST_MISSES = 10
-"""That the goal allows, over all seeds: an answer that hangs on fewer requests is a guess."""
+"""Misses that the goal must allow over all seeds: an answer that depends on fewer requests is a guess."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where attainment passes the goal."""
+    """The load at which attainment crosses the goal."""
 
     load: Estimate
     below: LoadPoint
     above: LoadPoint
-    """The loads on both sides."""
+    """`below` meets the goal, `above` does not."""
 
     @property
     def half_frac(self) -> float:
-        """Half the interval's width, as a share of the answer; NaN where it is not known."""
+        """Half-width of the interval as a share of the answer; NaN where it is unknown."""
         return (self.load.high - self.load.low) / 2 / self.load.value
 
     @property
     def offered_per_s(self) -> Estimate:
-        """Requests a second, nominal: between those of the two loads; not all that arrives need follow the load."""
+        """Nominal requests/s, interpolated between the two loads: some arrivals may not scale with the load."""
         low, high = self.below, self.above
         share = math.log(self.load.value / low.scale) / math.log(high.scale / low.scale)
         value = low.offered_per_s * (high.offered_per_s / low.offered_per_s) ** share
@@ -58,19 +58,19 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Goal:
-    """What must hold, and how well it must be known where."""
+    """The share of requests that must meet a criterion, and the precision of the answer."""
 
     frac: float
     precision_frac: float = math.inf
     criterion: Criterion = EVERYTHING
 
     def is_met(self, point: LoadPoint) -> bool:
-        """Return on which side of the goal a load lies, as far as its runs tell: a search wants no decision."""
+        """Return whether a load's estimate meets the goal, whatever its interval."""
         return point.share_of(self.criterion) >= self.frac and not point.is_saturated
 
 
 class Search:
-    """For the highest load that holds."""
+    """Finds the highest load that meets a goal."""
 
     def __init__(self, probed: ProbedLoads, axis: SearchAxis, goal: Goal) -> None:
         self._probed = probed
@@ -79,24 +79,24 @@ class Search:
         self._n_seeds = FIRST_SEEDS
 
     def highest(self) -> Boundary | LoadPoint:
-        """Bracket, close in, and add seeds until the interval is narrow enough; a point where it ends without."""
-        result = self.bracket(self._axis.start, 2.0)
-        while not isinstance(result, LoadPoint):
-            boundary = self.close_in(*result)
+        """Bracket, close in, and add seeds until the interval is narrow enough; return a point without a bracket."""
+        bracket = self.bracket(self._axis.start, 2.0)
+        while not isinstance(bracket, LoadPoint):
+            boundary = self.close_in(*bracket)
             wanted = self._seeds_wanted(boundary)
             if wanted <= self._n_seeds:
                 return boundary
             self._n_seeds = wanted
             try:
-                result = self._again(boundary)
-            except NoArrivals:  # with one of the further seeds
+                bracket = self._again(boundary)
+            except NoArrivals:  # with one of the added seeds
                 return boundary
-        return result
+        return bracket
 
     def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
-        """A load that holds and the next that does not, at most a factor apart; or the last one looked at.
+        """Return a load that meets the goal and the next that does not, at most a factor apart; or the last one run.
 
-        Loads so light that nobody arrives end the axis, and steps shorten as they come near.
+        Loads too light for any arrival end the axis, and steps shorten as they come near.
         """
         point = self._at(start)
         is_up = self._goal.is_met(point)
@@ -114,12 +114,12 @@ class Search:
         return point
 
     def close_in(self, below: LoadPoint, above: LoadPoint, width: float = CLOSE) -> Boundary:
-        """Try loads where a line between the two says the answer is, kept off both ends, until they are near."""
+        """Narrow the bracket by linear interpolation, kept off both ends, until its loads are close."""
         for _ in range(MOST_PROBES):
             if self._axis.is_close(below.scale, above.scale, width):
                 break
             share = self._share_of_way(below, above)
-            # Just beyond the line's answer, on the far side of it from the nearer end, so that the bracket shrinks.
+            # Just beyond the interpolated load, away from the nearer end, so that the bracket shrinks.
             beyond = 0.4 * width / math.log(above.scale / below.scale)
             step = share + (beyond if share < 0.5 else -beyond)
             middle = self._at(self._axis.between(below.scale, above.scale, min(max(step, 0.1), 0.9)))
@@ -129,23 +129,23 @@ class Search:
     def _at(self, load: float) -> LoadPoint:
         return self._probed.at(load, self._n_seeds)
 
-    def _seeds_wanted(self, result: Boundary) -> int:
-        """The interval narrows with the square root of the seeds; at most four times as many at once."""
-        factor = (result.half_frac / self._goal.precision_frac) ** 2
+    def _seeds_wanted(self, boundary: Boundary) -> int:
+        """Return the seeds that make the interval narrow enough, as 1/sqrt(n); at most four times as many at once."""
+        factor = (boundary.half_frac / self._goal.precision_frac) ** 2
         if math.isnan(factor) and math.isfinite(self._goal.precision_frac):
             factor = math.inf
-        if self._axis.is_whole and result.load.high - result.load.low <= 1:
-            factor = 0.0  # it is known to the one
+        if self._axis.is_whole and boundary.load.high - boundary.load.low <= 1:
+            factor = 0.0  # the whole number is known
         wanted = math.ceil(self._n_seeds * min(4.0, 1.1 * factor)) if factor > 1 else self._n_seeds
         if math.isfinite(self._goal.precision_frac):
-            below = result.below.outcomes_of(self._goal.criterion)
+            below = boundary.below.outcomes_of(self._goal.criterion)
             n_arrived = sum(each.n_arrived for each in below) / len(below)
             wanted = max(wanted, math.ceil(LEAST_MISSES / (1 - self._goal.frac) / max(n_arrived, 1) - 1e-9))
         return min(MOST_SEEDS, wanted)
 
-    def _again(self, result: Boundary) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
-        """With more seeds the answer may lie a little beyond."""
-        below, above = self._at(result.below.scale), self._at(result.above.scale)
+    def _again(self, boundary: Boundary) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
+        """Return the bracket rerun with more seeds, moved where the answer now lies beyond it."""
+        below, above = self._at(boundary.below.scale), self._at(boundary.above.scale)
         while not self._goal.is_met(below):
             lower = self._axis.down(below.scale, 1 + CLOSE)
             if lower == below.scale:
@@ -159,12 +159,12 @@ class Search:
         return below, above
 
     def _root(self, below: LoadPoint, above: LoadPoint) -> Estimate:
-        """Where attainment passes the goal, in logs of the load, and how far luck may have moved that."""
+        """Return the load at which attainment crosses the goal, interpolated in logs, with its jackknife interval."""
         share, width = self._share_of_way(below, above), math.log(above.scale / below.scale)
         value = math.log(below.scale) + width * share
-        if len(below.runs) == 1:  # no other seed differs
+        if len(below.runs) == 1:  # every seed gives the same run
             return Estimate(math.exp(value), math.nan, math.nan)
-        if above.is_saturated:  # its attainment says nothing
+        if above.is_saturated:  # its attainment depends on the length of the runs
             ends = saturation_ends(below, above, self._axis, lambda load: self._probed.if_any(load, self._n_seeds))
             return Estimate(math.exp(value), *ends)
         n = len(below.runs)
@@ -172,14 +172,14 @@ class Search:
             (1 - share) * self._missed(below, left_out) + share * self._missed(above, left_out) for left_out in range(n)
         ]
         error = standard_error(np.array(without)) / self._steepness(math.exp(value), below, above)
-        result = around(value, error, n - 1)
-        return Estimate(*(math.exp(end) for end in (result.value, result.low, result.high)))
+        log_load = around(value, error, n - 1)
+        return Estimate(*(math.exp(end) for end in (log_load.value, log_load.low, log_load.high)))
 
     def _steepness(self, root: float, below: LoadPoint, above: LoadPoint) -> float:
-        """How fast the logit of the share that misses rises with the log of the load, around the answer.
+        """Return the slope of the logit of the missed share over the log of the load, around the answer.
 
-        From loads a tenth away: between two that are near, attainment falls in steps, and a search ends where it falls
-        steeply, so its own two loads would make the interval too narrow.
+        Uses loads about 10% away: attainment falls in steps between close loads, and a search ends at a steep step, so
+        its own two loads would make the interval too narrow.
         """
         low = self._wing(self._axis.down(root, WING), 1 / WIDE_WING, 1 / NEAR_WING, root) or below
         high = self._wing(self._axis.up(root, WING), NEAR_WING, WIDE_WING, root) or above
@@ -190,7 +190,7 @@ class Search:
         return max(rise / math.log(high.scale / low.scale), LEAST_STEEPNESS)
 
     def _wing(self, wanted: float, least: float, most: float, root: float) -> LoadPoint | None:
-        """One of the loads that were tried, if it is about as far away; else this one. None: none, or nobody comes."""
+        """Return a load of the search about as far away, else run this one; None at the root or without arrivals."""
         for point in self._probed.points:
             if least <= point.scale / root <= most:
                 return point.first(FIRST_SEEDS)
@@ -198,7 +198,7 @@ class Search:
         return self._probed.if_any(wanted, FIRST_SEEDS) if wanted != root else None
 
     def _share_of_way(self, below: LoadPoint, above: LoadPoint) -> float:
-        """How far from below to above the goal lies, on a line through the logits of the shares that miss."""
+        """Locate the goal between two loads, from 0 to 1, on a line through the logits of the missed shares."""
         if above.is_saturated:
             return 0.5
         goal = _logit(1 - self._goal.frac)
@@ -206,10 +206,10 @@ class Search:
         return near / (near - far) if near != far else 0.5
 
     def _missed(self, point: LoadPoint, left_out: int | None) -> float:
-        """Return the logit of the share that missed; half a request more on both sides keeps it finite.
+        """Return the logit of the missed share; adding half a request to both sides keeps it finite.
 
-        Over all runs it is the share at the nominal load. Without one run it is the share of the load drawn, so that
-        the spread over the runs left out keeps the whole variance between windows.
+        Over all runs it is the share at the nominal load. With one run left out it is the share at the drawn load, so
+        that the jackknife keeps the whole variance between windows.
         """
         runs = point.outcomes_of(self._goal.criterion)
         kept = [run for place, run in enumerate(runs) if place != left_out]

@@ -1,4 +1,4 @@
-"""Found: what a study of a capacity came to: its facts, and every load that was run for them."""
+"""Capacity result: the facts of a capacity study, and every load that it ran."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +10,14 @@ from simserve.study.study_folder import TableRows
 
 @dataclass(frozen=True)
 class CapacityResult:
-    """The answer as data, and what it rests on."""
+    """The answer as data, and the loads behind it."""
 
     facts: dict[str, Any]
     """What `simserve capacity --json` prints."""
     probed: tuple[tuple[str | None, LoadPoint], ...]
-    """Each load, with the split that it was tried with if one was asked about."""
+    """Each load that was run, with its split in a study of splits."""
 
     @property
     def rows(self) -> TableRows:
-        """A row a load and seed."""
+        """`capacity.parquet`: one row per load and seed."""
         return TableRows("capacity.parquet", ROWS, capacity_rows(self.facts["asked"], self.probed))

@@ -1,4 +1,4 @@
-"""Concurrency: how many clients of a closed loop there may be, so that enough requests meet every SLO."""
+"""Concurrency: the most clients of a closed loop at which enough requests meet every SLO."""
 
 import math
 from collections.abc import Sequence
@@ -9,14 +9,14 @@ from simserve.scenario import Scenario
 from simserve.study.capacity.axis import SearchAxis
 from simserve.study.capacity.capacity_result import CapacityResult
 from simserve.study.capacity.facts import (
+    confidence_facts,
     load_at_answer,
     per_facts,
     point_facts,
     question_facts,
     state_facts,
-    sure_facts,
 )
-from simserve.study.capacity.load_curve import look_around
+from simserve.study.capacity.load_curve import load_curve
 from simserve.study.capacity.load_curve_facts import CLIENTS, load_curve_facts
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.capacity.probed_loads import OnProbe, ProbedLoads, RunsAt
@@ -27,14 +27,14 @@ from simserve.study.intervals import Estimate
 from simserve.study.run_seeds import Summary, replicate
 
 MOST = 65_536
-"""More clients are not tried."""
+"""Highest number of clients that a search runs."""
 
 ENOUGH_TURNS = 10
-"""Requests of each client, as benchmarks have it: fewer are mostly the rush at the start."""
+"""Requests per client, as in benchmarks: with fewer, the burst at the start dominates."""
 
 
 def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = None) -> CapacityResult:
-    """Search and look around. Raises SimserveError where there is no SLO, or no closed loop."""
+    """Return the highest concurrency and its load curve. Raises SimserveError without an SLO or a closed loop."""
     check_slo(question.scenario)
     own = clients_of(question.scenario)
 
@@ -48,20 +48,20 @@ def study_concurrency(question: CapacityQuestion, progress: OnProbe | None = Non
 def study(
     question: CapacityQuestion, runs_with: RunsAt, axis: SearchAxis, progress: OnProbe | None = None
 ) -> CapacityResult:
-    """Likewise, whatever it is that runs."""
+    """Return the highest concurrency and its load curve, from any function that runs a number of clients."""
     probed = ProbedLoads(runs_with, question.scenario.seed, progress, question.most_seeds)
-    result = search_in(question, probed, axis)
+    answer = search_in(question, probed, axis)
     more: dict[str, Any] = {"answer": None}
-    if isinstance(result, Capacity):
-        n = whole(result.scale)
-        at = probed.at(n.value, len(result.below.runs))
-        more = {"answer": _answer(result, n, at)}
-        more |= load_curve_facts(look_around(result, probed, axis), result.scale, CLIENTS, question.goal_frac)
-    return CapacityResult(_facts(result, probed.points) | more, tuple((None, point) for point in probed.points))
+    if isinstance(answer, Capacity):
+        n = whole(answer.scale)
+        at = probed.at(n.value, len(answer.below.runs))
+        more = {"answer": _answer(answer, n, at)}
+        more |= load_curve_facts(load_curve(answer, probed, axis), answer.scale, CLIENTS, question.goal_frac)
+    return CapacityResult(_facts(answer, probed.points) | more, tuple((None, point) for point in probed.points))
 
 
 def clients_of(scenario: Scenario) -> int:
-    """How many there are. Raises ScenarioError where requests come by themselves."""
+    """Return the number of clients. Raises ScenarioError for an open load."""
     client = scenario.workload.client
     if client is None:
         rule = "needs a closed loop to search over: workload.client with its concurrency"
@@ -70,13 +70,13 @@ def clients_of(scenario: Scenario) -> int:
 
 
 def with_clients(scenario: Scenario, n: int) -> Scenario:
-    """The scenario with so many clients."""
+    """Return the scenario with n clients."""
     client = {**(scenario.workload.client or {}), "concurrency": n}
     return scenario.model_copy(update={"workload": scenario.workload.model_copy(update={"client": client})})
 
 
 def whole(load: Estimate) -> Estimate:
-    """Clients come whole: the highest number that holds, and between which numbers that is."""
+    """Return a load and its interval rounded down to whole clients."""
     return Estimate(*(end if math.isnan(end) else float(math.floor(end + 1e-9)) for end in vars(load).values()))
 
 
@@ -93,12 +93,12 @@ def _facts(result: Capacity | Unbounded, points: Sequence[LoadPoint]) -> dict[st
 
 
 def _answer(result: Capacity, n: Estimate, at: LoadPoint) -> dict[str, Any]:
-    """With the throughput at that concurrency."""
+    """Return the answer with the throughput at that concurrency."""
     scenario = result.question.scenario
     answered = Estimate(at.mean("requests_per_s"), math.nan, math.nan)
     n_requests = scenario.workload.n_requests
     return {
-        **sure_facts(result.question, result.boundary, is_precise=result.is_precise or n.high - n.low <= 1),
+        **confidence_facts(result.question, result.boundary, is_precise=result.is_precise or n.high - n.low <= 1),
         "concurrency": {key: value if math.isnan(value) else round(value) for key, value in vars(n).items()},
         "attained_frac": at.attained_frac,
         "requests_per_s": answered.value,

@@ -1,4 +1,4 @@
-"""Criterion: what a load is held to: every SLO of every request, one SLO alone, or the SLOs of one class."""
+"""Criterion: what a load must meet: every SLO of every request, one SLO alone, or the SLOs of one class."""
 
 from dataclasses import dataclass, replace
 
@@ -9,15 +9,15 @@ from simserve.study.run_seeds import Summary
 
 @dataclass(frozen=True)
 class Criterion:
-    """Which requests are asked about, and which SLO of theirs."""
+    """The SLO and the class that count."""
 
     slo: str | None = None
-    """None: all that they have."""
+    """None: every SLO."""
     slo_class: str | None = None
-    """None: those of all classes."""
+    """None: all classes."""
 
     def outcome(self, run: Summary) -> Outcome | None:
-        """Return what a run attained by this criterion alone; None where no request counts."""
+        """Return what a run attained under this criterion; None where no request counts."""
         if self.slo_class is not None:
             return outcomes(run).get(self.slo_class)
         whole = whole_outcome(run)
@@ -30,10 +30,10 @@ EVERYTHING = Criterion()
 """Every request meets every SLO that it has."""
 
 
-def parts_of(scenario: Scenario) -> tuple[Criterion, ...]:
-    """Each SLO alone, then each class with targets alone; nothing where that is no more than the whole."""
+def single_criteria(scenario: Scenario) -> tuple[Criterion, ...]:
+    """Return each SLO alone, then each class with targets alone; nothing where there is only one."""
     slo = scenario.slo
     targets = (slo.default, *slo.classes.values())
     keys = [key for key in type(slo.default).model_fields if any(getattr(each, key) is not None for each in targets)]
-    result = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
-    return result if len(result) > 1 else ()
+    criteria = (*(Criterion(slo=key) for key in keys), *(Criterion(slo_class=name) for name in slo.classes))
+    return criteria if len(criteria) > 1 else ()

@@ -1,4 +1,4 @@
-"""Capacity facts: what a search for the capacity found, as plain data, for JSON, tables and pages."""
+"""Capacity facts: the answer of a search as plain data, for JSON, tables and pages."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,9 +21,9 @@ LEVELS = ("p50", "p90", "p99", "p99.9")
 
 
 def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | None = None) -> dict[str, Any]:
-    """Return what `simserve capacity --json` prints; `answer` is null where no load is the highest that holds.
+    """Return what `simserve capacity --json` prints; `answer` is null where the search found no highest load.
 
-    points: all that were tried, where that is more than the search itself.
+    points: all loads that were run, where they are more than those of the search.
     """
     probed, goal_frac = points or result.points, result.question.goal_frac
     load = load_at_answer(result)
@@ -39,12 +39,12 @@ def capacity_facts(result: Capacity | Unbounded, points: Sequence[LoadPoint] | N
 
 
 def load_at_answer(result: Capacity | Unbounded) -> dict[str, Any]:
-    """Return nominal and drawn load at the last load that holds, or at the last one of the search."""
+    """Return nominal and drawn load at the highest load that meets the goal, or at the last one of the search."""
     return (result.below if isinstance(result, Capacity) else result.last).load
 
 
 def load_warnings(load: Mapping[str, Any]) -> list[str]:
-    """Return a warning where the seeds drew a load far from the nominal one."""
+    """Return a warning where the seeds drew a load far from the nominal load."""
     if load["off_frac"] is None or abs(load["off_frac"]) <= LOAD_TOLERANCE_FRAC:
         return []
     side, off = "below" if load["off_frac"] < 0 else "above", f"{abs(load['off_frac']):.1%}"
@@ -58,11 +58,11 @@ def own_load_facts(question: CapacityQuestion, points: Sequence[LoadPoint]) -> d
 
 
 def _offered_per_s(point: LoadPoint, result: Capacity | Unbounded) -> float:
-    """Return the nominal rate; without one, the drawn one as the answer's seeds have it, so that rates are in order."""
+    """Return the nominal rate; without one, the drawn rate scaled to the answer's seeds, so that rates are in order."""
     if not isinstance(result, Capacity) or point.load["nominal_per_s"]:
         return point.offered_per_s
-    few = result.below.first(len(point.runs))
-    return point.offered_per_s * result.below.offered_per_s / few.offered_per_s
+    same_seeds = result.below.first(len(point.runs))
+    return point.offered_per_s * result.below.offered_per_s / same_seeds.offered_per_s
 
 
 def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def state_facts(result: Capacity | Unbounded) -> dict[str, Any]:
 
 
 def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the question, as every answer repeats it, and what it rests on; gate_warnings are warned of too."""
+    """Return the question, its scenario and its warnings, as every answer repeats them; adds gate_warnings."""
     scenario = question.scenario
     deterministic = [NOTE] if question.is_deterministic else []
     return {
@@ -93,7 +93,7 @@ def question_facts(question: CapacityQuestion, gate_warnings: Sequence[str] = ()
 
 
 def _pool(setup: PoolSetup, scheduler: str) -> dict[str, Any]:
-    """What a pool is, in the words of a run's summary."""
+    """Return the facts of a pool, with the keys of a run's summary."""
     return {
         "name": setup.name,
         "role": setup.role,
@@ -116,35 +116,35 @@ def _targets(targets: Any) -> dict[str, float]:
 def _answer(result: Capacity) -> Mapping[str, Any]:
     rate = result.offered_per_s
     return {
-        **sure_facts(result.question, result.boundary, result.is_precise),
+        **confidence_facts(result.question, result.boundary, result.is_precise),
         "scale": vars(result.scale),
         "offered_per_s": vars(rate),
         **per_facts(result.question.scenario, rate),
     }
 
 
-def sure_facts(question: CapacityQuestion, result: Boundary, is_precise: bool) -> dict[str, Any]:
-    """How well the answer is known, and what fails beyond it."""
-    n_requests = result.below.n_requests
+def confidence_facts(question: CapacityQuestion, boundary: Boundary, is_precise: bool) -> dict[str, Any]:
+    """Return how precise the answer is, and what fails beyond it."""
+    n_requests = boundary.below.n_requests
     return {
         "confidence": CONFIDENCE,
-        "n_seeds": len(result.below.runs),
+        "n_seeds": len(boundary.below.runs),
         "n_requests": n_requests,
         "n_enough": n_requests * (1 - question.goal_frac) >= LEAST_MISSES - 1e-6,
         "is_precise": is_precise,
         "precision_frac": question.precision_frac,
-        "fails_first": fails_first(result.above),
-        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in result.below.runs),
+        "fails_first": fails_first(boundary.above),
+        "kv_limit_is_a_guess": any(run["trust"].get("kv_limit_is_a_guess") for run in boundary.below.runs),
     }
 
 
 def fails_first(above: LoadPoint) -> str:
-    """What is wrong at a load that does not hold: `queue`, or the SLO that the most requests miss."""
+    """Return what fails at a load: `queue` where it saturates, else the SLO that most requests miss."""
     return "queue" if above.is_saturated else min(above.by_slo().items(), key=_share)[0]
 
 
 def per_facts(scenario: Scenario, rate: Estimate) -> dict[str, Any]:
-    """Requests a second as requests for each thing that is paid for."""
+    """Return a rate as requests per GPU, dollar and kWh."""
     fleet = fleet_of(scenario)
     return {
         "per_gpu_s": _over(rate, fleet["n_gpus"]),
@@ -163,8 +163,8 @@ def _over(rate: Estimate, amount: float) -> dict[str, float] | None:
 
 
 def point_facts(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
-    """Return what was tried, and what came of it."""
-    sure = point.attained
+    """Return a load, its attainment and its latencies."""
+    attained = point.attained
     return {
         "scale": point.scale,
         "offered_per_s": point.offered_per_s,
@@ -175,8 +175,8 @@ def point_facts(point: LoadPoint, goal_frac: float) -> dict[str, Any]:
         "n_runs": len(point.runs),
         "n_requests": point.n_requests,
         "attained_frac": point.attained_frac,
-        "low_frac": sure.low,
-        "high_frac": sure.high,
+        "low_frac": attained.low,
+        "high_frac": attained.high,
         "decision": point.decision(goal_frac),
         "saturated": point.is_saturated,
         "by_slo": point.by_slo(),

@@ -1,4 +1,4 @@
-"""Fleet size: the fewest replicas of a pool with which a given share of requests surely meets every SLO."""
+"""Fleet size: the fewest replicas of a pool with which a given share of requests meets every SLO."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,36 +16,36 @@ from simserve.study.intervals import CONFIDENCE
 from simserve.study.run_seeds import Summary, replicate
 
 MOST = 1024
-"""More replicas are not tried."""
+"""Highest number of replicas that a search runs."""
 
 RunsWith = Callable[[int, Sequence[int]], list[Summary]]
-"""Runs so many replicas, with each of some seeds."""
+"""Runs a number of replicas with each of some seeds."""
 
 OnProgress = Callable[[int], None]
-"""Called with each number of replicas that is tried."""
+"""Called with each number of replicas before it runs."""
 
 
 @dataclass(frozen=True)
 class FleetSize:
-    """The answer. The `scale` of a point is its number of replicas."""
+    """The answer; the `scale` of a point is its number of replicas."""
 
     question: CapacityQuestion
     place: int
-    """Of the pool, among those of the scenario."""
-    result: LoadPoint | None
-    """The fewest that surely meet the SLO; None: not even MOST do."""
+    """Index of the pool in the scenario."""
+    fewest: LoadPoint | None
+    """The fewest replicas that meet the SLO; None: not even MOST do."""
     points: tuple[LoadPoint, ...]
-    """All that were tried, the fewest first."""
+    """All that were run, the fewest first."""
 
     @property
     def tied(self) -> LoadPoint | None:
-        """The fewest that are on the edge; None where fewer than the answer surely miss the SLO."""
+        """The fewest replicas on the edge; None where all below the answer miss the SLO."""
         edges = [point for point in self.points if point.decision(self.question.goal_frac) == "edge"]
-        return next((each for each in edges if self.result is None or each.scale < self.result.scale), None)
+        return next((each for each in edges if self.fewest is None or each.scale < self.fewest.scale), None)
 
 
 def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> FleetSize:
-    """Search. Raises SimserveError where there is no SLO to hold a load to, or no such pool."""
+    """Return the fewest replicas of a pool. Raises SimserveError without an SLO or such a pool."""
     check_slo(question.scenario)
     place = place_of_pool(question.scenario, pool, "--replicas")
 
@@ -58,13 +58,13 @@ def find_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress 
 
 
 def study_fleet_size(question: CapacityQuestion, pool: str, progress: OnProgress | None = None) -> CapacityResult:
-    """Search, and return the answer as data."""
+    """Return the fewest replicas of a pool as data."""
     answer = find_fleet_size(question, pool, progress)
     return CapacityResult(fleet_size_facts(answer), tuple((None, point) for point in answer.points))
 
 
 def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> FleetSize:
-    """Search from the scenario's own number on, whatever it is that runs; seeds are added at the edge."""
+    """Search from the scenario's own number of replicas; a number on the edge gets more seeds."""
     first, most_seeds = question.scenario.seed, question.most_seeds
     own = question.scenario.cluster.pools[place].replicas
     probed: dict[int, LoadPoint] = {}
@@ -86,9 +86,9 @@ def search(question: CapacityQuestion, place: int, runs_with: RunsWith) -> Fleet
 
 
 def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int | None:
-    """Return the least number that holds, where more hold better; None where not even the `limit` does.
+    """Return the least number that holds, for a monotonic `holds`; None where not even `limit` does.
 
-    From `start` by steps that double, then by bisection. The same number is tried again: let `holds` remember.
+    Steps double from `start`, then bisect. `holds` is called again with the same number: cache it.
     """
     most = min(start, limit)
     least, step = most - 1, 1
@@ -105,7 +105,7 @@ def fewest(holds: Callable[[int], bool], start: int, limit: int = MOST) -> int |
 
 
 def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
-    """The scenario with so many replicas in one of its pools."""
+    """Return the scenario with n replicas in one of its pools."""
     data = scenario.to_dict()
     data["cluster"]["pools"][place]["replicas"] = n
     return Scenario.from_dict(data)
@@ -113,26 +113,26 @@ def with_replicas(scenario: Scenario, place: int, n: int) -> Scenario:
 
 def fleet_size_facts(answer: FleetSize) -> dict[str, Any]:
     """Return what `simserve capacity --replicas --json` prints; `answer` is null where no number holds."""
-    scenario, result = answer.question.scenario, answer.result
-    load = (result or answer.points[-1]).load
+    scenario, point = answer.question.scenario, answer.fewest
+    load = (point or answer.points[-1]).load
     return {
         **question_facts(answer.question, load_warnings(load)),
         "asked": "replicas",
         "pool": scenario.cluster.pools[answer.place].name,
         "confidence": CONFIDENCE,
         "load": load,
-        "answer": None if result is None else _fleet(answer, result),
+        "answer": None if point is None else _fleet(answer, point),
         "tied": None if answer.tied is None else _fleet(answer, answer.tied),
-        "points": [_point(point, answer.question.goal_frac) for point in answer.points],
+        "points": [_point(each, answer.question.goal_frac) for each in answer.points],
     }
 
 
-def _fleet(answer: FleetSize, result: LoadPoint) -> dict[str, Any]:
-    n, sure = int(result.scale), result.attained
+def _fleet(answer: FleetSize, point: LoadPoint) -> dict[str, Any]:
+    n, estimate = int(point.scale), point.attained
     fleet = fleet_of(with_replicas(answer.question.scenario, answer.place, n))
-    attained = {"attained_frac": sure.value, "low_frac": sure.low, "high_frac": sure.high}
-    decision = result.decision(answer.question.goal_frac)
-    return {"replicas": n, "decision": decision, **attained, "n_seeds": len(result.runs), "fleet": fleet}
+    attained = {"attained_frac": estimate.value, "low_frac": estimate.low, "high_frac": estimate.high}
+    decision = point.decision(answer.question.goal_frac)
+    return {"replicas": n, "decision": decision, **attained, "n_seeds": len(point.runs), "fleet": fleet}
 
 
 def _point(point: LoadPoint, goal_frac: float) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Knee: the load from which on latency rises steeply.
+"""Knee: the load beyond which latency rises steeply.
 
-The highest load up to which the p99 stays within twice what it is when the load is light. For an M/M/1 queue that is
-half the load that it can take, where throughput over latency, the power of a queue, is highest (Kleinrock, Power and
-deterministic rules of thumb for probabilistic problems in computer communications, ICC 1979).
+It is the highest load up to which p99 stays within twice its light-load value. For an M/M/1 queue that is half its
+capacity, where throughput over latency, the power of a queue, is highest (Kleinrock, Power and deterministic rules of
+thumb for probabilistic problems in computer communications, ICC 1979).
 """
 
 import itertools
@@ -16,16 +16,16 @@ LEVEL = "p99"
 
 @dataclass(frozen=True)
 class Knee:
-    """Of one latency."""
+    """The knee of one latency."""
 
     load: float | None
-    """None: it does not rise so far within the curve."""
+    """None: latency stays below the knee throughout the curve."""
     light_s: float
-    """What it is at the lightest load of the curve."""
+    """Latency at the lightest load of the curve."""
 
 
 def knee(curve: Sequence[tuple[float, float]]) -> Knee | None:
-    """From loads and latencies by load; between two loads the latency's logarithm runs straight. None without any."""
+    """Return the knee of (load, latency) pairs in order of load, log-linear between them; None without a latency."""
     known = [(load, value) for load, value in curve if value > 0]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""Surroundings facts: what lies around a capacity, as plain data: SLOs and classes alone, the curve, its knees."""
+"""Load curve facts: SLOs and classes alone, latency against load and its knees, as plain data."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,54 +17,54 @@ CURVES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
 
 @dataclass(frozen=True)
 class Unit:
-    """What a load is told in."""
+    """Unit of a load."""
 
     key: str
     of: Callable[[Boundary | LoadPoint], float]
-    more: float = 1.0
-    """What the seeds of the answer offered, over what the first of them did: a curve of these lies where it belongs."""
+    seed_ratio: float = 1.0
+    """Rate of all seeds of the answer over that of the first ones: puts the curve on the axis of the answer."""
 
 
-CLIENTS = Unit("concurrency", lambda result: result.scale if isinstance(result, LoadPoint) else result.load.value)
+CLIENTS = Unit("concurrency", lambda highest: highest.scale if isinstance(highest, LoadPoint) else highest.load.value)
 
 
 def requests_per_s(capacity: Capacity) -> Unit:
-    """Rates as the answer's seeds have them."""
-    more = capacity.below.offered_per_s / capacity.below.first(FIRST_SEEDS).offered_per_s
-    return Unit("offered_per_s", _offered_per_s, more)
+    """Return the unit of rates, scaled to all seeds of the answer."""
+    ratio = capacity.below.offered_per_s / capacity.below.first(FIRST_SEEDS).offered_per_s
+    return Unit("offered_per_s", _offered_per_s, ratio)
 
 
-def _offered_per_s(result: Boundary | LoadPoint) -> float:
-    return result.offered_per_s if isinstance(result, LoadPoint) else result.offered_per_s.value
+def _offered_per_s(highest: Boundary | LoadPoint) -> float:
+    return highest.offered_per_s if isinstance(highest, LoadPoint) else highest.offered_per_s.value
 
 
-def load_curve_facts(result: LoadCurve, capacity: Estimate, unit: Unit, goal_frac: float) -> dict[str, Any]:
-    """`alone`, the highest load for each SLO and class; `curve`, latency by load; `knees`, where it turns."""
+def load_curve_facts(loads: LoadCurve, capacity: Estimate, unit: Unit, goal_frac: float) -> dict[str, Any]:
+    """Return `alone`, the highest load for each SLO and class; `curve`, latency by load; and its `knees`."""
     return {
-        "alone": [_alone(each, capacity, unit) for each in result.alone],
-        "curve": [{**point_facts(point, goal_frac), unit.key: unit.of(point) * unit.more} for point in result.curve],
+        "alone": [_single(each, capacity, unit) for each in loads.single],
+        "curve": [{**point_facts(each, goal_frac), unit.key: unit.of(each) * unit.seed_ratio} for each in loads.curve],
         "knees": {
-            key: {unit.key: turned.load, "light_s": turned.light_s, "rise": RISE, "level": LEVEL}
+            key: {unit.key: turn.load, "light_s": turn.light_s, "rise": RISE, "level": LEVEL}
             for key in CURVES
-            if (turned := knee([(unit.of(each) * unit.more, each.latency_s(key, LEVEL)) for each in result.curve]))
+            if (turn := knee([(unit.of(each) * unit.seed_ratio, each.latency_s(key, LEVEL)) for each in loads.curve]))
         },
     }
 
 
-def _alone(each: SingleCriterion, capacity: Estimate, unit: Unit) -> dict[str, Any]:
-    """The load and its interval, and the room beyond the capacity; a state as of the whole."""
-    result, what = each.result, each.criterion
-    room_frac = unit.of(result) / unit.of(each.whole) - 1
+def _single(each: SingleCriterion, capacity: Estimate, unit: Unit) -> dict[str, Any]:
+    """Return the highest load for a criterion, its interval, its state, and the headroom beyond the capacity."""
+    highest, criterion = each.highest, each.criterion
+    room_frac = unit.of(highest) / unit.of(each.whole) - 1
     by = capacity.value * (1 + room_frac)
-    common = {"slo": what.slo, "slo_class": what.slo_class, "room_frac": room_frac}
-    if isinstance(result, LoadPoint):
+    common = {"slo": criterion.slo, "slo_class": criterion.slo_class, "room_frac": room_frac}
+    if isinstance(highest, LoadPoint):
         state = "every load" if each.is_met else "no load"
-        more = {"attained_frac": result.share_of(what), "ends_with": _end(result)}
+        more = {"attained_frac": highest.share_of(criterion), "ends_with": _end(highest)}
         return {**common, "state": state, unit.key: {"value": by, "low": None, "high": None}, **more}
-    ends = {key: value / result.load.value * by for key, value in vars(result.load).items()}
-    return {**common, "state": "found", unit.key: ends, "attained_frac": None, "ends_with": _end(result.above)}
+    ends = {key: value / highest.load.value * by for key, value in vars(highest.load).items()}
+    return {**common, "state": "found", unit.key: ends, "attained_frac": None, "ends_with": _end(highest.above)}
 
 
 def _end(above: LoadPoint) -> str:
-    """What fails beyond: the queue only grows, or the SLO is missed."""
+    """Return what fails beyond: `queue` where it saturates, else `slo`."""
     return "queue" if above.is_saturated else "slo"

@@ -1,4 +1,4 @@
-"""Point: one load, tried with some seeds, and what came of it."""
+"""Load point: one load, the runs of its seeds, and what they attained."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,35 +19,35 @@ from simserve.study.slo_answer import attained_of, mean_load, more_seeds, slo_an
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """One load, tried with some seeds."""
+    """One load, run with some seeds."""
 
     scale: float
-    """Times the scenario's own rates; or the number of clients, or of replicas, where these are what is tried."""
+    """Multiple of the scenario's rates; or the number of clients or replicas."""
     runs: tuple[Summary, ...]
-    """One a seed."""
+    """One per seed."""
 
     @cached_property
     def load(self) -> dict[str, Any]:
-        """Nominal and drawn load, means over the runs."""
+        """Mean nominal and drawn load of the runs."""
         return mean_load([run.get("load") for run in self.runs])
 
     @property
     def offered_per_s(self) -> float:
-        """Requests a second that the load offers at its nominal rate; the drawn ones where there is none."""
+        """Nominal requests/s; the drawn rate where there is none."""
         return self.drawn_per_s / (1 + (self.load["off_frac"] or 0.0))
 
     @property
     def drawn_per_s(self) -> float:
-        """Requests a second that the runs drew."""
+        """Requests/s that the runs drew."""
         return self.mean("offered_per_s")
 
     @cached_property
     def outcomes(self) -> tuple[Outcomes, ...]:
-        """What each run attained, by class."""
+        """Outcomes of each run, by class."""
         return tuple(outcomes(run) for run in self.runs)
 
     def outcomes_of(self, criterion: Criterion) -> list[Outcome]:
-        """Return what each run attained by a criterion; where that is everything, by the class that fares worst."""
+        """Return the outcome of each run under a criterion; for EVERYTHING, that of the worst class."""
         if criterion is not EVERYTHING:
             return [outcome for run in self.runs if (outcome := criterion.outcome(run)) is not None]
         name = worst_class(self.outcomes)
@@ -60,61 +60,61 @@ class LoadPoint:
 
     @property
     def attained_frac(self) -> float:
-        """The share that met every SLO, at the nominal load."""
+        """Share that met every SLO, at the nominal load."""
         return self.attained.value
 
     def share_of(self, criterion: Criterion) -> float:
         """Return the share that met a criterion, at the nominal load; NaN where no request counts."""
-        result = self.outcomes_of(criterion)
-        return at_nominal(result).value if result else math.nan
+        runs = self.outcomes_of(criterion)
+        return at_nominal(runs).value if runs else math.nan
 
     @cached_property
     def attained(self) -> Estimate:
-        """The share that met every SLO, at the nominal load; NaN where no request arrived in a run that counts."""
-        result = slo_answer(self.outcomes, 1.0)
-        return Estimate(math.nan, math.nan, math.nan) if result is None else attained_of(result)
+        """Share that met every SLO, at the nominal load, and its interval; NaN where no request counts."""
+        answer = slo_answer(self.outcomes, 1.0)
+        return Estimate(math.nan, math.nan, math.nan) if answer is None else attained_of(answer)
 
     def decision(self, goal_frac: float) -> Decision:
         """Return whether the load meets the SLO."""
-        result = slo_answer(self.outcomes, goal_frac)
-        decision: Decision = "edge" if result is None else result["decision"]
+        answer = slo_answer(self.outcomes, goal_frac)
+        decision: Decision = "edge" if answer is None else answer["decision"]
         return decision
 
     def decided(self, goal_frac: float, more: Callable[[range], Sequence[Summary]], most_seeds: int) -> "LoadPoint":
-        """Return the load with seeds added until it is off the edge of its goal, or has the most.
+        """Return the load with seeds added until it is off the edge of its goal, or has most_seeds.
 
-        more: runs it with the seeds at those places, counted from 0.
+        more: runs the load with the seeds at those places, counted from 0.
         """
         point, n = self, len(self.runs)
-        while (result := slo_answer(point.outcomes, goal_frac)) and result["decision"] == "edge" and n < most_seeds:
-            wanted = more_seeds(result, n, most_seeds)
+        while (answer := slo_answer(point.outcomes, goal_frac)) and answer["decision"] == "edge" and n < most_seeds:
+            wanted = more_seeds(answer, n, most_seeds)
             point = LoadPoint(self.scale, (*point.runs, *more(range(n, wanted))))
             n = wanted
         return point
 
     @property
     def is_saturated(self) -> bool:
-        """In most runs the queue only grew: what was attained says how long they were."""
+        """Whether the queue only grew in most runs; attainment then depends on their length."""
         return 2 * self.n_saturated > len(self.runs)
 
     @property
     def n_saturated(self) -> int:
-        """Runs whose queue only grew."""
+        """Number of runs whose queue only grew."""
         return sum(bool(run["trust"]["saturated"]) for run in self.runs)
 
     def by_slo(self) -> dict[str, float]:
         """Return the share that met each SLO."""
-        result = [run["slo_attainment"]["by_slo"] for run in self.runs]
-        return {key: float(np.mean([each[key] for each in result])) for key in result[0]}
+        shares = [run["slo_attainment"]["by_slo"] for run in self.runs]
+        return {key: float(np.mean([each[key] for each in shares])) for key in shares[0]}
 
     def latency_s(self, key: str, level: str) -> float:
         """Return the mean of the runs' percentiles; NaN where a run has none."""
         return float(np.mean([math.nan if run[key][level] is None else run[key][level] for run in self.runs]))
 
     def mean(self, key: str) -> float:
-        """Return the mean of a number of the runs; NaN where a run has none."""
-        return float(np.mean([math.nan if (result := run.get(key)) is None else result for run in self.runs]))
+        """Return the mean of a number over the runs; NaN where a run has none."""
+        return float(np.mean([math.nan if (value := run.get(key)) is None else value for run in self.runs]))
 
     def first(self, n_runs: int) -> "LoadPoint":
-        """Return the same load as its first seeds had it."""
+        """Return the load with its first runs only."""
         return LoadPoint(self.scale, self.runs[:n_runs])

@@ -8,14 +8,14 @@ from simserve.study.run_seeds import Summary
 from simserve.study.slo_answer import MOST_SEEDS
 
 OnProbe = Callable[[float, int], None]
-"""Called with a rate in requests a second and the runs at it so far."""
+"""Called with a rate in requests/s and the number of its runs so far."""
 
 RunsAt = Callable[[float, Sequence[int]], list[Summary]]
-"""Runs a load, so many times the scenario's own (or of so many clients), with each of some seeds."""
+"""Runs a load, a multiple of the scenario's own or a number of clients, with each of some seeds."""
 
 
 class ProbedLoads:
-    """Loads and what came of them."""
+    """The loads of a search, each with its runs."""
 
     def __init__(
         self, runs_at: RunsAt, first_seed: int, progress: OnProbe | None = None, most_seeds: int = MOST_SEEDS
@@ -27,7 +27,7 @@ class ProbedLoads:
         self._runs: dict[float, list[Summary]] = {}
 
     def at(self, scale: float, n_seeds: int) -> LoadPoint:
-        """Return a load with so many seeds, or all that differ; no seed is run again.
+        """Return a load with n_seeds runs, or as many as differ; no seed runs twice.
 
         Raises NoArrivals, and keeps none of the runs, where one of them has no arrivals.
         """
@@ -42,7 +42,7 @@ class ProbedLoads:
         return point
 
     def if_any(self, scale: float, n_seeds: int) -> LoadPoint | None:
-        """Return a load as `at` does; None where it is so light that no request arrives with one of the seeds."""
+        """Return a load as `at` does; None where a seed has no arrivals."""
         try:
             return self.at(scale, n_seeds)
         except NoArrivals:
@@ -50,12 +50,12 @@ class ProbedLoads:
 
     @property
     def points(self) -> tuple[LoadPoint, ...]:
-        """All, by load, each with all its seeds."""
+        """All loads in order, each with all its runs."""
         return tuple(LoadPoint(scale, tuple(runs)) for scale, runs in sorted(self._runs.items()) if runs)
 
 
 def _arrived(runs: list[Summary]) -> list[Summary]:
-    """Return the runs themselves, in each of which a request counts. Raises NoArrivals."""
+    """Return the runs. Raises NoArrivals where one has no request that counts."""
     if not all(run["requests"]["arrived"] for run in runs):
         raise NoArrivals("workload: a request must arrive after the warm-up, got none; make the runs longer")
     return runs

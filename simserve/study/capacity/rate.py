@@ -12,15 +12,15 @@ from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import replicate
 
 WIDEST = 2.0**10
-"""No load so many times the scenario's own, or its own so many times, is tried."""
+"""Largest factor between a load of the search and the scenario's own."""
 
 SCALES = SearchAxis(1.0, 1 / WIDEST, WIDEST)
-"""Of the scenario's own rates."""
+"""Multiples of the scenario's rates."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """The answer."""
+    """The highest load, and the loads behind it."""
 
     question: CapacityQuestion
     boundary: Boundary
@@ -29,64 +29,64 @@ class Capacity:
 
     @property
     def scale(self) -> Estimate:
-        """Of the scenario's own rates."""
+        """Multiple of the scenario's rates."""
         return self.boundary.load
 
     @property
     def offered_per_s(self) -> Estimate:
-        """The p99 goodput, where the goal is 99%; requests a second offered, nearly all of which are good."""
+        """Offered requests/s; at a goal of 99%, the p99 goodput."""
         return self.boundary.offered_per_s
 
     @property
     def below(self) -> LoadPoint:
-        """The last load that holds."""
+        """The highest load of the search that meets the goal."""
         return self.boundary.below
 
     @property
     def above(self) -> LoadPoint:
-        """The first load that does not."""
+        """The lowest load of the search that does not."""
         return self.boundary.above
 
     @property
     def is_precise(self) -> bool:
-        """The interval is as narrow as was asked for."""
+        """Whether the interval is as narrow as the question wants."""
         return self.boundary.half_frac <= self.question.precision_frac
 
 
 @dataclass(frozen=True)
 class Unbounded:
-    """No answer: every load that was tried meets the SLOs, or none does."""
+    """A search without an answer: every load meets the goal, or none does."""
 
     question: CapacityQuestion
     last: LoadPoint
     """The highest load, or the lowest."""
     is_met: bool
-    """Every load meets them."""
+    """Whether every load meets the goal."""
     points: tuple[LoadPoint, ...]
     """All that were tried, by load."""
 
 
 def find_capacity(question: CapacityQuestion, progress: OnProbe | None = None) -> Capacity | Unbounded:
-    """Search. Raises SimserveError where there is no SLO to hold a load to, or no rate to search over."""
+    """Return the highest rate. Raises SimserveError without an SLO, or without a rate to search over."""
     return search(question, runs_at_scale(question), progress)
 
 
 def runs_at_scale(question: CapacityQuestion) -> RunsAt:
-    """What runs the scenario at so many times its rates. Raises SimserveError as `find_capacity` does."""
+    """Return a function that runs the scenario at multiples of its rates. Raises as `find_capacity` does."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
     return lambda scale, seeds: replicate([at_scale(question.scenario, scale)], seeds)[0]
 
 
 def search(question: CapacityQuestion, runs_at: RunsAt, progress: OnProbe | None = None) -> Capacity | Unbounded:
-    """Likewise, whatever it is that runs."""
+    """Return the highest load of any function that runs one."""
     return search_in(question, ProbedLoads(runs_at, question.scenario.seed, progress, question.most_seeds))
 
 
 def search_in(question: CapacityQuestion, probed: ProbedLoads, axis: SearchAxis = SCALES) -> Capacity | Unbounded:
-    """Likewise, among loads of which some may have been tried."""
+    """Return the highest load of an axis, given loads that may already have run."""
     goal = Goal(question.goal_frac, question.precision_frac)
-    result = Search(probed, axis, goal).highest()
-    if isinstance(result, LoadPoint):
-        return Unbounded(question, result, goal.is_met(result), probed.points)
-    return Capacity(question, result, probed.points)
+    highest = Search(probed, axis, goal).highest()
+    if isinstance(highest, LoadPoint):
+        return Unbounded(question, highest, goal.is_met(highest), probed.points)
+    return Capacity(question, highest, probed.points)

@@ -1,4 +1,4 @@
-"""Ratio: how to split GPUs into those that compute prompts and those that answer, so that the highest rate holds."""
+"""Ratio: the split of GPUs into prefill and decode replicas that sustains the highest rate."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,56 +19,56 @@ from simserve.study.load_scale import at_scale
 from simserve.study.run_seeds import replicate
 
 FEW = 8
-"""So many splits are all tried; of more, those that a search for the top passes, as too few of either side bind."""
+"""Up to this many splits all run; of more, only those on the way of a search for the maximum."""
 
 ROLES = ("prefill", "decode")
 
 TOGETHER = "together"
-"""What the same GPUs are called where each of them does both."""
+"""Name of the same GPUs as one pool that does both."""
 
 MACHINE = ("model", "gpu", "engine", "weight_dtype", "kv_dtype", "tensor", "pipeline", "data", "expert")
-"""What two pools have in common whose replicas could change sides."""
+"""Settings that two pools share if their replicas are interchangeable."""
 
 RunsOf = Callable[[str], RunsAt]
-"""What runs a split, by its name."""
+"""Returns the function that runs a split, by its name."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """So many replicas of each side."""
+    """Numbers of prefill and decode replicas."""
 
     prefill: int
     decode: int
 
     @property
     def name(self) -> str:
-        """`3:5`."""
+        """Name such as `3:5`."""
         return f"{self.prefill}:{self.decode}"
 
 
 @dataclass(frozen=True)
 class Served:
-    """The highest rate of one split, or the last load that was looked at where there is none."""
+    """The highest rate of one split, or the last load of its search where there is none."""
 
     name: str
-    result: Boundary | LoadPoint
+    highest: Boundary | LoadPoint
     is_met: bool
-    """Of a point: it holds."""
+    """Whether a point meets the goal."""
     probed: tuple[LoadPoint, ...]
 
     @property
     def rate(self) -> Estimate:
-        """Requests a second; the last that was looked at where every load holds, 0 where none does."""
-        if isinstance(self.result, Boundary):
-            return self.result.offered_per_s
-        at = self.result.offered_per_s if self.is_met else 0.0
+        """Requests/s; that of the last load where every load meets the goal, 0 where none does."""
+        if isinstance(self.highest, Boundary):
+            return self.highest.offered_per_s
+        at = self.highest.offered_per_s if self.is_met else 0.0
         return Estimate(at, at, at)
 
 
 def study_ratio(
     question: CapacityQuestion, pools: str, n_gpus: int | None = None, progress: OnProbe | None = None
 ) -> CapacityResult:
-    """Search. Raises SimserveError where there is no SLO, no rate, no such pools, or too few GPUs for one of each."""
+    """Return the best split. Raises SimserveError without an SLO, a rate, these pools, or GPUs for one of each."""
     check_slo(question.scenario)
     at_scale(question.scenario, 1.0)
     scenario, places = question.scenario, _places(question.scenario, pools)
@@ -91,7 +91,7 @@ def study_ratio(
 def search(
     question: CapacityQuestion, splits: Sequence[Split], runs_of: RunsOf, progress: OnProbe | None = None
 ) -> list[Served]:
-    """What each split serves, whatever it is that runs; of many splits those on the way to the best."""
+    """Return the highest rate of each split; of more than FEW, of those on the way to the best."""
     known: dict[int, Served] = {}
 
     def rate(i: int) -> float:
@@ -100,7 +100,7 @@ def search(
         return known[i].rate.value
 
     low, high = 0, len(splits) - 1
-    while low < high:  # a rate rises with replicas of the side that binds, up to the best split, and falls beyond it
+    while low < high:  # the rate has one maximum: it rises with replicas of the side that binds, then falls
         middle = (low + high) // 2
         low, high = (middle + 1, high) if rate(middle) < rate(middle + 1) else (low, middle)
     wanted = range(len(splits)) if len(splits) <= FEW else range(max(0, low - 1), min(len(splits), low + 2))
@@ -110,7 +110,7 @@ def search(
 
 
 def splits_of(n_gpus: int, sizes: Sequence[int]) -> list[Split]:
-    """All splits with as many replicas of both sides as the GPUs allow. Raises SimserveError if there is none."""
+    """Return all splits with as many replicas as the GPUs allow. Raises SimserveError if there is none."""
     prefill, decode = sizes
     most = (n_gpus - decode) // prefill
     if most < 1:
@@ -120,7 +120,7 @@ def splits_of(n_gpus: int, sizes: Sequence[int]) -> list[Split]:
 
 
 def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
-    """Of the two pools. Raises SimserveError where there are none of these names, or they have other roles."""
+    """Return the indices of the two pools. Raises SimserveError where no pool has that name, or it has another role."""
     names = pools.split(":")
     if len(names) != len(ROLES):
         rule = "must be the names of a prefill and of a decode pool, as in prefill:decode"
@@ -135,7 +135,7 @@ def _places(scenario: Scenario, pools: str) -> tuple[int, int]:
 
 
 def with_split(scenario: Scenario, places: Sequence[int], split: Split) -> Scenario:
-    """The scenario with so many replicas in the two pools."""
+    """Return the scenario with the replicas of a split."""
     data = scenario.to_dict()
     for place, n in zip(places, (split.prefill, split.decode), strict=True):
         data["cluster"]["pools"][place]["replicas"] = n
@@ -143,7 +143,7 @@ def with_split(scenario: Scenario, places: Sequence[int], split: Split) -> Scena
 
 
 def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario | None:
-    """The same GPUs as replicas that do both, as the prefill pool is; None where the decode pool has other machines."""
+    """Return the same GPUs as one pool of the prefill pool's replicas; None where the decode pool's differ."""
     machines = [[getattr(scenario.setups[place], key) for key in MACHINE] for place in places]
     if machines[0] != machines[1] or len(scenario.cluster.pools) > len(places):
         return None
@@ -159,8 +159,8 @@ def together(scenario: Scenario, places: Sequence[int], n_gpus: int) -> Scenario
 def _served(question: CapacityQuestion, name: str, runs_at: RunsAt, progress: OnProbe | None) -> Served:
     probed = ProbedLoads(runs_at, question.scenario.seed, progress, question.most_seeds)
     goal = Goal(question.goal_frac)
-    result = Search(probed, SCALES, goal).highest()
-    return Served(name, result, isinstance(result, LoadPoint) and goal.is_met(result), probed.points)
+    highest = Search(probed, SCALES, goal).highest()
+    return Served(name, highest, isinstance(highest, LoadPoint) and goal.is_met(highest), probed.points)
 
 
 def _result(
@@ -169,7 +169,7 @@ def _result(
     best = max(served, key=lambda each: each.rate.value)
     holds = best.rate.value > 0
     others = [each for each in served if each is not best]
-    at = best.result.below if isinstance(best.result, Boundary) else best.result
+    at = best.highest.below if isinstance(best.highest, Boundary) else best.highest
     facts = {
         **question_facts(question, load_warnings(at.load)),
         "asked": "ratio",
@@ -191,12 +191,12 @@ def _result(
 
 
 def _split(served: Served, scenarios: dict[str, Scenario]) -> dict[str, Any]:
-    result, scenario = served.result, scenarios[served.name]
-    above = result.above if isinstance(result, Boundary) else result
+    highest, scenario = served.highest, scenarios[served.name]
+    above = highest.above if isinstance(highest, Boundary) else highest
     return {
         "split": served.name,
         "replicas": {pool.name: pool.replicas for pool in scenario.cluster.pools},
-        "state": "found" if isinstance(result, Boundary) else "every load" if served.is_met else "no load",
+        "state": "found" if isinstance(highest, Boundary) else "every load" if served.is_met else "no load",
         "offered_per_s": vars(served.rate),
         "fails_first": fails_first(above),
         **per_facts(scenario, served.rate),

@@ -1,4 +1,4 @@
-"""Capacity rows: what was tried in a search, a row a load and seed, as columns for `capacity.parquet`."""
+"""Capacity rows: the columns of `capacity.parquet`, one row per load and seed."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,29 +25,29 @@ ROWS = (
     Field("saturated", "flag"),
     *(Field(f"{key.removesuffix('_s')}_{level}_s", "float", "s") for key in LATENCIES for level in LEVELS),
 )
-"""`load` is in the unit of what was asked: times the scenario's rates (rate, ratio), clients, or replicas."""
+"""`load` is a multiple of the scenario's rates (rate, ratio), a number of clients, or of replicas."""
 
 
-def capacity_rows(requested: str, probed: Sequence[tuple[str | None, LoadPoint]]) -> Columns:
-    """The columns of ROWS; each point with the split that it was tried with, if one was asked about."""
-    return typed_columns(ROWS, [_row(requested, split, point, run) for split, point in probed for run in point.runs])
+def capacity_rows(kind: str, points: Sequence[tuple[str | None, LoadPoint]]) -> Columns:
+    """Return the columns of ROWS for a kind of question; each point with its split, if any."""
+    return typed_columns(ROWS, [_row(kind, split, point, run) for split, point in points for run in point.runs])
 
 
-def _row(requested: str, split: str | None, point: LoadPoint, run: dict[str, Any]) -> dict[str, Any]:
-    result = run["slo_attainment"]
+def _row(kind: str, split: str | None, point: LoadPoint, run: dict[str, Any]) -> dict[str, Any]:
+    attainment = run["slo_attainment"]
     row = {
-        "asked": requested,
+        "asked": kind,
         "load": point.scale,
         "split": split,
         "seed": run["seed"],
         **{name: run[name] for name, _ in COUNTS},
-        "n_arrived": result["n_arrived"],
-        "n_met": result["n_met"],
-        "attained_frac": result["frac"],
+        "n_arrived": attainment["n_arrived"],
+        "n_met": attainment["n_met"],
+        "attained_frac": attainment["frac"],
         "saturated": run["trust"]["saturated"],
     }
     for key in LATENCIES:
         name = key.removesuffix("_s")
-        row[f"{name}_met_frac"] = result["by_slo"].get(key)
+        row[f"{name}_met_frac"] = attainment["by_slo"].get(key)
         row |= {f"{name}_{level}_s": run[key][level] for level in LEVELS}
     return row

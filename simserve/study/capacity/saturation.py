@@ -1,8 +1,8 @@
-"""Saturation: the load from which on half of all seeds only grow their queue, and how far luck may have moved it.
+"""Saturation: the interval of the load beyond which the queue only grows with half of all seeds.
 
-Each seed saturates from a load of its own on, and the answer is the median of those. Whatever their distribution, the
-median of all seeds lies between two of the tried seeds' own loads, counted from either end (Conover, Practical
-Nonparametric Statistics, section 3.2); loads further out are run until so many seeds are on either side.
+Each seed saturates beyond a load of its own, and the answer is the median of these. Whatever their distribution, its
+confidence interval ends at two of their order statistics (Conover, Practical Nonparametric Statistics, section 3.2);
+loads further out run until enough seeds are on either side.
 """
 
 import math
@@ -13,14 +13,14 @@ from simserve.study.capacity.point import LoadPoint
 from simserve.study.intervals import median_rank
 
 MOST_STEPS = 6
-"""Outwards, each the square of the one before: to four times the load."""
+"""Steps outward, each the square of the one before: up to four times the load."""
 
 At = Callable[[float], LoadPoint | None]
-"""A load with all the seeds; None where nobody arrives."""
+"""Runs a load with all seeds; None where a seed has no arrivals."""
 
 
 def saturation_ends(below: LoadPoint, above: LoadPoint, axis: SearchAxis, at: At) -> tuple[float, float]:
-    """Loads between which the median of all seeds lies with CONFIDENCE; NaN where the loads tried do not tell."""
+    """Return the CONFIDENCE interval of the median load at which seeds saturate; NaN where it is unknown."""
     n = len(below.runs)
     rank = median_rank(n)
     if rank is None:
@@ -37,16 +37,16 @@ def _first(
     is_beyond: Callable[[LoadPoint], bool],
     step: Callable[[float, float], float],
 ) -> float | None:
-    """The nearest load that is beyond, or a little further; ever larger steps, then halves."""
+    """Return the nearest load that is beyond, within a tolerance: growing steps, then bisection."""
     near = far = start
     factor = 1 + CLOSE
     for _ in range(MOST_STEPS):
         if is_beyond(far):
             break
-        result = at(step(far.scale, factor))
-        if result is None:
+        farther = at(step(far.scale, factor))
+        if farther is None:
             return None
-        near, far, factor = far, result, factor**2
+        near, far, factor = far, farther, factor**2
     if not is_beyond(far):
         return None
     width = max(CLOSE, abs(math.log(far.scale / start.scale)) / 4)

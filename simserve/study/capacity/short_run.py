@@ -1,18 +1,18 @@
-"""Ramp: whether runs are so short that the rise at their start may pass for a queue that only grows."""
+"""Short runs: whether runs are so short that their start-up may look like saturation."""
 
 from simserve.study.capacity.rate import Capacity, Unbounded
 
-LEAST_LIVES = 10
-"""A window of fewer times the p99 of E2E is for a good part its start."""
+LEAST_WINDOW = 10
+"""Shortest window, in p99 E2E latencies: a shorter one is largely start-up."""
 
 
 def short_run_warnings(result: Capacity | Unbounded) -> list[str]:
-    """What is to be said where growth ends the answer, and it may be none."""
+    """Return a warning where saturation limits the answer, and the runs are too short to show it."""
     if not isinstance(result, Capacity) or not result.above.is_saturated:
         return []
     window_s = min(float(run["window"]["duration_s"]) for run in result.below.runs)
-    life_s = result.below.latency_s("e2e_s", "p99")
-    if not window_s < LEAST_LIVES * life_s:
+    e2e_s = result.below.latency_s("e2e_s", "p99")
+    if not window_s < LEAST_WINDOW * e2e_s:
         return []
-    text = f"runs of {window_s:.3g} s are short for requests that take up to {life_s:.3g} s"
-    return [f"{text}: the rise at their start may pass for a queue that only grows; make them longer"]
+    cause = f"runs of {window_s:.3g} s are short for requests that take up to {e2e_s:.3g} s"
+    return [f"{cause}: their start-up may look like a queue that only grows; lengthen the runs"]

@@ -43,8 +43,8 @@ LATENCY = dict.fromkeys(("p50", "p90", "p99", "p99.9"), 0.1)
 def test_it_finds_the_fewest_from_any_number_on_and_tries_none_twice(tmp_path: Path, own: int, needed: int) -> None:
     needs = Needs(needed)
     answer = search(requested(tmp_path, f"cluster.pools.0.replicas={own}"), 0, needs)
-    assert answer.result is not None
-    assert answer.result.scale == needed
+    assert answer.fewest is not None
+    assert answer.fewest.scale == needed
     assert len(needs.probed) == len(set(needs.probed)) <= 14
     assert [point.scale for point in answer.points] == sorted(needs.probed)
 
@@ -52,7 +52,7 @@ def test_it_finds_the_fewest_from_any_number_on_and_tries_none_twice(tmp_path: P
 def test_where_no_number_holds_it_says_so(tmp_path: Path) -> None:
     needs = Needs(10**9)
     answer = search(requested(tmp_path), 0, needs)
-    assert answer.result is None
+    assert answer.fewest is None
     assert needs.probed[-1] == MOST
 
 

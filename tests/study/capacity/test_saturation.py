@@ -80,8 +80,8 @@ def test_an_interval_that_no_load_tells_is_not_known_in_words_page_and_data(tmp_
     assert (answer["offered_per_s"]["low"], answer["offered_per_s"]["high"]) == (None, None)
     assert (answer["is_precise"], answer["n_seeds"]) == (False, 128)
     text = paragraphs(facts)[0]
-    assert "95% interval not known, 128 seeds" in text
-    assert "How far chance may have moved it is not known" in text
+    assert "95% CI not known, 128 seeds" in text
+    assert "Its interval is unknown: queues begin to grow with too few seeds." in text
     assert "wider than" not in text
     assert "The answer has no interval: at too few seeds queues begin to grow" in render(facts)
 
