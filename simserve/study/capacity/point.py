@@ -99,7 +99,7 @@ class LoadPoint:
 
     @property
     def n_saturated(self) -> int:
-        """Number of runs whose queue only grew."""
+        """Number of saturated runs."""
         return sum(bool(run["trust"]["saturated"]) for run in self.runs)
 
     def by_slo(self) -> dict[str, float]:
