@@ -16,7 +16,7 @@ class LoadUnit:
     """Where it stands in an answer and in a point."""
     name: str
     title: str
-    """Of an axis."""
+    """Title of the axis."""
     bare: Callable[[float], str]
     """Without its name."""
 
@@ -42,7 +42,7 @@ LITTLE = 0.005
 """Room that reads as none."""
 
 TURNING = ("ttft_s", "tpot_s", "e2e_s")
-"""Latencies whose knee is told, where no SLO says which matter."""
+"""Latencies that have a knee on the page if no SLO names others."""
 
 
 def sentences(result: Mapping[str, Any], unit: LoadUnit) -> list[str]:
@@ -90,7 +90,7 @@ def room(each: Mapping[str, Any]) -> str:
 
 
 def turning(result: Mapping[str, Any]) -> list[str]:
-    """Latencies whose knees matter: those of an SLO."""
+    """Return the latencies that have a knee on the page: those of an SLO."""
     given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets)}
     return [key for key in result.get("knees") or {} if key in given or (not given and key in TURNING)]
 

@@ -13,7 +13,7 @@ PAGES: dict[str, Callable[[Facts], str]] = {
     "ratio": ratio_page.render,
     "replicas": fleet_size_page.render,
 }
-"""By what was asked."""
+"""Pages by question."""
 
 
 def render(result: Facts) -> str:

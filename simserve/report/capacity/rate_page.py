@@ -87,7 +87,7 @@ def _at_answer(result: Facts) -> list[Facts]:
 
 
 def _crossing(result: Facts, key: str) -> list[Facts]:
-    """Loads in order: those whose seeds made the answer, and those of the curve that are not near it."""
+    """Return the loads in order: those with the answer's seeds, and those of the curve that are not near it."""
     if result["answer"] is None:
         return list(result["points"])
     at = result["answer"][key]["value"]
@@ -100,7 +100,7 @@ def _crossing(result: Facts, key: str) -> list[Facts]:
 
 
 def _latencies(result: Facts) -> list[str]:
-    """Those of an SLO, with TTFT and TPOT."""
+    """Return the latencies of an SLO, with TTFT and TPOT."""
     given = {
         *result["slo"],
         *(key for targets in result["slo_classes"].values() for key in targets),

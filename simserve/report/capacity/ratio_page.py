@@ -102,6 +102,6 @@ def _chart(result: Facts) -> Figure:
 
 
 def _or_nan(end: Any) -> float:
-    """Of an interval that may not be known."""
+    """Return the end of an interval, nan where it is unknown."""
     result = number(end)
     return math.nan if result is None else result

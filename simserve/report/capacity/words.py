@@ -25,7 +25,7 @@ WORDS = {
     "ratio": Words(ratio.sentence, ratio.table_rows, lambda result: []),
     "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda result: []),
 }
-"""By what was asked."""
+"""Sentences by question."""
 
 
 def paragraphs(result: Facts) -> list[str]:

@@ -12,7 +12,7 @@ BAR = 34
 """Height of one, with the room below it."""
 
 ROOM = 1.16
-"""Of the axis beyond the longest bar, for its label."""
+"""Length of the axis relative to the longest bar, with room for its label."""
 
 
 def costs(result: Mapping[str, Any]) -> Figure | None:

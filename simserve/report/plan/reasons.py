@@ -42,7 +42,7 @@ def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 
 
 def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """By how much: a month, else for a million good tokens."""
+    """Return the extra cost per month, or per million good tokens."""
     more = row["usd_per_month"] / best["usd_per_month"] - 1
     if more > 1e-9:
         return f"{more * 100:.3g}% dearer" if more < 1 else f"{more + 1:.3g} times as dear"

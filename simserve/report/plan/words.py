@@ -112,10 +112,10 @@ def scaled(result: Mapping[str, Any]) -> str:
 
 
 def reasons(result: Mapping[str, Any]) -> list[str]:
-    """Of every option, in the order of the table; `* ...` says what its mark means."""
+    """Return the reason of every option, in the order of the table; `* ...` explains the mark."""
     text = [f"{row['option']}: {row['reason']}" for row in result["options"]]
     is_marked = any(row["calibrated"] is False for row in result["options"])
-    return text + (["* step costs are uncalibrated: nobody timed this card under this engine"] if is_marked else [])
+    return text + (["* step costs are uncalibrated: this card was not timed under this engine"] if is_marked else [])
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
@@ -129,7 +129,7 @@ def table_heads() -> Sequence[str]:
 
 
 def option_name(row: Mapping[str, Any]) -> str:
-    """With a star where step costs are uncalibrated."""
+    """Return the name of an option, with a star where step costs are uncalibrated."""
     return str(row["option"]) + (" *" if row["calibrated"] is False else "")
 
 

@@ -14,7 +14,7 @@ ROOM = 1.2
 """How far axes of latencies run past the outermost dots."""
 
 MOST_NAMED = 12
-"""Points of a front whose numbers stand beside their dots; more would lie over each other."""
+"""Points of a front with numbers beside their dots; more would overlap."""
 
 
 @dataclass(frozen=True)

@@ -66,4 +66,4 @@ COLUMNS = (
     *(Field(name, "flag") for name in FLAGS),
     *(Field(name, "float", unit) for name, unit in AMOUNTS.items()),
 )
-"""Of plan.parquet; a count that there is none of is null, as a replica is."""
+"""Columns of plan.parquet; a count that does not apply is null."""

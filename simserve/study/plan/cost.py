@@ -14,7 +14,7 @@ MONTH_S = HOURS_A_MONTH * 3600
 
 @dataclass(frozen=True)
 class FleetCost:
-    """Of one fleet, spare replicas included."""
+    """Cost of one fleet, spare replicas included."""
 
     n_gpus: int
     usd_per_gpu_hour: float
@@ -26,15 +26,15 @@ class FleetCost:
     """A month, as the next two."""
     tokens: Estimate
     good_tokens: Estimate
-    """Of answers whose requests met every SLO."""
+    """Output tokens of requests that met every SLO."""
     busy_frac: float
-    """Of the time with a step in progress."""
+    """Share of the time with a step in progress."""
     kw: float
     """All cards at the power of their data sheet."""
 
     @property
     def usd_per_hour(self) -> float:
-        """Of all GPUs."""
+        """Return the price of all GPUs."""
         return self.n_gpus * self.usd_per_gpu_hour
 
     @property

@@ -28,7 +28,7 @@ class Demand:
 
     kind: Literal["arrivals", "trace", "diurnal"]
     sized: Scenario
-    """With the load that a fleet must serve: the scenario's own, or a steady one at the peak of a diurnal one."""
+    """The scenario with the load to serve: its own, or a steady one at the peak of a diurnal one."""
     mean_load_frac: float = 1.0
     """The mean rate as a share of what is sized for."""
     hours: tuple[float, ...] = ()

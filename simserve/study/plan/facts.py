@@ -10,7 +10,7 @@ from simserve.study.intervals import CONFIDENCE
 from simserve.study.plan.columns import COLUMNS
 from simserve.study.plan.fleet_search import Trial
 from simserve.study.plan.growth import Need
-from simserve.study.plan.outcome import Outcome, Sized, seeds_of
+from simserve.study.plan.outcome import OptionOutcome, Sized, seeds_of
 from simserve.study.plan.plan import Choice, Plan, gpus_of, usd_of
 from simserve.study.plan.warnings import plan_warnings
 from simserve.tables.files import plain
@@ -81,7 +81,7 @@ def _assumed(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _option(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def _option(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
     """What is known of every option."""
     option, fleets = outcome.option, outcome.fleets
     return {
@@ -97,7 +97,7 @@ def _option(plan: Plan, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _alone(outcome: Outcome) -> dict[str, Any]:
+def _alone(outcome: OptionOutcome) -> dict[str, Any]:
     result = outcome.unloaded
     return {
         "alone_attained_frac": result and result.attained_frac,
@@ -213,7 +213,7 @@ def _at_end(choice: Choice) -> dict[str, Any]:
     }
 
 
-def _other(plan: Plan, outcome: Outcome) -> dict[str, Any]:
+def _other(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
     """An option that does not hold: with what the largest fleet came to, where one was tried."""
     nearest, problem = outcome.nearest, outcome.problem
     probed = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}

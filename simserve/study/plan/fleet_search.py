@@ -139,7 +139,7 @@ class FleetSearch:
 
 def _wants_prefill(point: LoadPoint) -> bool:
     """Prefill is short rather than decode: fewer meet the first token's SLO than the next ones', unless prompts wait
-    because nobody fetches those before them. SLOs of whole answers leave it to the runs to say what binds."""
+    because earlier prompts are not fetched. SLOs of whole answers leave it to the runs to say what binds."""
     binds = [(run.get("transfer") or {}).get("binds") for run in point.runs]
     met = point.by_slo()
     if not met.keys() & {PREFILL, *DECODE}:

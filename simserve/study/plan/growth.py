@@ -8,7 +8,7 @@ from simserve.study.plan.demand import Demand
 from simserve.study.plan.outcome import Bounds, Sized
 
 LEAST_SHARE = 0.05
-"""Hours with less of the peak than this count as this: in a short run at less hardly anybody comes."""
+"""Least share of the peak for an hour: a short run at less has hardly any arrivals."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Need:
     scale: float
     """Times the demand that the fleet was sized for."""
     n_replicas: int | None
-    """With the spare ones; None: more than are allowed."""
+    """Replicas, spares included; None: more than are allowed."""
 
 
 def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Need, ...]:
@@ -27,7 +27,7 @@ def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Ne
 
 
 def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
-    """The first month whose demand the fleet of today is too small for; None: none of them."""
+    """Return the first month with more demand than today's fleet can serve; None without one."""
     if sized.search.holds(sized.size, scales[-1]):
         return None
     enough, too_small = 0, len(scales) - 1
@@ -41,7 +41,7 @@ def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
 
 
 def need_of(sized: Sized, scale: float, bounds: Bounds) -> Need:
-    """Of so many times the demand."""
+    """Return the need at a multiple of the demand."""
     return _needs(sized, [scale], bounds)[0]
 
 
@@ -56,7 +56,7 @@ def hours_of(sized: Sized, demand: Demand, bounds: Bounds) -> tuple[Need, ...]:
 
 
 def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
-    """Of rising loads: first and last, then between those that differ."""
+    """Return the needs of rising loads: first and last, then between those that differ."""
     limit = bounds.limit(sized.fleets.option, sized.fleets.gpus_per_replica)
     start = sized.size
 

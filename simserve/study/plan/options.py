@@ -37,7 +37,7 @@ class Option:
 
 
 Replicas = tuple[int, ...]
-"""Of each pool: one number, or those of prefill and decode."""
+"""Replicas of each pool: one number, or prefill and decode."""
 
 
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:

@@ -59,13 +59,13 @@ class Sized:
     tied: Trial | None
     """The smallest fleet on the edge; None where one fewer surely misses the SLO."""
     all_up: Trial
-    """With the spare ones."""
+    """Trial of the fleet with its spares."""
     usage: Trial
-    """The same fleet, under the mean demand."""
+    """Trial of the fleet under the mean demand."""
 
 
 @dataclass(frozen=True)
-class Outcome:
+class OptionOutcome:
     """What came of an option."""
 
     option: Option
@@ -82,22 +82,22 @@ class Outcome:
     """None where there are none."""
 
 
-def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds: Bounds) -> Outcome:
+def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds: Bounds) -> OptionOutcome:
     """Search for the fewest replicas."""
     if isinstance(result, Problem):
-        return Outcome(option, "refused", problem=result)
+        return OptionOutcome(option, "refused", problem=result)
     try:
         by_itself = unloaded(result.least)
     except SimserveError as error:
-        return Outcome(option, "refused", problem=Problem(option.name, str(error)))
-    known = Outcome(option, "too slow", unloaded=by_itself, fleets=result)
+        return OptionOutcome(option, "refused", problem=Problem(option.name, str(error)))
+    known = OptionOutcome(option, "too slow", unloaded=by_itself, fleets=result)
     if by_itself is not None and decide((0.0, by_itself.high_frac), bounds.goal_frac) == "missed":
         return known
     search = FleetSearch(runs_of(result), bounds.goal_frac, seeds_of(demand), is_disaggregated=option.is_disaggregated)
     return sized(known, search, demand, bounds)
 
 
-def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> Outcome:
+def sized(known: OptionOutcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> OptionOutcome:
     """Search for the fewest replicas, whatever it is that runs; `known`: what was learned so far."""
     assert known.fleets is not None, "an option that is tried has fleets"
     option, fleets = known.option, known.fleets
@@ -105,7 +105,7 @@ def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -
     size = search.fewest(_guess(option, search), limit) if limit > 0 else None
     if size is None:
         nearest = search.best(limit) if limit > 0 else None
-        return Outcome(option, "too many", unloaded=known.unloaded, nearest=nearest, fleets=fleets)
+        return OptionOutcome(option, "too many", unloaded=known.unloaded, nearest=nearest, fleets=fleets)
     needed = search.best(size)
     bought = bounds.with_spare(needed.replicas)
     result = Sized(
@@ -118,7 +118,7 @@ def sized(known: Outcome, search: FleetSearch, demand: Demand, bounds: Bounds) -
         all_up=search.trial(bought),
         usage=search.trial(bought, demand.mean_load_frac),
     )
-    return Outcome(option, "holds", result, unloaded=known.unloaded, fleets=fleets)
+    return OptionOutcome(option, "holds", result, unloaded=known.unloaded, fleets=fleets)
 
 
 def _guess(option: Option, search: FleetSearch) -> int:

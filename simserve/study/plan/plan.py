@@ -10,7 +10,7 @@ from simserve.study.plan.cost import FleetCost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import Need, hours_of, months_of, need_of, outgrown_month
 from simserve.study.plan.options import checked, options, usd_per_gpu_hour
-from simserve.study.plan.outcome import Bounds, Outcome, Sized, outcome_of
+from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
 
@@ -31,7 +31,7 @@ class PlanQuestion:
     is_split: bool = False
     """Prefill and decode on replicas of their own are compared, too."""
     growth_frac: float = 0.0
-    """Of the demand, a month."""
+    """Growth of the demand per month."""
     months: int = 12
     """How far growth is looked at."""
     given_usd: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class PlanQuestion:
 class Choice:
     """An option that holds."""
 
-    outcome: Outcome
+    outcome: OptionOutcome
     sized: Sized
     cost: FleetCost
     outgrown_month: int | None = None
@@ -70,12 +70,12 @@ class Plan:
     usd_per_gpu_hour: Mapping[str, float]
     choices: tuple[Choice, ...]
     """What holds, the one to take first."""
-    others: tuple[Outcome, ...]
+    others: tuple[OptionOutcome, ...]
     """What does not."""
     months: tuple[Need, ...] = ()
-    """Of the one to take, from today on; empty unless the demand grows."""
+    """Needs of the recommended option by month from today; empty unless the demand grows."""
     hours: tuple[Need, ...] = ()
-    """Of the one to take; empty unless the load is diurnal."""
+    """Needs of the recommended option by hour; empty unless the load is diurnal."""
 
     @cached_property
     def best(self) -> Choice | None:
@@ -87,7 +87,7 @@ def find_plan(requested: PlanQuestion, progress: OnProgress | None = None) -> Pl
     """Search. Raises SimserveError where there is no demand, no SLO or no such card; TraceError for an empty load."""
     check_slo(requested.scenario)
     demand = demand_of(requested.scenario)
-    offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses a load of nobody
+    offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses a load without requests
     compared = options(requested.scenario, requested.gpus, requested.tensors, is_split=requested.is_split)
     usd = usd_per_gpu_hour(compared, requested.given_usd)
     outcomes = []
@@ -102,7 +102,7 @@ def planned(
     requested: PlanQuestion,
     demand: Demand,
     usd: Mapping[str, float],
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[OptionOutcome],
     *,
     progress: OnProgress | None = None,
 ) -> Plan:
@@ -127,7 +127,7 @@ def planned(
 def _followed(
     requested: PlanQuestion, ranked: Sequence[Choice], end: Need, progress: OnProgress | None
 ) -> Iterator[Choice]:
-    """With what growth makes of those that may cost less than the first in the end: none gets cheaper."""
+    """Yield the options, with growth for those that may cost less than the first in the end."""
     most = usd_of(ranked[0], end)
     for choice in ranked:
         if most is not None and choice.cost.usd_per_month > most:

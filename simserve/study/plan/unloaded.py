@@ -12,7 +12,7 @@ from simserve.study.intervals import Z_95
 from simserve.workload.load import Load, offered_load
 
 N_REQUESTS = 1000
-"""Of the load's own, the first, sent one at a time."""
+"""First requests of the load, sent one at a time."""
 
 APART_S = 200.0
 """Between two requests: the one before is done by then, or what is left of it hardly matters."""
@@ -23,7 +23,7 @@ class Unloaded:
     """What requests got one at a time."""
 
     attained_frac: float
-    """Of them, how many met every SLO."""
+    """Share of them that met every SLO."""
     high_frac: float
     """The upper end of its 95% interval."""
     slo: str
@@ -31,11 +31,11 @@ class Unloaded:
     slo_frac: float
     """How many that was."""
     prompt_tokens: int
-    """Of the request that took longest by that SLO."""
+    """Prompt of the request that took longest by that SLO."""
     took_s: float
     """What it took; NaN where no request has that latency."""
     refused_frac: float = 0.0
-    """Of them, how many no replica can hold."""
+    """Share of them that no replica can hold."""
 
 
 def unloaded(scenario: Scenario) -> Unloaded | None:

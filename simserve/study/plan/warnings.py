@@ -38,7 +38,7 @@ def _of_fleets(plan: Plan) -> Iterator[str]:
 
 
 def _of_costs(plan: Plan) -> Iterator[str]:
-    """Of every option that holds."""
+    """Yield warnings about the costs of every option that holds."""
     for choice in plan.choices:
         setups = choice.sized.fleets.least.setups
         yield from (*warnings(setups), *notes(setups))

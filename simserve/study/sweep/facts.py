@@ -104,7 +104,7 @@ def _gap(a: PointRuns, b: PointRuns, key: str) -> Estimate:
 
 
 def _cheapest(known: Sequence[PointRuns]) -> dict[str, Any] | None:
-    """Of equally cheap points, the one with the most goodput."""
+    """Return the cheapest point, of equals the one with the most goodput."""
     first = min(known, key=lambda each: (each.value(COST), -each.value(GOODPUT.key)), default=None)
     return None if first is None else {"point": first.point.number}
 

@@ -26,7 +26,7 @@ def check_sweep_folder(directory: Path) -> None:
 
 
 def clean_sweep_folder(directory: Path) -> None:
-    """Take away what a killed sweep was in the middle of writing. For who holds the journal: others may be writing."""
+    """Remove partial files of a killed sweep; only the holder of the journal may call it."""
     for half in _halves(directory):
         half.unlink(missing_ok=True)
 

@@ -34,7 +34,7 @@ class Journal:
         self._file = file
         self._path = path
         self.rows: dict[str, Row] = {}
-        """By the key of the run."""
+        """Rows by the key of the run."""
         self._read()
 
     def add(self, key: str, row: Row) -> None:
@@ -76,7 +76,7 @@ class Journal:
 
 @contextmanager
 def open_journal(directory: Path) -> Iterator[Journal]:
-    """The journal in a folder, which is made if need be; nobody else may write there meanwhile. Raises OutputError."""
+    """Open the journal in a folder, made if needed, with a lock on it; raise OutputError if it is locked."""
     path = directory / NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)

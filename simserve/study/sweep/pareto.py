@@ -1,10 +1,10 @@
-"""Pareto fronts: who is not beaten in one respect without being better in the other."""
+"""Pareto fronts: points that no other point beats in both respects."""
 
 from collections.abc import Sequence
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """The places that nobody dominates, the lowest cost first; equals are all there.
+    """Return the indices of points that no other dominates, the lowest cost first, with all equals.
 
     One dominates another if it costs at most as much and gains at least as much, and one of both strictly. No NaN.
     """

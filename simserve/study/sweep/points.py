@@ -44,7 +44,7 @@ class SweepPoint:
 
     @property
     def values(self) -> dict[str, Any]:
-        """By key, as the user wrote it."""
+        """Return the values by key, as the user wrote them."""
         return {".".join(override.keys): override.value for override in self.overrides}
 
 

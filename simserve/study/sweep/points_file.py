@@ -22,7 +22,7 @@ def read_points(path: Path) -> list[tuple[Override, ...]]:
     try:
         rows = list(readers[path.suffix](path))
     except FileNotFoundError:
-        raise _problem(path, "there is no such file", None, "name one whose columns are keys") from None
+        raise _problem(path, "there is no such file", None, "name one with keys as columns") from None
     except OSError as error:
         raise _problem(path, f"cannot be read: {error.strerror or error}", None, None) from None
     except UnicodeDecodeError as error:

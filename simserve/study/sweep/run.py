@@ -44,7 +44,7 @@ def run_row(task: Task) -> Row:
     started_s = time.perf_counter()
     try:
         scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
-    except SimserveError as error:  # who asks has resolved it, so what is missing or differs is this machine's files
+    except SimserveError as error:  # it was resolved before, so files of this machine are missing or differ
         return failed_row(seed, str(error), is_final=False)
     try:
         return _finished(scenario, simulate(scenario), time.perf_counter() - started_s)

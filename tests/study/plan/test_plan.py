@@ -13,7 +13,7 @@ from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.fleet_search import FleetSearch
 from simserve.study.plan.growth import hours_of, months_of, outgrown_month
 from simserve.study.plan.options import Fleets, Option
-from simserve.study.plan.outcome import Bounds, Outcome, Sized, sized
+from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, sized
 from simserve.study.plan.plan import Plan, PlanQuestion, planned
 from tests.cli.scenarios import write_scenario
 from tests.study.plan_world import DisaggregatedWorld, N, World, summary
@@ -28,10 +28,10 @@ def tiny(folder: Path) -> Scenario:
     return load_scenario(write_scenario(folder))
 
 
-def outcome(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, **demand: Any) -> Outcome:
+def outcome(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, **demand: Any) -> OptionOutcome:
     """What comes of an option in a world."""
     scenario = tiny(folder)
-    known = Outcome(option, "too many", fleets=Fleets(scenario, option))
+    known = OptionOutcome(option, "too many", fleets=Fleets(scenario, option))
     search = FleetSearch(world, bounds.goal_frac, SEEDS, is_disaggregated=option.is_disaggregated)
     return sized(known, search, Demand("arrivals", scenario, **demand), bounds)
 
