@@ -44,13 +44,13 @@ def test_where_no_rate_holds_the_answer_is_no(tmp_path: Path) -> None:
     outcome = invoke("capacity", write_scenario(tmp_path), "--set", "slo.ttft_s=0.001")
     assert outcome.exit_code == 1
     assert outcome.out.startswith("No rate of tiny holds, down to ")
-    assert "(there 0% of requests meet TTFT ≤ 1 ms, its p99 being " in outcome.out
+    assert "(there 0% of requests meet TTFT ≤ 1 ms, p99 is " in outcome.out
 
 
 def test_without_an_slo_it_is_refused(tmp_path: Path) -> None:
     outcome = invoke("capacity", write_scenario(tmp_path, slo={}))
     assert outcome.exit_code == 2
-    assert outcome.err.startswith("simserve: error: tiny: needs an slo to be held to")
+    assert outcome.err.startswith("simserve: error: tiny: needs an SLO, got none")
 
 
 def test_it_says_how_many_replicas_a_load_needs(tmp_path: Path) -> None:

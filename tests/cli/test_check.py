@@ -144,7 +144,7 @@ def test_what_is_too_short_to_gate_on_is_said(place: Path) -> None:
 def test_a_closed_loop_and_a_scenario_without_slo_are_refused(tmp_path: Path) -> None:
     outcome = invoke("check", write_scenario(tmp_path, slo={}), "--baseline", tmp_path / "base.json", "--update")
     assert outcome.exit_code == 2
-    assert "tiny: needs an slo to be held to, got none" in outcome.err
+    assert "tiny: needs an SLO, got none" in outcome.err
     loop = {"client": {"kind": "closed_loop", "concurrency": 4}, "n_requests": 40}
     file = write_scenario(tmp_path, workload=loop | {"lengths": WORKLOAD["lengths"]})
     outcome = invoke("check", file, "--baseline", tmp_path / "base.json", "--update")

@@ -115,7 +115,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
         (("--price", "2.5"), "--price: must be GPU=DOLLARS an hour, got 2.5; for example --price h100-sxm=2.5"),
         (("--price", "l40s=1"), "--price: must name a GPU that is compared, got l40s; "),
         (("--price", "h100-sxm=-1"), "--price h100-sxm: must be dollars an hour above 0, got -1"),
-        (("--set", "slo={}"), "tiny: needs an slo to be held to, got none"),
+        (("--set", "slo={}"), "tiny: needs an SLO, got none"),
         (("--growth", "-0.1"), "Invalid value for '--growth': "),
         (("--growth", "nan"), "--growth"),
         (("--months", "0"), "Invalid value for '--months': "),

@@ -1,1 +1,1 @@
-"""Capacities in words and on pages."""
+"""Capacity answers on the terminal and on pages."""

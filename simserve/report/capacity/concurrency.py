@@ -1,4 +1,4 @@
-"""Concurrency words: how many clients a closed loop may have, what they get, and what was tried on the way."""
+"""Concurrency text: the most clients of a closed loop, their throughput, and the table of loads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,18 +20,18 @@ from simserve.report.formats import count, plural, rate
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """The answer; from what `simserve capacity --concurrency --json` prints."""
+    """Return the answer, from what `simserve capacity --concurrency --json` prints."""
     answer, name = result["answer"], result["scenario"]["name"]
     if answer is None:
         return none(result, f"concurrency of {name}", count(result["stopped_at"]["scale"]))
     n = answer["concurrency"]
-    sure = certainty(answer, between(n, count))
+    ci = certainty(answer, between(n, count))
     parts = [
-        f"{name} holds {plural(n['value'], 'client')} at once on {gpus(answer)} ({sure}).",
+        f"{name} sustains {plural(n['value'], 'client')} at once on {gpus(answer)} ({ci}).",
         f"It is the highest concurrency at which {wanted(result)}; {answer['clients_per_gpu']:.4g} per GPU.",
         fails_first(answer),
-        f"They get {rate(answer['requests_per_s'])} req/s and {rate(answer['output_tokens_per_s'])} output tokens/s.",
-        f"That comes to {per_each(answer)}.",
+        f"Throughput: {rate(answer['requests_per_s'])} req/s, {rate(answer['output_tokens_per_s'])} output tokens/s.",
+        f"Efficiency: {per_each(answer)}.",
         imprecise(result),
         _few_turns(answer),
     ]
@@ -41,11 +41,11 @@ def sentence(result: Mapping[str, Any]) -> str:
 def _few_turns(answer: Mapping[str, Any]) -> str:
     if answer["enough_turns"]:
         return ""
-    return "Each client sends fewer than ten requests, so the rush at the start weighs much: raise workload.n_requests."
+    return "Each client sends fewer than ten requests, so the burst at the start dominates: raise workload.n_requests."
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row a concurrency, the lowest first, below the heads of the columns."""
+    """Return the column heads, then one row per concurrency, the lowest first."""
     keys, heads = latency_heads(result)
     rows: list[Sequence[str]] = [("clients", "runs", "attained", "95% CI", "req/s", *heads)]
     for point in result["points"]:

@@ -1,4 +1,4 @@
-"""Fleet size words: how many replicas a load needs, what they cost, and what fewer and more would do."""
+"""Fleet size text: the replicas that a load needs, their price, and the table of other numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,7 @@ def sentence(result: Mapping[str, Any]) -> str:
         )
         return " ".join(part for part in (head, _tied(result)) if part)
     fleet, n = answer["fleet"], answer["replicas"]
-    what = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
+    size = f"{plural(n, 'replica')} of {pool}, {plural(fleet['n_gpus'], 'GPU')} in all"
     price = f" at {fleet['usd_per_hour']:,.2f} dollars an hour" if fleet["usd_per_hour"] else ""
     fewer = [
         each for each in result["points"] if each["replicas"] == n - 1 and each.get("decision", "missed") == "missed"
@@ -27,9 +27,9 @@ def sentence(result: Mapping[str, Any]) -> str:
     load = result.get("load")
     nominal = "the nominal " if load and load["nominal_per_s"] else ""
     parts = [
-        f"{name} needs {what}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
-        f"{share(_point(result, answer)['attained_frac'])} do ({_certainty(result)}).",
-        f"With one fewer {_share(fewer[0])}." if fewer else "",
+        f"{name} needs {size}{price}, for {nominal}{offered} req/s, so that {wanted(result)}.",
+        f"SLO attainment: {share(_point(result, answer)['attained_frac'])} ({_certainty(result)}).",
+        f"One replica fewer misses the SLO: {_share(fewer[0])}." if fewer else "",
         _tied(result),
         drawn(load, answer["n_seeds"]),
     ]
@@ -37,7 +37,7 @@ def sentence(result: Mapping[str, Any]) -> str:
 
 
 def _point(result: Mapping[str, Any], answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what was tried at the answer."""
+    """Return the number of replicas of the answer, with its runs."""
     return next(each for each in result["points"] if each["replicas"] == answer["replicas"])
 
 
@@ -52,7 +52,7 @@ def _tied(result: Mapping[str, Any]) -> str:
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row a number of replicas, the fewest first, below the heads of the columns."""
+    """Return the column heads, then one row per number of replicas, the fewest first."""
     keys, heads = latency_heads(result)
     rows: list[Sequence[str]] = [("replicas", "runs", "attained", "95% CI", "SLO", *heads)]
     for point in result["points"]:
@@ -68,7 +68,7 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
 
 def _certainty(result: Mapping[str, Any]) -> str:
     answer = result["answer"]
-    within = " within the one run that every seed gives" if answer["n_seeds"] == 1 else ""
+    within = " within one run, which every seed repeats" if answer["n_seeds"] == 1 else ""
     if number(answer["low_frac"]) is None:
         return f"no interval{within}"
     seeds = "" if within else f", {answer['n_seeds']} seeds"
@@ -76,7 +76,7 @@ def _certainty(result: Mapping[str, Any]) -> str:
 
 
 def _share(point: Mapping[str, Any]) -> str:
-    return "the queue only grows" if point["saturated"] else f"{share(point['attained_frac'])} would"
+    return "the queue only grows" if point["saturated"] else f"{share(point['attained_frac'])} attain it"
 
 
 def _interval(result: Mapping[str, Any]) -> str:

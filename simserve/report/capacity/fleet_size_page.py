@@ -1,4 +1,4 @@
-"""The page of a fleet size: how many replicas a load needs, and what fewer and more would do."""
+"""Page of a fleet size: the replicas that a load needs, and attainment against replicas."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -17,7 +17,7 @@ Facts = Mapping[str, Any]
 
 
 def render(result: Facts) -> str:
-    """The page as HTML, from what `simserve capacity --replicas --json` prints."""
+    """Return the page as HTML, from what `simserve capacity --replicas --json` prints."""
     answer = result["answer"]
     at = None if answer is None else {"value": answer["replicas"], "low": None, "high": None}
     loads = LoadAxis(REPLICAS, at)
@@ -25,12 +25,12 @@ def render(result: Facts) -> str:
     figures["attainment"]["layout"]["xaxis"]["tickvals"] = [point["replicas"] for point in result["points"]]
     note = "Share of requests that met every SLO, with its 95% CI." + below_chart(result["points"], result["goal_frac"])
     keys = [("k1", "attained"), ("dash k2", "goal"), ("k0", "answer")]
-    chart = card("attainment", figures, "Attainment against replicas", note, keys, "")
+    chart = card("attainment", figures, "", note, keys, "")
     head, *rows = table_rows(result)
     body = table(["Replicas", *head[1:]], [(text(row[0]), row[1:]) for row in rows])
     parts = (
-        section("curve", "What fewer and more would do", "", chart),
-        section("tried", "What was tried", "Means over the runs of each, all with the same seeds.", body),
+        section("curve", "Attainment against replicas", "", chart),
+        section("tried", "All numbers of replicas", "Means over runs; all use the same seeds.", body),
         warning_section(result),
     )
     return study_page(_headline(result), parts, figures, made_from(result))
@@ -38,7 +38,7 @@ def render(result: Facts) -> str:
 
 def _headline(result: Facts) -> Headline:
     answer, name = result["answer"], result["scenario"]["name"]
-    setup = f"{listed([pool_words(pool) for pool in result['pools']])}, as the scenario has it."
+    setup = f"{listed([pool_words(pool) for pool in result['pools']])}."
     if answer is None:
         state = "edge" if result.get("tied") else "missed"
         title = f"More than {plural(result['points'][-1]['replicas'], 'replica')}"
@@ -46,9 +46,9 @@ def _headline(result: Facts) -> Headline:
     fleet = answer["fleet"]
     title = f"{plural(answer['replicas'], 'replica')} of {result['pool']}, {plural(fleet['n_gpus'], 'GPU')} in all"
     point = next(each for each in result["points"] if each["replicas"] == answer["replicas"])
-    sure = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
+    ci = f"95% CI {interval(answer['low_frac'], answer['high_frac'])}"
     tiles = [
-        tile("SLO attainment", share(point["attained_frac"]), [prose(sure)]),
+        tile("SLO attainment", share(point["attained_frac"]), [prose(ci)]),
         tile(
             "Load",
             f"{rate(point['offered_per_s'])}/s",
@@ -56,6 +56,6 @@ def _headline(result: Facts) -> Headline:
         ),
     ]
     if fleet["usd_per_hour"]:
-        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("an hour, at the catalog's prices")]))
-    tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("by the data sheets")]))
+        tiles.append(tile("Price", f"{fleet['usd_per_hour']:,.2f} $", [prose("per hour, at catalog prices")]))
+    tiles.append(tile("Power", f"{fleet['kw']:.3g} kW", [prose("rated, from data sheets")]))
     return Headline("capacity", name, answer["decision"], title, sentence(result), setup, (*tiles, *tail_tiles(point)))

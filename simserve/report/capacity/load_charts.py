@@ -1,4 +1,4 @@
-"""Charts of a capacity: latency and attainment against the load, with the answer, the goal and the knee drawn in."""
+"""Charts of a capacity: latency and attainment against load, with the answer, the goal and the knee."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,36 +13,36 @@ from simserve.report.sections import text
 CURVES = ("p50", "p99")
 
 TOP_ROOM = 1.35
-"""Above the highest point, so that labels have a place."""
+"""Height of the axis over the highest point, which leaves room for labels."""
 
 WIDE = 20.0
-"""Latencies that span more are drawn on a logarithmic axis."""
+"""Ratio of latencies beyond which their axis is logarithmic."""
 
 GOAL_ROOM = 10
-"""How many times the share that may miss the chart of attainment shows: the goal is where it is read."""
+"""Depth of the attainment chart, in multiples of the share that may miss: readers look near the goal."""
 
 
 @dataclass(frozen=True)
 class LoadAxis:
-    """What is drawn to the right."""
+    """Horizontal axis of a chart."""
 
     unit: LoadUnit
     answer: Mapping[str, Any] | None
-    """The load that is the answer: value, low, high; None: there is none."""
+    """The answer: value, low, high; None where there is none."""
 
     def of(self, points: Sequence[Mapping[str, Any]]) -> list[float]:
-        """The loads of points."""
+        """Return the loads of points."""
         return [float(point[self.unit.key]) for point in points]
 
     def drawn(self, points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """From nothing to a little beyond the last point."""
+        """Return the axis, from 0 to 5% beyond the last point."""
         return axis(self.unit.title, range=[0, 1.05 * max(self.of(points))], nticks=8)
 
 
 def latency_chart(
     points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis, marks: Mapping[str, float | None]
 ) -> Figure | None:
-    """p50 and p99 of a latency; `marks` are its `slo` and its `knee`, if any. None where no run had any."""
+    """Chart p50 and p99 of a latency; `marks` are its `slo` and `knee`, if any. None where no run has a value."""
     known = [point for point in points if number(point[key]["p99"]) is not None]
     if not known or max(point[key]["p99"] for point in known) <= 0:
         return None
@@ -66,10 +66,10 @@ def latency_chart(
 
 
 def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: LoadAxis) -> dict[str, Any]:
-    """Open marks where the queue only grew: there latency tells how long the runs were."""
+    """Return a line with open marks where the queue only grew: latency there depends on the length of the runs."""
     x = loads.of(points)
     values = [point[key][level] for point in points]
-    sentence = [
+    hover = [
         text(f"{loads.unit.format(at)}: {level} {SHORT[key]} {seconds(value)}{_grows(point)}")
         for at, value, point in zip(x, values, points, strict=True)
     ]
@@ -81,7 +81,7 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
         "mode": "lines+markers",
         "x": numbers(x),
         "y": numbers(values),
-        "text": sentence,
+        "text": hover,
         "hovertemplate": "%{text}<extra></extra>",
         "line": line,
         "marker": {"color": "$c1", "size": 7 if is_tail else 4, "symbol": symbols},
@@ -89,20 +89,18 @@ def _line(points: Sequence[Mapping[str, Any]], key: str, level: str, loads: Load
 
 
 def _knee(at: float, points: Sequence[Mapping[str, Any]], key: str, loads: LoadAxis) -> dict[str, Any]:
-    """A diamond on the p99 where it has risen to twice what it was."""
+    """Return a diamond where p99 doubles its light-load value."""
     light_s = float(points[0][key]["p99"])
-    sentence = text(
-        f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}"
-    )
+    label = text(f"knee at {loads.unit.format(at)}: p99 {SHORT[key]} {seconds(2 * light_s)}, twice {seconds(light_s)}")
     marker = {"color": "$c3", "size": 13, "symbol": "diamond", "line": {"color": "$card", "width": 2}}
-    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [sentence]}
+    trace = {"type": "scatter", "mode": "markers", "x": numbers([at]), "y": numbers([2 * light_s]), "text": [label]}
     return trace | {"hovertemplate": "%{text}<extra></extra>", "marker": marker}
 
 
 def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, loads: LoadAxis) -> Figure:
-    """The share that met every SLO, with its interval; where the goal is crossed lies the answer."""
+    """Chart the share that met every SLO, with its interval; the answer is where it crosses the goal."""
     x, y = loads.of(points), [float(point["attained_frac"]) for point in points]
-    sentence = [
+    hover = [
         text(f"{loads.unit.format(at)}: {share(value)}{_grows(point)}")
         for at, value, point in zip(x, y, points, strict=True)
     ]
@@ -122,7 +120,7 @@ def attainment_chart(points: Sequence[Mapping[str, Any]], goal_frac: float, load
         "x": numbers(x),
         "y": numbers(y, 7),
         "error_y": error,
-        "text": sentence,
+        "text": hover,
         "hovertemplate": "%{text}<extra></extra>",
         "line": {"color": "$c1", "width": 2.5},
         "marker": {
@@ -151,8 +149,8 @@ def below_chart(points: Sequence[Mapping[str, Any]], goal_frac: float) -> str:
     floor = max(0.0, _floor(goal_frac))
     n = sum(point["attained_frac"] < floor for point in points)
     n_ends = sum(_ends(point)[0] < floor <= point["attained_frac"] for point in points)
-    text = f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
-    return text + (f" {plural(n_ends, 'interval')} cut off at {share(floor)}." if n_ends else "")
+    note = f" {plural(n, 'point')} below {share(floor)} {'is' if n == 1 else 'are'} in the table only." if n else ""
+    return note + (f" {plural(n_ends, 'interval')} cut off at {share(floor)}." if n_ends else "")
 
 
 def _floor(goal_frac: float) -> float:
@@ -164,14 +162,14 @@ def _grows(point: Mapping[str, Any]) -> str:
 
 
 def _ends(point: Mapping[str, Any]) -> tuple[float, float]:
-    """The interval, or the share itself where there is none."""
+    """Return the ends of the interval; the share itself where there is none."""
     low, high, value = (number(point[key]) for key in ("low_frac", "high_frac", "attained_frac"))
     at = value or 0.0
     return (at if low is None else min(low, at), at if high is None else max(high, at))
 
 
 def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The answer as an upright line in the band of its interval, with the number above."""
+    """Return the answer as a vertical line in the band of its interval, with its label."""
     answer = loads.answer
     if answer is None:
         return [], []
@@ -181,18 +179,18 @@ def _answer_mark(loads: LoadAxis) -> tuple[list[dict[str, Any]], list[dict[str, 
     if low is not None and high is not None:
         band: dict[str, Any] = {"type": "rect", "yref": "paper", "y0": 0, "y1": 1, "x0": low, "x1": high}
         shapes.insert(0, band | {"layer": "below", "fillcolor": "$ink/0.12", "line": {"width": 0}})
-    sentence = loads.unit.bare(at)
-    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{sentence}</b>"}
+    number_text = loads.unit.bare(at)
+    label = {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "text": f"<b>{number_text}</b>"}
     return shapes, [label | {"font": {"color": "$ink", "size": 13}}]
 
 
 def _level(at: float, color: str) -> dict[str, Any]:
-    """A dashed line across."""
+    """Return a dashed horizontal line."""
     line: dict[str, Any] = {"type": "line", "y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper", "layer": "below"}
     return line | {"line": {"color": color, "width": 1.75, "dash": "5px,4px"}}
 
 
-def _label(x: float, y: float, sentence: str, color: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
+def _label(x: float, y: float, content: str, color: str, y_axis: Mapping[str, Any]) -> dict[str, Any]:
     at = math.log10(y) if y_axis.get("type") == "log" else y
-    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": sentence}
+    label = {"x": x, "y": at, "yanchor": "bottom", "showarrow": False, "text": content}
     return label | {"font": {"color": color, "size": 13}}

@@ -1,4 +1,4 @@
-"""Load curve words: how far each SLO and class alone would hold, and where latency turns up."""
+"""Load curve text: the highest load for each SLO and class alone, and the knees of latency."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -10,22 +10,22 @@ from simserve.report.formats import NONE, SHORT, goal, listed, number, rate, sec
 
 @dataclass(frozen=True)
 class LoadUnit:
-    """How a load is told."""
+    """Unit of a load, and its format."""
 
     key: str
-    """Where it stands in an answer and in a point."""
+    """Key of the load in an answer and in a point."""
     name: str
     title: str
-    """Title of the axis."""
+    """Title of an axis."""
     bare: Callable[[float], str]
-    """Without its name."""
+    """Formats the number without the unit."""
 
     def format(self, value: float) -> str:
-        """`13.4 requests/s`."""
+        """Return `13.4 req/s`."""
         return f"{self.bare(value)} {self.name}"
 
     def interval(self, ends: Mapping[str, Any]) -> str:
-        """Return `13.2–13.6`; a dash where it is not known."""
+        """Return `13.2–13.6`; a dash where it is unknown."""
         low, high = number(ends["low"]), number(ends["high"])
         return NONE if low is None or high is None else f"{self.bare(low)}–{self.bare(high)}"
 
@@ -39,20 +39,19 @@ CLIENTS = LoadUnit("concurrency", "clients at once", "Clients at once", _whole)
 REPLICAS = LoadUnit("replicas", "replicas", "Replicas", _whole)
 
 LITTLE = 0.005
-"""Room that reads as none."""
+"""Headroom that is shown as none."""
 
-TURNING = ("ttft_s", "tpot_s", "e2e_s")
-"""Latencies that have a knee on the page if no SLO names others."""
+KNEES = ("ttft_s", "tpot_s", "e2e_s")
+"""Latencies with a knee in the text where the scenario has no SLO."""
 
 
 def sentences(result: Mapping[str, Any], unit: LoadUnit) -> list[str]:
-    """What to say besides the answer."""
-    text = [_alone(result, unit), _knee(result, unit)]
-    return [each for each in text if each]
+    """Return which SLO binds, and the knees."""
+    return [each for each in (_binding(result, unit), _knee(result, unit)) if each]
 
 
-def _alone(result: Mapping[str, Any], unit: LoadUnit) -> str:
-    """The one that binds first, and how much further the others would hold."""
+def _binding(result: Mapping[str, Any], unit: LoadUnit) -> str:
+    """Return the SLO or class that binds, and the highest loads of the others."""
     parts = sorted(result.get("alone") or [], key=lambda each: float(each["room_frac"]))
     if not parts:
         return ""
@@ -61,56 +60,56 @@ def _alone(result: Mapping[str, Any], unit: LoadUnit) -> str:
         and parts[-1]["room_frac"] < LITTLE
     ):
         return "No SLO binds before the queue begins to grow."
-    others = [f"{named(each)} alone {_holds(each, unit).removeprefix('would hold ')}" for each in parts[1:]]
+    others = [f"{named(each)} alone {_limit_of(each, unit)}" for each in parts[1:]]
     first = named(parts[0])
-    return f"{first[0].upper()}{first[1:]} binds: alone it {_holds(parts[0], unit)}; {listed(others)}."
+    return f"{first[0].upper()}{first[1:]} binds: alone it {_limit_of(parts[0], unit)}; {listed(others)}."
 
 
 def named(each: Mapping[str, Any]) -> str:
-    """`TTFT`, or `class batch`."""
+    """Return `TTFT`, or `class batch`."""
     return SHORT[each["slo"]] if each["slo"] else f"class {each['slo_class']}"
 
 
-def _holds(each: Mapping[str, Any], unit: LoadUnit) -> str:
+def _limit_of(each: Mapping[str, Any], unit: LoadUnit) -> str:
     at = unit.format(each[unit.key]["value"])
     if each["state"] == "no load":
         return f"fails even at {at}"
     if each["state"] == "every load":
-        return f"still holds at {at}"
-    ends = ", where the queue begins to grow" if each["ends_with"] == "queue" else ""
-    return f"would hold to {at} ({room(each)}{ends})"
+        return f"is still met at {at}"
+    cause = ", where the queue begins to grow" if each["ends_with"] == "queue" else ""
+    return f"is met up to {at} ({room(each)}{cause})"
 
 
 def room(each: Mapping[str, Any]) -> str:
-    """`+6.3%`: how much further than the whole."""
+    """Return the headroom beyond the capacity: `+6.3%`."""
     frac = each["room_frac"]
     if abs(frac) < LITTLE:
-        return "hardly further"
-    return f"{frac * 100:+.2g}%" if frac < 1 else f"{1 + frac:.2g} times as far"
+        return "no headroom"
+    return f"{frac * 100:+.2g}%" if frac < 1 else f"{1 + frac:.2g} times the capacity"
 
 
-def turning(result: Mapping[str, Any]) -> list[str]:
-    """Return the latencies that have a knee on the page: those of an SLO."""
+def knee_latencies(result: Mapping[str, Any]) -> list[str]:
+    """Return the latencies with a knee to show: those with an SLO."""
     given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets)}
-    return [key for key in result.get("knees") or {} if key in given or (not given and key in TURNING)]
+    return [key for key in result.get("knees") or {} if key in given or (not given and key in KNEES)]
 
 
 def _knee(result: Mapping[str, Any], unit: LoadUnit) -> str:
-    turned = {name: result["knees"][name] for name in turning(result)}
-    if not turned:
+    knees = {name: result["knees"][name] for name in knee_latencies(result)}
+    if not knees:
         return ""
     sentences = []
-    for name, each in turned.items():
+    for name, each in knees.items():
         light = f"its light-load value ({seconds(each['light_s'])})"
         at = unit.format(each[unit.key]) if each[unit.key] is not None else None
         rises = "doubles" if each["rise"] == 2 else f"rises {each['rise']:g}-fold over"
-        sentences.append(f"p99 {SHORT[name]} {rises} {light} {f'at {at}' if at else 'at no load that was tried'}")
+        sentences.append(f"p99 {SHORT[name]} {rises} {light} {f'at {at}' if at else 'at no load of the search'}")
     return f"{'; '.join(sentences)}."
 
 
 def alone_rows(result: Mapping[str, Any], unit: LoadUnit) -> list[Sequence[str]]:
-    """A row an SLO or class, below the heads of the columns."""
-    rows: list[Sequence[str]] = [("held to", "highest", "95% CI", "beyond the answer", "then")]
+    """Return the column heads, then one row per SLO or class."""
+    rows: list[Sequence[str]] = [("criterion", "highest load", "95% CI", "headroom", "beyond it")]
     for each in result.get("alone") or []:
         at = each[unit.key]
         rows.append(
@@ -133,7 +132,7 @@ def _limit(result: Mapping[str, Any], each: Mapping[str, Any]) -> str:
 
 def _then(each: Mapping[str, Any]) -> str:
     if each["state"] == "no load":
-        return f"met by {share(each['attained_frac'])} there"
+        return f"{share(each['attained_frac'])} attain it there"
     if each["state"] == "every load":
-        return "not looked for further"
+        return "search stopped"
     return "the queue only grows" if each["ends_with"] == "queue" else "it is missed"

@@ -1,4 +1,4 @@
-"""The page of a capacity, whatever was asked."""
+"""Page of a capacity study, for each kind of question."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,9 +13,9 @@ PAGES: dict[str, Callable[[Facts], str]] = {
     "ratio": ratio_page.render,
     "replicas": fleet_size_page.render,
 }
-"""Pages by question."""
+"""Page of each kind of question."""
 
 
 def render(result: Facts) -> str:
-    """As HTML, from what `simserve capacity --json` prints."""
+    """Return the page as HTML, from what `simserve capacity --json` prints."""
     return PAGES[result["asked"]](result)

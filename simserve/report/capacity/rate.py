@@ -1,4 +1,4 @@
-"""Capacity words: the highest load that holds, what it comes to, and what was tried on the way."""
+"""Capacity text: the highest rate, its efficiency, and the table of loads."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -21,10 +21,10 @@ from simserve.report.nominal_load import drawn
 
 OWN = {"met": "meets the SLO", "edge": "is on the edge of the SLO", "missed": "misses the SLO"}
 HOLDS = {"met": "holds", "edge": "may hold", "missed": "may hold"}
-"""What is said of a load, by the decision about it."""
+"""Verb for a load, by its decision."""
 
-ASKED = ("ttft_s", "tpot_s")
-"""Latencies in the table whatever the SLO is about."""
+SHOWN = ("ttft_s", "tpot_s")
+"""Latencies that the table always shows."""
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -33,13 +33,13 @@ def sentence(result: Mapping[str, Any]) -> str:
     if answer is None:
         return none(result, f"rate of {name}", f"{rate(result['stopped_at']['offered_per_s'])} req/s")
     offered = answer["offered_per_s"]
-    sure = certainty(answer, between(offered, rate))
+    ci = certainty(answer, between(offered, rate))
     parts = [
-        f"{level(result)} goodput of {name}: {rate(offered['value'])} req/s on {gpus(answer)} ({sure}).",
+        f"{level(result)} goodput of {name}: {rate(offered['value'])} req/s on {gpus(answer)} ({ci}).",
         f"It is the highest {_nominal(result)}rate at which {wanted(result)}.",
         fails_first(answer),
         own_load(result),
-        f"The answer comes to {per_each(answer)}.",
+        f"Efficiency: {per_each(answer)}.",
         drawn(result.get("load"), answer["n_seeds"]),
         imprecise(result),
     ]
@@ -60,18 +60,18 @@ def own_load(result: Mapping[str, Any]) -> str:
     if own["saturated"]:
         return f"{at}: the queue only grows."
     ends = interval(own["low_frac"], own["high_frac"])
-    sure = "" if ends == NONE else f" (95% CI {ends}, {plural(own['n_runs'], 'seed')})"
-    return f"{at}: {share(own['attained_frac'])} of requests attain it{sure}."
+    ci = "" if ends == NONE else f" (95% CI {ends}, {plural(own['n_runs'], 'seed')})"
+    return f"{at}: {share(own['attained_frac'])} of requests attain it{ci}."
 
 
 def level(result: Mapping[str, Any]) -> str:
-    """Return `p99`, `p99.9`: what the goal is called."""
+    """Return the name of the goal: `p99`, `p99.9`."""
     return f"p{result['goal_frac'] * 100:.4g}"
 
 
 def wanted(result: Mapping[str, Any]) -> str:
     """Return `99% of requests have TTFT ≤ 500 ms`."""
-    terms = "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
+    terms = "latencies within the SLO of their class" if result["slo_classes"] else slo_terms(result["slo"])
     return f"{result['goal_frac'] * 100:.4g}% of requests have {terms}"
 
 
@@ -80,10 +80,10 @@ def gpus(answer: Mapping[str, Any]) -> str:
     return plural(answer["fleet"]["n_gpus"], "GPU")
 
 
-def between(ends: Mapping[str, Any], text: Callable[[float], str]) -> str:
-    """Return `13.2–13.6`, or that it is not known."""
+def between(ends: Mapping[str, Any], format_number: Callable[[float], str]) -> str:
+    """Return `13.2–13.6`, or `not known`."""
     low, high = number(ends["low"]), number(ends["high"])
-    return "not known" if low is None or high is None else f"{text(low)}–{text(high)}"
+    return "not known" if low is None or high is None else f"{format_number(low)}–{format_number(high)}"
 
 
 def certainty(answer: Mapping[str, Any], ends: str) -> str:
@@ -94,72 +94,70 @@ def certainty(answer: Mapping[str, Any], ends: str) -> str:
 
 
 def per_each(answer: Mapping[str, Any]) -> str:
-    """Return requests for each GPU, dollar and kWh."""
-    text = [f"{rate(answer['per_gpu_s']['value'])} req/s per GPU"]
+    """Return requests per GPU, dollar and kWh."""
+    terms = [f"{rate(answer['per_gpu_s']['value'])} req/s per GPU"]
     if answer["per_usd"] is not None:
-        text.append(f"{rate(answer['per_usd']['value'])} requests per dollar")
+        terms.append(f"{rate(answer['per_usd']['value'])} requests per dollar")
     if answer["per_kwh"] is not None:
-        text.append(f"{rate(answer['per_kwh']['value'])} per kWh at the cards' full power")
-    return listed(text)
+        terms.append(f"{rate(answer['per_kwh']['value'])} per kWh at full GPU power")
+    return listed(terms)
 
 
 def fails_first(answer: Mapping[str, Any]) -> str:
-    """Return what is wrong a little beyond."""
-    what = answer["fails_first"]
-    return "Beyond it the queue only grows." if what == "queue" else f"Beyond it {SHORT[what]} fails first."
+    """Return what fails beyond the answer."""
+    key = answer["fails_first"]
+    return "Beyond it the queue only grows." if key == "queue" else f"Beyond it {SHORT[key]} fails first."
 
 
 def imprecise(result: Mapping[str, Any]) -> str:
-    """Return what stands in the way of relying on the answer; nothing where nothing does."""
+    """Return why the answer is imprecise; nothing where it is not."""
     answer, sentences = result["answer"], []
     at = answer.get("offered_per_s") or answer["concurrency"]
     if answer["n_seeds"] > 1 and number(at["low"]) is None:
         sentences.append("Its interval is unknown: queues begin to grow with too few seeds.")
     elif answer["n_seeds"] > 1 and not answer["is_precise"]:
-        requested = f"{answer['precision_frac'] * 100:.3g}%"
-        sentences.append(
-            f"The interval is wider than the {requested} requested, even with the most seeds: lengthen the runs."
-        )
+        precision = f"±{answer['precision_frac'] * 100:.3g}%"
+        sentences.append(f"The interval is wider than {precision} with {answer['n_seeds']} seeds: lengthen the runs.")
     if not answer["n_enough"]:
         guess = f"{level(result)} of {plural(answer['n_requests'], 'request')} is a guess; it takes"
         sentences.append(f"{guess} {count(10 / (1 - result['goal_frac']))}: lengthen the runs.")
     return " ".join(sentences)
 
 
-def none(result: Mapping[str, Any], what: str, at: str) -> str:
+def none(result: Mapping[str, Any], load: str, at: str) -> str:
     """Return why there is no answer: every load holds, or none does."""
     last = result["stopped_at"]
     if result["state"] == "every load":
-        return f"Every {what} up to {at}, where the search stopped, {HOLDS[last['decision']]}: {wanted(result)}."
+        return f"Every {load} up to {at}, where the search stopped, {HOLDS[last['decision']]}: {wanted(result)}."
     key, frac = min(last["by_slo"].items(), key=lambda item: item[1])
-    limit = f"≤ {goal(result['slo'][key])}" if key in result["slo"] and not result["slo_classes"] else "of their class"
-    why = f"there {share(frac)} of requests meet {SHORT[key]} {limit}, its p99 being {seconds(last[key]['p99'])}"
+    limit = f"≤ {goal(result['slo'][key])}" if key in result["slo"] and not result["slo_classes"] else "for their class"
+    why = f"there {share(frac)} of requests meet {SHORT[key]} {limit}, p99 is {seconds(last[key]['p99'])}"
     if last["saturated"]:
         why = "even there the queue only grows"
-    return f"No {what} holds, down to {at}, where the search stopped ({why}): {wanted(result)}."
+    return f"No {load} holds, down to {at}, where the search stopped ({why}): {wanted(result)}."
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row a load, the lowest first, below the heads of the columns."""
+    """Return the column heads, then one row per load, the lowest first."""
     keys, heads = latency_heads(result)
     points = sorted(result["points"], key=lambda point: float(point["offered_per_s"]))
     return [("req/s", "runs", "attained", "95% CI", *heads), *(_row(point, keys) for point in points)]
 
 
 def latency_heads(result: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Latencies that a table of what was tried shows, and what their columns are called."""
-    given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets), *ASKED}
+    """Return the latencies of a table of loads, and their column heads."""
+    given = {*result["slo"], *(key for targets in result["slo_classes"].values() for key in targets), *SHOWN}
     keys = [key for key in SHORT if key in result["points"][0] and key in given]
     return keys, [f"{level} {SHORT[key]}" for key in keys for level in ("p50", "p99")]
 
 
 def latency_cells(point: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
-    """What stands in these columns."""
+    """Return the cells of these columns."""
     return [seconds(point[key][level]) for key in keys for level in ("p50", "p99")]
 
 
 def attained(point: Mapping[str, Any]) -> Sequence[str]:
-    """Return the share that met every SLO, where that says anything, and its interval."""
+    """Return the share that met every SLO, and its interval; `saturated` where the queue only grew."""
     if point["saturated"]:
         return "saturated", NONE
     return share(point["attained_frac"]), interval(point["low_frac"], point["high_frac"])

@@ -1,10 +1,10 @@
-"""The page of a rate or a concurrency: the highest load, what it comes to, the curves around it, what was tried."""
+"""Page of a rate or a concurrency: the highest load, its efficiency, the load curves, and all loads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simserve.report.capacity.load_charts import LoadAxis, attainment_chart, below_chart, latency_chart
-from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, turning
+from simserve.report.capacity.load_curve import CLIENTS, REQUESTS_PER_S, LoadUnit, alone_rows, knee_latencies
 from simserve.report.capacity.rate import certainty, fails_first, gpus, level, own_load, wanted
 from simserve.report.capacity.tail_tiles import tail_tiles
 from simserve.report.capacity.words import WORDS, paragraphs
@@ -19,15 +19,15 @@ from simserve.report.study_warnings import made_from, warning_section
 Facts = Mapping[str, Any]
 
 UNITS = {"rate": REQUESTS_PER_S, "concurrency": CLIENTS}
-"""How a load is told, by what was asked."""
+"""Unit of the load, by kind of question."""
 
 
 def render(result: Facts) -> str:
-    """The page as HTML, from what `simserve capacity --json` prints when it was asked for a rate or a concurrency."""
+    """Return the page as HTML, from what `simserve capacity --json` prints for a rate or a concurrency."""
     unit, answer = UNITS[result["asked"]], result["answer"]
     loads = LoadAxis(unit, answer and answer[unit.key])
     points = result.get("curve") or result["points"]
-    figures = {name: drawn for name in _latencies(result) if (drawn := _latency(result, name, points, loads))}
+    figures = {name: chart for name in _latencies(result) if (chart := _latency(result, name, points, loads))}
     figures["attainment"] = attainment_chart(_crossing(result, unit.key), result["goal_frac"], loads)
     parts = (_curves(result, figures, unit), _binds(result, unit), _probed(result), warning_section(result))
     return study_page(_headline(result, unit), parts, figures, made_from(result))
@@ -55,7 +55,7 @@ def _headline(result: Facts, unit: LoadUnit) -> Headline:
 def _tiles(result: Facts, unit: LoadUnit) -> list[str]:
     answer = result["answer"]
     if unit is REQUESTS_PER_S:
-        first = tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", [prose(f"of {gpus(answer)}")])
+        first = tile("Per GPU", f"{rate(answer['per_gpu_s']['value'])}/s", [prose(f"on {gpus(answer)}")])
     else:
         tokens = f"{rate(answer['output_tokens_per_s'])} output tokens/s"
         first = tile("Throughput", f"{rate(answer['requests_per_s'])}/s", [prose(tokens)])
@@ -72,22 +72,22 @@ def _tile_of(answer: Facts, key: str, label: str, below: str) -> str | None:
 
 
 def _knee_tile(result: Facts, unit: LoadUnit) -> list[str]:
-    """The first knee of those that matter."""
-    turned = {name: result["knees"][name][unit.key] for name in turning(result)}
-    knees = {name: at for name, at in turned.items() if at is not None}
+    """Return the lowest knee."""
+    loads = {name: result["knees"][name][unit.key] for name in knee_latencies(result)}
+    knees = {name: at for name, at in loads.items() if at is not None}
     if not knees:
         return []
     first = min(knees, key=lambda name: float(knees[name]))
-    return [tile("Knee", unit.bare(knees[first]), [prose(f"p99 {SHORT[first]} twice what it is under light load")])]
+    return [tile("Knee", unit.bare(knees[first]), [prose(f"p99 {SHORT[first]} doubles its light-load value")])]
 
 
 def _at_answer(result: Facts) -> list[Facts]:
-    """Loads that were run with all the seeds of the answer."""
+    """Return the loads with all seeds of the answer."""
     return [point for point in result["points"] if point["n_runs"] == result["answer"]["n_seeds"]]
 
 
 def _crossing(result: Facts, key: str) -> list[Facts]:
-    """Return the loads in order: those with the answer's seeds, and those of the curve that are not near it."""
+    """Return in order the loads with the answer's seeds, and those of the curve that are not near it."""
     if result["answer"] is None:
         return list(result["points"])
     at = result["answer"][key]["value"]
@@ -100,7 +100,7 @@ def _crossing(result: Facts, key: str) -> list[Facts]:
 
 
 def _latencies(result: Facts) -> list[str]:
-    """Return the latencies of an SLO, with TTFT and TPOT."""
+    """Return the latencies with an SLO, TTFT and TPOT."""
     given = {
         *result["slo"],
         *(key for targets in result["slo_classes"].values() for key in targets),
@@ -117,7 +117,7 @@ def _latency(result: Facts, name: str, points: Sequence[Facts], loads: LoadAxis)
 
 
 def _curves(result: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str:
-    """A chart a latency, and the one that the answer is read from."""
+    """Return a chart per latency, and the chart of attainment with the answer."""
     keys: list[Key] = [
         ("k1", "p99"),
         ("dash k1", "p50"),
@@ -134,18 +134,16 @@ def _curves(result: Facts, figures: Mapping[str, Figure], unit: LoadUnit) -> str
     note += below_chart(crossed, result["goal_frac"])
     if result["answer"] is not None:
         note += (
-            f" Within {100 * NEAR_FRAC:.0f}% of the answer only loads with all its seeds are drawn; the table has all."
+            f" Within {100 * NEAR_FRAC:.0f}% of the answer, only loads with all its seeds are drawn; the table has all."
         )
     crossing = card(
         "attainment", figures, "Attainment against load", note, [("k1", "attained"), ("dash k2", "goal")], ""
     )
     n = next(iter(result.get("curve") or result["points"]))["n_runs"]
-    sentence = (
-        f"Each point is the mean of {plural(n, 'run')}, all loads with the same seeds. Open marks: the queue only grew."
+    intro = (
+        f"Each point is the mean of {plural(n, 'run')}; all loads use the same seeds. Open marks: the queue only grew."
     )
-    return section(
-        "curves", "Latency and attainment against load", sentence, f'<div class="pair">{cards}</div>{crossing}'
-    )
+    return section("curves", "Latency and attainment against load", intro, f'<div class="pair">{cards}</div>{crossing}')
 
 
 def _latency_note(result: Facts, name: str, unit: LoadUnit) -> str:
@@ -153,8 +151,8 @@ def _latency_note(result: Facts, name: str, unit: LoadUnit) -> str:
     if knee is None:
         return f"p50 and p99 by load.{_without(result, name)}"
     at = knee[unit.key]
-    where = f"at {unit.format(at)}" if at is not None else "beyond what was tried"
-    return f"Knee: p99 is twice the {seconds(knee['light_s'])} of light load {where}.{_without(result, name)}"
+    where = f"at {unit.format(at)}" if at is not None else "beyond the loads that ran"
+    return f"Knee: p99 doubles its light-load value ({seconds(knee['light_s'])}) {where}.{_without(result, name)}"
 
 
 def _without(result: Facts, name: str) -> str:
@@ -164,28 +162,28 @@ def _without(result: Facts, name: str) -> str:
 
 
 def _binds(result: Facts, unit: LoadUnit) -> str:
-    """How far each SLO and class would hold alone."""
+    """Return the table of each SLO and class alone."""
     if not result.get("alone"):
         return ""
     head, *rows = alone_rows(result, unit)
-    note = "The highest load at which the goal holds, if nothing else had to."
+    note = "Highest load that meets the goal for one criterion alone."
     body = table(["", *(each.capitalize() for each in head[1:])], [(text(row[0]), row[1:]) for row in rows])
     return section("binds", "What binds", note, body)
 
 
 def _probed(result: Facts) -> str:
-    """Every load that was run."""
+    """Return the table of all loads that ran."""
     head, *rows = WORDS[result["asked"]].rows(result)
     body = table(
         [str(head[0]).capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows], is_tall=len(rows) > MANY
     )
     total = sum(point["n_requests"] for point in result["points"])
-    note = f"{plural(len(result['points']), 'load')}, {count(total)} requests in all; means over the runs of each."
-    return section("loads", "What was tried", note, body)
+    note = f"{plural(len(result['points']), 'load')}, {count(total)} requests in all; means over runs."
+    return section("loads", "All loads", note, body)
 
 
 NEAR_FRAC = 0.05
-"""So near the answer only the runs that made it are drawn: fewer seeds would cross the goal elsewhere."""
+"""Distance from the answer within which only its own runs are drawn: fewer seeds cross the goal elsewhere."""
 
 MANY = 14
-"""A longer table scrolls in its own frame on a screen."""
+"""Rows beyond which a table scrolls in a frame of its own."""

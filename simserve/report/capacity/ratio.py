@@ -1,4 +1,4 @@
-"""Ratio words: the best split of GPUs into prefill and decode, what it serves, and what the others would."""
+"""Ratio text: the best split of GPUs into prefill and decode, its rate, and those of the others."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,33 +10,33 @@ from simserve.report.nominal_load import drawn
 
 
 def sentence(result: Mapping[str, Any]) -> str:
-    """The answer; from what `simserve capacity --ratio --json` prints."""
+    """Return the answer, from what `simserve capacity --ratio --json` prints."""
     name, answer = result["scenario"]["name"], result["answer"]
     if answer is None:
-        return f"No split of {name} holds at any rate that was tried: {wanted(result)}."
+        return f"No split of {name} meets the SLO at any rate of the search: {wanted(result)}."
     at = answer["offered_per_s"]
-    best = f"{name} serves most with {replicas(answer)}, {answer['split']} on {gpus(answer)}"
+    best = f"{name} serves the highest rate with {replicas(answer)}, {answer['split']} on {gpus(answer)}"
     parts = [
         f"{best}: {rate(at['value'])} req/s ({certainty(answer, REQUESTS_PER_S.interval(at))}).",
         f"It is the highest rate at which {wanted(result)}.",
         fails_first(answer),
         *_others(result),
         _close(answer),
-        f"The answer comes to {per_each(answer)}.",
+        f"Efficiency: {per_each(answer)}.",
         drawn(result.get("load"), answer["n_seeds"]),
     ]
     return " ".join(part for part in parts if part)
 
 
 def replicas(split: Mapping[str, Any]) -> str:
-    """`3 replicas of prefill and 5 replicas of decode`."""
+    """Return `3 replicas of prefill and 5 replicas of decode`."""
     return listed([f"{plural(n, 'replica')} of {name}" for name, n in split["replicas"].items()])
 
 
 def against(split: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """`-19%`: how much less than the best."""
+    """Return the difference from the best: `-19%`."""
     change = split["offered_per_s"]["value"] / best["offered_per_s"]["value"] - 1
-    return f"{change * 100:+.0f}%" if round(change * 100) else "alike"
+    return f"{change * 100:+.0f}%" if round(change * 100) else "equal"
 
 
 def _others(result: Mapping[str, Any]) -> list[str]:
@@ -45,11 +45,11 @@ def _others(result: Mapping[str, Any]) -> list[str]:
     if others:
         second = max(others, key=lambda each: float(each["offered_per_s"]["value"]))
         amount = f"{rate(second['offered_per_s']['value'])} req/s ({against(second, answer)})"
-        sentences.append(f"Next is {second['split']} with {amount}.")
+        sentences.append(f"The next best split is {second['split']}: {amount}.")
     both = result["together"]
     if both is not None:
         amount = f"{rate(both['offered_per_s']['value'])} req/s ({against(both, answer)})"
-        sentences.append(f"The same GPUs, each doing both, serve {amount}.")
+        sentences.append(f"Without disaggregation, the same GPUs serve {amount}.")
     return sentences
 
 
@@ -62,7 +62,7 @@ def _close(answer: Mapping[str, Any]) -> str:
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row a split, the fewest prefill replicas first, below the heads of the columns; together last."""
+    """Return the column heads, then one row per split, the fewest prefill replicas first; `together` is last."""
     rows: list[Sequence[str]] = [("split", "req/s", "95% CI", "per GPU", "GPUs", "fails first")]
     return rows + [_row(each) for each in (*result["splits"], *([result["together"]] if result["together"] else []))]
 

@@ -1,4 +1,4 @@
-"""The page of a ratio: the best split into prefill and decode, and what every other split would serve."""
+"""Page of a ratio: the best split into prefill and decode, and the highest rate of every split."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,18 @@ Facts = Mapping[str, Any]
 
 
 def render(result: Facts) -> str:
-    """The page as HTML, from what `simserve capacity --ratio --json` prints."""
+    """Return the page as HTML, from what `simserve capacity --ratio --json` prints."""
     figures = {"splits": _chart(result)}
-    note = "The highest rate that holds, by replicas of prefill : decode, with its 95% interval; the best is filled."
-    keys = [("dot k1", "a split"), *([("dash k0", "the same GPUs, each doing both")] if result["together"] else [])]
+    note = "Highest rate that meets the goal, by replicas of prefill : decode, with its 95% CI; the best is filled."
+    keys = [
+        ("dot k1", "a split"),
+        *([("dash k0", "the same GPUs without disaggregation")] if result["together"] else []),
+    ]
     head, *rows = table_rows(result)
     body = table([head[0].capitalize(), *head[1:]], [(text(row[0]), row[1:]) for row in rows])
     parts = (
-        section("rates", "What each split serves", "", card("splits", figures, "", note, keys, "")),
-        section("tried", "Every split", "All with the same seeds.", body),
+        section("rates", "Highest rate of each split", "", card("splits", figures, "", note, keys, "")),
+        section("tried", "Every split", "All use the same seeds.", body),
         warning_section(result),
     )
     return study_page(_headline(result), parts, figures, made_from(result))
@@ -33,7 +36,7 @@ def render(result: Facts) -> str:
 
 def _headline(result: Facts) -> Headline:
     answer, name = result["answer"], result["scenario"]["name"]
-    setup = f"{listed([pool_words(pool) for pool in result['pools']])}, as the scenario has it."
+    setup = f"{listed([pool_words(pool) for pool in result['pools']])}."
     if answer is None:
         return Headline("capacity", name, "missed", "No split holds", sentence(result), setup)
     at = answer["offered_per_s"]
@@ -48,7 +51,7 @@ def _headline(result: Facts) -> Headline:
             tiles.append(tile(label, rate(answer[key]["value"]), [prose("requests")]))
     both = result["together"]
     if both is None:
-        tiles.append(tile("Splits tried", str(len(result["splits"])), []))
+        tiles.append(tile("Splits", str(len(result["splits"])), []))
     else:
         tiles.append(tile("Together", f"{rate(both['offered_per_s']['value'])}/s", [prose(against(both, answer))]))
     state = "met" if answer["is_clear"] else "edge"
@@ -56,7 +59,7 @@ def _headline(result: Facts) -> Headline:
 
 
 def _chart(result: Facts) -> Figure:
-    """A mark a split; the best is filled and larger, so that color alone does not tell it."""
+    """Chart one mark per split; the best is filled and larger, so that it does not depend on color."""
     splits: Sequence[Facts] = result["splits"]
     answer, both = result["answer"], result["together"]
     best = [answer is not None and each["split"] == answer["split"] for each in splits]
@@ -102,6 +105,6 @@ def _chart(result: Facts) -> Figure:
 
 
 def _or_nan(end: Any) -> float:
-    """Return the end of an interval, nan where it is unknown."""
-    result = number(end)
-    return math.nan if result is None else result
+    """Return the end of an interval; NaN where it is unknown."""
+    known = number(end)
+    return math.nan if known is None else known

@@ -1,4 +1,4 @@
-"""The tails of latency at one load, as tiles of a page."""
+"""Latency tails at one load, as tiles of a page."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 from simserve.report.formats import SHORT, seconds
 from simserve.report.sections import prose, tile
 
-TOLD = ("ttft_s", "tpot_s")
+LATENCIES = ("ttft_s", "tpot_s")
 
 
 def tail_tiles(point: Mapping[str, Any]) -> list[str]:
-    """p99, and p50 below it."""
+    """Return a tile per latency: p99, and p50 below it."""
     return [
-        tile(f"{SHORT[key]} p99 there", seconds(point[key]["p99"]), [prose(f"p50 {seconds(point[key]['p50'])}")])
-        for key in TOLD
+        tile(f"{SHORT[key]} p99 at this load", seconds(point[key]["p99"]), [prose(f"p50 {seconds(point[key]['p50'])}")])
+        for key in LATENCIES
     ]

@@ -1,4 +1,4 @@
-"""What is said of each question that `simserve capacity` answers: the answer, what lies around it, and a table."""
+"""Text of each kind of question of `simserve capacity`: the answer, its context, and a table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ Facts = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Words:
-    """How one of the questions is answered."""
+    """Functions that write the answer to one kind of question."""
 
     sentence: Callable[[Facts], str]
     rows: Callable[[Facts], list[Sequence[str]]]
-    around: Callable[[Facts], list[str]]
+    context: Callable[[Facts], list[str]]
 
 
 WORDS = {
@@ -25,16 +25,16 @@ WORDS = {
     "ratio": Words(ratio.sentence, ratio.table_rows, lambda result: []),
     "replicas": Words(fleet_size.sentence, fleet_size.table_rows, lambda result: []),
 }
-"""Sentences by question."""
+"""Text of each kind of question."""
 
 
 def paragraphs(result: Facts) -> list[str]:
-    """The answer, and what lies around it."""
+    """Return the answer, and its context."""
     words = WORDS[result["asked"]]
-    around = words.around(result)
-    return [words.sentence(result), *([" ".join(around)] if around else [])]
+    context = words.context(result)
+    return [words.sentence(result), *([" ".join(context)] if context else [])]
 
 
 def table_rows(result: Facts) -> list[Sequence[str]]:
-    """What was tried."""
+    """Return the table of all loads that ran."""
     return WORDS[result["asked"]].rows(result)

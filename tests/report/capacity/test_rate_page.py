@@ -56,7 +56,7 @@ def test_the_answer_stands_first_with_its_interval_and_what_it_comes_to(tmp_path
     assert "The p99 goodput: the highest rate at which 99% of requests have TTFT ≤ 500 ms and TPOT ≤ 50 ms" in read
     places = [read.index(part) for part in ("</h1>", "Per GPU", "Per dollar", "Per kWh", 'id="curves"', 'id="trust"')]
     assert places == sorted(places)
-    assert "<td>2 times as far</td>" in read
+    assert "<td>2 times the capacity</td>" in read
 
 
 def test_the_slo_the_answer_and_the_knee_are_drawn_into_the_curve_of_each_latency(tmp_path: Path) -> None:

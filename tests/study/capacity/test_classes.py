@@ -25,4 +25,4 @@ def test_loads_are_held_against_the_targets_of_classes() -> None:
     result = find_capacity(CapacityQuestion(Scenario.from_dict(data), 0.99, 0.1))
     assert isinstance(result, Unbounded)
     assert not result.is_met
-    assert "99% of requests have what the SLO of their class asks" in sentence(capacity_facts(result))
+    assert "99% of requests have latencies within the SLO of their class" in sentence(capacity_facts(result))

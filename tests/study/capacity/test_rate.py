@@ -126,7 +126,7 @@ def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
 
 
 def test_it_needs_an_slo(tmp_path: Path) -> None:
-    with pytest.raises(SimserveError, match=r"tiny: needs an slo to be held to, got none; give one"):
+    with pytest.raises(SimserveError, match=r"tiny: needs an SLO, got none; give one"):
         find_capacity(CapacityQuestion(load_scenario(write_scenario(tmp_path, slo={})), GOAL, 0.03))
 
 
