@@ -1,4 +1,4 @@
-"""`simserve plan`: the cheapest fleet that serves a demand, and why the others lose."""
+"""`simserve plan`: the cheapest fleet that serves a demand, and why other options lose."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -23,15 +23,19 @@ def plan(
     tensor: Annotated[
         str, typer.Option("--tensor", metavar="N,M,...", help="Tensor parallel degrees to compare.")
     ] = TENSORS,
-    split: Annotated[bool, typer.Option("--split", help="Compare prefill and decode apart, too.")] = False,
+    split: Annotated[bool, typer.Option("--split", help="Also compare disaggregated prefill and decode.")] = False,
     spare: Annotated[int, typer.Option("--spare", min=0, max=100, help="Replicas of each pool that may be down.")] = 0,
-    growth: Annotated[float, typer.Option("--growth", min=0, max=1, help="Of the demand, a month: 0.05 is 5%.")] = 0.0,
-    months: Annotated[int, typer.Option("--months", min=1, max=120, help="How far growth is looked at.")] = 12,
+    growth: Annotated[
+        float, typer.Option("--growth", min=0, max=1, help="Growth of the demand per month: 0.05 is 5%.")
+    ] = 0.0,
+    months: Annotated[int, typer.Option("--months", min=1, max=120, help="Months of growth to plan for.")] = 12,
     goal: Goal = None,
-    max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="No larger fleet is tried.")] = 256,
+    max_gpus: Annotated[int, typer.Option("--max-gpus", min=1, max=8192, help="Largest fleet to try.")] = 256,
     price: Annotated[
         list[str] | None,
-        typer.Option("--price", metavar="GPU=USD", help="Dollars an hour, for the catalog's. Repeatable."),
+        typer.Option(
+            "--price", metavar="GPU=USD", help="Dollars per GPU-hour instead of the catalog's price. Repeatable."
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-plan.")] = None,
     assignments: Assignments = None,
@@ -43,7 +47,7 @@ def plan(
     from simserve.study.plan.outcome import Bounds
     from simserve.study.plan.plan import PlanQuestion
 
-    requested = PlanQuestion(
+    question = PlanQuestion(
         load_scenario(scenario, overrides=assignments or (), seed=seed),
         Bounds(goal or GOAL_FRAC, spare, max_gpus),
         gpus=_names(gpu or ""),
@@ -53,15 +57,15 @@ def plan(
         months=months,
         given_usd=_prices(price or []),
     )
-    directory = out or Path("reports") / f"{requested.scenario.name}-plan"
-    match = _written(requested, directory)
-    _tell(match, directory, as_json=as_json)
+    directory = out or Path("reports") / f"{question.scenario.name}-plan"
+    match = _written(question, directory)
+    _print(match, directory, as_json=as_json)
     if match["state"] == "none":
         raise typer.Exit(NO)
 
 
-def _written(requested: "PlanQuestion", directory: Path) -> dict[str, Any]:
-    """Search, and write what was found."""
+def _written(question: "PlanQuestion", directory: Path) -> dict[str, Any]:
+    """Find the plan, and write its folder."""
     from simserve.cli import terminal
     from simserve.metrics.result_folder import ResultFolder
     from simserve.report.plan.page import render
@@ -77,14 +81,14 @@ def _written(requested: "PlanQuestion", directory: Path) -> dict[str, Any]:
 
     check_folder(directory, PLAN)
     with terminal.progress_bar() as bar:
-        answer = find_plan(requested, progress=bar.show if bar else None)
+        answer = find_plan(question, progress=bar.show if bar else None)
         match = with_words(plan_facts(answer))
-        sheets = sheets_of([ResultFolder("plan", requested.scenario.name, plain(match))])
+        sheets = sheets_of([ResultFolder("plan", question.scenario.name, plain(match))])
         write_plan(directory, answer, match, {"report.html": render(match).encode(), "plan.xlsx": workbook(sheets)})
     return match
 
 
-def _tell(match: dict[str, Any], directory: Path, *, as_json: bool) -> None:
+def _print(match: dict[str, Any], directory: Path, *, as_json: bool) -> None:
     from simserve.cli import terminal
     from simserve.report.plan.words import grown, reasons, scaled, table_rows
 
@@ -103,7 +107,7 @@ def _share(growth: float) -> float:
     from simserve.errors import SimserveError
 
     if not 0 <= growth <= 1:  # NaN, which no range refuses
-        raise SimserveError(f"--growth: must be a share a month, got {growth}; for example --growth 0.05")
+        raise SimserveError(f"--growth: must be a share per month, got {growth}; for example --growth 0.05")
     return growth
 
 

@@ -1,4 +1,4 @@
-"""`simserve sweep`: a scenario at many points, on all cores or a cluster; what is stopped goes on from there."""
+"""`simserve sweep`: a scenario at many points, on all cores or a cluster; an interrupted sweep resumes."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,8 @@ def sweep(
         typer.Option("--points", metavar="FILE", help="A CSV, parquet or YAML of points; its columns are keys."),
     ] = None,
     replications: Annotated[
-        int, typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points have the same seeds.")
+        int,
+        typer.Option("--replications", min=1, max=1000, help="Runs of each point; all points share the same seeds."),
     ] = 1,
     goal: Goal = None,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Default: reports/<name>-sweep.")] = None,
@@ -42,7 +43,7 @@ def sweep(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Try a scenario at many points: every combination of some values, or those of a file."""
+    """Run a scenario at many points: every combination of some values, or those of a file."""
     from simserve.cli import terminal
 
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
@@ -57,7 +58,7 @@ def sweep(
 def _question(
     scenario: Path, vary: Sequence[str], points: Path | None, requested: tuple[Sequence[str], int | None, int, float]
 ) -> "SweepQuestion":
-    """What is to be run; all that is wrong with it is said before anything runs."""
+    """Return the question; raise its errors before anything runs."""
     from simserve.scenario.loader import Template
     from simserve.study.sweep.points import grid, parse_axis, resolved
     from simserve.study.sweep.points_file import read_points
@@ -73,7 +74,7 @@ def _question(
 
 
 def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dict[str, Any]:
-    """Run what is not finished yet, and write the answer, which is returned."""
+    """Run what is missing, write the answer and return it."""
     from simserve.cli import terminal
     from simserve.report.sweep.page import render
     from simserve.study.sweep.facts import sweep_facts
@@ -87,14 +88,14 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
         if n_others := n_foreign(question, journal):
             terminal.message(
                 f"{directory} also holds {n_others} finished runs of other points, another scenario or another version "
-                "of simserve; they are kept there, and are no part of this answer"
+                "of simserve; they are kept, but are not in this answer"
             )
         if n_left(question, journal):
             withdraw(directory)
-        with _says_how_to_go_on(question, journal, directory), terminal.progress_bar() as bar:
+        with _resume_hint(question, journal, directory), terminal.progress_bar() as bar:
             swept = run_sweep(question, journal, run, _Counted(bar) if bar else None)
         check_any(swept)
-        with _says_how_to_go_on(question, journal, directory):
+        with _resume_hint(question, journal, directory):
             match = sweep_facts(swept)
             write_sweep(directory, swept, match, render(match))
             return match
@@ -102,7 +103,7 @@ def _result(question: "SweepQuestion", directory: Path, dask: str | None) -> dic
 
 @contextmanager
 def _runner(dask: str | None) -> Iterator["Runner"]:
-    """Where the runs are done."""
+    """Yield the runner: local processes or a Dask cluster."""
     if dask is None:
         from simserve.study.processes import in_processes
 
@@ -115,8 +116,8 @@ def _runner(dask: str | None) -> Iterator["Runner"]:
 
 
 @contextmanager
-def _says_how_to_go_on(question: "SweepQuestion", journal: "Journal", directory: Path) -> Iterator[None]:
-    """Where the block does not end well, say what is kept."""
+def _resume_hint(question: "SweepQuestion", journal: "Journal", directory: Path) -> Iterator[None]:
+    """Print what is kept if the block fails."""
     from simserve.cli import terminal
     from simserve.study.sweep.sweep import n_left, n_runs
 
@@ -125,7 +126,7 @@ def _says_how_to_go_on(question: "SweepQuestion", journal: "Journal", directory:
     except BaseException:
         n_kept = n_runs(question) - n_left(question, journal)
         terminal.message(
-            f"{n_kept} of {n_runs(question)} runs are kept in {directory}; the same command goes on from there"
+            f"{n_kept} of {n_runs(question)} runs are kept in {directory}; rerun the same command to resume"
         )
         raise
 
@@ -139,7 +140,7 @@ class _Counted:
         self._n_kept: int | None = None
 
     def __call__(self, n_done: int, n_all: int) -> None:
-        """The first call tells how many were finished before."""
+        """Show the progress; the first call has the runs finished before."""
         if self._n_kept is None:
             self._n_kept = n_done
         n_now, wall_s = n_done - self._n_kept, time.monotonic() - self._started_at_s

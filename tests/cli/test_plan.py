@@ -60,8 +60,8 @@ def test_json_is_what_the_folder_has_and_nothing_else(tmp_path: Path) -> None:
     assert outcome.exit_code == 0
     assert json.loads(outcome.out) == json.loads((tmp_path / "out" / "plan.json").read_text())
     rows = {row["option"]: row for row in json.loads(outcome.out)["options"]}
-    assert set(rows) == {"h100-sxm TP 1", "h100-sxm TP 1, apart"}
-    disaggregated = rows["h100-sxm TP 1, apart"]
+    assert set(rows) == {"h100-sxm TP 1", "h100-sxm TP 1, disaggregated"}
+    disaggregated = rows["h100-sxm TP 1, disaggregated"]
     assert (disaggregated["prefill_replicas"], disaggregated["decode_replicas"], disaggregated["gpus"]) == (1, 1, 2)
     assert outcome.err == ""
 
@@ -78,9 +78,9 @@ def test_where_nothing_holds_the_answer_is_no_with_the_slo_that_fails_and_by_how
     outcome = plan(tmp_path, "--tensor", "1", "--set", "slo={ttft_s: 0.001}")
     assert outcome.exit_code == 1
     assert outcome.out.startswith(
-        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 1 ms. The nearest is h100-sxm TP 1: "
+        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 1 ms. Closest is h100-sxm TP 1: "
     )
-    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: alone on an idle one 0% of requests do" in outcome.out
+    assert "cannot meet TTFT ≤ 1 ms at any number of replicas: on an idle replica 0% of requests do" in outcome.out
     assert (tmp_path / "out" / "report.html").exists()
     assert not (tmp_path / "out" / "scenario.yaml").exists()
 
@@ -98,7 +98,7 @@ def test_a_diurnal_load_says_what_following_the_hours_would_save(tmp_path: Path)
     workload = {"arrivals": arrivals, "lengths": lengths, "duration_s": 10_800}
     outcome = plan(tmp_path, "--tensor", "1", changes={"workload": workload})
     assert outcome.exit_code == 0
-    assert "The fleet is sized for the peak; the mean demand is 58.3% of it" in outcome.out
+    assert "The fleet is sized for the peak. The mean demand is 58.3% of it" in outcome.out
     assert "at the nominal peak of " in outcome.out
     written = load_scenario(tmp_path / "out" / "scenario.yaml").workload.arrivals
     assert written is not None

@@ -122,7 +122,7 @@ def test_a_disk_that_is_full_says_so_and_what_is_kept(tmp_path: Path, monkeypatc
     outcome = invoke("sweep", *requested)
     assert outcome.exit_code == 2
     assert outcome.err.splitlines() == [
-        f"simserve: 2 of 2 runs are kept in {tmp_path / 'out'}; the same command goes on from there",
+        f"simserve: 2 of 2 runs are kept in {tmp_path / 'out'}; rerun the same command to resume",
         "simserve: error: report.html: must be writable, got No space left on device; free space or permit it",
     ]
     monkeypatch.undo()
@@ -232,7 +232,7 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(tmp_path: Path) -> 
     assert process.returncode == 130
     kept = len(sweep.finished())
     assert err.splitlines() == [
-        f"simserve: {kept} of {N_POINTS} runs are kept in {sweep.out}; the same command goes on from there",
+        f"simserve: {kept} of {N_POINTS} runs are kept in {sweep.out}; rerun the same command to resume",
         "simserve: interrupted",
     ]
     assert {file.name for file in sweep.out.iterdir()} == {"sweep.jsonl"}

@@ -1,4 +1,4 @@
-"""Plan charts: what each option costs a month, and the GPUs that months and hours need."""
+"""Plan charts: monthly cost of each option, and GPUs by month and hour."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from simserve.report.plan.reasons import usd
 from simserve.report.plan.words import option_name
 
 BAR = 34
-"""Height of one, with the room below it."""
+"""Height of a bar and the gap below it, in pixels."""
 
 ROOM = 1.16
-"""Length of the axis relative to the longest bar, with room for its label."""
+"""Length of the axis as a multiple of the longest bar, for its label."""
 
 
 def costs(result: Mapping[str, Any]) -> Figure | None:
-    """Return a bar for each option that meets the SLO, the cheapest on top; None where none does."""
+    """Return a bar for each option that meets the SLO, the cheapest on top; None without one."""
     held = [row for row in result["options"] if row["state"] == "holds"]
     if not held:
         return None
@@ -42,7 +42,7 @@ def costs(result: Mapping[str, Any]) -> Figure | None:
 
 
 def _open(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return whiskers to the cost of the smallest fleet that may meet the SLO, too."""
+    """Return whiskers to the cost of the smallest statistically tied fleet."""
     return {
         "type": "data",
         "symmetric": False,
@@ -55,14 +55,14 @@ def _open(held: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _label(place: int, row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The option's name above its bar, so that a phone has room for both."""
+    """Return the option's name above its bar, where a phone has room for it."""
     text = f"<b>{name}</b>  {usd(row['usd_per_month'])}, {plural(row['gpus'], 'GPU')}"
     at = {"x": 0, "y": place - 0.3, "xanchor": "left", "yanchor": "bottom", "showarrow": False}
     return at | {"text": text, "font": {"color": "$ink", "size": 13}}
 
 
 def months(result: Mapping[str, Any]) -> Figure | None:
-    """The GPUs that each month needs, as a stair; None without growth."""
+    """Return the GPUs of each month as steps; None without growth."""
     growth = result["growth"]
     if growth is None:
         return None
@@ -73,7 +73,7 @@ def months(result: Mapping[str, Any]) -> Figure | None:
 
 
 def hours(result: Mapping[str, Any]) -> Figure | None:
-    """The GPUs that each hour needs; None unless the load is diurnal."""
+    """Return the GPUs of each hour as steps; None unless the load is diurnal."""
     by_hour = result["autoscaling"]
     if by_hour is None:
         return None
@@ -84,7 +84,7 @@ def hours(result: Mapping[str, Any]) -> Figure | None:
 
 
 def _need(row: Mapping[str, Any]) -> str:
-    return "more GPUs than are allowed" if row["gpus"] is None else plural(row["gpus"], "GPU")
+    return "more GPUs than --max-gpus allows" if row["gpus"] is None else plural(row["gpus"], "GPU")
 
 
 def _stair(x: list[int], rows: Sequence[Mapping[str, Any]], hover: list[str], title: str) -> Figure:

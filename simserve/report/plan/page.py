@@ -1,4 +1,4 @@
-"""The page of a plan: which fleet to take, what it costs, why the others lose, and how long it lasts."""
+"""Page of a plan: the fleet to take, its cost, the other options, and growth."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -23,7 +23,7 @@ from simserve.report.study_page import Headline, study_page
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page as HTML, from what `simserve plan --json` prints."""
+    """Return the page as HTML from the facts of a plan."""
     charts = {"costs": costs(result), "months": months(result), "hours": hours(result)}
     figures = {name: drawn for name, drawn in charts.items() if drawn is not None}
     parts = [
@@ -74,22 +74,24 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _options(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    note = "Each option that surely meets the SLO. Whiskers reach to the smallest fleet that may meet it, too"
-    chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO, whatever it costs.")
+    n_missed = sum(row["state"] != "holds" for row in result["options"])
+    left_out = f" {plural(n_missed, 'option')} without a fleet that meets it not drawn." if n_missed else ""
+    note = f"Options that meet the SLO. Whiskers reach to the smallest statistically tied fleet.{left_out}"
+    chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO.")
     rows = [(text(option_name(row)), option_cells(row, best_of(result))[1:]) for row in result["options"]]
     marked = any(row["calibrated"] is False for row in result["options"])
-    sentence = "The best first." + (" *: step costs are uncalibrated." if marked else "")
+    sentence = "Best first." + (" *: step costs are uncalibrated." if marked else "")
     return section("options", "Options", sentence, chart + table(table_heads(), rows))
 
 
 def _reasons(result: Mapping[str, Any]) -> str:
-    """A paragraph an option."""
+    """Return a paragraph for each option."""
     pairs = [(option_name(row), row["reason"]) for row in result["options"]]
-    return section("reasons", "Why this one, and why not the others", "", _pairs(pairs))
+    return section("reasons", "Why this option", "", _pairs(pairs))
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
-    """Names and sentences, which may take several lines."""
+    """Return names with their sentences."""
     sentence = "".join(
         f"<div><dt>{text(name)}</dt><dd>{prose(value[:1].upper() + value[1:])}</dd></div>" for name, value in pairs
     )
@@ -97,17 +99,17 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _later(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
-    """What months and hours make of the fleet to take."""
+    """Return the growth of the fleet by month and its needs by hour."""
     cards = ""
     if result["growth"] is not None:
         cards += card("months", figures, "GPUs by month", grown(result), (), "")
     if result["autoscaling"] is not None:
         cards += card("hours", figures, "GPUs by hour, at best", scaled(result), (), "")
-    return section("later", "As demand moves", "", cards) if cards else ""
+    return section("later", "As demand changes", "", cards) if cards else ""
 
 
 def _assumed(result: Mapping[str, Any]) -> str:
-    """What the numbers rest on."""
+    """Return the assumptions."""
     assumed, demand = result["assumed"], result["demand"]
     prices = ", ".join(f"{gpu} {usd(price)}" for gpu, price in assumed["usd_per_gpu_hour"].items())
     given = f"; given: {', '.join(assumed['given_prices'])}" if assumed["given_prices"] else ", the catalog's"
@@ -116,8 +118,11 @@ def _assumed(result: Mapping[str, Any]) -> str:
         ("Demand", f"{rate(demand['sized_for_per_s'])} requests/s sized for, {rate(demand['mean_per_s'])} on average"),
         ("Goal", f"{share(result['goal_frac'])} of requests meet every SLO"),
         ("SLO", terms(result)),
-        ("Failures", f"the goal holds with {spare} of each kind down, all along; not while they fail over"),
-        ("Prices", f"dollars an hour and GPU: {prices}{given}"),
+        (
+            "Failures",
+            f"the goal holds with {spare} of each kind down throughout; the moment of failover is not simulated",
+        ),
+        ("Prices", f"dollars per GPU-hour: {prices}{given}"),
         ("Energy", assumed["energy"]),
         ("Largest fleet", plural(assumed["max_gpus"], "GPU")),
     ]
@@ -125,10 +130,10 @@ def _assumed(result: Mapping[str, Any]) -> str:
 
 
 def _warning_section(result: Mapping[str, Any]) -> str:
-    """What stands between this and an order."""
+    """Return the warnings of the plan and those of every plan."""
     fixed = [
-        "Only the cluster is priced: no hosts, network, storage, people, nor what a provider bills beside GPU-hours.",
-        "Prices and demand are yours to check: --price, and the scenario's own load.",
+        "Only GPU-hours are priced: no network, storage, staff or other fees of a provider.",
+        "Check prices (--price) and the scenario's load before you buy.",
     ]
     sentence = [each[:1].upper() + each[1:] + ("" if each.endswith(".") else ".") for each in result["warnings"]]
     items = "".join(f"<li>{prose(each)}</li>" for each in sentence + fixed)

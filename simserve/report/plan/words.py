@@ -1,4 +1,4 @@
-"""Plan words: which fleet to take and why, and what growth and the hours of a day make of it."""
+"""Plan words: the fleet to take and why, its growth and its needs by hour."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from simserve.report.plan.reasons import is_by_chance, needs_text, reason, short
 
 
 def with_words(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts with the answer as a sentence, and each option with its reason; what `simserve plan --json` prints."""
+    """Return the facts with the answer and each option's reason, as `simserve plan --json` prints them."""
     options = [row | {"reason": reason(row, result)} for row in result["options"]]
     head = {"sentence": sentence(result)}
     return {**{key: result[key] for key in ("schema", "version")}, **head, **result, "options": options}
 
 
 def best_of(result: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The option to take; None: nothing holds."""
+    """Return the option to take; None if no option meets the SLO."""
     return result["options"][0] if result["state"] == "found" else None
 
 
@@ -64,7 +64,7 @@ def _tied(result: Mapping[str, Any], best: Mapping[str, Any]) -> str:
 
 
 def fleet(row: Mapping[str, Any]) -> str:
-    """`3 × h100-sxm (TP 1)`, `4 × h100-sxm (2 replicas of TP 2)`, apart with how many there are of each kind."""
+    """Return `4 × h100-sxm (2 replicas of TP 2)`; disaggregated, with the replicas of each kind."""
     if row["how"] == "apart":
         parts = f"TP {row['tensor']}, {row['prefill_replicas']} for prefill and {row['decode_replicas']} for decode"
         return f"{row['gpus']} × {row['gpu']} ({parts})"
@@ -72,7 +72,7 @@ def fleet(row: Mapping[str, Any]) -> str:
 
 
 def terms(result: Mapping[str, Any]) -> str:
-    """`TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
+    """Return `TTFT ≤ 500 ms and TPOT ≤ 50 ms`."""
     return "what the SLO of their class asks" if result["slo_classes"] else slo_terms(result["slo"])
 
 
@@ -84,61 +84,61 @@ def attained(row: Mapping[str, Any]) -> str:
 
 
 def grown(result: Mapping[str, Any]) -> str:
-    """What growth makes of the fleet; empty where there is none."""
+    """Return how long the fleet lasts; empty without growth."""
     growth = result["growth"]
     if growth is None:
         return ""
     month, last = growth["outgrown_month"], growth["rows"][-1]
     by = f"Growing by {share(result['assumed']['growth_frac'])} a month"
     if month is None:
-        return f"{by}, the fleet of today is enough for all {plural(last['month'], 'month')}."
+        return f"{by}, today's fleet lasts all {plural(last['month'], 'month')}."
     if last["gpus"] is None:
-        return f"{by}, the fleet is too small from month {month} on; more GPUs than are allowed are needed in the end."
+        return f"{by}, today's fleet is too small from month {month}; in the end it needs more GPUs than --max-gpus."
     end = f"{plural(last['gpus'], 'GPU')} at {usd(last['usd_per_month'])} a month"
-    return f"{by}, the fleet of today is too small from month {month} on; after {last['month']} it takes {end}."
+    return f"{by}, today's fleet is too small from month {month}; after {last['month']} it takes {end}."
 
 
 def scaled(result: Mapping[str, Any]) -> str:
-    """What a fleet that follows the hours would save; empty where the load is not diurnal."""
+    """Return what an autoscaled fleet would save; empty unless the load is diurnal."""
     by_hour = result["autoscaling"]
     if by_hour is None:
         return ""
     return (
-        f"The fleet is sized for the peak; the mean demand is {share(by_hour['mean_load_frac'])} of it, at which its "
-        f"replicas are busy {share(result['options'][0]['busy_frac'])} of the time. A fleet that had at every hour "
-        f"just what it needs would save {share(by_hour['saves_at_best_frac'])} at best "
-        f"({usd(by_hour['usd_per_month_at_best'])} a month): replicas come and go at once then, which no real ones do."
+        f"The fleet is sized for the peak. The mean demand is {share(by_hour['mean_load_frac'])} of it, at which "
+        f"replicas are busy {share(result['options'][0]['busy_frac'])} of the time. Ideal hourly autoscaling, without "
+        f"start-up time, would save {share(by_hour['saves_at_best_frac'])} at best "
+        f"({usd(by_hour['usd_per_month_at_best'])} a month)."
     )
 
 
 def reasons(result: Mapping[str, Any]) -> list[str]:
-    """Return the reason of every option, in the order of the table; `* ...` explains the mark."""
+    """Return the reason of every option in the order of the table, and a note on the star."""
     text = [f"{row['option']}: {row['reason']}" for row in result["options"]]
     is_marked = any(row["calibrated"] is False for row in result["options"])
-    return text + (["* step costs are uncalibrated: this card was not timed under this engine"] if is_marked else [])
+    return text + (["* step costs are uncalibrated: no measurement of this GPU under this engine"] if is_marked else [])
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row an option, below the heads of the columns."""
+    """Return a header and a row for each option."""
     return [table_heads(), *(option_cells(row, best_of(result)) for row in result["options"])]
 
 
 def table_heads() -> Sequence[str]:
-    """What the columns are called."""
+    """Return the names of the columns."""
     return ("option", "GPUs", "a month", "per M good tokens", "attained", "95% CI", "kWh a month", "")
 
 
 def option_name(row: Mapping[str, Any]) -> str:
-    """Return the name of an option, with a star where step costs are uncalibrated."""
+    """Return the name, with a star if step costs are uncalibrated."""
     return str(row["option"]) + (" *" if row["calibrated"] is False else "")
 
 
 def option_cells(row: Mapping[str, Any], best: Mapping[str, Any] | None) -> Sequence[str]:
-    """What stands in these columns."""
+    """Return the cells of an option."""
     name = option_name(row)
     if row["state"] != "holds" or best is None:
-        probed = row["alone_attained_frac"] if row["attained_frac"] is None else row["attained_frac"]
-        return (name, "–", "–", "–", share(probed), "–", "–", row["state"])
+        frac = row["alone_attained_frac"] if row["attained_frac"] is None else row["attained_frac"]
+        return (name, "–", "–", "–", share(frac), "–", "–", row["state"])
     close = "tied" if is_by_chance(row, best) else "as dear" if row["close_call"] else "dearer"
     state = "take it" if row["rank"] == 1 else close
     return (
@@ -166,10 +166,10 @@ def _uncalibrated(row: Mapping[str, Any]) -> str:
 
 
 def _nearest(result: Mapping[str, Any]) -> str:
-    """The option that comes closest, and by how much it falls short."""
+    """Return the closest option and its shortfall."""
     known = [row for row in result["options"] if row["state"] != "refused"]
     if not known:
         first = result["options"][0]
         return f"None can be built: {first['option']} {shortfall(first, result)}."
     nearest = max(known, key=lambda row: row["attained_frac"] or row["alone_attained_frac"] or 0.0)
-    return f"The nearest is {nearest['option']}: it {shortfall(nearest, result)}."
+    return f"Closest is {nearest['option']}: it {shortfall(nearest, result)}."

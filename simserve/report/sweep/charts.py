@@ -1,4 +1,4 @@
-"""The charts of a sweep: two Pareto fronts, every point a dot that says what it is."""
+"""Charts of a sweep: two Pareto fronts with a labeled dot for each point."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,10 @@ from simserve.report.sections import text
 from simserve.report.sweep.words import GOODPUT, TPOT, TTFT, dollars, value, values_of
 
 ROOM = 1.2
-"""How far axes of latencies run past the outermost dots."""
+"""Factor by which latency axes exceed the outermost dots."""
 
 MOST_NAMED = 12
-"""Points of a front with numbers beside their dots; more would overlap."""
+"""Most points of a front with numbers beside their dots; more would overlap."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Dot:
     x: float
     y: float
     low: float | None
-    """The ends of the interval of y, if there is one."""
+    """Lower end of the interval of y, if any."""
     high: float | None
     point: Mapping[str, Any]
 
 
 def cost_chart(result: Mapping[str, Any]) -> Figure | None:
-    """Goodput against what it costs; None where no point has both."""
+    """Return goodput against cost; None if no point has both."""
     dots = [_dot(point, float(point["fleet"]["usd_per_hour"]), GOODPUT) for point in _ran(result, GOODPUT)]
     if not dots:
         return None
@@ -42,7 +42,7 @@ def cost_chart(result: Mapping[str, Any]) -> Figure | None:
 
 
 def latency_chart(result: Mapping[str, Any]) -> Figure | None:
-    """p99 TPOT against p99 TTFT; None where no point has both."""
+    """Return p99 TPOT against p99 TTFT; None if no point has both."""
     known = [point for point in _ran(result, TTFT) if value(point, TPOT) is not None]
     dots = [_dot(point, float(value(point, TTFT) or 0), TPOT) for point in known]
     if not dots or min(dot.x for dot in dots) <= 0 or min(dot.y for dot in dots) <= 0:
@@ -122,7 +122,7 @@ def _latency(values: Sequence[float], title: str) -> dict[str, Any]:
 
 
 def _drawn(result: Mapping[str, Any], dots: Sequence[Dot], named: tuple[str, str], axes: Mapping[str, Any]) -> Figure:
-    """The front as steps, its points with their numbers, on the side where no other dot can be; all others behind."""
+    """Return the front as steps with numbered points, and all other points behind it."""
     front, side = named
     on_front = {number: at for at, number in enumerate(result["fronts"][front])}
     best = sorted((dot for dot in dots if dot.point["point"] in on_front), key=lambda dot: on_front[dot.point["point"]])
@@ -175,10 +175,10 @@ def _trace(
 
 
 def _hover(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """What the point is, and what came of it."""
+    """Return the values and results of a point."""
     lines = [f"<b>{point['point']}: {text(values_of(result, point))}</b>", f"{dollars(point)} an hour"]
     if value(point, GOODPUT) is not None:
         met = point["answer"] and point["answer"]["attained_frac"]
         lines.append(f"goodput {rate(value(point, GOODPUT))}/s, {share(met)} within the SLO")
     lines.append(f"p99 TTFT {seconds(value(point, TTFT))}, p99 TPOT {seconds(value(point, TPOT))}")
-    return "<br>".join([*lines, *(["saturated: the queue only grew"] if point["saturated"] else [])])
+    return "<br>".join([*lines, *(["saturated: the queue kept growing"] if point["saturated"] else [])])

@@ -1,4 +1,4 @@
-"""The page of a sweep: the best points first, both Pareto fronts, every point, and why some failed."""
+"""Page of a sweep: the best points, both Pareto fronts, every point, and failures."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ MANY_POINTS = 20
 """A longer table scrolls in its own frame on a screen."""
 
 MOST_NAMED = 20
-"""Points with one reason that are named; a grid of thousands may fail alike."""
+"""Most points named for one reason of failure."""
 
 KEYS = [("diamond k1", "on the front: no point beats it in both"), ("dot k5", "beaten; a cross: saturated, not ranked")]
 
@@ -39,7 +39,7 @@ LATENCY_NOTE = "Down and to the left is better."
 
 
 def render(result: Mapping[str, Any]) -> str:
-    """The page as HTML, from what `sweep.json` holds."""
+    """Return the page as HTML from the content of `sweep.json`."""
     drawn = {"cost": cost_chart(result), "latency": latency_chart(result)}
     figures = {name: chart for name, chart in drawn.items() if chart is not None}
     seeds = result["seeds"]
@@ -57,8 +57,8 @@ def _headline(result: Mapping[str, Any]) -> Headline:
 
 
 def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """The answers to the three questions."""
-    requested = {"cheapest": "Cheapest within the SLO", "per_usd": "Most for its price", "goodput": "Most goodput"}
+    """Return a tile for each of the three best points."""
+    requested = {"cheapest": "Cheapest within the SLO", "per_usd": "Most per dollar", "goodput": "Most goodput"}
     tiles = []
     for key, label in requested.items():
         best = result["best"][key]
@@ -70,7 +70,7 @@ def _tiles(result: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _figure(point: Mapping[str, Any], key: str) -> str:
-    """The number that the tile is about."""
+    """Return the figure of a tile."""
     if key == "cheapest":
         return f"${point['fleet']['usd_per_hour']:,.2f}/h"
     return f"{rate(value(point, PER_USD))}/$" if key == "per_usd" else f"{rate(value(point, GOODPUT))}/s"
@@ -95,7 +95,7 @@ def _fronts(result: Mapping[str, Any], figures: Mapping[str, Figure]) -> str:
 
 def _table(result: Mapping[str, Any]) -> str:
     rows = [(_row_name(result, point), cells(result, point)) for point in ranked(result)]
-    order = "The most goodput for its price" if any(map(has_goodput, result["points"])) else "The shortest p99 TTFT"
+    order = "Most goodput per dollar" if any(map(has_goodput, result["points"])) else "Shortest p99 TTFT"
     means = f"Goodput and latencies are means of {plural(len(result['seeds']), 'seed')} that all points share"
     note = f"{order} first. {means}; attainment is at the nominal load, over all seeds of a point."
     return section("points", "Points", note, table(("Point", *columns(result)), rows, is_tall=len(rows) > MANY_POINTS))
@@ -108,19 +108,21 @@ def _row_name(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
 
 
 def _failed(result: Mapping[str, Any]) -> str:
-    """Why points have no figures; points with the same reason together."""
+    """Return the reasons of failure, each with its points."""
     by_reason: dict[str, list[Mapping[str, Any]]] = {}
     for point in result["points"]:
         if point["reason"]:
             by_reason.setdefault(point["reason"], []).append(point)
     if not by_reason:
         return ""
-    items = "".join(f"<li>{_who(result, points)}: {prose(reason)}</li>" for reason, points in by_reason.items())
+    items = "".join(
+        f"<li>{_points_named(result, points)}: {prose(reason)}</li>" for reason, points in by_reason.items()
+    )
     return section("failed", "Failed", "", f'<div class="trust"><ul>{items}</ul></div>')
 
 
-def _who(result: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
-    """`Point 3 (tensor 3)`, or the numbers of several."""
+def _points_named(result: Mapping[str, Any], points: Sequence[Mapping[str, Any]]) -> str:
+    """Return `Point 3 (tensor 3)`, or the numbers of several points."""
     if len(points) == 1:
         return f"<strong>Point {points[0]['point']}</strong> ({text(values_of(result, points[0]))})"
     numbers = [str(point["point"]) for point in points[:MOST_NAMED]]

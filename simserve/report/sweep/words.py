@@ -1,4 +1,4 @@
-"""Sweep words: which point to take, which are best at what, and a row for each of the best."""
+"""Sweep words: the point to take, the best points, and a table."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ GOODPUT, PER_USD, ATTAINED = "goodput.per_s", "goodput.per_usd", "slo_attainment
 TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
 
 GIVEN, SERVED = (GOODPUT, PER_USD), ("served_per_s", "output_tokens_per_s")
-"""What a table says that a point gives: with an SLO, and without."""
+"""Measures in the table: with an SLO, and without."""
 
 
 def sentence(result: Mapping[str, Any]) -> str:
@@ -160,7 +160,7 @@ def terms(result: Mapping[str, Any]) -> str:
 
 
 def _outside(result: Mapping[str, Any]) -> str:
-    """Points that are not ranked."""
+    """Return how many points are not ranked."""
     n_saturated = sum(bool(point["saturated"]) for point in result["points"])
     n_failed = sum(point["status"] != "finished" for point in result["points"])
     line = [f"{plural(n_saturated, 'point')} {'is' if n_saturated == 1 else 'are'} saturated"] if n_saturated else []
@@ -169,7 +169,7 @@ def _outside(result: Mapping[str, Any]) -> str:
 
 
 def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
-    """A row for each of the best points, below the heads of the columns."""
+    """Return a header and a row for each of the best points."""
     return [
         ("point", *columns(result)),
         *((str(point["point"]), *cells(result, point)) for point in ranked(result)[:MOST_ROWS]),
@@ -177,7 +177,7 @@ def table_rows(result: Mapping[str, Any]) -> list[Sequence[str]]:
 
 
 def ranked(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """All points, the most goodput for its price first; without an SLO the shortest p99 TTFT; what counts not, last."""
+    """Return points by goodput per dollar, without an SLO by p99 TTFT; unranked points last."""
 
     def place(point: Mapping[str, Any]) -> tuple[bool, bool, float]:
         per_usd, ttft_s = value(point, PER_USD), value(point, TTFT)
@@ -188,14 +188,14 @@ def ranked(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def columns(result: Mapping[str, Any]) -> list[str]:
-    """The heads of a point's cells."""
+    """Return the names of the columns."""
     slo = ["goodput, req/s", "requests/$", "attained", "95% CI", "SLO", "seeds"]
     given = slo if _has_slo(result) else ["req/s", "tokens out/s", "state"]
     return [*short_names(result["keys"]), "$/h", *given, "p99 TTFT", "p99 TPOT"]
 
 
 def cells(result: Mapping[str, Any], point: Mapping[str, Any]) -> list[str]:
-    """Its values and what came of them."""
+    """Return the values and results of a point."""
     shown_keys = GIVEN if _has_slo(result) else SERVED
     return [
         *(shown(point["values"].get(key)) for key in result["keys"]),
@@ -228,33 +228,33 @@ def _has_slo(result: Mapping[str, Any]) -> bool:
 
 
 def value(point: Mapping[str, Any], key: str) -> float | None:
-    """The mean over its seeds."""
+    """Return a mean over shared seeds."""
     return None if point["measures"] is None else number(point["measures"][key]["value"])
 
 
 def has_goodput(point: Mapping[str, Any]) -> bool:
-    """It has an SLO, and was run."""
+    """Return whether the point has an SLO and was run."""
     return value(point, GOODPUT) is not None
 
 
 def dollars(point: Mapping[str, Any]) -> str:
-    """What its GPUs cost an hour."""
+    """Return the hourly cost of its GPUs."""
     return f"{point['fleet']['usd_per_hour']:,.2f} dollars"
 
 
 def name_of(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """`point 3 (gpu h200-sxm, tensor 2)`."""
+    """Return `point 3 (gpu h200-sxm, tensor 2)`."""
     return f"point {point['point']} ({values_of(result, point)})"
 
 
 def values_of(result: Mapping[str, Any], point: Mapping[str, Any]) -> str:
-    """`gpu h200-sxm, tensor 2`."""
+    """Return `gpu h200-sxm, tensor 2`."""
     names = dict(zip(result["keys"], short_names(result["keys"]), strict=True))
     return ", ".join(f"{names[key]} {shown(given)}" for key, given in point["values"].items())
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
-    """The ends of dotted keys, as long as it takes to tell them apart."""
+    """Return the shortest distinct endings of dotted keys."""
     parts = [key.split(".") for key in keys]
 
     def end(path: Sequence[str]) -> str:
@@ -267,5 +267,5 @@ def short_names(keys: Sequence[str]) -> list[str]:
 
 
 def shown(given: Any) -> str:
-    """A value as a person would write it."""
+    """Return a value as text."""
     return given if isinstance(given, str) else NONE if given is None else json.dumps(given, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""Plan columns: what plan.parquet, and each row of `options` in plan.json, has of an option."""
+"""Columns of plan.parquet and keys of each row of `options` in plan.json."""
 
 from simserve.tables.schema import Field
 
@@ -66,4 +66,4 @@ COLUMNS = (
     *(Field(name, "flag") for name in FLAGS),
     *(Field(name, "float", unit) for name, unit in AMOUNTS.items()),
 )
-"""Columns of plan.parquet; a count that does not apply is null."""
+"""Columns of plan.parquet; a missing count is null."""

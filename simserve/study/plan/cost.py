@@ -1,4 +1,4 @@
-"""Plan cost: what the fleet of an option costs a month, what that buys, and how sure its size is."""
+"""Monthly cost of an option's fleet, its tokens and energy, and the range of its cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,51 +14,51 @@ MONTH_S = HOURS_A_MONTH * 3600
 
 @dataclass(frozen=True)
 class FleetCost:
-    """Cost of one fleet, spare replicas included."""
+    """Cost of one fleet, including spare replicas."""
 
     n_gpus: int
     usd_per_gpu_hour: float
     usd_low: float
-    """A month of the smallest fleet on the edge, spare replicas included; without one, of this fleet."""
+    """Monthly cost of the smallest statistically tied fleet, including spares; else of this fleet."""
     usd_high: float
-    """A month of this fleet, which surely meets the SLO."""
+    """Monthly cost of this fleet, which meets the SLO."""
     output_tokens: Estimate
-    """A month, as the next two."""
+    """Tokens a month, as in the next two fields."""
     tokens: Estimate
     good_tokens: Estimate
-    """Output tokens of requests that met every SLO."""
+    """Output tokens a month of requests that met every SLO."""
     busy_frac: float
-    """Share of the time with a step in progress."""
+    """Share of time with a step in progress."""
     kw: float
-    """All cards at the power of their data sheet."""
+    """Power of all GPUs at their TDP."""
 
     @property
     def usd_per_hour(self) -> float:
-        """Return the price of all GPUs."""
+        """Return the hourly cost of all GPUs."""
         return self.n_gpus * self.usd_per_gpu_hour
 
     @property
     def usd_per_month(self) -> float:
-        """Dollars a month."""
+        """Return the monthly cost."""
         return self.usd_per_hour * HOURS_A_MONTH
 
     @property
     def kwh_at_tdp(self) -> float:
-        """A month at full power: no fleet takes more, hosts and cooling left out."""
+        """Return the monthly energy at TDP: an upper bound without hosts and cooling."""
         return self.kw * HOURS_A_MONTH
 
     @property
     def kwh(self) -> float:
-        """A month at full power while a step runs, at none while none does."""
+        """Return the monthly energy at TDP while a step runs and zero between steps."""
         return self.kwh_at_tdp * self.busy_frac
 
     def usd_per_million(self, tokens: Estimate) -> Estimate:
-        """Dollars for a million of tokens that a month has so many of; many tokens make it low."""
+        """Return the cost of a million tokens; the upper token count gives the lower cost."""
         return Estimate(*(self.usd_per_month / each * 1e6 for each in (tokens.value, tokens.high, tokens.low)))
 
 
 def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
-    """Return what the fleet comes to."""
+    """Return the cost of the fleet."""
     setup = sized.fleets.least.setups[0]
     per_replica = sized.fleets.gpus_per_replica
     n_gpus = sum(sized.all_up.replicas) * per_replica
@@ -80,5 +80,5 @@ def cost_of(sized: Sized, usd_per_gpu_hour: float) -> FleetCost:
 
 
 def _a_month(point: LoadPoint, per_s: Callable[[Any], float]) -> Estimate:
-    result = mean_of([per_s(run) for run in point.runs])
-    return Estimate(*(end * MONTH_S for end in (result.value, result.low, result.high)))
+    mean = mean_of([per_s(run) for run in point.runs])
+    return Estimate(*(end * MONTH_S for end in (mean.value, mean.low, mean.high)))

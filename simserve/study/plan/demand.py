@@ -1,4 +1,4 @@
-"""Plan demand: how much is asked of a fleet, at its peak, on average and hour by hour."""
+"""Demand on a fleet: peak, mean and hourly rates."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,10 +14,10 @@ from simserve.study.load_scale import at_scale
 HOUR_S = 3600.0
 
 PEAK_LASTS_S = 900.0
-"""How long the peak of a diurnal load is simulated: a quarter of an hour of it, which is worse than any real peak."""
+"""Simulated time at the peak of a diurnal load; a real peak is shorter."""
 
 PEAK_REQUESTS = (1000, 20_000)
-"""But for at least, and as far as that takes more than a fifth of it, at most so many requests."""
+"""Fewest and most requests at the peak; a fifth of PEAK_LASTS_S is simulated in any case."""
 
 PEAK_WARM_UP_S = 60.0
 
@@ -28,20 +28,20 @@ class Demand:
 
     kind: Literal["arrivals", "trace", "diurnal"]
     sized: Scenario
-    """The scenario with the load to serve: its own, or a steady one at the peak of a diurnal one."""
+    """Scenario with the load to size for: its own, or the peak rate of a diurnal load held steady."""
     mean_load_frac: float = 1.0
-    """The mean rate as a share of what is sized for."""
+    """Mean rate as a share of the rate to size for."""
     hours: tuple[float, ...] = ()
-    """The highest rate of each hour as a share of the peak; empty unless the load is diurnal."""
+    """Highest rate of each hour as a share of the peak; empty unless the load is diurnal."""
 
     @cached_property
     def is_deterministic(self) -> bool:
-        """Every seed gives the same run."""
+        """Return whether every seed gives the same run."""
         return is_deterministic(self.sized)
 
 
 def demand_of(scenario: Scenario) -> Demand:
-    """What a scenario asks. Raises SimserveError where its load has no rate, so that there is no demand."""
+    """Return the demand of a scenario; raise SimserveError for a load without a rate."""
     workload = scenario.workload
     if workload.client is not None:
         rule = "a plan needs a demand with a rate, which a closed loop does not have"
@@ -59,21 +59,21 @@ def demand_of(scenario: Scenario) -> Demand:
 
 
 def _hours(shares: Any, period_s: float) -> tuple[float, ...]:
-    """The highest of each hour of the period; linear between the points, so it lies at one of them or at an end."""
+    """Return the highest share of each hour; rates are linear between points, so it is at a point or an end."""
     n = len(shares)
     at_s = np.linspace(0.0, period_s, n + 1)
     around = np.append(shares, shares[0])
     starts = np.arange(0.0, period_s - 1e-6, HOUR_S)
-    result = []
+    highest = []
     for start_s in starts:
         end_s = min(start_s + HOUR_S, period_s)
         inside = around[(at_s >= start_s) & (at_s <= end_s)]
-        result.append(float(max(*np.interp([start_s, end_s], at_s, around), *inside)))
-    return tuple(result)
+        highest.append(float(max(*np.interp([start_s, end_s], at_s, around), *inside)))
+    return tuple(highest)
 
 
 def _at_peak(scenario: Scenario, peak_per_s: float) -> Scenario:
-    """The scenario with its highest rate all the time."""
+    """Return the scenario with its highest rate held steady."""
     least, most = PEAK_REQUESTS
     lasts_s = max(least / peak_per_s, PEAK_LASTS_S / 5, min(PEAK_LASTS_S, most / peak_per_s))
     data = scenario.to_dict()
@@ -82,4 +82,6 @@ def _at_peak(scenario: Scenario, peak_per_s: float) -> Scenario:
     workload = {key: value for key, value in data["workload"].items() if key != "n_requests"} | length
     measure = {"warmup_s": PEAK_WARM_UP_S, "replays": 0}
     peak = Scenario.from_dict(data | {"workload": workload, "measure": measure})
-    return scenario.model_copy(update={"workload": peak.workload, "measure": peak.measure})  # knows what was written
+    return scenario.model_copy(
+        update={"workload": peak.workload, "measure": peak.measure}
+    )  # keeps the origins of values

@@ -1,4 +1,4 @@
-"""Plan facts: what a plan found as plain data, for JSON, tables and pages; `report.plan` adds the words."""
+"""A plan as plain data for JSON, tables and pages; `report.plan` adds sentences."""
 
 from typing import Any
 
@@ -23,18 +23,18 @@ ENERGY = (
 )
 
 NOTHING = {field.name: None for field in COLUMNS}
-"""An option of which nothing is known, so that every row has every column."""
+"""Empty row of an option, so that every row has every column."""
 
 
 def plan_facts(plan: Plan) -> dict[str, Any]:
-    """What `simserve plan --json` prints, but for its sentences; None where there is no number."""
-    requested = plan.requested
+    """Return the content of `simserve plan --json` without sentences; missing values are None."""
+    question = plan.question
     rows = [_choice(plan, choice, rank) for rank, choice in enumerate(plan.choices, 1)]
     result: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "version": __version__,
-            **question_facts(CapacityQuestion(requested.scenario, requested.bounds.goal_frac, 0.0)),
+            **question_facts(CapacityQuestion(question.scenario, question.bounds.goal_frac, 0.0)),
             "state": "found" if plan.best else "none",
             "demand": _demand(plan),
             "assumed": _assumed(plan),
@@ -48,7 +48,7 @@ def plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _demand(plan: Plan) -> dict[str, Any]:
-    """Rates are those of the runs, or of the arrivals where nothing was run."""
+    """Return the demand with the rates of the runs; None without runs."""
     point = plan.best.sized.needed.point if plan.best else _nearest(plan)
     offered = None if point is None else point.offered_per_s
     share = plan.demand.mean_load_frac
@@ -66,23 +66,23 @@ def _nearest(plan: Plan) -> LoadPoint | None:
 
 
 def _assumed(plan: Plan) -> dict[str, Any]:
-    requested = plan.requested
+    question = plan.question
     return {
-        "spare_replicas": requested.bounds.spare,
-        "growth_frac": requested.growth_frac,
-        "months": requested.months,
+        "spare_replicas": question.bounds.spare,
+        "growth_frac": question.growth_frac,
+        "months": question.months,
         "hours_per_month": HOURS_A_MONTH,
-        "max_gpus": requested.bounds.max_gpus,
+        "max_gpus": question.bounds.max_gpus,
         "confidence": CONFIDENCE,
         "n_seeds": len(seeds_of(plan.demand)),
         "usd_per_gpu_hour": dict(plan.usd_per_gpu_hour),
-        "given_prices": list(requested.given_usd),
+        "given_prices": list(question.given_usd),
         "energy": ENERGY,
     }
 
 
 def _option(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
-    """What is known of every option."""
+    """Return the keys that every option has."""
     option, fleets = outcome.option, outcome.fleets
     return {
         "option": option.name,
@@ -110,7 +110,7 @@ def _alone(outcome: OptionOutcome) -> dict[str, Any]:
 
 
 def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
-    """An option that holds."""
+    """Return the row of an option that meets the SLO."""
     sized, cost, best = choice.sized, choice.cost, plan.choices[0]
     setup = sized.fleets.least.setups[0]
     bought, is_disaggregated = sized.all_up.replicas, choice.outcome.option.is_disaggregated
@@ -139,7 +139,7 @@ def _choice(plan: Plan, choice: Choice, rank: int) -> dict[str, Any]:
 
 
 def _money(choice: Choice) -> dict[str, Any]:
-    """What it costs, what that buys, and what it burns."""
+    """Return cost, tokens and energy."""
     cost = choice.cost
     good = cost.usd_per_million(cost.good_tokens)
     return {
@@ -182,7 +182,7 @@ def _attained(trial: Trial, prefix: str) -> dict[str, Any]:
 
 
 def _tied(sized: Sized) -> dict[str, Any]:
-    """Return the smallest fleet on the edge, spare replicas included; nothing where there is none."""
+    """Return the smallest statistically tied fleet, including spares; empty without one."""
     if sized.tied is None:
         return {}
     share, n_saved = sized.tied.point.attained, sum(sized.needed.replicas) - sum(sized.tied.replicas)
@@ -198,7 +198,7 @@ def _tied(sized: Sized) -> dict[str, Any]:
 
 
 def _fails_first(trial: Trial | None) -> dict[str, Any]:
-    """The SLO that the fewest requests meet."""
+    """Return the SLO that the fewest requests meet."""
     if trial is None:
         return {"fails_first": None, "fails_first_frac": None}
     slo, frac = min(trial.point.by_slo().items(), key=lambda item: item[1])
@@ -214,14 +214,14 @@ def _at_end(choice: Choice) -> dict[str, Any]:
 
 
 def _other(plan: Plan, outcome: OptionOutcome) -> dict[str, Any]:
-    """An option that does not hold: with what the largest fleet came to, where one was tried."""
+    """Return the row of an option that does not meet the SLO, with the figures of its largest fleet."""
     nearest, problem = outcome.nearest, outcome.problem
-    probed = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
+    measured = {} if nearest is None else {"needed_replicas": sum(nearest.replicas), **_attained(nearest, "")}
     return {
         "rank": None,
         **_option(plan, outcome),
         "close_call": False,
-        **probed,
+        **measured,
         **_fails_first(nearest),
         "saturated": None if nearest is None else nearest.point.is_saturated,
         "refused_because": problem and {"rule": problem.rule, "value": problem.value, "remedy": problem.remedy},
@@ -240,7 +240,7 @@ def _growth(plan: Plan, best: Choice) -> dict[str, Any]:
 
 
 def _autoscaling(plan: Plan, best: Choice) -> dict[str, Any]:
-    """Had every hour the fewest replicas that it needs, at once."""
+    """Return the cost if every hour had the fewest replicas that it needs, without delay."""
     rate = best.sized.needed.point.offered_per_s
     rows = [
         {"hour": hour, "peak_per_s": rate * share, **_row(best, need)}

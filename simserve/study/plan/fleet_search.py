@@ -1,4 +1,4 @@
-"""Fleet search: fleets of one option under so many times the demand, tried with the same seeds."""
+"""Search for the smallest fleet of an option that meets the SLO at a multiple of the demand, with the same seeds."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from simserve.study.run_seeds import Summary
 from simserve.study.slo_answer import MOST_SEEDS
 
 PROBES = 2
-"""Seeds that are run first: where they alone miss more than all seeds may, the others are left out."""
+"""Seeds run first; if they alone exceed the misses allowed to all seeds, the rest are skipped."""
 
 PREFILL, DECODE = "ttft_s", ("tpot_s", "itl_s")
-"""SLOs that want more prefill replicas, and those that want more for decoding."""
+"""SLOs that prefill replicas determine, and those that decode replicas determine."""
 
 RunsOf = Callable[[Replicas, float, Sequence[int]], list[Summary]]
-"""What comes of a fleet under so many times the demand, with each of some seeds."""
+"""Maps a fleet, a multiple of the demand and seeds to one summary per seed."""
 
 
 @dataclass(frozen=True)
@@ -28,21 +28,21 @@ class Trial:
     replicas: Replicas
     point: LoadPoint
     is_cut: bool
-    """The first seeds alone missed more than all may: it misses the SLO, and was not run to the end."""
+    """Whether the remaining seeds were skipped because the first ones exceed the allowed misses."""
     decision: Decision
     """Whether it meets the SLO."""
 
 
 class FleetSearch:
-    """Fleets of one option. Their size is the number of replicas; apart, it is one less, so that the least is 1.
+    """Fleets of one option. Size is the number of replicas; disaggregated, it is one less, so that the least is 1.
 
-    A fleet that holds also holds less, and larger ones hold, too; what follows from that is not run.
+    Meeting the SLO is taken to be monotonic in size and load; fleets that this decides are not run.
     """
 
     def __init__(
         self, runs_of: RunsOf, goal_frac: float, seeds: range, *, is_disaggregated: bool, most_seeds: int = MOST_SEEDS
     ) -> None:
-        """Take the first seeds, and how many there may be where a fleet is on the edge under the whole demand."""
+        """Take the first seeds, and the most that an edge at the full demand may use."""
         self._most_seeds = max(most_seeds, len(seeds)) if len(seeds) > 1 else 1
         self._runs_of = runs_of
         self._goal_frac = goal_frac
@@ -53,11 +53,11 @@ class FleetSearch:
         self._best: dict[tuple[int, float], Trial] = {}
 
     def fewest(self, start: int, limit: int, scale: float = 1.0) -> int | None:
-        """The least size that holds so many times the demand; None: not even the limit does."""
+        """Return the least size that meets the SLO at a multiple of the demand; None if the limit does not."""
         return fewest(lambda n: self.holds(n, scale), start, limit)
 
     def holds(self, n: int, scale: float = 1.0) -> bool:
-        """Whether a fleet of that size does."""
+        """Return whether a fleet of that size meets the SLO."""
         for (other, times), trial in self._best.items():
             is_held = self.is_met(trial)
             is_less, is_more = n <= other and scale >= times, n >= other and scale <= times
@@ -66,30 +66,30 @@ class FleetSearch:
         return self.is_met(self.best(n, scale))
 
     def is_met(self, trial: Trial) -> bool:
-        """Return whether a fleet surely meets the SLO: an edge does not count."""
+        """Return whether a fleet meets the SLO; an edge does not count."""
         return trial.decision == "met"
 
     def tied(self, n: int) -> Trial | None:
-        """Return the smallest fleet below a size that may meet the SLO, too; None where none does."""
+        """Return the smallest statistically tied fleet below a size; None without one."""
         result = None
         while n > 1 and (trial := self.best(n - 1)).decision == "edge":
             result, n = trial, n - 1
         return result
 
     def best(self, n: int, scale: float = 1.0) -> Trial:
-        """The fleet of that size, with the split that holds or comes nearest to it."""
+        """Return the fleet of that size with the best split."""
         if (n, scale) not in self._best:
             self._best[n, scale] = self._split(n + 1, scale) if self._is_disaggregated else self.trial((n,), scale)
         return self._best[n, scale]
 
     def trial(self, replicas: Replicas, scale: float = 1.0) -> Trial:
-        """This very fleet."""
+        """Return the trial of exactly this fleet."""
         if (replicas, scale) not in self._trials:
             self._trials[replicas, scale] = self._run(replicas, scale)
         return self._trials[replicas, scale]
 
     def may_hold(self, replicas: Replicas, scale: float) -> bool:
-        """Return whether one seed does not say otherwise: enough to begin a search with."""
+        """Return whether one seed leaves it possible that the SLO is met: enough to start a search."""
         try:
             point = LoadPoint(scale, tuple(self._runs_of(replicas, scale, self._seeds[:1])))
         except NoArrivals:  # no request came in so short a time
@@ -112,13 +112,13 @@ class FleetSearch:
         return Trial(replicas, point, is_cut=False, decision=point.decision(self._goal_frac))
 
     def _is_hopeless(self, first: LoadPoint) -> bool:
-        """Return whether a few seeds miss more than all may, and not because they drew too high a load."""
+        """Return whether the first seeds exceed the misses allowed to all, and not by drawing too high a load."""
         missed_frac = 1 - first.attained_frac
         may_miss = (1 - self._goal_frac) * len(self._seeds) / len(first.runs)
         return missed_frac > may_miss and (first.load["off_frac"] or 0.0) <= LOAD_TOLERANCE_FRAC
 
     def _split(self, total: int, scale: float) -> Trial:
-        """Bisect the number of prefill replicas on which side is short, from the share that was best before."""
+        """Bisect the number of prefill replicas by which side is short, from the last best share."""
         least, most = 1, total - 1
         result: list[Trial] = []
         n_prefill = round(total * self._prefill_frac)
@@ -138,8 +138,10 @@ class FleetSearch:
 
 
 def _wants_prefill(point: LoadPoint) -> bool:
-    """Prefill is short rather than decode: fewer meet the first token's SLO than the next ones', unless prompts wait
-    because earlier prompts are not fetched. SLOs of whole answers leave it to the runs to say what binds."""
+    """Return whether prefill, not decode, is short: fewer requests meet TTFT than TPOT or ITL.
+
+    If decode stalls the transfers, decode is short; with E2E SLOs alone, the binding side of the runs decides.
+    """
     binds = [(run.get("transfer") or {}).get("binds") for run in point.runs]
     met = point.by_slo()
     if not met.keys() & {PREFILL, *DECODE}:

@@ -1,4 +1,4 @@
-"""Plan folder: the files of a plan: JSON, a table of the options, the winner as a scenario, and what people look at."""
+"""Files of a plan: JSON, a table of the options, the best option as a scenario, page and workbook."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ def write_plan(directory: Path, plan: Plan, result: Mapping[str, Any], drawn: Ma
 
 
 def winner_yaml(plan: Plan) -> str:
-    """The scenario that was asked about, with the fleet to take, spare replicas included."""
+    """Return the scenario with the fleet to take, including spare replicas."""
     assert plan.best is not None, "something holds"
-    fleets = Fleets(plan.requested.scenario, plan.best.outcome.option)
+    fleets = Fleets(plan.question.scenario, plan.best.outcome.option)
     return fleets.of(plan.best.sized.all_up.replicas).to_yaml()

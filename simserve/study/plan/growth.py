@@ -1,4 +1,4 @@
-"""Plan growth: the fleet that each month of growth needs, and each hour of a day."""
+"""Fleets that each month of growth and each hour of a day need."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,26 +8,26 @@ from simserve.study.plan.demand import Demand
 from simserve.study.plan.outcome import Bounds, Sized
 
 LEAST_SHARE = 0.05
-"""Least share of the peak for an hour: a short run at less has hardly any arrivals."""
+"""Lowest share of the peak that is simulated: at less, a short run has too few requests."""
 
 
 @dataclass(frozen=True)
 class Need:
-    """What some time needs."""
+    """Replicas needed in a month or hour."""
 
     scale: float
-    """Times the demand that the fleet was sized for."""
+    """Multiple of the demand that the fleet was sized for."""
     n_replicas: int | None
-    """Replicas, spares included; None: more than are allowed."""
+    """Replicas including spares; None: more than allowed."""
 
 
 def months_of(sized: Sized, scales: Sequence[float], bounds: Bounds) -> tuple[Need, ...]:
-    """Every month, from today on."""
+    """Return the need of every month, starting today."""
     return tuple(_needs(sized, scales, bounds))
 
 
 def outgrown_month(sized: Sized, scales: Sequence[float]) -> int | None:
-    """Return the first month with more demand than today's fleet can serve; None without one."""
+    """Return the first month in which today's fleet is too small; None if it lasts."""
     if sized.search.holds(sized.size, scales[-1]):
         return None
     enough, too_small = 0, len(scales) - 1
@@ -46,7 +46,7 @@ def need_of(sized: Sized, scale: float, bounds: Bounds) -> Need:
 
 
 def hours_of(sized: Sized, demand: Demand, bounds: Bounds) -> tuple[Need, ...]:
-    """Every hour of a diurnal load; at least one replica is always up."""
+    """Return the need of every hour of a diurnal load; at least one replica is always up."""
     if not demand.hours:
         return ()
     shares = [max(share, LEAST_SHARE) for share in demand.hours]
@@ -56,7 +56,7 @@ def hours_of(sized: Sized, demand: Demand, bounds: Bounds) -> tuple[Need, ...]:
 
 
 def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
-    """Return the needs of rising loads: first and last, then between those that differ."""
+    """Return the needs of rising loads."""
     limit = bounds.limit(sized.fleets.option, sized.fleets.gpus_per_replica)
     start = sized.size
 
@@ -70,7 +70,7 @@ def _needs(sized: Sized, scales: Sequence[float], bounds: Bounds) -> list[Need]:
 
 
 def _filled(need: Callable[[float], int | None], scales: Sequence[float]) -> list[int | None]:
-    """The need at each scale, asked of as few as tell those between them, for it never falls."""
+    """Return the need at each scale; it never falls, so scales between two equal needs are not run."""
     first, last = need(scales[0]), need(scales[-1])
     if first == last:
         return [first] * len(scales)

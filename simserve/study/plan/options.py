@@ -1,4 +1,4 @@
-"""Plan options: kinds of fleets that could serve a scenario, and the scenario with such a fleet."""
+"""Options that a plan compares, and the scenario with a fleet of one."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,29 +10,29 @@ from simserve.scenario import Scenario
 from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
-"""Keys of a pool that hold for one card and one number of ranks: other fleets are planned without."""
+"""Pool keys that are specific to a GPU and a number of ranks; other options are planned without them."""
 
 OF_PLACES = ("name", "role", "replicas", "gpu")
-"""Keys of a pool that a plan chooses."""
+"""Pool keys that a plan chooses."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """A kind of replica, of which a fleet has so many as are needed."""
+    """GPU type, tensor parallel degree and whether the fleet is disaggregated."""
 
     gpu: str
     tensor: int
     is_disaggregated: bool
-    """Prefill and decode on replicas of their own."""
+    """Whether prefill and decode run on separate replicas."""
 
     @property
     def name(self) -> str:
-        """`h100-sxm TP 2, apart`."""
-        return f"{self.gpu} TP {self.tensor}{', apart' if self.is_disaggregated else ''}"
+        """Return `h100-sxm TP 2, disaggregated`."""
+        return f"{self.gpu} TP {self.tensor}{', disaggregated' if self.is_disaggregated else ''}"
 
     @property
     def n_pools(self) -> int:
-        """Prefill and decode, or one for both."""
+        """Return the number of pools."""
         return 2 if self.is_disaggregated else 1
 
 
@@ -41,7 +41,7 @@ Replicas = tuple[int, ...]
 
 
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
-    """All that are to be compared. Raises SimserveError for a card that the catalog does not have."""
+    """Return the options to compare; raise SimserveError for a GPU that is not in the catalog."""
     for gpu in gpus:
         if gpu not in catalog.names("gpus"):
             known = did_you_mean(gpu, catalog.names("gpus"))
@@ -56,7 +56,7 @@ def _own_gpus(scenario: Scenario) -> list[str]:
 
 
 def usd_per_gpu_hour(result: Sequence[Option], given: Mapping[str, float]) -> dict[str, float]:
-    """The price of each card: the one given, else the catalog's. Raises SimserveError for a card that is no option."""
+    """Return the given price of each GPU, else the catalog's; raise SimserveError for a GPU not compared."""
     cards = list(dict.fromkeys(option.gpu for option in result))
     for gpu, usd in given.items():
         if gpu not in cards:
@@ -70,26 +70,26 @@ class Fleets:
     """Fleets of one option, of any size."""
 
     def __init__(self, scenario: Scenario, option: Option) -> None:
-        """`scenario`: what is asked of them. Raises SimserveError where no such fleet can be."""
+        """Raise SimserveError where the option cannot run `scenario`."""
         self.option = option
         self._data = _data(scenario, option)
         self.least = self.of((1,) * option.n_pools)
         self.gpus_per_replica = self.least.setups[0].gpus_per_replica
 
     def of(self, replicas: Replicas) -> Scenario:
-        """The scenario with a fleet."""
+        """Return the scenario with a fleet."""
         cluster = self._data["cluster"]
         pools = [pool | {"replicas": n} for pool, n in zip(cluster["pools"], replicas, strict=True)]
         return Scenario.from_dict(self._data | {"cluster": cluster | {"pools": pools}})
 
 
 def refusal(error: SimserveError) -> Problem:
-    """The first thing that is wrong with an option."""
+    """Return the first problem of an option."""
     return error.problems[0] if isinstance(error, ScenarioError) else Problem("", str(error))
 
 
 def _data(scenario: Scenario, option: Option) -> dict[str, Any]:
-    """The scenario as data: what was given for all fleets, without what was filled in for its own."""
+    """Return the scenario as data without what was resolved for its own fleet."""
     data = scenario.to_dict()
     cluster = {key: value for key, value in data["cluster"].items() if key not in ("pools", *DISAGGREGATED_ONLY)}
     if option.is_disaggregated:
@@ -101,7 +101,7 @@ def _data(scenario: Scenario, option: Option) -> dict[str, Any]:
 
 
 def _pool(scenario: Scenario, option: Option, role: str) -> dict[str, Any]:
-    """As the scenario has it of that role, else as its first one."""
+    """Return the scenario's pool of that role, else its first, adapted to the option."""
     roles = [pool.role for pool in scenario.cluster.pools]
     place = roles.index(role) if role in roles else 0
     own, written = scenario.cluster.pools[place], scenario.to_dict()["cluster"]["pools"][place]
@@ -121,7 +121,7 @@ _NAMES = {"both": "serve", "prefill": "prefill", "decode": "decode"}
 
 
 def _bound(own_gpu: str, option: Option, given: Mapping[str, Any]) -> set[str]:
-    """What was given for another kind of replica."""
+    """Return the keys to leave out because they are specific to another kind of replica."""
     result = set(OF_ONE_SIZE)
     if own_gpu == option.gpu or given.get("calibration") == {"file": "none"}:
         result.discard("calibration")
@@ -129,7 +129,7 @@ def _bound(own_gpu: str, option: Option, given: Mapping[str, Any]) -> set[str]:
 
 
 def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict[str, Any]:
-    """What the user wrote of a mapping; what resolving filled in is left out."""
+    """Return the explicit values of a mapping, without resolved defaults."""
     kept = {}
     for key, value in data.items():
         path = f"{at}.{key}"
@@ -143,7 +143,7 @@ def _given(data: Mapping[str, Any], origins: Mapping[str, str], at: str) -> dict
 
 
 def checked(scenario: Scenario, result: Sequence[Option]) -> dict[Option, Fleets | Problem]:
-    """The fleets of each option, or why there are none."""
+    """Return the fleets of each option, or why there are none."""
     fleets: dict[Option, Fleets | Problem] = {}
     for option in result:
         try:

@@ -1,4 +1,4 @@
-"""Plan outcome: what came of one option: the fewest replicas of it that a demand needs, or why no number will do."""
+"""OptionOutcome of one option: the fewest replicas that meet the SLO, or why none do."""
 
 import math
 from collections.abc import Sequence
@@ -16,74 +16,74 @@ from simserve.study.plan.unloaded import Unloaded, unloaded
 from simserve.study.run_seeds import Summary, replicate
 
 GUESSES = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
-"""Shares of the demand that the least fleet is tried with, so that the search begins near its end."""
+"""Shares of the demand at which the least fleet is tried first, to start the search near the answer."""
 
 NEAR = 1.4
-"""How much more than the largest of them that holds it may hold, for they are twice apart; and larger fleets pool."""
+"""Factor on the largest share met: shares double, and larger fleets pool load."""
 
 State = Literal["holds", "too slow", "too many", "refused"]
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a fleet must be."""
+    """Limits on a fleet."""
 
     goal_frac: float
     spare: int
-    """Replicas, of each pool, that may be down while the goal holds."""
+    """Replicas of each pool that may be down while the goal holds."""
     max_gpus: int
-    """GPUs of the fleet, those of spare replicas included."""
+    """GPUs of the fleet, including spare replicas."""
 
     def limit(self, option: Option, gpus_per_replica: int) -> int:
-        """The largest size, as `FleetSearch` counts it; below 1: none is allowed."""
+        """Return the largest size as `FleetSearch` counts it; below 1, no fleet is allowed."""
         n_replicas = self.max_gpus // gpus_per_replica - self.spare * option.n_pools
         return n_replicas - (option.n_pools - 1)
 
     def with_spare(self, replicas: Replicas) -> Replicas:
-        """What is bought where so many are needed."""
+        """Return the replicas to buy: the needed ones and the spares."""
         return tuple(n + self.spare for n in replicas)
 
 
 @dataclass(frozen=True)
 class Sized:
-    """The fewest replicas of an option that surely meet the SLO, and what they do."""
+    """The fewest replicas of an option that meet the SLO, and their trials."""
 
     fleets: Fleets
     search: FleetSearch
     size: int
-    """As `FleetSearch` counts it."""
+    """Size as `FleetSearch` counts it."""
     needed: Trial
-    """The fewest, under the demand: what is up when as many are down as may be."""
+    """The fewest replicas under the demand, with all spares down."""
     fewer: Trial | None
-    """One fewer; None: that is none."""
+    """The next smaller fleet; None if there is none."""
     tied: Trial | None
-    """The smallest fleet on the edge; None where one fewer surely misses the SLO."""
+    """The smallest statistically tied fleet; None without one."""
     all_up: Trial
-    """Trial of the fleet with its spares."""
+    """The needed replicas and the spares under the demand."""
     usage: Trial
-    """Trial of the fleet under the mean demand."""
+    """All replicas under the mean demand."""
 
 
 @dataclass(frozen=True)
 class OptionOutcome:
-    """What came of an option."""
+    """Result of one option."""
 
     option: Option
     state: State
     sized: Sized | None = None
-    """Where it holds."""
+    """Set if the option meets the SLO."""
     problem: Problem | None = None
-    """Where it is refused."""
+    """Set if the option is refused."""
     unloaded: Unloaded | None = None
-    """What a request gets that has the least fleet for itself; None where that is not known."""
+    """Latencies of requests sent one at a time to the least fleet; None if unknown."""
     nearest: Trial | None = None
-    """The largest fleet that is allowed, where that does not hold either."""
+    """The largest allowed fleet, if it does not meet the SLO."""
     fleets: Fleets | None = None
-    """None where there are none."""
+    """Fleets of the option; None if refused."""
 
 
 def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds: Bounds) -> OptionOutcome:
-    """Search for the fewest replicas."""
+    """Search for the fewest replicas of an option."""
     if isinstance(result, Problem):
         return OptionOutcome(option, "refused", problem=result)
     try:
@@ -98,7 +98,7 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
 
 
 def sized(known: OptionOutcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> OptionOutcome:
-    """Search for the fewest replicas, whatever it is that runs; `known`: what was learned so far."""
+    """Search for the fewest replicas with any source of runs; `known` is the result so far."""
     assert known.fleets is not None, "an option that is tried has fleets"
     option, fleets = known.option, known.fleets
     limit = bounds.limit(option, fleets.gpus_per_replica)
@@ -122,14 +122,14 @@ def sized(known: OptionOutcome, search: FleetSearch, demand: Demand, bounds: Bou
 
 
 def _guess(option: Option, search: FleetSearch) -> int:
-    """A size that may be the answer, from the largest share of the demand that the least fleet holds."""
+    """Estimate the size from the largest share of the demand that the least fleet serves."""
     least = (1,) * option.n_pools
     held = next((share for share in GUESSES if search.may_hold(least, share)), GUESSES[-1] / 2)
     return max(1, math.ceil(1 / (held * NEAR)) * option.n_pools - (option.n_pools - 1))
 
 
 def runs_of(fleets: Fleets) -> RunsOf:
-    """Simulate."""
+    """Return the function that simulates these fleets."""
 
     def runs(replicas: Replicas, scale: float, seeds: Sequence[int]) -> list[Summary]:
         fleet = fleets.of(replicas)
@@ -139,6 +139,6 @@ def runs_of(fleets: Fleets) -> RunsOf:
 
 
 def seeds_of(demand: Demand) -> range:
-    """Return the seeds that every fleet is tried with; one where all would be alike."""
+    """Return the first seeds of every fleet; one seed for a deterministic load."""
     first = demand.sized.seed
     return range(first, first + (1 if demand.is_deterministic else FIRST_SEEDS))

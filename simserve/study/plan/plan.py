@@ -1,4 +1,4 @@
-"""Plan: the cheapest fleet that serves a demand, of the kinds that are compared, and what growth makes of it."""
+"""Plan: the cheapest fleet that serves a demand, and its growth."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,119 +15,117 @@ from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
 
 OnProgress = Callable[[str], None]
-"""Called with what is looked at next."""
+"""Called with the next item of work."""
 
 
 @dataclass(frozen=True)
 class PlanQuestion:
-    """What is asked."""
+    """Question that a plan answers."""
 
     scenario: Scenario
-    """Its load is the demand, its SLO what is to hold."""
+    """Scenario with the demand and the SLO."""
     bounds: Bounds
     gpus: Sequence[str] = ()
-    """Cards to compare; none: the scenario's own."""
+    """GPUs to compare; empty: the scenario's own."""
     tensors: Sequence[int] = (1, 2, 4, 8)
     is_split: bool = False
-    """Prefill and decode on replicas of their own are compared, too."""
+    """Whether disaggregated options are compared, too."""
     growth_frac: float = 0.0
     """Growth of the demand per month."""
     months: int = 12
-    """How far growth is looked at."""
+    """Months of growth to plan for."""
     given_usd: Mapping[str, float] = field(default_factory=dict)
-    """An hour of a card, instead of the catalog's price."""
+    """Dollars per GPU-hour that replace the catalog's prices."""
 
     @property
     def scales(self) -> list[float]:
-        """Times today's demand, in each month from today on."""
+        """Return the multiple of today's demand in each month."""
         return [(1 + self.growth_frac) ** month for month in range(self.months + 1)]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """An option that holds."""
+    """Option that meets the SLO."""
 
     outcome: OptionOutcome
     sized: Sized
     cost: FleetCost
     outgrown_month: int | None = None
-    """None: none of them, or the demand does not grow."""
+    """First month in which the fleet is too small; None if it lasts or the demand does not grow."""
     at_end: Need | None = None
-    """After the last month; None: the demand does not grow."""
+    """Need after the last month; None without growth."""
 
     @property
     def order(self) -> tuple[float, float]:
-        """The less, the better."""
+        """Return the sort key: monthly cost, then cost per good token."""
         return self.cost.usd_per_month, self.cost.usd_per_million(self.cost.good_tokens).value
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The answer."""
+    """Options ranked by cost, with the growth of the best."""
 
-    requested: PlanQuestion
+    question: PlanQuestion
     demand: Demand
     usd_per_gpu_hour: Mapping[str, float]
     choices: tuple[Choice, ...]
-    """What holds, the one to take first."""
+    """Options that meet the SLO, cheapest first."""
     others: tuple[OptionOutcome, ...]
-    """What does not."""
+    """Options that do not meet the SLO."""
     months: tuple[Need, ...] = ()
-    """Needs of the recommended option by month from today; empty unless the demand grows."""
+    """Monthly needs of the best option; empty without growth."""
     hours: tuple[Need, ...] = ()
-    """Needs of the recommended option by hour; empty unless the load is diurnal."""
+    """Hourly needs of the best option; empty unless the load is diurnal."""
 
     @cached_property
     def best(self) -> Choice | None:
-        """The one to take; None: nothing holds."""
+        """Return the option to take; None if no option meets the SLO."""
         return self.choices[0] if self.choices else None
 
 
-def find_plan(requested: PlanQuestion, progress: OnProgress | None = None) -> Plan:
-    """Search. Raises SimserveError where there is no demand, no SLO or no such card; TraceError for an empty load."""
-    check_slo(requested.scenario)
-    demand = demand_of(requested.scenario)
-    offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses a load without requests
-    compared = options(requested.scenario, requested.gpus, requested.tensors, is_split=requested.is_split)
-    usd = usd_per_gpu_hour(compared, requested.given_usd)
+def find_plan(question: PlanQuestion, progress: OnProgress | None = None) -> Plan:
+    """Find the plan; raise SimserveError for no demand, SLO or such GPU, TraceError for an empty load."""
+    check_slo(question.scenario)
+    demand = demand_of(question.scenario)
+    offered_load(demand.sized.workload, demand.sized.seed, demand.sized.base_dir)  # refuses an empty load
+    compared = options(question.scenario, question.gpus, question.tensors, is_split=question.is_split)
+    usd = usd_per_gpu_hour(compared, question.given_usd)
     outcomes = []
     for place, (option, fleets) in enumerate(checked(demand.sized, compared).items(), 1):
         if progress:
             progress(f"option {place} of {len(compared)}: {option.name}")
-        outcomes.append(outcome_of(option, fleets, demand, requested.bounds))
-    return planned(requested, demand, usd, outcomes, progress=progress)
+        outcomes.append(outcome_of(option, fleets, demand, question.bounds))
+    return planned(question, demand, usd, outcomes, progress=progress)
 
 
 def planned(
-    requested: PlanQuestion,
+    question: PlanQuestion,
     demand: Demand,
     usd: Mapping[str, float],
     outcomes: Sequence[OptionOutcome],
     *,
     progress: OnProgress | None = None,
 ) -> Plan:
-    """Rank what came of the options, and follow those that hold as the demand grows and over the hours."""
+    """Rank the outcomes, and find the monthly and hourly needs of options that meet the SLO."""
     held = [(each, each.sized) for each in outcomes if each.sized is not None]
     choices = [Choice(each, sized, cost_of(sized, usd[each.option.gpu])) for each, sized in held]
     ranked = sorted(choices, key=lambda choice: choice.order)
     others = tuple(each for each in outcomes if each.sized is None)
     if not ranked:
-        return Plan(requested, demand, usd, (), others)
+        return Plan(question, demand, usd, (), others)
     if progress:
         progress(f"months and hours of {ranked[0].outcome.option.name}")
-    hours = hours_of(ranked[0].sized, demand, requested.bounds)
-    if not requested.growth_frac:
-        return Plan(requested, demand, usd, tuple(ranked), others, (), hours)
-    months = tuple(months_of(ranked[0].sized, requested.scales, requested.bounds))
-    return Plan(
-        requested, demand, usd, tuple(_followed(requested, ranked, months[-1], progress)), others, months, hours
-    )
+    hours = hours_of(ranked[0].sized, demand, question.bounds)
+    if not question.growth_frac:
+        return Plan(question, demand, usd, tuple(ranked), others, (), hours)
+    months = tuple(months_of(ranked[0].sized, question.scales, question.bounds))
+    return Plan(question, demand, usd, tuple(_followed(question, ranked, months[-1], progress)), others, months, hours)
 
 
 def _followed(
-    requested: PlanQuestion, ranked: Sequence[Choice], end: Need, progress: OnProgress | None
+    question: PlanQuestion, ranked: Sequence[Choice], end: Need, progress: OnProgress | None
 ) -> Iterator[Choice]:
-    """Yield the options, with growth for those that may cost less than the first in the end."""
+    """Yield choices with the growth of those that may end cheaper than the first; cost never falls."""
     most = usd_of(ranked[0], end)
     for choice in ranked:
         if most is not None and choice.cost.usd_per_month > most:
@@ -135,16 +133,16 @@ def _followed(
             continue
         if progress:
             progress(f"growth of {choice.outcome.option.name}")
-        at_end = need_of(choice.sized, requested.scales[-1], requested.bounds)
-        yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, requested.scales))
+        at_end = need_of(choice.sized, question.scales[-1], question.bounds)
+        yield replace(choice, at_end=at_end, outgrown_month=outgrown_month(choice.sized, question.scales))
 
 
 def gpus_of(choice: Choice, need: Need) -> int | None:
-    """What some time needs of an option; None: more than are allowed."""
+    """Return the GPUs that a need takes; None: more than allowed."""
     return None if need.n_replicas is None else need.n_replicas * choice.sized.fleets.gpus_per_replica
 
 
 def usd_of(choice: Choice, need: Need) -> float | None:
-    """A month of that."""
+    """Return the monthly cost of a need; None: more GPUs than allowed."""
     gpus = gpus_of(choice, need)
     return None if gpus is None else gpus * choice.cost.usd_per_gpu_hour * HOURS_A_MONTH

@@ -1,4 +1,4 @@
-"""Plan alone: what a request gets that has an idle replica for itself, which no number of replicas can better."""
+"""Latency of requests on an idle replica: the bound that no number of replicas improves."""
 
 from dataclasses import dataclass, replace
 
@@ -12,42 +12,42 @@ from simserve.study.intervals import Z_95
 from simserve.workload.load import Load, offered_load
 
 N_REQUESTS = 1000
-"""First requests of the load, sent one at a time."""
+"""Requests of the load to send one at a time."""
 
-APART_S = 200.0
-"""Between two requests: the one before is done by then, or what is left of it hardly matters."""
+SPACING_S = 200.0
+"""Time between two requests, so that they do not share a batch."""
 
 
 @dataclass(frozen=True)
 class Unloaded:
-    """What requests got one at a time."""
+    """Attainment and worst latency of requests sent one at a time."""
 
     attained_frac: float
-    """Share of them that met every SLO."""
+    """Share of requests that met every SLO."""
     high_frac: float
-    """The upper end of its 95% interval."""
+    """Upper end of its 95% interval."""
     slo: str
-    """The one that the fewest met."""
+    """SLO that the fewest requests met."""
     slo_frac: float
-    """How many that was."""
+    """Share of requests that met that SLO."""
     prompt_tokens: int
-    """Prompt of the request that took longest by that SLO."""
+    """Prompt length of the slowest request by that SLO."""
     took_s: float
-    """What it took; NaN where no request has that latency."""
+    """Latency of that request; NaN if no request has one."""
     refused_frac: float = 0.0
-    """Share of them that no replica can hold."""
+    """Share of requests that no replica can hold."""
 
 
 def unloaded(scenario: Scenario) -> Unloaded | None:
-    """Send requests of the load one at a time; None where others make a request faster, or its targets are its class's.
+    """Send requests of the load one at a time to a scenario with the least fleet of an option.
 
-    `scenario`: with the least fleet of an option.
+    Return None for shared prefixes, sessions and SLO classes, where this is no bound.
     """
     load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
     if load.trace.prefixes is not None or load.trace.dependencies is not None or scenario.slo.classes:
         return None
     trace = load.trace.take(slice(N_REQUESTS))
-    one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace), dtype=np.float64) * APART_S))
+    one_at_a_time = Load(replace(trace, arrival_s=np.arange(len(trace), dtype=np.float64) * SPACING_S))
     measure = scenario.measure.model_copy(update={"warmup_s": 0.0, "warmup_requests": None})
     run = simulate(scenario.model_copy(update={"measure": measure}), load=one_at_a_time)
     attained = run.summary["slo_attainment"]

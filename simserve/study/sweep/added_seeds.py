@@ -1,4 +1,4 @@
-"""Added seeds: which points of a sweep are run with more seeds before its answer stands."""
+"""Seeds that a sweep adds to points near the edge of the SLO."""
 
 import math
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ EDGE_SEEDS = 8
 """Seeds of every point on the edge."""
 
 NEAR_MISS = 5.0
-"""A point that misses with so many times the misses allowed, at most, may look worse than it is by chance."""
+"""Multiple of the allowed misses up to which a point may miss the SLO by chance."""
 
 
 def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
@@ -36,7 +36,7 @@ def added_seeds(points: Sequence[PointRuns]) -> dict[int, int]:
 
 
 def _may_change(each: PointRuns) -> bool:
-    """Return whether further seeds tell more of a point."""
+    """Return whether further seeds may change a decision."""
     scenario = each.point.scenario
     if not each.is_ranked or each.answer is None or scenario is None or len(each.rows) >= MOST_SEEDS:
         return False

@@ -19,7 +19,7 @@ TTFT, TPOT = "ttft_s.p99", "tpot_s.p99"
 
 def sweep_facts(sweep: Sweep) -> dict[str, Any]:
     """Return what `sweep.json` holds and `simserve sweep --json` prints; NaN where a number could not be measured."""
-    question, probed = sweep.question, sweep.points
+    question, measured = sweep.question, sweep.points
     slos = [point.scenario.slo for point in question.points if point.scenario is not None]
     return {
         "schema": SCHEMA,
@@ -32,12 +32,12 @@ def sweep_facts(sweep: Sweep) -> dict[str, Any]:
         "slo": {k: v for k, v in slos[0].default if v is not None} if all(slo == slos[0] for slo in slos) else None,
         "slo_classes": sorted({name for slo in slos for name in slo.classes}),
         "fronts": {
-            "cost_goodput": _front([each for each in probed if each.has_goodput], (COST, 1), (GOODPUT.key, -1)),
-            "ttft_tpot": _front(probed, (TTFT, 1), (TPOT, 1)),
+            "cost_goodput": _front([each for each in measured if each.has_goodput], (COST, 1), (GOODPUT.key, -1)),
+            "ttft_tpot": _front(measured, (TTFT, 1), (TPOT, 1)),
         },
-        "best": _best(probed),
-        "tied": _tied([each for each in probed if each.is_ranked]),
-        "points": [_facts(each) for each in probed],
+        "best": _best(measured),
+        "tied": _tied([each for each in measured if each.is_ranked]),
+        "points": [_facts(each) for each in measured],
     }
 
 
@@ -63,21 +63,21 @@ def _facts(each: PointRuns) -> dict[str, Any]:
 
 
 def _gpus(point: SweepPoint) -> list[str]:
-    """The cards of its pools, each once."""
+    """Return the GPU types of its pools."""
     assert point.scenario is not None, "it ran"
     return sorted({pool.gpu or point.scenario.gpu for pool in point.scenario.cluster.pools})
 
 
-def _front(probed: Sequence[PointRuns], x: tuple[str, int], y: tuple[str, int]) -> list[int]:
-    """The points that no other beats in both, by number, along x; a sign of 1: less is better."""
-    known = [each for each in probed if each.is_ranked and not math.isnan(each.value(x[0]) + each.value(y[0]))]
+def _front(measured: Sequence[PointRuns], x: tuple[str, int], y: tuple[str, int]) -> list[int]:
+    """Return the numbers of non-dominated points along x; a sign of 1: less is better."""
+    known = [each for each in measured if each.is_ranked and not math.isnan(each.value(x[0]) + each.value(y[0]))]
     front = pareto_front([x[1] * each.value(x[0]) for each in known], [-y[1] * each.value(y[0]) for each in known])
     return [known[place].point.number for place in front]
 
 
-def _best(probed: Sequence[PointRuns]) -> dict[str, Any]:
+def _best(measured: Sequence[PointRuns]) -> dict[str, Any]:
     """Return the points that answer the three questions, null where none does."""
-    known = [each for each in probed if each.is_ranked]
+    known = [each for each in measured if each.is_ranked]
     return {
         "per_usd": _most(known, PER_USD.key),
         "goodput": _most(known, GOODPUT.key),
@@ -86,7 +86,7 @@ def _best(probed: Sequence[PointRuns]) -> dict[str, Any]:
 
 
 def _most(known: Sequence[PointRuns], key: str) -> dict[str, Any] | None:
-    """The point with the most of it, of equals the cheapest; and those that chance alone may have put behind it."""
+    """Return the point with the highest value, of equals the cheapest, and those statistically tied with it."""
     ranked = [each for each in known if not math.isnan(each.value(key))]
     first = max(ranked, key=lambda each: (each.value(key), -each.value(COST)), default=None)
     if first is None:
@@ -99,7 +99,7 @@ def _most(known: Sequence[PointRuns], key: str) -> dict[str, Any] | None:
 
 
 def _gap(a: PointRuns, b: PointRuns, key: str) -> Estimate:
-    """Return a - b, seed by seed: what both owe to the same chance cancels."""
+    """Return the paired difference a - b over shared seeds."""
     return mean_of([mine[key] - others[key] for mine, others in zip(a.shared, b.shared, strict=True)])
 
 

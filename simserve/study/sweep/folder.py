@@ -1,4 +1,4 @@
-"""The folder of a sweep: the journal of what is finished, and the answer beside it once all of it is."""
+"""Folder of a sweep: the journal of finished runs, and the answer once all are finished."""
 
 import os
 from collections.abc import Mapping
@@ -17,34 +17,31 @@ PAGE = "report.html"
 
 
 def check_sweep_folder(directory: Path) -> None:
-    """Raises OutputError unless `directory` can be made, or holds a sweep, finished or not, and nothing else.
-
-    What a sweep is in the middle of writing, or was when it was killed, is its own, too.
-    """
-    halves = frozenset(half.name for half in _halves(directory))
-    check_folder(directory, replace(UNFINISHED_SWEEP, files=UNFINISHED_SWEEP.files | halves))
+    """Raise OutputError unless `directory` can be made or holds nothing but a sweep and its partial files."""
+    partials = frozenset(partial.name for partial in _partials(directory))
+    check_folder(directory, replace(UNFINISHED_SWEEP, files=UNFINISHED_SWEEP.files | partials))
 
 
 def clean_sweep_folder(directory: Path) -> None:
-    """Remove partial files of a killed sweep; only the holder of the journal may call it."""
-    for half in _halves(directory):
-        half.unlink(missing_ok=True)
+    """Delete the partial files of a killed sweep; the caller must hold the journal."""
+    for partial in _partials(directory):
+        partial.unlink(missing_ok=True)
 
 
-def _halves(directory: Path) -> list[Path]:
-    return [half for name in sorted(SWEEP.files) for half in directory.glob(f".{name}.*.partial")]
+def _partials(directory: Path) -> list[Path]:
+    return [partial for name in sorted(SWEEP.files) for partial in directory.glob(f".{name}.*.partial")]
 
 
 def withdraw(directory: Path) -> None:
-    """Take an earlier answer away before its folder becomes another sweep's: the journal keeps its runs."""
+    """Delete an earlier answer; the journal keeps its runs."""
     for name in (*sorted(SWEEP.required_files), PAGE):
         (directory / name).unlink(missing_ok=True)
 
 
 def write_sweep(directory: Path, sweep: Sweep, result: Mapping[str, Any], page: str) -> None:
-    """The page, the answer and the table, each whole or not at all; both marks are there only at the end.
+    """Write page, answer and table, each whole or not at all; raise OutputError.
 
-    Raises OutputError; the journal keeps what is finished.
+    The files that mark a finished sweep come last; the journal keeps finished runs.
     """
     withdraw(directory)
     replace_text(directory / PAGE, page)

@@ -1,7 +1,6 @@
-"""Journal: every finished run of a sweep as a line of `sweep.jsonl`, on the disk before the next is waited for.
+"""Journal: finished runs of a sweep as lines of `sweep.jsonl`, each synced to disk at once.
 
-A line is written whole or torn by what stopped the sweep; torn ones are dropped and run again, so nothing that is
-finished is lost, and nothing is run twice.
+A torn line of an interrupted sweep is dropped and its run repeated, so no finished run is lost or repeated.
 """
 
 import fcntl
@@ -23,12 +22,12 @@ NAME = "sweep.jsonl"
 
 
 def key_of(scenario: Scenario, seed: int) -> str:
-    """What a run is known by: all that can change its row."""
+    """Return the key of a run: everything that can change its row."""
     return f"{scenario.model_copy(update={'seed': seed}).digest}/{seed}/{__version__}"
 
 
 class Journal:
-    """The runs that are finished."""
+    """Finished runs of a sweep, on disk."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._file = file
@@ -38,7 +37,7 @@ class Journal:
         self._read()
 
     def add(self, key: str, row: Row) -> None:
-        """Write a run down for good, even if Ctrl-C comes meanwhile. Raises OutputError; what was there stays."""
+        """Write a run, also during Ctrl-C; raise OutputError and keep earlier runs."""
         with uninterrupted():
             self._add(key, row)
 
@@ -54,12 +53,12 @@ class Journal:
         self.rows[key] = row
 
     def _write(self, line: bytes) -> None:
-        """A disk that is nearly full takes a part, and refuses the rest."""
+        """Write the whole line; a nearly full disk accepts part of it before it fails."""
         while line:
             line = line[self._file.write(line) :]
 
     def _read(self) -> None:
-        """Lines that are whole; the end of a torn one is cut off."""
+        """Read whole lines, and cut off a torn one."""
         self._file.seek(0)
         whole, newline, _ = self._file.read().rpartition(b"\n")  # read at once: unbuffered, a line is a call a byte
         for line in whole.split(b"\n"):
@@ -68,19 +67,19 @@ class Journal:
 
     def _take(self, line: bytes) -> None:
         try:
-            result = json.loads(line)
-            self.rows[result["key"]] = dict(result["row"])
+            entry = json.loads(line)
+            self.rows[entry["key"]] = dict(entry["row"])
         except (ValueError, TypeError, KeyError):
-            return  # not a line of ours, or one that a failing disk has spoilt: that run is done again
+            return  # foreign or damaged line: that run is repeated
 
 
 @contextmanager
 def open_journal(directory: Path) -> Iterator[Journal]:
-    """Open the journal in a folder, made if needed, with a lock on it; raise OutputError if it is locked."""
+    """Open and lock the journal of a folder, which is made if need be; raise OutputError."""
     path = directory / NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        # Unbuffered: what could not be written must not be tried again when the file is closed.
+        # Unbuffered: a failed write must not be repeated when the file is closed.
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b", buffering=0)
     except OSError as error:
         raise _cannot(path, error) from error

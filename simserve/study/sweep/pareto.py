@@ -1,12 +1,12 @@
-"""Pareto fronts: points that no other point beats in both respects."""
+"""Pareto fronts: points that no other point dominates."""
 
 from collections.abc import Sequence
 
 
 def pareto_front(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """Return the indices of points that no other dominates, the lowest cost first, with all equals.
+    """Return the places of non-dominated points, the lowest cost first, including equal points.
 
-    One dominates another if it costs at most as much and gains at least as much, and one of both strictly. No NaN.
+    A point dominates another if its cost is at most and its gain at least as large, one of them strictly. No NaN.
     """
     order = sorted(range(len(costs)), key=lambda place: (costs[place], -gains[place]))
     front: list[int] = []

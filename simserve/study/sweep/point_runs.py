@@ -1,4 +1,4 @@
-"""Point runs: a point of a sweep with its runs, their means and what they say of the SLO."""
+"""Point runs: a point of a sweep with its runs, their means and SLO answer."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,25 +22,25 @@ class PointRuns:
 
     point: SweepPoint
     rows: Sequence[Row]
-    """All runs, one a seed; those of the seeds that all points share come first."""
+    """All runs, one per seed; shared seeds come first."""
     n_shared: int
-    """Seeds that all points have."""
+    """Seeds shared by all points."""
     goal_frac: float
 
     @cached_property
     def measures(self) -> Mapping[str, Estimate]:
-        """Means over the shared seeds that finished, so that points compare; empty where none did."""
+        """Return means over the finished shared seeds, so that points are comparable; empty without one."""
         finished = [row for row in self.shared if row["status"] == "finished"]
         return {measure.key: _mean(finished, measure) for measure in ALL_MEASURES} if finished else {}
 
     @property
     def shared(self) -> Sequence[Row]:
-        """Runs with the seeds that all points share."""
+        """Return the runs with shared seeds."""
         return self.rows[: self.n_shared]
 
     @property
     def finished(self) -> list[Row]:
-        """Runs that came to an end."""
+        """Return the finished runs."""
         return [row for row in self.rows if row["status"] == "finished"]
 
     @property
@@ -51,28 +51,28 @@ class PointRuns:
 
     @property
     def is_saturated(self) -> bool:
-        """In most of its runs the queue only grew."""
+        """Return whether most of its runs are saturated."""
         return 2 * sum(bool(row.get("saturated")) for row in self.rows) > len(self.rows)
 
     @property
     def is_ranked(self) -> bool:
-        """Its figures compare with those of others."""
+        """Return whether its figures compare with those of others."""
         return self.status == "finished" and not self.is_saturated
 
     @property
     def has_goodput(self) -> bool:
-        """Some of its requests met the SLO: what gives nothing is no bargain at any price."""
+        """Return whether it has a goodput above 0."""
         return self.is_ranked and self.value(GOODPUT.key) > 0
 
     @cached_property
     def answer(self) -> dict[str, Any] | None:
-        """What all its runs say of the SLO at the nominal load; None without a run or an SLO."""
+        """Return the SLO answer of all its runs at the nominal load; None without a run or an SLO."""
         runs = [outcomes_from(row["outcomes"]) for row in self.finished]
         return slo_answer(runs, self.goal_frac) if runs else None
 
     @property
     def decision(self) -> Decision | None:
-        """Whether the SLO is met; None without an answer. A point with a failed run is never sure to meet it."""
+        """Return whether the SLO is met; None without an answer. A failed run turns "met" into "edge"."""
         if self.answer is None:
             return None
         decision: Decision = self.answer["decision"]
@@ -80,21 +80,21 @@ class PointRuns:
 
     @property
     def load(self) -> dict[str, Any]:
-        """The load that its runs drew."""
+        """Return the drawn load of its runs."""
         return mean_load([row["load"] for row in self.finished])
 
     @property
     def shared_load(self) -> dict[str, Any]:
-        """The load that its runs with shared seeds drew: that of its measures."""
+        """Return the drawn load of the shared seeds, which its measures have."""
         return mean_load([row["load"] for row in self.shared if row["status"] == "finished"])
 
     def value(self, key: str) -> float:
-        """A figure of the fleet, or a mean; NaN where there is none."""
+        """Return a figure of the fleet or a mean; NaN if missing."""
         return float(self.rows[0][key]) if key in FLEET else self.measures[key].value
 
 
 def _mean(rows: Sequence[Row], measure: Measure) -> Estimate:
     """Return a mean; its interval, which Student makes wide for few runs, ends at 0 and a share's at 1."""
-    result = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
+    mean = mean_of([math.nan if row[measure.key] is None else row[measure.key] for row in rows])
     most = 1.0 if measure.unit == "frac" else math.inf
-    return Estimate(result.value, max(result.low, 0.0), min(result.high, most))
+    return Estimate(mean.value, max(mean.low, 0.0), min(mean.high, most))

@@ -1,4 +1,4 @@
-"""Points of a sweep: which values its keys take, one combination a point, the first key varying slowest."""
+"""Points of a sweep: combinations of values; the first key varies slowest."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ from simserve.scenario.overrides import Override
 from simserve.scenario.yaml_lines import NotYaml, scalar
 
 MOST_RUNS = 100_000
-"""More are a slip of the keyboard."""
+"""Limit against typing errors."""
 
 RANGE = re.compile(r"(-?\d+(?:\.\d+)?)\.\.(-?\d+(?:\.\d+)?)(?::(\d+(?:\.\d+)?))?")
-"""`1..8` or `0.5..2:0.25`; no value of a scenario looks so."""
+"""`1..8` or `0.5..2:0.25`; no value of a scenario has this form."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,19 @@ class SweepPoint:
     number: int
     overrides: tuple[Override, ...]
     scenario: Scenario | None = None
-    """None: the values do not go together, or it is not resolved yet."""
+    """Scenario of the point; None if its values conflict or it is not resolved yet."""
     reason: str | None = None
-    """Why they do not."""
+    """Reason why the values conflict."""
     problems: tuple[Problem, ...] = field(default=(), repr=False)
 
     @property
     def values(self) -> dict[str, Any]:
-        """Return the values by key, as the user wrote them."""
+        """Return the values by key, as given."""
         return {".".join(override.keys): override.value for override in self.overrides}
 
 
 def parse_axis(text: str) -> SweepAxis:
-    """`key.path=value,value,...`, values read as YAML, or ranges, both ends included. Raises ScenarioError."""
+    """Parse `key.path=value,...`, with YAML values or inclusive ranges; raise ScenarioError."""
     key, equals, given = text.partition("=")
     place = f"command line --vary {text}"
     keys = [part.strip() for part in key.split(".")]
@@ -62,22 +62,22 @@ def parse_axis(text: str) -> SweepAxis:
         raise _problem(place, "its values cannot be read as YAML", given, remedy) from None
     spread = [each for value in values for each in _spread(value, place)]
     if not spread:
-        raise _problem(place, "needs a value at least", None, "for example 1,2,4 or 1..8")
+        raise _problem(place, "needs at least one value", None, "for example 1,2,4 or 1..8")
     known: set[str] = set()
     for value in spread:
-        if _told_apart(value) in known:
-            raise _problem(place, "each value must be there once", flow(value), "leave one out")
-        known.add(_told_apart(value))
+        if _identity(value) in known:
+            raise _problem(place, "each value must be given once", flow(value), "leave one out")
+        known.add(_identity(value))
     return SweepAxis(".".join(keys), tuple(spread))
 
 
-def _told_apart(value: Any) -> str:
-    """Numbers that are equal are the same value; 1 and true are not, nor 1 and the text '1'."""
+def _identity(value: Any) -> str:
+    """Return the identity of a value: equal numbers are one value; 1, true and '1' differ."""
     return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _spread(value: Any, place: str) -> list[Any]:
-    """A range as its numbers; anything else is itself."""
+    """Return the numbers of a range; any other value is itself."""
     result = RANGE.fullmatch(value) if isinstance(value, str) else None
     if result is None:
         return [value]
@@ -94,9 +94,9 @@ def _spread(value: Any, place: str) -> list[Any]:
 def grid(
     axes: Sequence[SweepAxis], listed: Sequence[tuple[Override, ...]], n_seeds: int, option: str = "--vary"
 ) -> tuple[SweepPoint, ...]:
-    """All combinations: each of the listed points (none given: one, with nothing changed) with each of the grid's.
+    """Combine each listed point, or the unchanged scenario, with each point of the grid.
 
-    Raises ScenarioError where a key is varied twice, or is the seed, or there is nothing to vary, or too much.
+    Raise ScenarioError for a key that is varied twice or is the seed, and for no point or too many.
     """
     _check_keys([axis.key for axis in axes], {".".join(each.keys) for point in listed for each in point})
     n_points = prod(len(axis.values) for axis in axes) * max(1, len(listed))
@@ -113,13 +113,11 @@ def grid(
 
 
 def _check_keys(varied: Sequence[str], listed: Iterable[str]) -> None:
-    """Raises ScenarioError where one is there twice, or makes no sense to vary."""
+    """Raise ScenarioError for a repeated key or the seed."""
     keys = [*varied, *listed]
     if "seed" in keys:
-        remedy = "use --replications R for R seeds a point, and --seed for the first"
-        raise _problem(
-            "command line", "all points have the same seeds, so that luck does not tell them apart", "seed", remedy
-        )
+        remedy = "use --replications R for R seeds per point, and --seed for the first"
+        raise _problem("command line", "all points share the same seeds, so that they are comparable", "seed", remedy)
     doubled = next((key for at, key in enumerate(keys) if key in keys[:at]), None)
     if doubled is not None:
         raise _problem("command line", "each key is varied once", doubled, "put all its values into one --vary")
@@ -130,9 +128,9 @@ def _override(key: str, value: Any, option: str) -> Override:
 
 
 def resolved(template: Template, points: Iterable[SweepPoint]) -> tuple[SweepPoint, ...]:
-    """The points with their scenarios, or the reason why their values do not go together.
+    """Resolve the points, or give the reason why their values conflict.
 
-    Raises ScenarioError where a value is no good at any point, and where no point is.
+    Raise ScenarioError for a value that is invalid at every point, and if no point is valid.
     """
     result = tuple(_resolved(template, point) for point in points)
     hopeless = _hopeless(result)
@@ -151,7 +149,7 @@ def _resolved(template: Template, point: SweepPoint) -> SweepPoint:
 
 
 def _hopeless(points: Sequence[SweepPoint]) -> Mapping[str, Problem]:
-    """Malformed values and unknown names that spoil every point which has them: mistakes, not combinations."""
+    """Return problems of values that are malformed or unknown at every point with them."""
     malformed = [{str(each): each for each in point.problems if not each.is_conflict} for point in points]
     shared: dict[str, set[str]] = {}
     for point, problems in zip(points, malformed, strict=True):

@@ -1,4 +1,4 @@
-"""A file of points: CSV, parquet or YAML, its columns keys of the scenario; what a cell leaves empty stays as it is."""
+"""Points from CSV, parquet or YAML: columns are scenario keys; an empty cell changes nothing."""
 
 import csv
 from collections.abc import Iterable, Mapping
@@ -11,24 +11,24 @@ from simserve.scenario.overrides import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
 
 Row = tuple[str, Mapping[str, Any]]
-"""Where it stands in the file, and its values by key."""
+"""Place in the file, and values by key."""
 
 
 def read_points(path: Path) -> list[tuple[Override, ...]]:
-    """What each point of the file changes. Raises SimserveError."""
+    """Return the overrides of each point; raise SimserveError."""
     readers = {".csv": _csv, ".parquet": _parquet, ".yaml": _yaml, ".yml": _yaml}
     if path.suffix not in readers:
         raise _problem(path, "must end in .csv, .parquet or .yaml", None, "save it as one of these")
     try:
         rows = list(readers[path.suffix](path))
     except FileNotFoundError:
-        raise _problem(path, "there is no such file", None, "name one with keys as columns") from None
+        raise _problem(path, "there is no such file", None, "name a file with scenario keys as columns") from None
     except OSError as error:
         raise _problem(path, f"cannot be read: {error.strerror or error}", None, None) from None
     except UnicodeDecodeError as error:
         raise _problem(path, f"is not UTF-8 text (byte {error.start})", None, None) from None
     if not rows:
-        raise _problem(path, "needs a point at least", None, "a row each, columns such as cluster.pools.0.replicas")
+        raise _problem(path, "needs at least one point", None, "a row each, columns such as cluster.pools.0.replicas")
     return [_overrides(where, values) for where, values in rows]
 
 

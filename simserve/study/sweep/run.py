@@ -1,4 +1,4 @@
-"""A run of a sweep: what goes to a worker, and the row that comes back; both plain data."""
+"""A run of a sweep: the task of a worker and the row that it returns, both plain data."""
 
 import time
 import traceback
@@ -34,17 +34,17 @@ Row = dict[str, Any]
 
 
 def task_of(scenario: Scenario, seed: int) -> Task:
-    """What `run_row` needs."""
+    """Return the task that `run_row` takes."""
     return scenario.to_dict(), seed
 
 
 def run_row(task: Task) -> Row:
-    """One run in another process, or on another machine. Whatever goes wrong is said in the row."""
+    """Run a task in a worker; errors are reported in the row."""
     data, seed = task
     started_s = time.perf_counter()
     try:
         scenario = Scenario.from_dict(data).model_copy(update={"seed": seed})
-    except SimserveError as error:  # it was resolved before, so files of this machine are missing or differ
+    except SimserveError as error:  # resolved by the caller, so files of this machine differ
         return failed_row(seed, str(error), is_final=False)
     try:
         return _finished(scenario, simulate(scenario), time.perf_counter() - started_s)
@@ -52,7 +52,7 @@ def run_row(task: Task) -> Row:
         return failed_row(seed, str(error), is_final=_follows_from_the_scenario(error))
     except MemoryError:
         return failed_row(seed, "out of memory; run fewer requests, or fewer runs at once", is_final=False)
-    except Exception as error:  # one run's bug is no reason to lose the others
+    except Exception as error:  # a bug in one run must not lose the others
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = (
             f"a bug in simserve, please report it: {type(error).__name__}: {error} ({where.name}, line {where.lineno})"
@@ -61,12 +61,12 @@ def run_row(task: Task) -> Row:
 
 
 def _follows_from_the_scenario(error: SimserveError) -> bool:
-    """It comes again wherever and whenever the same is run; a file that is not there may come."""
+    """Return whether every repetition fails alike; a missing file may appear."""
     return isinstance(error, ScenarioError | TraceError) and not isinstance(error, UnreadableTrace)
 
 
 def failed_row(seed: int, reason: str, *, is_final: bool = True) -> Row:
-    """A run that came to nothing; one that is not final is tried again the next time."""
+    """Return the row of a failed run; a run that is not final is repeated next time."""
     return {"seed": seed, "status": "failed", "reason": " ".join(reason.split()), "is_final": is_final}
 
 

@@ -1,6 +1,6 @@
 """Sweep: a scenario at many points with the same seeds, and more seeds where the SLO is on the edge.
 
-Runs take all cores or a cluster, and what is finished is kept.
+Runs use all cores or a cluster; finished runs are kept.
 """
 
 import itertools
@@ -24,30 +24,30 @@ from simserve.study.sweep.run import Row, failed_row, run_row, task_of
 MOST_REASONS = 5
 
 OnProgress = Callable[[int, int], None]
-"""Called with the runs that are finished, and how many there are."""
+"""Called with the number of finished runs and of all runs."""
 
 
 @dataclass(frozen=True)
 class SweepQuestion:
-    """What is to be run. At least one point can be."""
+    """Points, seeds and goal of a sweep; at least one point is valid."""
 
     points: tuple[SweepPoint, ...]
     n_seeds: int
-    """Seeds that all points share."""
+    """Seeds shared by all points."""
     goal_frac: float = GOAL_FRAC
 
     @property
     def first(self) -> Scenario:
-        """The scenario of the first point that has one: what all have in common is in it."""
+        """Return the scenario of the first valid point."""
         return next(point.scenario for point in self.points if point.scenario is not None)
 
     @property
     def seeds(self) -> range:
-        """Seeds of every point, so that chance does not tell points apart."""
+        """Return the seeds that all points share."""
         return range(self.first.seed, self.first.seed + self.n_seeds)
 
     def key(self, place: int, at: int) -> str | None:
-        """Return what a run is known by: a point and its seed, counted from 0; None where values do not combine."""
+        """Return the key of a run by point and seed index; None for conflicting values."""
         scenario = self.points[place].scenario
         if scenario is None:
             return None
@@ -57,42 +57,42 @@ class SweepQuestion:
 
     @cached_property
     def _known(self) -> dict[tuple[int, int], str]:
-        """Keys that were asked for: each takes a digest."""
+        """Return the cache of keys, as each takes a digest."""
         return {}
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """What the runs with shared seeds are known by; points that come to the same are one."""
+        """Return the keys of runs with shared seeds; identical points count once."""
         every = (self.key(place, at) for place in range(len(self.points)) for at in range(self.n_seeds))
         return frozenset(key for key in every if key is not None)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The answer."""
+    """Question and runs of a sweep."""
 
     question: SweepQuestion
     rows: tuple[tuple[Row, ...], ...]
-    """Runs of each point, one a seed; those with shared seeds come first."""
+    """Runs of each point, one per seed; shared seeds come first."""
 
     @cached_property
     def points(self) -> list[PointRuns]:
-        """Each point with its runs."""
+        """Return each point with its runs."""
         pairs = zip(self.question.points, self.rows, strict=True)
         return [PointRuns(point, rows, self.question.n_seeds, self.question.goal_frac) for point, rows in pairs]
 
 
 def check_seeds_differ(question: SweepQuestion) -> None:
-    """Raises SimserveError where many runs of a point are asked for that would all be alike."""
+    """Raise SimserveError for several seeds of a deterministic load."""
     for point in question.points if question.n_seeds > 1 else ():
         if point.scenario is not None:
             check_not_deterministic(point.scenario, "--replications", question.n_seeds)
 
 
 def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None) -> Sweep:
-    """Run what the journal does not have yet, in rounds; it has each run as soon as it is finished.
+    """Run in rounds what the journal lacks, and add each run once finished.
 
-    Raises OutputError where the disk does not take more, SimserveError where a cluster goes away.
+    Raise OutputError for a full disk, SimserveError for a lost cluster.
     """
     failed: dict[str, Row] = {}
     rounds = _Rounds(question, journal, run, progress)
@@ -107,7 +107,7 @@ def run_sweep(question: SweepQuestion, journal: Journal, run: Runner, progress: 
 
 
 class _Rounds:
-    """Runs what is missing, and counts it."""
+    """Runs the missing tasks, and counts them."""
 
     def __init__(
         self, question: SweepQuestion, journal: Journal, run: Runner, progress: OnProgress | None = None
@@ -117,12 +117,12 @@ class _Rounds:
         self._n_done = 0
 
     def run(self, wanted: Mapping[int, int], failed: dict[str, Row]) -> None:
-        """Run so many seeds of each point; what fails without being final goes into `failed`, for this time alone."""
+        """Run that many seeds of each point; failures that are not final go into `failed`."""
         tasks = _tasks(self._question, wanted, self._journal.rows.keys() | failed.keys())
         keys = {self._question.key(place, at) for place, n in wanted.items() for at in range(n)} - {None}
         self._n_done += len(keys - self._known) - len(tasks)
         self._known |= {key for key in keys if key is not None}
-        self._tell()
+        self._report()
         with closing(self._run(run_row, [task for _, task in tasks])) as reader:
             for place, answer in reader:
                 key, task = tasks[place]
@@ -132,25 +132,25 @@ class _Rounds:
                 else:
                     failed[key] = row
                 self._n_done += 1
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         if self._progress:
             self._progress(self._n_done, len(self._known))
 
 
 def n_runs(question: SweepQuestion) -> int:
-    """Return how many runs with shared seeds there are to do; points that come to the same are one."""
+    """Return how many runs with shared seeds there are to do; identical points count once."""
     return len(question.keys)
 
 
 def n_left(question: SweepQuestion, journal: Journal) -> int:
-    """Return how many of those the journal does not have yet."""
+    """Return how many of those the journal lacks."""
     return len(question.keys - journal.rows.keys())
 
 
 def n_foreign(question: SweepQuestion, journal: Journal) -> int:
-    """Return how many finished runs in the journal the question has no use for, not even as added seeds."""
+    """Return how many finished runs in the journal belong to another question."""
     left = journal.rows.keys() - question.keys
     for place in range(len(question.points)):
         for start, end in itertools.pairwise(
@@ -164,7 +164,7 @@ def n_foreign(question: SweepQuestion, journal: Journal) -> int:
 
 
 def _tasks(question: SweepQuestion, wanted: Mapping[int, int], known: Set[str]) -> list[tuple[str, Task]]:
-    """Return what is to be run, by key: points that come to the same run once. Seeds first, so all points advance."""
+    """Return the tasks by key: identical points run once; seeds vary slowest, so that all points advance."""
     result = {}
     for at in range(max(wanted.values())):
         for place, n in wanted.items():
@@ -181,7 +181,7 @@ def _rows(question: SweepQuestion, place: int, n: int, by_key: Mapping[str, Row]
 
 
 def check_any(sweep: Sweep) -> None:
-    """Raises SimserveError where no run came to anything: then there is nothing to compare."""
+    """Raise SimserveError if all runs failed."""
     every = [row for rows in sweep.rows for row in rows]
     if all(row["status"] == "failed" for row in every):
         reasons = list(dict.fromkeys(str(row["reason"]) for row in every))

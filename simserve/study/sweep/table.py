@@ -1,4 +1,4 @@
-"""The table of a sweep: a row a point and seed, the varied keys as columns."""
+"""Table of a sweep: a row per point and seed, with varied keys as columns."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ MEASURED = (
 
 
 def sweep_table(sweep: Sweep) -> tuple[tuple[Field, ...], Columns]:
-    """Fields and columns, by point and then by seed; what a failed run does not have is null."""
+    """Return fields and columns, ordered by point and seed; missing values are null."""
     flat = [(point, row) for point, rows in zip(sweep.question.points, sweep.rows, strict=True) for row in rows]
     keys = list(dict.fromkeys(key for point in sweep.question.points for key in point.values))
     values = {key: [point.values.get(key) for point, _ in flat] for key in keys}
@@ -43,7 +43,7 @@ def _cell(value: Any, is_text: bool) -> Any:
 
 
 def _kind(cells: Sequence[Any]) -> Kind:
-    """What holds all values of a key; lists and mappings are text, as YAML writes them on one line."""
+    """Return the kind that holds all values of a key; lists and mappings become YAML text."""
     types = {type(cell) for cell in cells if cell is not None}
     if types == {bool}:
         return "flag"

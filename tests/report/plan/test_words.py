@@ -125,9 +125,9 @@ def test_every_option_has_its_reason() -> None:
         "(TPOT ≤ 50 ms fails first: 96.0%)",
         "needs more than 64 GPUs: with them only 91.0% meet the SLO, 8.00 points short "
         "(TPOT ≤ 50 ms fails first: 96.0%)",
-        "cannot meet TTFT ≤ 500 ms at any number of replicas: alone on an idle one 96.8% of requests do, 2.20 points "
+        "cannot meet TTFT ≤ 500 ms at any number of replicas: on an idle replica 96.8% of requests do, 2.20 points "
         "short; a prompt of 8,000 tokens takes 900 ms",
-        "cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)",
+        "cannot run: must divide the model's 32 attention heads, got 3 (try 1 or 2)",
     ]
 
 
@@ -138,7 +138,7 @@ def test_every_option_has_its_reason() -> None:
         ({"usd_per_month": 8760.0, "usd_per_m_good_tokens": 0.616}, "as dear a month, 10% dearer for a million good"),
         ({"usd_per_month": 8760.0}, "as dear: needs"),
         ({"fewer_attained_frac": None}, "one replica is the fewest"),
-        ({"fewer_saturated": True}, "with 7 replicas up the queue only grows"),
+        ({"fewer_saturated": True}, "with 7 replicas up the load is saturated"),
         (
             EDGE,
             "with 7 replicas up the SLO is on the edge; statistically tied with the goal: 2 replicas for $5,840 (99.1%",
@@ -153,12 +153,12 @@ def test_losers_differ(changes: dict[str, Any], text: str) -> None:
     ("changes", "text"),
     [
         (TOO_SLOW | {"alone_refused_frac": 0.1}, "refuses 10.0% of requests at any number of replicas"),
-        (TOO_MANY | {"attained_frac": None}, "needs more than 64 GPUs for the least fleet there is"),
+        (TOO_MANY | {"attained_frac": None}, "needs more than 64 GPUs even for the smallest fleet"),
         (
             TOO_MANY | {"decision": "edge", "attained_frac": 0.991},
             "needs more than 64 GPUs to be sure: with them 99.1% meet the SLO, 95% CI 99.1–99.5%",
         ),
-        (TOO_MANY | {"saturated": True}, "needs more than 64 GPUs: with them the queue only grows"),
+        (TOO_MANY | {"saturated": True}, "needs more than 64 GPUs: with them the load is saturated"),
     ],
 )
 def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
@@ -168,11 +168,11 @@ def test_what_does_not_hold_differs(changes: dict[str, Any], text: str) -> None:
 def test_where_nothing_holds_the_nearest_is_named_with_what_it_lacks() -> None:
     text = sentence(facts(TOO_MANY, TOO_SLOW, REFUSED))
     assert text.startswith(
-        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. The nearest is "
+        "No option surely meets the SLO: 99% of requests must have TTFT ≤ 500 ms and TPOT ≤ 50 ms. Closest is "
     )
-    assert "The nearest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in text
+    assert "Closest is l40s TP 1: it cannot meet TTFT ≤ 500 ms" in text
     assert sentence(facts(REFUSED)).endswith(
-        "None can be built: l40s TP 3 cannot be: must divide the model's 32 attention heads, got 3 (try 1 or 2)."
+        "None can be built: l40s TP 3 cannot run: must divide the model's 32 attention heads, got 3 (try 1 or 2)."
     )
 
 
@@ -190,9 +190,9 @@ def month(number: int, gpus: int | None) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("outgrown", "end", "text"),
     [
-        (1, 4, "Growing by 5.0% a month, the fleet of today is too small from month 1 on; after 1 it takes 4 GPUs at"),
-        (1, None, "the fleet is too small from month 1 on; more GPUs than are allowed are needed in the end."),
-        (None, 3, "Growing by 5.0% a month, the fleet of today is enough for all 1 month."),
+        (1, 4, "Growing by 5.0% a month, today's fleet is too small from month 1; after 1 it takes 4 GPUs at"),
+        (1, None, "today's fleet is too small from month 1; in the end it needs more GPUs than --max-gpus."),
+        (None, 3, "Growing by 5.0% a month, today's fleet lasts all 1 month."),
     ],
 )
 def test_growth_is_told(outgrown: int | None, end: int | None, text: str) -> None:
@@ -208,7 +208,7 @@ BY_HOUR = {"mean_load_frac": 0.6, "saves_at_best_frac": 1 / 3, "usd_per_month_at
 
 def test_what_following_the_hours_would_save_is_told_as_a_bound() -> None:
     text = scaled(facts(H100, autoscaling=BY_HOUR))
-    assert "the mean demand is 60.0% of it" in text
+    assert "The mean demand is 60.0% of it" in text
     assert "would save 33.3% at best ($5,840 a month)" in text
     assert scaled(facts(H100)) == ""
 

@@ -20,7 +20,7 @@ def tiny(folder: Path, *overrides: str, **changes: Any) -> Scenario:
 def test_every_card_is_compared_at_every_degree_together_then_apart(tmp_path: Path) -> None:
     result = options(tiny(tmp_path), ["l40s", "h100-sxm", "l40s"], [1, 2, 2], is_split=True)
     together = ["l40s TP 1", "l40s TP 2", "h100-sxm TP 1", "h100-sxm TP 2"]
-    assert [option.name for option in result] == together + [f"{name}, apart" for name in together]
+    assert [option.name for option in result] == together + [f"{name}, disaggregated" for name in together]
 
 
 def test_without_a_card_it_is_the_scenarios_own(tmp_path: Path) -> None:

@@ -59,15 +59,15 @@ def test_thousands_of_values_are_compared_without_looking_at_all_pairs() -> None
         ("a", "must be key.path=value,value,..."),
         ("=1,2", "must be key.path=value,value,..."),
         ("a..b=1", "must be key.path=value,value,..."),
-        ("a=", "needs a value at least"),
+        ("a=", "needs at least one value"),
         ("a=[1,2", "its values cannot be read as YAML"),
         ("a=8..1", "a range goes upwards"),
         ("a=1..8:0", "a range goes upwards"),
         ("a=1..1000000000", "a sweep has at most 100,000 runs"),
-        ("a=1,2,1", "each value must be there once, got 1"),
-        ("a=1..3,2", "each value must be there once, got 2"),
-        ("a=1,1.0", "each value must be there once, got 1.0"),
-        ("a=true,true", "each value must be there once, got true"),
+        ("a=1,2,1", "each value must be given once, got 1"),
+        ("a=1..3,2", "each value must be given once, got 2"),
+        ("a=1,1.0", "each value must be given once, got 1.0"),
+        ("a=true,true", "each value must be given once, got true"),
     ],
 )
 def test_what_is_no_list_of_values_is_refused_with_its_place(text: str, sentence: str) -> None:
@@ -102,7 +102,7 @@ def test_listed_points_are_each_combined_with_the_grid() -> None:
     [
         ([], 1, "a sweep needs keys to vary"),
         ([SweepAxis("a", (1,)), SweepAxis("a", (2,))], 1, "each key is varied once, got a"),
-        ([SweepAxis("seed", (1, 2))], 1, "all points have the same seeds"),
+        ([SweepAxis("seed", (1, 2))], 1, "all points share the same seeds"),
         ([SweepAxis("a", tuple(range(1000)))], 101, "a sweep has at most 100,000 runs, got 101,000"),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_parquet_has_a_point_a_row(tmp_path: Path) -> None:
     ("name", "text", "sentence"),
     [
         ("points.txt", "", "must end in .csv, .parquet or .yaml"),
-        ("points.csv", "gpu\n", "needs a point at least"),
+        ("points.csv", "gpu\n", "needs at least one point"),
         ("points.csv", "gpu,model\nh100-sxm\n", "line 2: must have 2 cells"),
         ("points.csv", "gpu\nh100-sxm,1\n", "line 2: must have 1 cells"),
         ("points.csv", "gpu\n[1\n", "line 2: a cell is not YAML"),
