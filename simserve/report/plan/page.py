@@ -75,7 +75,7 @@ def _tiles(best: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _options(result: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     n_missed = sum(row["state"] != "holds" for row in result["options"])
-    left_out = f" {plural(n_missed, 'option')} without a fleet that meets it not drawn." if n_missed else ""
+    left_out = f" Not drawn, as not sure to meet it: {plural(n_missed, 'option')}." if n_missed else ""
     note = f"Options that meet the SLO. Whiskers reach to the smallest statistically tied fleet.{left_out}"
     chart = card("costs", figures, "Cost a month", note, (), "No option surely meets the SLO.")
     rows = [(text(option_name(row)), option_cells(row, best_of(result))[1:]) for row in result["options"]]
