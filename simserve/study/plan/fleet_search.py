@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from simserve.errors import NoArrivals
 from simserve.metrics.decision import LOAD_TOLERANCE_FRAC, Decision
+from simserve.study.capacity.boundary import Goal
 from simserve.study.capacity.fleet_size import fewest
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.plan.options import Replicas
@@ -31,6 +32,8 @@ class Trial:
     """Whether the remaining seeds were skipped because the first ones exceed the allowed misses."""
     decision: Decision
     """Whether it meets the SLO."""
+    is_settled: bool = False
+    """Seeds were added where it was on the edge, so that its decision stands."""
 
 
 class FleetSearch:
@@ -66,15 +69,42 @@ class FleetSearch:
         return self.is_met(self.best(n, scale))
 
     def is_met(self, trial: Trial) -> bool:
-        """Return whether a fleet meets the SLO; an edge does not count."""
-        return trial.decision == "met"
+        """Return whether a fleet surely meets the SLO; before it is settled, whether its mean does."""
+        if trial.is_settled:
+            return trial.decision == "met"
+        return not trial.is_cut and Goal(self._goal_frac).is_met(trial.point)
+
+    def sure(self, n: int, limit: int) -> int | None:
+        """Return the least size about n that surely meets the SLO under the demand; None: not even the limit does."""
+        while self._settled(n).decision != "met":
+            if n >= limit:
+                return None
+            n += 1
+        while n > 1 and self._settled(n - 1).decision == "met":
+            n -= 1
+        return n
 
     def tied(self, n: int) -> Trial | None:
         """Return the smallest statistically tied fleet below a size; None without one."""
         result = None
-        while n > 1 and (trial := self.best(n - 1)).decision == "edge":
+        while n > 1 and (trial := self._settled(n - 1)).decision == "edge":
             result, n = trial, n - 1
         return result
+
+    def _settled(self, n: int) -> Trial:
+        """Return the fleet of that size under the demand, with seeds added where it was on the edge."""
+        trial = self.best(n)
+        if trial.decision == "edge" and not trial.is_settled:
+            run = self._runner(trial.replicas, 1.0)
+            point = trial.point.decided(self._goal_frac, run, self._most_seeds)
+            trial = Trial(trial.replicas, point, False, point.decision(self._goal_frac), is_settled=True)
+            self._trials[trial.replicas, 1.0] = self._best[n, 1.0] = trial
+        return trial
+
+    def _runner(self, replicas: Replicas, scale: float) -> Callable[[range], list[Summary]]:
+        """Return what runs a fleet with the seeds at some places, counted from the first."""
+        first = self._seeds.start
+        return lambda places: self._runs_of(replicas, scale, range(first + places.start, first + places.stop))
 
     def best(self, n: int, scale: float = 1.0) -> Trial:
         """Return the fleet of that size with the best split."""
@@ -97,18 +127,12 @@ class FleetSearch:
         return point.decision(self._goal_frac) != "missed"
 
     def _run(self, replicas: Replicas, scale: float) -> Trial:
-        seeds = self._seeds
-
-        def run(places: range) -> list[Summary]:
-            return self._runs_of(replicas, scale, range(seeds.start + places.start, seeds.start + places.stop))
-
-        first = LoadPoint(scale, tuple(run(range(min(PROBES, len(seeds))))))
-        if len(first.runs) < len(seeds) and self._is_hopeless(first):
+        n_seeds, run = len(self._seeds), self._runner(replicas, scale)
+        first = LoadPoint(scale, tuple(run(range(min(PROBES, n_seeds)))))
+        if len(first.runs) < n_seeds and self._is_hopeless(first):
             return Trial(replicas, first, is_cut=True, decision="missed")
-        rest = run(range(len(first.runs), len(seeds))) if len(seeds) > len(first.runs) else []
+        rest = run(range(len(first.runs), n_seeds)) if n_seeds > len(first.runs) else []
         point = LoadPoint(scale, (*first.runs, *rest))
-        if scale == 1:
-            point = point.decided(self._goal_frac, run, self._most_seeds)
         return Trial(replicas, point, is_cut=False, decision=point.decision(self._goal_frac))
 
     def _is_hopeless(self, first: LoadPoint) -> bool:

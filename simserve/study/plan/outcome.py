@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from simserve.errors import Problem, SimserveError
@@ -98,27 +98,42 @@ def outcome_of(option: Option, result: Fleets | Problem, demand: Demand, bounds:
 
 
 def sized(known: OptionOutcome, search: FleetSearch, demand: Demand, bounds: Bounds) -> OptionOutcome:
-    """Search for the fewest replicas with any source of runs; `known` is the result so far."""
+    """Search for the fewest replicas with a mean above the goal; `known` is the result so far."""
     assert known.fleets is not None, "an option that is tried has fleets"
-    option, fleets = known.option, known.fleets
-    limit = bounds.limit(option, fleets.gpus_per_replica)
+    option = known.option
+    limit = bounds.limit(option, known.fleets.gpus_per_replica)
     size = search.fewest(_guess(option, search), limit) if limit > 0 else None
     if size is None:
-        nearest = search.best(limit) if limit > 0 else None
-        return OptionOutcome(option, "too many", unloaded=known.unloaded, nearest=nearest, fleets=fleets)
+        return replace(known, state="too many", nearest=search.best(limit) if limit > 0 else None)
+    return replace(known, state="holds", sized=_sized(known.fleets, search, size, demand, bounds))
+
+
+def settled(outcome: OptionOutcome, demand: Demand, bounds: Bounds) -> OptionOutcome:
+    """Return an option with seeds added until its size is sure, or the largest fleet allowed stays on the edge."""
+    current, fleets = outcome.sized, outcome.fleets
+    if current is None or fleets is None:
+        return outcome
+    limit = bounds.limit(outcome.option, fleets.gpus_per_replica)
+    size = current.search.sure(current.size, limit)
+    if size is None:
+        return replace(outcome, state="too many", sized=None, nearest=current.search.best(limit))
+    result = _sized(fleets, current.search, size, demand, bounds)
+    return replace(outcome, sized=replace(result, tied=current.search.tied(size)))
+
+
+def _sized(fleets: Fleets, search: FleetSearch, size: int, demand: Demand, bounds: Bounds) -> Sized:
     needed = search.best(size)
     bought = bounds.with_spare(needed.replicas)
-    result = Sized(
+    return Sized(
         fleets,
         search,
         size,
         needed,
         fewer=search.best(size - 1) if size > 1 else None,
-        tied=search.tied(size),
+        tied=None,
         all_up=search.trial(bought),
         usage=search.trial(bought, demand.mean_load_frac),
     )
-    return OptionOutcome(option, "holds", result, unloaded=known.unloaded, fleets=fleets)
 
 
 def _guess(option: Option, search: FleetSearch) -> int:

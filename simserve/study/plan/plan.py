@@ -1,5 +1,6 @@
 """Plan: the cheapest fleet that serves a demand, and its growth."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ from simserve.study.plan.cost import FleetCost, cost_of
 from simserve.study.plan.demand import Demand, demand_of
 from simserve.study.plan.growth import Need, hours_of, months_of, need_of, outgrown_month
 from simserve.study.plan.options import checked, options, usd_per_gpu_hour
-from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of
+from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, outcome_of, settled
 from simserve.units import HOURS_A_MONTH
 from simserve.workload.load import offered_load
 
@@ -95,7 +96,36 @@ def find_plan(question: PlanQuestion, progress: OnProgress | None = None) -> Pla
         if progress:
             progress(f"option {place} of {len(compared)}: {option.name}")
         outcomes.append(outcome_of(option, fleets, demand, question.bounds))
-    return planned(question, demand, usd, outcomes, progress=progress)
+    return planned(question, demand, usd, settle(outcomes, demand, question.bounds, usd, progress), progress=progress)
+
+
+def settle(
+    outcomes: Sequence[OptionOutcome],
+    demand: Demand,
+    bounds: Bounds,
+    usd: Mapping[str, float],
+    progress: OnProgress | None = None,
+) -> list[OptionOutcome]:
+    """Add seeds, from the cheapest option on, to each that may cost no more than the cheapest sure one."""
+    result = {each.option: each for each in outcomes}
+    limit = math.inf
+    held = [(each.option, each.sized) for each in outcomes if each.sized is not None]
+    for option, current in sorted(held, key=lambda each: _least_usd(each[1], usd[each[0].gpu])):
+        if _least_usd(current, usd[option.gpu]) > limit:
+            break
+        if progress:
+            progress(f"more seeds of {option.name}")
+        result[option] = settled(result[option], demand, bounds)
+        sure = result[option].sized
+        if sure is not None:
+            limit = min(limit, cost_of(sure, usd[option.gpu]).usd_per_hour)
+    return list(result.values())
+
+
+def _least_usd(current: Sized, usd: float) -> float:
+    """Return what the smallest fleet that may meet the SLO costs an hour, as far as the first seeds say."""
+    n_fewer = current.fewer is not None and current.fewer.decision == "edge"
+    return (sum(current.all_up.replicas) - n_fewer) * current.fleets.gpus_per_replica * usd
 
 
 def planned(

@@ -13,8 +13,8 @@ from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.fleet_search import FleetSearch
 from simserve.study.plan.growth import hours_of, months_of, outgrown_month
 from simserve.study.plan.options import Fleets, Option
-from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, sized
-from simserve.study.plan.plan import Plan, PlanQuestion, planned
+from simserve.study.plan.outcome import Bounds, OptionOutcome, Sized, settled, sized
+from simserve.study.plan.plan import Plan, PlanQuestion, planned, settle
 from tests.cli.scenarios import write_scenario
 from tests.study.plan_world import DisaggregatedWorld, N, World, summary
 
@@ -33,7 +33,8 @@ def outcome(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, *
     scenario = tiny(folder)
     known = OptionOutcome(option, "too many", fleets=Fleets(scenario, option))
     search = FleetSearch(world, bounds.goal_frac, SEEDS, is_disaggregated=option.is_disaggregated)
-    return sized(known, search, Demand("arrivals", scenario, **demand), bounds)
+    asked = Demand("arrivals", scenario, **demand)
+    return settled(sized(known, search, asked, bounds), asked, bounds)
 
 
 def held(folder: Path, option: Option, world: Any, bounds: Bounds = BOUNDS, **demand: Any) -> Sized:
@@ -132,6 +133,10 @@ UNSURE = [971, 1000, 985, 1000, 990, 992, 995, 985]
 """A mean of 990: on the edge of 99% however often it is repeated."""
 
 
+ABOVE = [981, 1000, 985, 1000, 990, 992, 995, 985]
+"""A mean of 991, whose interval reaches below 990."""
+
+
 def test_a_fleet_on_the_edge_is_not_bought_and_its_cost_is_the_low_end(tmp_path: Path) -> None:
     """Two replicas at 730 dollars are unsure, so three are bought; where 999 of 1,000 requests are met two are sure."""
     sized_ = {name: held(tmp_path, H100, spread(runs)) for name, runs in (("edge", UNSURE), ("sure", [999] * 8))}
@@ -148,6 +153,22 @@ def test_a_plan_names_the_sure_fleet_and_the_cheaper_tied_one(tmp_path: Path) ->
     assert (row["decision"], row["replicas"], row["tied_replicas"], row["tied_n_seeds"]) == ("met", 3, 2, 128)
     assert row["tied_low_frac"] < 0.99 <= row["tied_high_frac"]
     assert (row["usd_per_month_low"], row["usd_per_month"]) == (1460.0, 2190.0)
+
+
+def test_seeds_are_added_only_to_options_that_may_be_the_cheapest(tmp_path: Path) -> None:
+    """Three replicas at 1 dollar are sure; two cards of the other option at 4 dollars are dearer, sure or not."""
+    scenario = tiny(tmp_path)
+    demand, usd = Demand("arrivals", scenario), {"h100-sxm": 1.0, "l40s": 4.0}
+    outcomes = []
+    for option in (L40S, H100):
+        search = FleetSearch(spread(ABOVE), BOUNDS.goal_frac, SEEDS, is_disaggregated=False)
+        known = OptionOutcome(option, "too many", fleets=Fleets(scenario, option))
+        outcomes.append(sized(known, search, demand, BOUNDS))
+    dear, cheap = (each.sized for each in settle(outcomes, demand, BOUNDS, usd))
+    assert dear is not None
+    assert cheap is not None
+    assert cheap.needed.decision == "met"
+    assert (dear.needed.decision, len(dear.needed.point.runs)) == ("edge", 8)
 
 
 def test_where_the_largest_fleet_is_on_the_edge_none_is_bought(tmp_path: Path) -> None:
