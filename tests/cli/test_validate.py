@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.invoke import Outcome, invoke
+from tests.report.figures import figures
 
 HEAD = "engine,engine_version,gpu,model,weight_dtype,tp,isl,osl,concurrency,ttft_ms_mean,tpot_ms_mean\n"
 RUN = "vllm,0.12.0,h100_sxm,meta-llama/Llama-3.1-8B-Instruct,bf16,1,256,16,4,40.5,7.25\n"
@@ -49,7 +50,7 @@ def test_a_page_is_drawn_on_request(tmp_path: Path) -> None:
     assert f"wrote {page}" in outcome.err
     text = page.read_text()
     assert text.startswith("<!doctype html>")
-    assert "measured 40.5" in text.replace("\u00a0", " ")
+    assert "measured 40.5" in str(figures(text)).replace("\\xa0", " ")
 
 
 def run(**changes: str) -> str:

@@ -99,7 +99,7 @@ def test_replicas_for_a_trace_are_as_sure_as_its_one_run(tmp_path: Path) -> None
     within = simulate(load_scenario(scenario)).summary["slo_attainment"]
     assert answer["n_seeds"] == 1
     assert (answer["low_frac"], answer["high_frac"]) == (within["low_frac"], within["high_frac"])
-    assert "within the one run that every seed gives" in invoke("capacity", scenario, "--replicas", "serve").out
+    assert "within one run, which every seed repeats" in invoke("capacity", scenario, "--replicas", "serve").out
 
 
 def test_a_split_for_a_trace_has_no_interval(tmp_path: Path) -> None:

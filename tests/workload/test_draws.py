@@ -76,7 +76,7 @@ def test_a_process_that_does_not_get_on_ends() -> None:
 
 
 def test_an_infinite_rate_for_a_time_is_refused() -> None:
-    with pytest.raises(TraceError, match="got duration_s; say how many with n_requests"):
+    with pytest.raises(TraceError, match="got duration_s; give n_requests instead"):
         arrivals_until(VllmBench(rate_per_s=float("inf")), 10.0, streams(0))
 
 

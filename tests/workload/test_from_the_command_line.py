@@ -83,7 +83,7 @@ def test_a_damaged_trace_a_bad_profile_and_an_infinite_rate_for_a_time_are_bad_i
     assert "shares is no table of finite numbers" in sentence
 
     at_once = {"kind": "vllm_bench", "rate_per_s": float("inf")}
-    assert "say how many with n_requests" in refused(tmp_path, scenario(tmp_path, at_once, duration_s=10))
+    assert "give n_requests instead" in refused(tmp_path, scenario(tmp_path, at_once, duration_s=10))
 
 
 @pytest.mark.parametrize(

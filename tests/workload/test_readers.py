@@ -116,7 +116,7 @@ BAD = {
     "unequal arrays": (
         "t.json",
         json.dumps({"start_times": [1], "input_lens": [1, 2], "output_lens": [1]}),
-        "must be equally long",
+        "must have the same length",
     ),
 }  # fmt: skip
 
