@@ -10,12 +10,13 @@ import pytest
 
 from tests.cli.invoke import Outcome, invoke
 from tests.cli.scenarios import write_scenario
+from tests.effort import runs
 
 WORKLOAD = {
     "arrivals": {"kind": "poisson", "rate_per_s": 40},
     "lengths": {"kind": "lognormal", "prompt_tokens": {"median": 256, "sigma": 0.5, "max": 1024}}
     | {"output_tokens": {"median": 24, "sigma": 0.3, "max": 64}},
-    "n_requests": 120,
+    "n_requests": runs(300, quick=120),
 }
 SLO = {"ttft_s": 0.2, "tpot_s": 0.03}
 TOLERANCE = ("--tolerance", 0.15)
