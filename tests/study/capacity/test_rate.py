@@ -15,6 +15,7 @@ from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
 from tests.cli.scenarios import write_scenario
+from tests.effort import runs
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -117,9 +118,7 @@ def test_a_real_server_has_a_rate_too(tmp_path: Path) -> None:
 
 @pytest.mark.thorough
 def test_the_same_question_has_the_same_answer(tmp_path: Path) -> None:
-    question = CapacityQuestion(
-        scenario(tmp_path, f"workload.n_requests={runs(200, quick=20)}", "slo.ttft_s=0.03"), 0.9, 0.5
-    )
+    question = CapacityQuestion(scenario(tmp_path, "workload.n_requests=200"), 0.9, 0.2)
     one, other = find_capacity(question), find_capacity(question)
     assert isinstance(one, Capacity)
     assert isinstance(other, Capacity)
