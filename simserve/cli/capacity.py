@@ -83,7 +83,7 @@ def _ask(
     gpus: int | None,
     bar: "ProgressBar | None",
 ) -> "CapacityResult":
-    """Which of the questions it is. Raises SimserveError for two at once."""
+    """Answer the one question that the options ask. Raises SimserveError for two at once."""
     from simserve.errors import SimserveError
 
     given = [option for option, value in requested.items() if value]

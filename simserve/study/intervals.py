@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.answer import CONFIDENCE as CONFIDENCE
+from simserve.metrics.answer import Z_95 as Z_95
 from simserve.metrics.decision import wilson
 from simserve.metrics.student import quantile
 from simserve.tables.columns import Floats
-
-CONFIDENCE = 0.95
 
 BLOCKS = 20
 """Blocks of one run, left out one at a time."""
@@ -26,9 +26,6 @@ FEW_MISSES = 20
 LEAST_BEYOND_A_RUN = 2.0
 """Independent requests beyond a percentile that a run needs: with 1.5–3, 95% intervals over replications of M/M/1
 contain the truth in 93–95%, with 1 in 88%, with 0.3 in 71% (docs/statistics.md)."""
-
-Z_95 = 1.959964
-"""Two-sided 95% quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)

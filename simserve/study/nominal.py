@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve.metrics.answer import Outcome, Outcomes, answer, outcomes, pooled_frac, run_answer, worst_class
+from simserve.metrics.answer import Outcome, Outcomes, alone_answer, answer, outcomes, pooled_frac, worst_class
 from simserve.metrics.decision import wilson
 from simserve.metrics.student import cdf, quantile
 from simserve.study.intervals import CONFIDENCE, FEW_MISSES, Z_95, Estimate, share_of
@@ -93,9 +93,12 @@ def _off_frac(runs: Sequence[Outcome]) -> float | None:
 
 def answer_of(summaries: Sequence[Mapping[str, Any]], goal_frac: float) -> dict[str, Any] | None:
     """Return the answer of runs with seeds of their own, of one or more; None without an SLO or requests."""
-    if len(summaries) == 1:
-        return run_answer(summaries[0], goal_frac)
-    return answer_over([outcomes(each) for each in summaries], goal_frac, "replications")
+    return slo_answer([outcomes(each) for each in summaries], goal_frac)
+
+
+def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
+    """Return the same answer from the outcomes of the runs."""
+    return alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac, "replications")
 
 
 def _deviations(runs: Sequence[Outcome]) -> tuple[Floats, Floats] | None:

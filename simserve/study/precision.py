@@ -20,10 +20,9 @@ from simserve.study.intervals import CONFIDENCE, Estimate, mean_of, percentile_o
 from simserve.study.measures import ATTAINMENT, MEASURES, Measure
 from simserve.study.nominal import answer_of, at_nominal
 from simserve.study.run_seeds import Summary, replicate
+from simserve.study.slo_answer import MOST_SEEDS as MOST_SEEDS
 from simserve.tables.columns import Columns
 from simserve.tables.schema import REPLICATIONS
-
-MOST_SEEDS = 128
 
 DEFAULT = "ttft_s.p99"
 """Default measure of a precision."""

@@ -5,20 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from simserve.metrics.answer import Outcome, Outcomes, alone_answer, outcomes
+from simserve.metrics.answer import Outcome, outcomes
 from simserve.study.intervals import Estimate
-from simserve.study.nominal import answer_over
+from simserve.study.nominal import slo_answer as slo_answer
 
 MOST_SEEDS = 128
 """Seeds of a load on the edge of its goal, at most."""
 
 Answer = Mapping[str, Any]
 """As a summary holds it: decision, attained_frac, low_frac, high_frac, n_runs and more."""
-
-
-def slo_answer(runs: Sequence[Outcomes], goal_frac: float) -> dict[str, Any] | None:
-    """Return the answer of one run or of several with seeds of their own; None without an SLO or requests."""
-    return alone_answer(runs[0], goal_frac) if len(runs) == 1 else answer_over(runs, goal_frac, "replications")
 
 
 def attained_of(answer: Answer) -> Estimate:
