@@ -10,7 +10,11 @@ RATES = ("rate_per_s", "rates_per_s")
 
 
 def at_scale(scenario: Scenario, scale: float) -> Scenario:
-    """Return the scenario with all its rates times scale. Raises ScenarioError where its load has no rate."""
+    """Return the scenario with all its rates times scale. Raises ScenarioError where its load has no rate.
+
+    A load that ends with its last request ends sooner at a higher rate. Its warm-up shrinks alike, so that every scale
+    measures the same requests.
+    """
     workload = scenario.workload
     if workload.trace is not None:
         trace = workload.trace.model_copy(update={"rate_scale": workload.trace.rate_scale * scale})
@@ -22,7 +26,11 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
         instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
         raise ScenarioError([Problem(f"{scenario.name}: workload", rule, None, f"search over {instead} instead")])
-    return scenario.model_copy(update={"workload": workload.model_copy(update=update)})
+    whole: dict[str, Any] = {"workload": workload.model_copy(update=update)}
+    warmup_s = scenario.measure.warmup_s
+    if isinstance(warmup_s, float) and workload.duration_s is None:
+        whole["measure"] = scenario.measure.model_copy(update={"warmup_s": warmup_s / scale})
+    return scenario.model_copy(update=whole)
 
 
 def _scaled(value: Any, scale: float) -> Any:

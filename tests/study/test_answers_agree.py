@@ -14,6 +14,7 @@ from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity
 from simserve.study.check.measured import find_grid, measured
 from simserve.study.check.side import GateSide
+from simserve.study.compare.carried_load import carried_load
 from simserve.study.nominal import answer_of
 from simserve.study.plan.facts import plan_facts
 from simserve.study.plan.outcome import Bounds
@@ -146,3 +147,24 @@ def test_capacity_and_check_give_one_rate(
     )  # the gate's rate is the drawn one
     assert rate.low <= offered.high * drawn
     assert offered.low * drawn <= rate.high
+
+
+@settings(max_examples=20 if is_thorough() else 1, derandomize=True)
+@given(ARRIVALS, st.integers(4, 40), st.sampled_from([0.1, 0.3]), st.integers(0, 99))
+def test_compare_agrees_with_capacity_and_itself(
+    arrivals: dict[str, Any], output_tokens: int, ttft_s: float, seed: int
+) -> None:
+    one = scenario_of(arrivals, output_tokens, ttft_s, seed)
+    doubled = carried_load(one, with_replicas(one, 2), 16)
+    if isinstance(doubled, str):
+        return
+    assert doubled.outcome != "worse"
+    again = carried_load(one, one, 16)
+    assert not isinstance(again, str)
+    assert again.outcome == "same"
+    assert (again.a.per_s, again.a.holds_every_load) == (doubled.a.per_s, doubled.a.holds_every_load)
+    result = find_capacity(CapacityQuestion(one, GOAL, 0.5))
+    if isinstance(result, Unbounded):
+        assert doubled.a.per_s is None or not result.is_met
+    elif doubled.more_frac is not None:
+        assert doubled.more_frac > 0

@@ -37,8 +37,8 @@ def wanted(result: Mapping[str, Any]) -> str:
 
 
 def needs_text(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:
-    """Return `Next, l40s TP 2 is 20% dearer with 18 GPUs.`"""
-    return f"Next, {row['option']} is {dearer(row, best)} with {plural(row['gpus'], 'GPU')}."
+    """Return `Runner-up: l40s TP 2 is 20% dearer with 18 GPUs.`"""
+    return f"Runner-up: {row['option']} is {dearer(row, best)} with {plural(row['gpus'], 'GPU')}."
 
 
 def dearer(row: Mapping[str, Any], best: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ def in_progress(scenario: Scenario, scale: float, seed: int) -> NDArray[np.int64
     arrival_s = trace.arrival_s
     end_s = np.sort(arrival_s + _allowed_s(scenario, trace.output_tokens))
     met = np.arange(len(arrival_s)) - np.searchsorted(end_s, arrival_s, side="right")
-    warmup_s = scenario.measure.warmup_s
+    warmup_s = scaled.measure.warmup_s
     return met[arrival_s >= warmup_s] if isinstance(warmup_s, float) else met
 
 

@@ -15,7 +15,7 @@ from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
 from tests.cli.scenarios import write_scenario
-from tests.effort import runs
+from tests.effort import is_thorough, runs
 
 TARGET_S = 5.0
 GOAL = 0.99
@@ -109,7 +109,9 @@ def test_where_no_load_holds_it_says_what_fails(tmp_path: Path) -> None:
 
 
 def test_a_real_server_has_a_rate_too(tmp_path: Path) -> None:
-    result = find_capacity(CapacityQuestion(scenario(tmp_path, "workload.n_requests=400"), 0.9, 0.1))
+    result = find_capacity(
+        CapacityQuestion(scenario(tmp_path, "workload.n_requests=400"), 0.9, 0.1 if is_thorough() else 0.3)
+    )
     assert isinstance(result, Capacity)
     assert result.scale.low < result.scale.value < result.scale.high
     assert result.below.scale <= result.scale.value <= result.above.scale
@@ -153,3 +155,13 @@ def test_a_load_at_scale_has_all_its_rates_times_that(
     result = at_scale(one, 1.5).workload.arrivals
     assert result is not None
     assert result | scaled == result
+
+
+def test_a_scaled_load_that_ends_by_count_measures_the_same_requests(tmp_path: Path) -> None:
+    by_count = load_scenario(write_scenario(tmp_path, measure={"warmup_s": 1.5}))
+    assert by_count.workload.n_requests
+    assert at_scale(by_count, 3.0).measure.warmup_s == 0.5
+    by_time = by_count.model_copy(
+        update={"workload": by_count.workload.model_copy(update={"n_requests": None, "duration_s": 60.0})}
+    )
+    assert at_scale(by_time, 3.0).measure.warmup_s == 1.5
