@@ -1,7 +1,8 @@
 """Oracle: the same cluster stepped one step at a time, with plain loops over requests.
 
-It shares with the engine only what defines the problem (policies, costs, the Request that policies see). It keeps every
-request's own context, every token's own time, and calls the scheduler at every step boundary.
+It shares with the engine only what defines the problem: policies, costs, and the fields of requests and views that
+policies read; what these compute is counted again in oracle_view. It keeps every request's own context, every token's
+own time, and calls the scheduler at every step boundary.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from tests.oracle_clients import OracleClients, Server
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
 from tests.oracle_sessions import OracleSessions
+from tests.oracle_view import OracleRequest
 
 
 @dataclass
@@ -132,10 +134,10 @@ def run(
         prompt = int(trace.prompt_tokens[original])
         longest = max(limit(each, is_kept) for each in entries for is_kept in ({False, may_keep}))
         most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
-        if admission is not None and admission.decide(Request(row, now_ps, prompt, most), entries, now_ps):
+        if admission is not None and admission.decide(OracleRequest(row, now_ps, prompt, most), entries, now_ps):
             rejected.add(row)
             return "turned away"
-        request = Request(row, now_ps, prompt, most)
+        request = OracleRequest(row, now_ps, prompt, most)
         request.chain = [] if trace.prefixes is None else trace.prefixes.of(original)
         request.session = "" if trace.session_id is None else str(trace.session_id[original])
         request.priority = 0 if trace.priority is None else int(trace.priority[original])
@@ -195,7 +197,9 @@ def run(
             if clients is not None:
                 asked_ps = [each.sent_ps for each in sorted(clients.attempts, key=lambda each: each.row)]
                 for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
-                    by_row[row] = Life(Request(row, 0, 0, 0), 0, first_ps=-1)  # timed out before it reached a replica
+                    by_row[row] = Life(
+                        OracleRequest(row, 0, 0, 0), 0, first_ps=-1
+                    )  # timed out before it reached a replica
             return OracleRun(by_row, rejected, replicas, asked_ps, clients)
         now_ps = min(instants)
         for routing_view in gateways:

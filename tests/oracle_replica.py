@@ -14,10 +14,10 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.schedulers.base import StepPlan
 from simserve.state.request import Phase, Request
-from simserve.state.view import ReplicaView
 from tests.oracle_cache import OracleCache
 from tests.oracle_counters import OracleCounters, came
 from tests.oracle_host import OracleHost
+from tests.oracle_view import OracleView
 
 
 @dataclass
@@ -194,10 +194,15 @@ class OracleReplica:
         for request in self.waiting if self.cache else ():
             life = self.lives[request]
             most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
-            n = self.hits(life.chain, most)
-            request.prefilled_tokens = n * self.id_tokens
-            n_idle = sum(1 for block in life.chain[:n] if self.cache and not self.cache.is_held(block))
-            request.idle_hit_blocks = n_idle * (self.cache.cost if self.cache else 0)
+            request.prefilled_tokens = self.hits(life.chain, most) * self.id_tokens
+            request.idle_hit_blocks = self.idle_blocks(request)
+
+    def idle_blocks(self, request: Request) -> int:
+        """Return the free blocks that the cache hit of a waiting request takes: those that no request holds."""
+        if self.cache is None:
+            return 0
+        hit = self.lives[request].chain[: request.prefilled_tokens // self.id_tokens]
+        return sum(self.cache.cost for block in hit if not self.cache.is_held(block))
 
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
@@ -554,10 +559,10 @@ class OracleReplica:
         if self.host:
             self.host.copy(now_ps)
 
-    def view(self, now_ps: int, just_preempted: bool) -> ReplicaView:
+    def view(self, now_ps: int, just_preempted: bool) -> OracleView:
         setup = self.setup
         hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
-        return ReplicaView(
+        return OracleView(
             () if hides_waiting else self.in_order(),
             self.prefilling,
             self.running,
@@ -570,6 +575,7 @@ class OracleReplica:
             self.free_blocks() - self.growth(),
             just_preempted,
             1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
+            idle_blocks=self.idle_blocks,
         )
 
     def preempt(self, request: Request, now_ps: int) -> None:

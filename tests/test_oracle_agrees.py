@@ -14,10 +14,13 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.sglang import SgLang
+from simserve.state.request import Request
+from simserve.state.view import ReplicaView
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import LineCost, trace
 from tests.effort import examples
+from tests.oracle_view import OracleRequest, OracleView
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 BUDGET_THEN_BLOCKS = ReplicaSetup(
@@ -87,3 +90,9 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     requested = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
     spans = [recorder.spans(replica.index) for replica in cluster.replicas]
     assert requested == sum(int((2 + s["last_step"] - s["first_step"]).sum()) for s in spans)
+
+
+def test_the_oracle_counts_for_itself_what_policies_ask_of_requests_and_replicas() -> None:
+    for engines, its_own in ((Request, OracleRequest), (ReplicaView, OracleView)):
+        counted = {name for name, value in vars(engines).items() if callable(value) or isinstance(value, property)}
+        assert {name for name in counted if not name.startswith("_")} <= vars(its_own).keys()

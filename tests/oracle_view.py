@@ -1,0 +1,50 @@
+"""Requests and views that the oracle hands to policies, with counts of its own."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from simserve.state.request import Phase, Request
+from simserve.state.view import ReplicaView
+
+
+class OracleRequest(Request):
+    """A request whose derived values are counted here."""
+
+    __slots__ = ()
+
+    @property
+    def is_new(self) -> bool:
+        return self.phase == Phase.WAITING
+
+    @property
+    def prefill_left_tokens(self) -> int:
+        tokens = ["prompt"] * self.prompt_tokens + ["output"] * self.emitted_tokens
+        padding = max(self.prefilled_tokens - len(tokens), 0)
+        return len(tokens[self.prefilled_tokens :]) - padding
+
+
+@dataclass(slots=True, kw_only=True)
+class OracleView(ReplicaView):
+    """A replica of the oracle as its scheduler sees it; blocks are listed by number."""
+
+    idle_blocks: Callable[[Request], int]
+    """Blocks without holders in the cache hit of a waiting request."""
+
+    @property
+    def queue(self) -> Iterable[Request]:
+        return [*self.prefilling, *self.waiting]
+
+    def numbers(self, first_token: int, end_token: int) -> set[int]:
+        """Return the numbers of the blocks in which tokens of one request lie."""
+        return {token // self.block_size for token in range(first_token, end_token)}
+
+    def blocks_for(self, n_tokens: int) -> int:
+        return len(self.numbers(0, n_tokens))
+
+    def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
+        n_new = request.prefill_left_tokens if n_tokens is None else n_tokens
+        return self.blocks_for_chunk(request, n_new) + self.idle_blocks(request)
+
+    def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
+        done = request.prefilled_tokens
+        return len(self.numbers(done, done + n_tokens) - self.numbers(0, done))
