@@ -7,7 +7,7 @@ import numpy as np
 
 from simserve.metrics.time_split import PARTS
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Floats
+from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts
 from simserve.tables.schema import SPLIT
 
@@ -16,6 +16,9 @@ SLOWEST_FRAC = 0.01
 
 BEFORE_FIRST = SPLIT[: SPLIT.index("link_s")]
 """Parts that end before the first token, unless the answer is returned whole."""
+
+TIMES = ("first_token_s", "finish_s", "output_tokens", "transfer_s")
+"""Columns that tell which of the parts end before the first token."""
 
 SlowestParts = Mapping[str, Floats]
 
@@ -26,17 +29,20 @@ def time_split(requests: Columns, window: Window, facts: RunFacts) -> dict[str, 
     None where nothing finished, or where there is no time split.
     """
     chosen = requests["status"].is_("finished") & window.has
-    parts = {name: requests[name][chosen] for name in PARTS}
-    if not chosen.any() or any(np.isnan(values).any() for values in parts.values()):
+    if not chosen.any() or any(np.isnan(requests[name][chosen]).any() for name in PARTS):
         return None
-    table = {name: requests[name][chosen] for name in LATENCIES} | {
-        name: requests[name][chosen] for name in ("first_token_s", "finish_s", "output_tokens")
-    }
+    shares = latency_parts(requests, chosen, facts)
+    slowest = {latency: _of_slowest(requests[latency][chosen], parts) for latency, parts in shares.items()}
+    mean = _means(shares["e2e_s"], np.ones(int(chosen.sum()), np.bool_))
+    return {"parts": list(PARTS), "mean": mean, "slowest": slowest}
+
+
+def latency_parts(requests: Columns, chosen: Flags, facts: RunFacts) -> dict[str, SlowestParts]:
+    """Return the share of each part in each latency of the chosen requests, `(n_chosen,)` each, in seconds."""
+    parts = {name: requests[name][chosen] for name in PARTS}
+    table = {name: requests[name][chosen] for name in (*LATENCIES, *TIMES)}
     first = _until_first(parts, table, pushes=facts.link is not None and facts.link.how == "push")
-    slowest = {}
-    for latency, measure in LATENCIES.items():
-        slowest[latency] = _of_slowest(table[latency], measure(parts, first, table))
-    return {"parts": list(PARTS), "mean": _means(parts, np.ones(int(chosen.sum()), np.bool_)), "slowest": slowest}
+    return {latency: measure(parts, first, table) for latency, measure in LATENCIES.items()}
 
 
 def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> SlowestParts:
@@ -47,6 +53,8 @@ def _until_first(parts: SlowestParts, table: Columns, *, pushes: bool) -> Slowes
     is_all = table["first_token_s"] == table["finish_s"]
     before = (*BEFORE_FIRST, "transfer_wait_s") if pushes else BEFORE_FIRST
     shares = {name: np.where(is_all | (name in before), values, 0.0) for name, values in parts.items()}
+    if pushes:  # the notice that blocks are allocated is sent before the prefill, the KV after the first token
+        shares["link_s"] = np.where(is_all, parts["link_s"], parts["link_s"] - table["transfer_s"])
     rest_s = np.where(is_all, 0.0, table["ttft_s"] - sum(shares.values()))
     rest_s = np.where(rest_s > 1e-9, rest_s, 0.0)  # smaller values are rounding
     waited_s = np.minimum(rest_s, parts["preempted_s"])

@@ -33,7 +33,7 @@ def requests(n: int = 200, **parts: Any) -> Columns:
     first_s = e2e_s - after
     status = Categorical(np.zeros(n, np.int32), ("finished",))
     times = {"first_token_s": first_s, "finish_s": e2e_s, "ttft_s": first_s, "e2e_s": e2e_s, "tpot_s": after / 9}
-    return result | times | {"output_tokens": np.full(n, 10), "status": status}
+    return result | times | {"output_tokens": np.full(n, 10), "status": status, "transfer_s": result["link_s"]}
 
 
 def late(seconds: float, n: int = 200, n_late: int = 2) -> list[float]:
@@ -79,6 +79,17 @@ def test_room_on_the_decode_side_comes_first_where_keys_and_values_are_pushed() 
     pushed = split_of(requests(1, transfer_wait_s=[0.4]), link=link)["slowest"]
     assert pushed["ttft_s"]["mean"]["transfer_wait_s"] == pytest.approx(0.4)
     assert sum(pushed["ttft_s"]["mean"].values()) == pytest.approx(0.5)
+
+
+def test_the_notice_of_room_comes_before_the_first_token_and_the_keys_and_values_after_it() -> None:
+    link = LinkFacts(1.0, 0.1, False, 1.0, "push")
+    pushed = requests(1, link_s=[0.3]) | {"transfer_s": np.array([0.2])}
+    pushed |= {"first_token_s": pushed["first_token_s"] + 0.1, "ttft_s": pushed["ttft_s"] + 0.1}
+    pushed["tpot_s"] = pushed["tpot_s"] - 0.1 / 9
+    slowest = split_of(pushed, link=link)["slowest"]
+    ttft, tpot = ({name: s for name, s in slowest[of]["mean"].items() if s} for of in ("ttft_s", "tpot_s"))
+    assert ttft == pytest.approx({"prefill_s": 0.1, "link_s": 0.1})
+    assert tpot == pytest.approx({"decode_s": 0.02, "link_s": 0.2 / 9})
 
 
 def test_whole_answers_have_all_of_it_before_their_first_token() -> None:
