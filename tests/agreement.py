@@ -16,11 +16,23 @@ from simserve.engine.patience import Patience
 from simserve.engine.recorder import SPAN_ROW, STEP_RUN_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
+from simserve.engine.tabulate import tabulate
+from simserve.metrics.decode_rows import decode_rows
+from simserve.metrics.latency import latency_columns
+from simserve.metrics.slowest import latency_parts
+from simserve.metrics.time_split import PARTS, split_columns
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter
+from simserve.tables.columns import Columns
+from simserve.tables.facts import LinkFacts, RunFacts
+from simserve.units import array_to_ps, to_s
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.effort import proved
+from tests.metrics.stories import pool_facts, run_facts
+
+ROUNDING_S = 1e-9
+"""Far above the rounding of sums in seconds, far below any step."""
 
 
 def own(setups: list[ReplicaSetup]) -> list[ReplicaSetup]:
@@ -42,7 +54,7 @@ def run_both(
     is_pushed: bool = False,
     splitter: Splitter | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
-    """Serve the same load with both, each with policies of its own."""
+    """Serve the same load with both, each with policies of its own; check how the engine's times are split."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
@@ -50,8 +62,40 @@ def run_both(
     offered = Offered(load, concurrency, None, stop_ps, patience)
     cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
     cluster.run()
+    assert_times_are_split(*request_table(setups, cluster, how()))
     clients = (patience, deepcopy(admission))
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps, *clients)
+
+
+def request_table(
+    setups: list[ReplicaSetup], cluster: Cluster, how: Disaggregation | None = None
+) -> tuple[Columns, RunFacts]:
+    """Return the table of requests that the metrics make of a run, and its facts."""
+    ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
+    run = tabulate(cluster, np.arange(len(ranks), dtype=np.int32), tuple(f"p{i}" for i in range(len(ranks))))
+    pools = tuple(
+        replace(pool_facts(n_replicas=1, streamed=rank.scheduler.stream), role=rank.role, name=f"p{i}")
+        for i, rank in enumerate(ranks)
+    )
+    link = how and LinkFacts(1.0, to_s(how.link.latency_ps), False, 1.0, "push" if how.is_pushed else "pull")
+    facts = run_facts(run, pools=pools, link=link, respond_s=to_s(cluster.front_end.respond_ps))
+    columns = run.requests | latency_columns(run.requests)
+    return columns | split_columns(run, decode_rows(run.steps, run.spans), facts), facts
+
+
+def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
+    """Check that the parts of every finished request's time are not negative and sum to its latencies: E2E exactly,
+    the others up to rounding."""
+    finished = requests["status"].is_("finished")
+    exact = {name: array_to_ps(requests[name][finished]) for name in PARTS}
+    assert {name: ps.min(initial=0) for name, ps in exact.items() if ps.min(initial=0) < 0} == {}
+    assert (np.sum(list(exact.values()), axis=0) == array_to_ps(requests["e2e_s"][finished])).all()
+    for latency, parts in latency_parts(requests, finished, facts).items():
+        known = ~np.isnan(requests[latency][finished])
+        least = {name: values[known].min(initial=0.0) for name, values in parts.items()}
+        assert {name: value for name, value in least.items() if value < -ROUNDING_S} == {}, latency
+        total_s = np.sum([values[known] for values in parts.values()], axis=0)
+        assert np.abs(total_s - requests[latency][finished][known]).max(initial=0.0) < ROUNDING_S, latency
 
 
 def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from simserve import Results, load_scenario, simulate
+from tests.agreement import assert_times_are_split
 from tests.effort import is_thorough
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,10 +68,12 @@ def test_all_shipped_scenarios_are_here_but_those_of_a_trace_that_is_not_shipped
 
 @pytest.mark.law("golden")
 @pytest.mark.parametrize("name", GOLDEN["short"])
-def test_the_tables_of_a_shipped_scenario_are_the_same_to_the_last_bit(name: str) -> None:
+def test_the_tables_of_a_shipped_scenario_are_the_same_to_the_last_bit_and_split_all_its_times(name: str) -> None:
+    results = run(name, is_short=not is_thorough())
+    assert_times_are_split(results.columns["requests"], results.facts)
     if made_on() != GOLDEN["made_on"]:
         pytest.skip(f"golden.json was made with {GOLDEN['made_on']}, where logarithms may end in another bit")
-    assert digests(run(name, is_short=not is_thorough())) == GOLDEN["whole" if is_thorough() else "short"][name]
+    assert digests(results) == GOLDEN["whole" if is_thorough() else "short"][name]
 
 
 def as_text(content: dict[str, dict[str, dict[str, str]]]) -> str:

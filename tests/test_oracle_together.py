@@ -15,11 +15,9 @@ from simserve.engine.offered import Offered
 from simserve.engine.patience import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
-from simserve.engine.tabulate import tabulate
-from simserve.metrics.decode_rows import decode_rows
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
-from tests.agreement import assert_agreement, own, run_both
+from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both
 from tests.effort import examples
 from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import assert_tiers_agree, tiers
@@ -234,9 +232,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
         own(world.setups), router(), offered, 7, disaggregation=how, delay=data.draw(st.none() | delays())
     )
     cluster.run(drain_units * unit_ps)  # run checks that no request is lost
-    n_replicas = len(cluster.replicas)
-    tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
-    decode_rows(tables.steps, tables.spans)
-    finished = tables.requests["status"].is_("finished")
-    assert (np.isnan(tables.requests["finish_s"]) == ~finished).all()
-    assert (tables.requests["cached_tokens"] < tables.requests["prompt_tokens"]).all()
+    requests, facts = request_table(world.setups, cluster, how)
+    assert_times_are_split(requests, facts)
+    assert (np.isnan(requests["finish_s"]) == ~requests["status"].is_("finished")).all()
+    assert (requests["cached_tokens"] < requests["prompt_tokens"]).all()

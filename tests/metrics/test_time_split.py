@@ -1,6 +1,5 @@
 """Every request's time is split as the oracle does that looks at every instant, and the parts add up to its E2E."""
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -10,24 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from simserve import load_scenario, simulate
-from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.tabulate import tabulate
-from simserve.metrics.results import Results
 from simserve.metrics.time_split import PARTS
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
 from simserve.tables.columns import Columns
-from simserve.tables.facts import LinkFacts
-from simserve.units import array_to_ps, to_s
+from simserve.units import array_to_ps
 from simserve.workload.trace import Trace
-from tests.agreement import run_both
+from tests.agreement import assert_times_are_split, request_table, run_both
 from tests.doubles import MS, LineCost, replica_setup, serve, trace
 from tests.effort import examples
-from tests.metrics.stories import pool_facts, run_facts
 from tests.oracle import OracleRun
 from tests.oracle_replica import OracleReplica
 from tests.oracle_time import Account
@@ -48,21 +42,6 @@ SHORT = {
     "two_nodes": "workload.n_requests=600",
 }
 """Scenarios, and what makes them short."""
-
-
-def split(
-    replicas: list[ReplicaSetup], cluster: Cluster, front_end: FrontEnd, how: Disaggregation | None = None
-) -> Columns:
-    """The table of requests that metrics make of a run."""
-    ranks = [setup for setup in replicas for _ in range(setup.n_ranks)]
-    run = tabulate(cluster, np.arange(len(ranks), dtype=np.int32), tuple(f"p{i}" for i in range(len(ranks))))
-    pools = tuple(
-        replace(pool_facts(n_replicas=1, streamed=rank.scheduler.stream), role=rank.role, name=f"p{i}")
-        for i, rank in enumerate(ranks)
-    )
-    link = how and LinkFacts(1.0, to_s(how.link.latency_ps), False, 1.0, "push" if how.is_pushed else "pull")
-    facts = run_facts(run, pools=pools, link=link, respond_s=to_s(front_end.respond_ps))
-    return Results.from_run(run, facts, "").columns["requests"]
 
 
 def changes_unasked(replica: OracleReplica) -> bool:
@@ -109,7 +88,7 @@ def test_of_replicas_pipelines_and_ranks(
     replicas: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
     cluster, truth = run_both(replicas, router, load, concurrency, front_end)
-    assert_split(split(replicas, cluster, front_end), truth, front_end)
+    assert_split(request_table(replicas, cluster)[0], truth, front_end)
 
 
 @SLOWLY
@@ -119,7 +98,7 @@ def test_of_prefill_and_decode_replicas(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency, link=link, is_pushed=is_pushed)
     how = Disaggregation(RoundRobin(), link, is_pushed)
-    assert_split(split(replicas, cluster, NO_FRONT_END, how), truth, NO_FRONT_END, how)
+    assert_split(request_table(replicas, cluster, how)[0], truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -129,7 +108,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None, link=link, is_pushed=True)
     how = Disaggregation(RoundRobin(), link, is_pushed=True)
-    assert_split(split(replicas, cluster, NO_FRONT_END, how), truth, NO_FRONT_END, how)
+    assert_split(request_table(replicas, cluster, how)[0], truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -137,14 +116,14 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+    assert_split(request_table(replicas, cluster)[0], truth)
 
 
 @SLOWLY
 @given(swapping(), traces())
 def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+    assert_split(request_table(replicas, cluster)[0], truth)
 
 
 @SLOWLY
@@ -152,14 +131,14 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+    assert_split(request_table(replicas, cluster)[0], truth)
 
 
 @settings(SLOWLY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(setups()), traces(), st.none() | st.integers(1, 5))
 def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
-    assert_split(split(replicas, cluster, NO_FRONT_END), truth)
+    assert_split(request_table(replicas, cluster)[0], truth)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +148,7 @@ def test_the_parts_of_whole_scenarios_are_the_whole_and_means_of_them_the_means_
     results = simulate(load_scenario(f"scenarios/{name}.yaml", overrides=["measure.replays=0", SHORT[name]]))
     requests = results.columns["requests"]
     finished = requests["status"].is_("finished")
-    parts = [array_to_ps(requests[part][finished]) for part in PARTS]
-    assert min(int(ps.min()) for ps in parts) >= 0
-    assert (np.sum(parts, axis=0) == array_to_ps(requests["e2e_s"][finished])).all()
+    assert_times_are_split(requests, results.facts)
     chosen = finished & requests["in_window"]
     slowest = results.summary["time_split"]["slowest"]
     for latency in ("ttft_s", "tpot_s", "e2e_s"):
@@ -192,7 +169,7 @@ def test_an_eviction_in_the_midst_of_a_prompt_by_hand() -> None:
     scheduler = Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False)
     setup = replica_setup(scheduler, LineCost(step=10 * MS), n_blocks=4, block_size=4)
     cluster = serve(setup, trace([0.0, 0.0], [4, 12], [9, 1]))
-    requests = split([setup], cluster, NO_FRONT_END)
+    requests = request_table([setup], cluster)[0]
     first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
     assert first == {"prefill_s": 0.01, "decode_s": 0.08}
     assert second == {"prefill_s": 0.02, "prefill_wait_s": 0.03, "preempted_s": 0.01, "recompute_s": 0.05}
@@ -204,7 +181,7 @@ def test_what_a_prompt_adds_to_the_steps_of_others_by_hand() -> None:
     """
     setup = replica_setup(cost=LineCost(step=10 * MS, token=MS))
     cluster = serve(setup, trace([0.0, 0.02], [4, 5], [4, 1]))
-    requests = split([setup], cluster, NO_FRONT_END)
+    requests = request_table([setup], cluster)[0]
     first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
     assert first == {"prefill_s": 0.014, "decode_s": 0.033, "interference_s": 0.005}
     assert second == {"queue_turn_s": 0.005, "prefill_s": 0.016}
