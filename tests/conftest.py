@@ -21,6 +21,9 @@ each spend more time waiting for each other than computing."""
 os.environ.setdefault("LOKY_MAX_CPU_COUNT", "1")
 """Studies run in the process of their test, as there is a worker a core; tests of processes ask for `all_cores`."""
 
+THOROUGH_LIMIT_S = 3000
+"""Limit of a test with --thorough: ten times as many cases, ten times the `timeout` of pyproject.toml."""
+
 SENTENCES = {
     "oracle": "engine = oracle on {n:,} random clusters",
     "theory": "{n:,} queues wait as queueing theory says",
@@ -49,11 +52,36 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what takes long and has no shorter form."""
-    if not config.getoption("--thorough"):
-        for item in items:
-            if item.get_closest_marker("thorough"):
-                item.add_marker(pytest.mark.skip(reason="runs with --thorough"))
+    """Leave out what takes long and has no shorter form; with --thorough, allow more time instead."""
+    for item in items:
+        if config.getoption("--thorough"):
+            item.add_marker(pytest.mark.timeout(THOROUGH_LIMIT_S))  # a test's own mark comes first
+        elif item.get_closest_marker("thorough"):
+            item.add_marker(pytest.mark.skip(reason="runs with --thorough"))
+
+
+class TimedOut(BaseException):
+    """A test has run longer than its limit.
+
+    Not an Exception: hypothesis would try the case again, to shrink it, and hang for good.
+    """
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_timeout_set_timer(item: pytest.Item, settings: Any) -> Generator[None, Any, Any]:
+    """Fail a test that hangs at once, hypothesis or not."""
+    result = yield
+    fail = signal.getsignal(signal.SIGALRM) if settings.method == "signal" else None
+    if callable(fail):
+
+        def stop(number: int, frame: Any) -> None:
+            try:
+                fail(number, frame)
+            except pytest.fail.Exception as failure:
+                raise TimedOut(failure.msg) from None
+
+        signal.signal(signal.SIGALRM, stop)
+    return result
 
 
 @pytest.hookimpl(optionalhook=True)
