@@ -61,10 +61,27 @@ def run_both(
 
     offered = Offered(load, concurrency, None, stop_ps, patience)
     cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
+    watch(cluster)
     cluster.run()
     assert_times_are_split(*request_table(setups, cluster, how()))
     clients = (patience, deepcopy(admission))
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps, *clients)
+
+
+def watch(cluster: Cluster) -> None:
+    """Check after every event of a run that no replica has lost or made up a block, and no request is in two places."""
+    advance = cluster.clock.step
+
+    def checked() -> None:
+        advance()
+        for replica in cluster.replicas:
+            counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
+            assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
+        places = [(r.batch.waiting, r.batch.running, r.in_transit) for r in cluster.replicas]
+        there = [request.row for groups in places for group in groups for request in group]
+        assert len(there) == len(set(there)), (cluster.clock.now_ps, sorted(there))
+
+    cluster.clock.step = checked  # type: ignore[method-assign]
 
 
 def request_table(

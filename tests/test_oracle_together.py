@@ -17,7 +17,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.splitters.base import Splitter
 from simserve.workload.trace import Trace
-from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both
+from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
 from tests.effort import examples
 from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import assert_tiers_agree, tiers
@@ -231,6 +231,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     cluster = Cluster(
         own(world.setups), router(), offered, 7, disaggregation=how, delay=data.draw(st.none() | delays())
     )
+    watch(cluster)
     cluster.run(drain_units * unit_ps)  # run checks that no request is lost
     requests, facts = request_table(world.setups, cluster, how)
     assert_times_are_split(requests, facts)

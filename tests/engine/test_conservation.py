@@ -7,6 +7,7 @@ from simserve.engine.offered import Offered
 from simserve.errors import InvariantError
 from simserve.routers.round_robin import RoundRobin
 from simserve.state.request import Request
+from tests.agreement import watch
 from tests.doubles import replica_setup, trace
 
 
@@ -33,4 +34,19 @@ def test_a_block_that_nobody_gave_back_is_noticed() -> None:
     broken = cluster()
     broken.replicas[0].pool.take(3, False)
     with pytest.raises(InvariantError, match="blocks held by no request on replica 0"):
+        broken.run()
+
+
+def test_a_block_that_is_lost_for_a_while_is_noticed_where_every_event_is_watched() -> None:
+    broken = cluster()
+    pool, watched = broken.replicas[0].pool, broken.clock.step
+    lost = iter([1, *[0] * 3, -1])
+
+    def lose() -> None:
+        watched()
+        pool.free_blocks -= next(lost, 0)
+
+    broken.clock.step = lose  # type: ignore[method-assign]
+    watch(broken)
+    with pytest.raises(AssertionError, match="9999"):
         broken.run()
