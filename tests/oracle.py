@@ -98,6 +98,9 @@ def run(
             ask(now_ps + front_end.respond_ps)
 
     replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
+    if how is not None and how.link.is_shared:
+        for replica in replicas:
+            replica.port = replicas[0].port
     router.begin(Random(router_seed))
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
     both = [replica for replica in replicas if replica.setup.role == "both"]

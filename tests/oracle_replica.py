@@ -133,7 +133,8 @@ class OracleReplica:
         self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
         self.here: list[Request] = []
         """Requests with all their KV that decode from the next step on."""
-        self.port_free_ps = 0
+        self.port = [0]
+        """When its port of the link is free, in a list that replicas with one port for all share."""
         self.id_tokens = setup.block_tokens or 0
         self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
         cost = self.cache.cost if self.cache else 1
@@ -360,17 +361,20 @@ class OracleReplica:
         layer_ps = (link.busy_ps(n_tokens - life.sent_tokens) + link.n_layers - 1) // link.n_layers
         life.sent_tokens = n_tokens
         ends = []
-        for replica in (self, life.goes_to):
+        for port in self.ports_to(life.goes_to):
             for layer in range(link.n_layers):
                 ready_ps = step[1] - (link.n_layers - 1 - layer) * ((step[1] - step[0]) // link.n_layers)
-                replica.port_free_ps = max(replica.port_free_ps, ready_ps) + layer_ps
-            ends.append(replica.port_free_ps)
+                port[0] = max(port[0], ready_ps) + layer_ps
+            ends.append(port[0])
         life.there_ps = max(ends) + link.latency_ps
 
     def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
-        for replica in (self, sender):
-            replica.port_free_ps = max(now_ps, replica.port_free_ps) + link.busy_ps(request.prompt_tokens)
-        return max(self.port_free_ps, sender.port_free_ps) + link.latency_ps
+        for port in self.ports_to(sender):
+            port[0] = max(now_ps, port[0]) + link.busy_ps(request.prompt_tokens)
+        return max(self.port[0], sender.port[0]) + link.latency_ps
+
+    def ports_to(self, other: "OracleReplica") -> list[list[int]]:
+        return [self.port] if self.port is other.port else [self.port, other.port]
 
     def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
         self.in_transfer.append((at_ps, request, sender))

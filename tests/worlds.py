@@ -162,8 +162,9 @@ def can_be_disaggregated(scheduler: Scheduler) -> bool:
 
 @st.composite
 def links(draw: st.DrawFn) -> LinkSpec:
-    """Draw links from much faster than a step to as slow as several."""
-    return LinkSpec(draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9])))
+    """Draw links from much faster than a step to as slow as several, with ports for each replica or one for all."""
+    speed = draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9]))
+    return LinkSpec(*speed, is_shared=draw(st.booleans()))
 
 
 @st.composite
