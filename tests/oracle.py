@@ -101,6 +101,8 @@ def run(
     if how is not None and how.link.is_shared:
         for replica in replicas:
             replica.port = replicas[0].port
+    for index, replica in enumerate(replicas):
+        replica.id = index
     router.begin(Random(router_seed))
     receivers = [replica for replica in replicas if replica.setup.role == "decode"]
     both = [replica for replica in replicas if replica.setup.role == "both"]

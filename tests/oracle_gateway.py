@@ -20,6 +20,10 @@ class OldNews:
     sent_since: list[Request] = field(default_factory=list)
 
     @property
+    def id(self) -> int:
+        return self.replica.id
+
+    @property
     def total_blocks(self) -> int:
         return self.replica.total_blocks
 
@@ -51,12 +55,12 @@ class OracleRoutingView:
         return self.replicas if self.delay is None else self.news
 
     def pick(self, request: Request) -> OracleReplica:
-        picked = self.router.pick(request, self.views)
+        place = [view.id for view in self.views].index(self.router.pick(request, self.views).id)
         if self.delay is not None and self.delay.counts_own_sends:
-            self.news[picked].n_outstanding += 1
-            self.news[picked].n_waiting += 1
-            self.news[picked].sent_since.append(request)
-        return self.replicas[picked]
+            self.news[place].n_outstanding += 1
+            self.news[place].n_waiting += 1
+            self.news[place].sent_since.append(request)
+        return self.replicas[place]
 
     def hear(self, until_ps: int) -> None:
         """Update all reports due by now: nothing has happened since the last instant."""

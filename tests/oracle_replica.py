@@ -98,6 +98,7 @@ class OracleReplica:
 
     def __init__(self, setup: ReplicaSetup, lives: dict[Request, Life], on_done: Callable[[int, int], None]) -> None:
         self.setup, self.lives, self.on_done = setup, lives, on_done
+        self.id = -1
         self.waiting: deque[Request] = deque()
         self.coming: list[list[Any]] = []
         self.prefilling: list[Request] = []

@@ -9,7 +9,7 @@ from simserve.engine.recorder import Recorder
 from simserve.state.request import Request
 
 Placed = tuple[Request, int]
-"""An accepted request and the index of its replica."""
+"""An accepted request and the id of its replica."""
 
 Send = Callable[[int, int], Placed | None]
 """Called with a row that has passed the front end, and the instant; None: the request was refused."""

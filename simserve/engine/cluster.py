@@ -16,7 +16,6 @@ from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.local_decode import LocalDecodeIntake
 from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.pipeline import Pipeline
@@ -24,7 +23,7 @@ from simserve.engine.recorder import UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.roles import RoleWiring, intake_roles, kinds
-from simserve.engine.routing_view import Delay, Intake, Refresher, RoutingView
+from simserve.engine.routing_view import Delay, Destination, Intake, Refresher, RoutingView
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
 from simserve.routers.base import Router
@@ -39,23 +38,16 @@ SENDS_A_REPORT = 256
 class _Entry:
     """A replica that receives requests from the router."""
 
-    index: int
     scheduler: Scheduler
     limit_tokens: int
     """Limit on prompt plus output tokens, wherever they are decoded."""
     longest_prompt_tokens: int
 
     @classmethod
-    def of(cls, index: int, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
+    def of(cls, setup: ReplicaSetup, setups: Sequence[ReplicaSetup]) -> "_Entry":
         decodes = [each for each in setups if each.role == "decode"] if setup.role == "prefill" else [setup]
         limit_tokens = min(each.max_model_len for each in decodes)
-        return cls(index, setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
-
-    @classmethod
-    def of_local_decoders(cls, setups: Sequence[ReplicaSetup]) -> "list[_Entry]":
-        """Return entries for prefill replicas that also decode some requests themselves."""
-        numbered = [(index, setup) for index, setup in enumerate(setups) if setup.role == "prefill"]
-        return [cls.of(index, replace(setup, role="both"), setups) for index, setup in numbered]
+        return cls(setup.scheduler, limit_tokens, min(limit_tokens, setup.max_model_len) - 1)
 
 
 class Cluster:
@@ -79,10 +71,14 @@ class Cluster:
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
         roles = intake_roles(ranks, disaggregation)
-        self._entries = [_Entry.of(index, rank, setups) for index, rank in enumerate(ranks) if rank.role in roles]
-        local_decoders = _Entry.of_local_decoders(ranks) if disaggregation is not None and disaggregation.keeps else []
+        entries = {index: _Entry.of(rank, setups) for index, rank in enumerate(ranks) if rank.role in roles}
+        local_decode: dict[int, _Entry] = {}
+        if disaggregation is not None and disaggregation.keeps:
+            prefill = [index for index, rank in enumerate(ranks) if rank.role == "prefill"]
+            local_decode = {index: _Entry.of(replace(ranks[index], role="both"), setups) for index in prefill}
         self._caches = any(rank.block_tokens is not None for rank in ranks)
-        self.rows = OfferedRows(offered.trace, max(entry.limit_tokens for entry in (*self._entries, *local_decoders)))
+        limits_tokens = [entry.limit_tokens for entry in (*entries.values(), *local_decode.values())]
+        self.rows = OfferedRows(offered.trace, max(limits_tokens))
         self._labels = self.rows.has_labels
         self.recorder = Recorder(len(self.rows), len(ranks))
         self.replicas: list[Replica] = []
@@ -97,22 +93,23 @@ class Cluster:
             self.replicas += self._ranks(setup, on_answer, is_alone, disaggregation)
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
-        entries = [self.replicas[entry.index] for entry in self._entries]
-        self._destinations: Sequence[Replica | LocalDecodeIntake] = entries
+        members = [self.replicas[index] for index in entries]
+        self._entries: dict[Destination, _Entry] = dict(zip(members, entries.values(), strict=True))
+        self._only = members[0] if len(members) == 1 else None
+        """Destination of all requests, which need no router then."""
         self._routing_view: Intake
         self._keeps_sessions = router.needs_sessions
         if admission_gate is not None:
-            admission_gate.views = entries
+            admission_gate.views = members
             admission_gate.on_refusal = self._closed_loop.on_not_admitted if self._closed_loop else None
         if disaggregation is None:
-            self._routing_view = self._open_view(router, entries)
+            self._routing_view = self._open_view(router, members)
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
             wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open_view)
             wiring.connect(self.recorder, router_seed)
-            self._routing_view = wiring.intake(router, entries, router_seed)
-            self._destinations = wiring.destinations(entries)
-            self._entries += local_decoders
+            self._routing_view = wiring.intake(router, members, router_seed)
+            self._entries |= {wiring.local_decode[index]: entry for index, entry in local_decode.items()}
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
         self._on_send: Callable[[int, int], None] | None = None
@@ -196,8 +193,8 @@ class Cluster:
             rows.label(request)
         if self._keeps_sessions:
             request.session = rows.session(row)
-        place = 0 if len(self._entries) == 1 else self._routing_view.pick(request)
-        entry = self._entries[place]
+        destination = self._only or self._routing_view.pick(request)
+        entry = self._entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)
         if prompt_tokens > entry.longest_prompt_tokens:
@@ -208,14 +205,14 @@ class Cluster:
             if rows.output_tokens[row] > most_tokens:
                 rows.output_tokens[row] = most_tokens
                 self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
-            self._destinations[place].enqueue(request, now_ps)
+            destination.enqueue(request, now_ps)
         else:
             self.recorder.reject(row, reason)
             if self._closed_loop:
                 self._closed_loop.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(self.sender.n_sent, now_ps)
-        return (request, entry.index) if reason is None else None
+        return (request, destination.id) if reason is None else None
 
     def _all_sent(self) -> None:
         """Start the drain."""

@@ -32,8 +32,8 @@ class Disaggregation:
         return self.splitter is not None and self.splitter.keeps
 
 
-PickReceiver = Callable[[Request], int]
-"""Returns the index of a decode replica among all decode replicas."""
+PickReceiver = Callable[[Request], Replica]
+"""Returns the decode replica of a request."""
 
 
 class Handoff:
@@ -44,7 +44,8 @@ class Handoff:
         self._recorder = recorder
         self._link = link
         self._pick = pick
-        self._receivers: list[Receiving] = []
+        self._receivers: dict[int, Receiving] = {}
+        """Decode replicas by member id."""
         self._ports: dict[int, Port] = {}
         self.done: list[tuple[Request, Replica]] = []
         """Prefilled requests that are not routed yet."""
@@ -55,7 +56,7 @@ class Handoff:
         self._ports[replica.index] = self._link.port()
         if isinstance(replica, Receiving):
             replica.on_room = self.on_room
-            self._receivers.append(replica)
+            self._receivers[replica.id] = replica
         else:
             self._connect_sender(replica)
 
@@ -88,7 +89,7 @@ class Handoff:
     def _route(self, now_ps: int) -> None:
         done, self.done = self.done, []
         for request, sender in done:
-            receiver = self._receivers[self._pick(request)]
+            receiver = self._receivers[self._pick(request).id]
             self._recorder.hand_over(request.row, receiver.index)
             receiver.receive(request, sender, now_ps)
 

@@ -59,4 +59,5 @@ class LocalDecodeIntake:
     """Entry for requests that a prefill replica decodes itself."""
 
     def __init__(self, replica: LocalDecode) -> None:
+        self.id = replica.id
         self.enqueue = replica.keep

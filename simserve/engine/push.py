@@ -46,7 +46,7 @@ class PushHandoff(Handoff):
 
     def announce(self, request: Request, sender: "Pushing", now_ps: int) -> None:
         """Ask a decode replica for blocks for a new request."""
-        receiver = self._receivers[self._pick(request)]
+        receiver = self._receivers[self._pick(request).id]
         self._pushes[request] = _Push(receiver)
         receiver.receive(request, sender, now_ps)
 

@@ -51,6 +51,7 @@ class Replica:
         "block_tokens",
         "cohort",
         "hand_over",
+        "id",
         "index",
         "n_away",
         "n_before_queue",
@@ -79,7 +80,7 @@ class Replica:
         *,
         is_alone: bool = False,
     ) -> None:
-        self.index = index
+        self.index = self.id = index
         self.role = setup.role
         self.hand_over: Callable[[Request, Replica, int], None] | None = None
         """Called with each prefilled request; None: requests decode here."""

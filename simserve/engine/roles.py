@@ -23,12 +23,13 @@ from simserve.engine.receiving import Receiving, ReceivingLane, ReceivingRank
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.routing_view import Intake, RoutingView
+from simserve.engine.routing_view import Destination, Intake, RoutingView
 from simserve.engine.speculating import Speculating
-from simserve.engine.split import SplitRoutingView, SplitSide
+from simserve.engine.split import SplitRoutingView
 from simserve.engine.tiered import Tiered
 from simserve.routers.base import Router
 from simserve.splitters.base import Where
+from simserve.state.request import Request
 
 
 class ReplicaKinds(NamedTuple):
@@ -89,6 +90,8 @@ class RoleWiring:
         self._replicas = replicas
         self._open_view = open_view
         self._decode = open_view(how.router, [each for each in replicas if isinstance(each, Receiving)])
+        self.local_decode = {each.id: LocalDecodeIntake(each) for each in replicas if isinstance(each, LocalDecode)}
+        """Intakes of requests that a prefill replica decodes itself, by member id."""
 
     def connect(self, recorder: Recorder, router_seed: int | str) -> None:
         """Connect prefill replicas to decode replicas."""
@@ -104,29 +107,13 @@ class RoleWiring:
         splitter = self._how.splitter
         if splitter is None:
             return self._open_view(router, entries)
-        prefill = self._side(entries, "prefill", router)
-        if any(entry.role == "both" for entry in entries):
+        prefill = self._open_view(router, [entry for entry in entries if entry.role == "prefill"])
+        local, both = self._decode, [entry for entry in entries if entry.role == "both"]
+        if both:
             local_router = deepcopy(router)
             local_router.begin(Random(f"{router_seed}/local"))
-            local = self._side(entries, "both", local_router)
-        else:
-            local = SplitSide(self._decode, _places(entries, "decode"))
-        sides: dict[Where, SplitSide] = {"apart": prefill, "local": local}
+            local = self._open_view(local_router, both)
+        sides: dict[Where, Callable[[Request], Destination]] = {"apart": prefill.pick, "local": local.pick}
         if self._how.keeps:
-            kept_places = range(len(entries), len(entries) + len(prefill.places))
-            sides["prefill"] = SplitSide(prefill.routing_view, [*kept_places])
-        return SplitRoutingView(self._clock, splitter, sides)
-
-    @staticmethod
-    def destinations(entries: Sequence[Replica]) -> "Sequence[Replica | LocalDecodeIntake]":
-        """Return the destinations of requests, indexed by the places that the intake returns."""
-        return [*entries, *(LocalDecodeIntake(entry) for entry in entries if isinstance(entry, LocalDecode))]
-
-    def _side(self, entries: Sequence[Replica], role: str, router: Router) -> SplitSide:
-        places = _places(entries, role)
-        return SplitSide(self._open_view(router, [entries[place] for place in places]), places)
-
-
-def _places(entries: Sequence[Replica], role: str) -> list[int]:
-    """Return the places of the replicas of a role."""
-    return [place for place, entry in enumerate(entries) if entry.role == role]
+            sides["prefill"] = lambda request: self.local_decode[prefill.pick(request).id]
+        return SplitRoutingView(self._clock, splitter, (prefill, local), sides)

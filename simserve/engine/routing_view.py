@@ -1,12 +1,13 @@
 """RoutingView: a router and its view of the replicas; checks the router's answers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from simserve.engine.alarm import VIEW_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, raised
 from simserve.engine.replica import Replica
+from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.state.request import Request
 from simserve.state.view import LoadView
@@ -22,32 +23,70 @@ class Delay:
     """Routers add the requests they have sent since."""
 
 
+class Destination(Protocol):
+    """What accepts requests: a member, or its intake of requests for local decode."""
+
+    id: int
+
+    def enqueue(self, request: Request, now_ps: int) -> None:
+        """Accept a request."""
+
+
 class Intake(Protocol):
     """Where requests enter the cluster."""
 
-    def pick(self, request: Request) -> int:
-        """Return the place of the request's replica."""
+    def pick(self, request: Request) -> Destination:
+        """Return the destination of a request."""
 
 
 class RoutingView:
-    """A router and the views through which it sees its replicas."""
+    """A router and the views through which it sees its members, the replicas that are ready."""
 
-    def __init__(self, clock: Clock, router: Router, views: Sequence[LoadView]) -> None:
+    def __init__(self, clock: Clock, router: Router, replicas: Iterable[Replica]) -> None:
         self._clock = clock
         self._router = router
-        self.views = views
+        self.views: tuple[LoadView, ...] = ()
+        """Views in the order of joining."""
+        self._members: dict[int, Replica] = {}
+        """Members by the identity of their view: one that a router kept is no key."""
+        for replica in replicas:
+            self.add(replica)
 
-    def pick(self, request: Request) -> int:
-        """Return the place among the views of the replica that the router picks. Raises PolicyError."""
+    def add(self, replica: Replica) -> None:
+        """Let a member join as the last."""
+        view = self._view(replica)
+        self.views = (*self.views, view)
+        self._members[id(view)] = replica
+
+    def remove(self, member: int) -> None:
+        """Let a member go; it gets no more requests."""
+        gone = next(view for view in self.views if view.id == member)
+        self.views = tuple(view for view in self.views if view is not gone)
+        del self._members[id(gone)]
+
+    def pick(self, request: Request) -> Replica:
+        """Return the member that the router picks. Raises PolicyError."""
         router = self._router
         try:
-            index = router.pick(request, self.views)
+            view = router.pick(request, self.views)
         except Exception as error:
             raise raised(router, "pick", self._clock.now_ps, error) from error
-        if type(index) is not int or not 0 <= index < len(self.views):
-            rule = f"must return the index of a replica, a whole number from 0 to {len(self.views) - 1}"
-            raise broke(router, "pick", self._clock.now_ps, rule, index)
-        return index
+        member = self._members.get(id(view))
+        if member is None:
+            raise self._no_member(view)
+        return member
+
+    def _view(self, replica: Replica) -> LoadView:
+        """Return the view of a new member."""
+        return replica
+
+    def _no_member(self, picked: object) -> PolicyError:
+        rule = "must return one of the views it was given; a router may not keep views"
+        if isinstance(picked, int):
+            rule = "pick returns a view since 0.2: return views[i]"
+        elif hasattr(picked, "id"):
+            picked = f"a view of replica {picked.id}"
+        return broke(self._router, "pick", self._clock.now_ps, rule, picked)
 
 
 class Snapshot:
@@ -56,10 +95,20 @@ class Snapshot:
     Prefix cache contents are live: engines publish cache events at once.
     """
 
-    __slots__ = ("_held_blocks", "_replica", "block_size", "block_tokens", "n_outstanding", "n_waiting", "total_blocks")
+    __slots__ = (
+        "_held_blocks",
+        "_replica",
+        "block_size",
+        "block_tokens",
+        "id",
+        "n_outstanding",
+        "n_waiting",
+        "total_blocks",
+    )
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
+        self.id = replica.id
         self.total_blocks, self.block_size = replica.total_blocks, replica.block_size
         self.block_tokens = replica.block_tokens
         self.take()
@@ -86,18 +135,32 @@ class Snapshot:
         return self._replica.found_tokens(request)
 
 
-class CountingRoutingView(RoutingView):
-    """A routing view that counts its own sends since the last refresh."""
+class DelayedRoutingView(RoutingView):
+    """A router that sees snapshots of its members."""
 
-    def __init__(self, clock: Clock, router: Router, views: Sequence[Snapshot]) -> None:
-        super().__init__(clock, router, views)
-        self._snapshots = views
+    def __init__(self, clock: Clock, router: Router, replicas: Iterable[Replica]) -> None:
+        self.snapshots: dict[int, Snapshot] = {}
+        """Snapshots by member id."""
+        super().__init__(clock, router, replicas)
 
-    def pick(self, request: Request) -> int:
-        """Pick a replica and count the request there at once."""
-        index = super().pick(request)
-        self._snapshots[index].count(request)
-        return index
+    def remove(self, member: int) -> None:
+        """Let a member go, and its snapshot with it."""
+        super().remove(member)
+        del self.snapshots[member]
+
+    def _view(self, replica: Replica) -> Snapshot:
+        snapshot = self.snapshots[replica.id] = Snapshot(replica)
+        return snapshot
+
+
+class CountingRoutingView(DelayedRoutingView):
+    """A delayed routing view that counts its own sends since the last refresh."""
+
+    def pick(self, request: Request) -> Replica:
+        """Pick a member and count the request there at once."""
+        member = super().pick(request)
+        self.snapshots[member.id].count(request)
+        return member
 
 
 class Refresher:
@@ -109,15 +172,14 @@ class Refresher:
     def __init__(self, clock: Clock, delay: Delay) -> None:
         self._clock = clock
         self._delay = delay
-        self._snapshots: list[Snapshot] = []
+        self._routing_views: list[DelayedRoutingView] = []
         self._due = Alarm(clock, self._refresh, VIEW_PHASE)
 
-    def routing_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
+    def routing_view(self, router: Router, replicas: Iterable[Replica]) -> RoutingView:
         """Return a router that sees snapshots of these replicas."""
-        snapshots = [Snapshot(replica) for replica in replicas]
-        self._snapshots += snapshots
-        kind = CountingRoutingView if self._delay.counts_own_sends else RoutingView
-        return kind(self._clock, router, snapshots)
+        kind = CountingRoutingView if self._delay.counts_own_sends else DelayedRoutingView
+        self._routing_views.append(kind(self._clock, router, replicas))
+        return self._routing_views[-1]
 
     def start(self) -> None:
         """Start refreshing; snapshots of time zero hold until the first multiple."""
@@ -136,6 +198,7 @@ class Refresher:
         if last_ps > now_ps:
             self._due.set(last_ps)
             return
-        for snapshot in self._snapshots:
-            snapshot.take()
+        for routing_view in self._routing_views:
+            for snapshot in routing_view.snapshots.values():
+                snapshot.take()
         self._due.set(now_ps + refresh_ps)

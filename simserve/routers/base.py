@@ -1,6 +1,8 @@
-"""Router: pick(request, views) -> index of a replica."""
+"""Router: pick(request, views) -> one of the views."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
 
 from pydantic import ConfigDict
@@ -23,6 +25,21 @@ class Router:
         """It uses `request.session`, so a load without sessions is an error."""
         return False
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """Return the index of the replica that gets the request."""
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
+        """Return the view of the replica that gets the request.
+
+        `views` are the ready members in the order of joining, at least one; between calls members may come and go. A
+        router keeps ids, never views.
+        """
         raise NotImplementedError
+
+
+def place_of(member: int, views: Sequence[LoadView]) -> int | None:
+    """Return the place of a member among the views; None: it is gone."""
+    place = bisect_left(views, member, key=_ID)  # fast: members mostly join in the order of their ids
+    if place < len(views) and views[place].id == member:
+        return place
+    return next((place for place, view in enumerate(views) if view.id == member), None)
+
+
+_ID = attrgetter("id")

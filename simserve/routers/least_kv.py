@@ -13,7 +13,7 @@ from simserve.state.view import LoadView
 class LeastKv(Router):
     """Smallest share of KV blocks held; fewest requests outstanding on a tie, then the first such replica."""
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the replica with the emptiest KV cache."""
         loads = [(view.held_blocks() / view.total_blocks, view.n_outstanding) for view in views]
-        return loads.index(min(loads))
+        return views[loads.index(min(loads))]

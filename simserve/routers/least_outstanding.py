@@ -13,7 +13,7 @@ from simserve.state.view import LoadView
 class LeastOutstanding(Router):
     """Join the shortest queue: fewest requests waiting or running; the first such replica on a tie."""
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the least loaded replica."""
         loads = [view.n_outstanding for view in views]
-        return loads.index(min(loads))
+        return views[loads.index(min(loads))]

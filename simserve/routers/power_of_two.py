@@ -21,11 +21,11 @@ class PowerOfTwo(Router):
         """Keep the random stream."""
         self._stream = stream
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the better of two replicas."""
         if len(views) == 1:
-            return 0
-        first = self._stream.randrange(len(views))
-        second = self._stream.randrange(len(views) - 1)
-        second += second >= first
-        return second if views[second].n_outstanding < views[first].n_outstanding else first
+            return views[0]
+        place = self._stream.randrange(len(views))
+        other = self._stream.randrange(len(views) - 1)
+        first, second = views[place], views[other + (other >= place)]
+        return second if second.n_outstanding < first.n_outstanding else first

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.routers.base import STRICT, Router
 from simserve.state.request import Request
-from simserve.state.sent_prompts import SentPrompts
+from simserve.state.sent_prompts import OwnSends, SentPrompts
 from simserve.state.view import LoadView
 
 
@@ -35,17 +35,16 @@ class PrefixAffinity(Router):
 
     def begin(self, stream: Random) -> None:
         """Start with empty records of sent prompts."""
-        self._sent: list[SentPrompts] = []
+        self._sent = OwnSends(self.index_tokens)
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-        """Return the replica with the longest hit, then the fewest requests, then the lowest index."""
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
+        """Return the replica with the longest hit, then the fewest requests, then the first."""
         if self.index == "exact":
-            return self._best(request, views, views)
-        if not self._sent:
-            self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
-        picked = self._best(request, views, self._sent)
-        self._sent[picked].add(request)
-        return picked
+            return views[self._best(request, views, views)]
+        sent = self._sent.of(views)
+        place = self._best(request, views, sent)
+        sent[place].add(request)
+        return views[place]
 
     def _best(self, request: Request, views: Sequence[LoadView], index: Sequence[LoadView | SentPrompts]) -> int:
         loads = [view.n_outstanding for view in views]

@@ -18,6 +18,6 @@ class Random(Router):
         """Keep the random stream."""
         self._stream = stream
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Draw a replica uniformly."""
-        return self._stream.randrange(len(views))
+        return views[self._stream.randrange(len(views))]

@@ -12,13 +12,31 @@ from simserve.state.view import LoadView
 
 @dataclass(config=STRICT)
 class RoundRobin(Router):
-    """Pick each replica in turn, whatever its load."""
+    """Pick each replica in turn, whatever its load.
+
+    Turns follow the order of joining. If the last picked replica is gone, the turn goes to the first one with a higher
+    id, or to the first of all.
+    """
 
     def begin(self, stream: Random) -> None:
         """Start with the first replica."""
-        self._n_picked = 0
+        self._last = -1
+        self._place = 0
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the next replica in turn."""
-        self._n_picked += 1
-        return (self._n_picked - 1) % len(views)
+        place = self._place
+        if place < len(views) and views[place].id == self._last:  # fast: it stayed; the test against plain lists checks
+            place += 1
+        else:
+            place = self._next_place([view.id for view in views])
+        self._place = place = place if place < len(views) else 0
+        view = views[place]
+        self._last = view.id
+        return view
+
+    def _next_place(self, ids: list[int]) -> int:
+        """Return the place after the last picked replica, wherever that is now."""
+        if self._last in ids:
+            return ids.index(self._last) + 1
+        return next((place for place, member in enumerate(ids) if member > self._last), 0)

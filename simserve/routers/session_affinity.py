@@ -6,14 +6,14 @@ from random import Random
 from pydantic import NonNegativeInt
 from pydantic.dataclasses import dataclass
 
-from simserve.routers.base import STRICT, Router
+from simserve.routers.base import STRICT, Router, place_of
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
 
 @dataclass(config=STRICT)
 class SessionAffinity(Router):
-    """Keep a session on one replica; new sessions, and those of replicas that are too busy, go to the least busy one.
+    """Keep a session on one replica; new sessions, and those of replicas too busy or gone, go to the least busy one.
 
     The record of sessions has no size limit: gateways leave it with the client, in a cookie. Sources: llm-d's
     session-affinity-scorer; vLLM production stack (session-based routing, by a hash ring).
@@ -31,12 +31,14 @@ class SessionAffinity(Router):
         """Start without sessions."""
         self._last: dict[str, int] = {}
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the session's replica, or the one with the fewest requests, the first on a tie."""
         loads = [view.n_outstanding for view in views]
         least = min(loads)
         last = self._last.get(request.session)
-        picked = loads.index(least) if last is None or loads[last] > least + self.max_imbalance else last
+        place = None if last is None else place_of(last, views)
+        if place is None or loads[place] > least + self.max_imbalance:
+            place = loads.index(least)
         if request.session:
-            self._last[request.session] = picked
-        return picked
+            self._last[request.session] = views[place].id
+        return views[place]

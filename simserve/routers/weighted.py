@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 from pydantic.dataclasses import dataclass
 
-from simserve.routers.base import STRICT, Router
+from simserve.routers.base import STRICT, Router, place_of
 from simserve.state.request import Request
-from simserve.state.sent_prompts import SentPrompts
+from simserve.state.sent_prompts import OwnSends, SentPrompts
 from simserve.state.view import LoadView
 
 Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
@@ -18,7 +18,7 @@ Weight = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 @dataclass(config=STRICT)
 class Weighted(Router):
-    """Weighted sum of scores between 0 and 1; the highest wins, on a tie the fewest requests, then the lowest index.
+    """Weighted sum of scores between 0 and 1; the highest wins, on a tie the fewest requests, then the first.
 
     Source: Gateway API inference extension (queue-, kv-cache-utilization- and prefix-cache-scorer, max-score-picker),
     with the weights of its guides; llm-d's active-request- and session-affinity-scorer.
@@ -52,28 +52,30 @@ class Weighted(Router):
 
     def begin(self, stream: Random) -> None:
         """Start without sent prompts and sessions."""
-        self._sent: list[SentPrompts] = []
+        self._sent = OwnSends(self.index_tokens)
         self._last: dict[str, int] = {}
-        self._index: Sequence[LoadView | SentPrompts] | None = None
 
-    def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the replica with the highest score."""
         loads = [view.n_outstanding for view in views]
         scores = self._scores_of_load(views, loads)
-        if self._index is None:
-            self._index = self._prompt_indexes(views)
+        sent: Sequence[SentPrompts] = ()
+        index: Sequence[LoadView | SentPrompts] = ()
+        if self.prefix and any(view.block_tokens for view in views):
+            index = views if self.index == "exact" else (sent := self._sent.of(views))
         by_token = self.prefix / request.prompt_tokens
-        for place, known in enumerate(self._index):
+        for place, known in enumerate(index):
             scores[place] += by_token * known.found_tokens(request)
         last = self._last.get(request.session) if self.session else None
-        if last is not None:
-            scores[last] += self.session
-        picked = _highest(scores, loads)
-        if self._sent:
-            self._sent[picked].add(request)
+        last_place = None if last is None else place_of(last, views)
+        if last_place is not None:
+            scores[last_place] += self.session
+        best = _highest(scores, loads)
+        if sent:
+            sent[best].add(request)
         if self.session and request.session:
-            self._last[request.session] = picked
-        return picked
+            self._last[request.session] = views[best].id
+        return views[best]
 
     def _scores_of_load(self, views: Sequence[LoadView], loads: list[int]) -> list[float]:
         """Return the scores of requests and free blocks."""
@@ -85,15 +87,6 @@ class Weighted(Router):
                 scores[place] += self.kv * (1.0 - view.held_blocks() / view.total_blocks)
         return scores
 
-    def _prompt_indexes(self, views: Sequence[LoadView]) -> Sequence[LoadView | SentPrompts]:
-        """Return an index of prompts per replica; none without prefix caches or without a weight."""
-        if not self.prefix or not any(view.block_tokens for view in views):
-            return ()
-        if self.index == "exact":
-            return views
-        self._sent = [SentPrompts.of(view, self.index_tokens) for view in views]
-        return self._sent
-
 
 def _fewest(numbers: list[int], weight: float) -> list[float]:
     """Return scores: the full weight for the smallest count, 0 for the largest."""
@@ -104,7 +97,7 @@ def _fewest(numbers: list[int], weight: float) -> list[float]:
 
 
 def _highest(scores: list[float], loads: list[int]) -> int:
-    """Return the replica with the highest score; on a tie the fewest requests, then the lowest index."""
+    """Return the replica with the highest score; on a tie the fewest requests, then the first."""
     highest = max(scores)
     best = scores.index(highest)
     if scores.count(highest) == 1:

@@ -23,10 +23,13 @@ class Splitter:
     """It may return "prefill": prefill replicas decode some requests themselves."""
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
-        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones."""
+        """Return where a request is computed; `local` are the "both" replicas, or without these the decode ones.
+
+        Either side may be empty while none of its members is ready.
+        """
         raise NotImplementedError
 
 
 def uncached_tokens(request: Request, local: Sequence[LoadView]) -> int:
     """Return the prompt tokens left to compute on the replica with the longest cache hit."""
-    return request.prompt_tokens - max(view.found_tokens(request) for view in local)
+    return request.prompt_tokens - max((view.found_tokens(request) for view in local), default=0)

@@ -25,7 +25,7 @@ class LoadSplitter(Splitter):
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" for long prompts that would not wait for many others."""
-        if min(view.n_outstanding for view in prefill) >= self.max_outstanding:
+        if all(view.n_outstanding >= self.max_outstanding for view in prefill):
             return "local"
         is_long = self.min_prompt_tokens == 1 or uncached_tokens(request, local) >= self.min_prompt_tokens
         return "apart" if is_long else "local"

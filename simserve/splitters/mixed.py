@@ -27,7 +27,7 @@ class Mixed(Splitter):
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" also when neither side has room, as moving the request would not help."""
-        prefill_has_room = min(view.n_waiting for view in prefill) < self.max_prefill_waiting
+        prefill_has_room = any(view.n_waiting < self.max_prefill_waiting for view in prefill)
         decode_has_room = any(self._has_room(view, request) for view in local)
         if prefill_has_room == decode_has_room:
             return "apart"

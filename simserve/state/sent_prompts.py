@@ -1,13 +1,14 @@
-"""SentPrompts: a router's own record of the prompts it sent to one replica."""
+"""A router's own records of the prompts it sent."""
 
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from simserve.state.request import Request
 from simserve.state.view import LoadView
 
 
 class SentPrompts:
-    """Ids of whole prompt blocks, up to a capacity; the least recently sent are forgotten first.
+    """Ids of whole prompt blocks sent to one replica, up to a capacity; the least recently sent are forgotten first.
 
     It knows nothing of outputs, nor of what the replica has computed or evicted.
 
@@ -63,3 +64,25 @@ class SentPrompts:
         if not self._most_ids:
             return 0
         return min(request.prompt_tokens // self._block_tokens, len(request.chain), self._most_ids)
+
+
+class OwnSends:
+    """A record of sent prompts per member: made when a router first sees the member, dropped when it is gone."""
+
+    __slots__ = ("_ids", "_most_tokens", "_records")
+
+    def __init__(self, most_tokens: int | None) -> None:
+        self._most_tokens = most_tokens
+        self._ids: list[int] = []
+        self._records: list[SentPrompts] = []
+
+    def of(self, views: Sequence[LoadView]) -> list[SentPrompts]:
+        """Return the record of each member, in the order of the views."""
+        ids = [view.id for view in views]
+        if ids != self._ids:
+            known = dict(zip(self._ids, self._records, strict=True))
+            self._records = [
+                known[view.id] if view.id in known else SentPrompts.of(view, self._most_tokens) for view in views
+            ]
+            self._ids = ids
+        return self._records

@@ -58,6 +58,10 @@ class LoadView(Protocol):
     """A replica as a router sees it: live, even mid-step, or as of the last refresh."""
 
     @property
+    def id(self) -> int:
+        """Id of the member: stable for the run, never reused; the number of the replica in every table."""
+
+    @property
     def n_outstanding(self) -> int:
         """Requests sent there that have not ended."""
 

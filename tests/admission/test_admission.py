@@ -24,6 +24,7 @@ class Queue:
     total_blocks: int = 100
     block_size: int = 16
     block_tokens: int | None = None
+    id: int = 0
 
     def uncomputed_tokens(self) -> int:
         return self.n_tokens

@@ -1,6 +1,8 @@
 """A policy that raises or returns an invalid answer is named, with the simulated time and the broken rule."""
 
+import re
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import pytest
@@ -79,19 +81,43 @@ def test_a_scheduler_that_gives_up_a_stranger_is_named() -> None:
         serve(setup, trace([0.0, 0.0], [3, 3], [4, 3]))
 
 
-@pytest.mark.parametrize("answer", [-1, 2, 0.0, None, True])
-def test_a_router_that_picks_no_replica_is_named(answer: object) -> None:
-    class Lost(Router):
-        def pick(self, request: Request, views: Sequence[LoadView]) -> int:
-            return answer  # type: ignore[return-value]
+class Lost(Router):
+    """Returns what a function makes of the views."""
 
-    with pytest.raises(PolicyError, match=r"Lost\.pick: must return the index of a replica"):
-        serve([replica_setup()] * 2, LOAD, Lost())
+    def __init__(self, answer: Callable[[Sequence[LoadView]], Any]) -> None:
+        self._answer = answer
+
+    def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
+        return self._answer(views)  # type: ignore[no-any-return]
+
+
+NO_VIEW: dict[str, tuple[Callable[[Sequence[LoadView]], Any], str]] = {
+    "a place": (lambda views: 1, "pick returns a view since 0.2: return views[i], got 1,"),
+    "a negative one": (lambda views: -1, "pick returns a view since 0.2: return views[i], got -1,"),
+    "a truth": (lambda views: True, "pick returns a view since 0.2: return views[i], got True,"),
+    "a fraction": (
+        lambda views: 0.0,
+        "must return one of the views it was given; a router may not keep",
+    ),
+    "nothing": (lambda views: None, "a router may not keep views, got None,"),
+    "all views": (lambda views: list(views), "a router may not keep views, got [<"),
+    "a copy": (lambda views: copy(views[1]), "a router may not keep views, got 'a view of replica 1',"),
+}
+
+
+@pytest.mark.parametrize("name", NO_VIEW)
+def test_a_router_that_picks_no_view_is_named(name: str) -> None:
+    answer, rule = NO_VIEW[name]
+    with pytest.raises(PolicyError) as error:
+        serve([replica_setup()] * 2, LOAD, Lost(answer))
+    assert re.search(r"test_broken_policies:Lost\.pick: ", str(error.value))
+    assert rule in str(error.value)
+    assert "at 0.000000 s of simulated time" in str(error.value)
 
 
 def test_a_router_that_raises_is_named() -> None:
     class Angry(Router):
-        def pick(self, request: Request, views: Sequence[LoadView]) -> int:
+        def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
             raise KeyError("nope")
 
     with pytest.raises(PolicyError, match=r"Angry\.pick: must not raise"):

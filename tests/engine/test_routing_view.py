@@ -20,7 +20,7 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.session_affinity import SessionAffinity
 from simserve.routers.weighted import Weighted
 from simserve.schedulers.base import Scheduler, StepPlan
-from simserve.state.view import ReplicaView
+from simserve.state.view import LoadView, ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import own, request_rows
 from tests.doubles import MS, LineCost, replica_setup, trace
@@ -181,8 +181,8 @@ class Fixed(Router):
         self.left = list(self.places)
         self.then.begin(stream)
 
-    def pick(self, request: Any, views: Any) -> int:
-        return self.left.pop(0) if self.left else self.then.pick(request, views)
+    def pick(self, request: Any, views: Any) -> LoadView:
+        return views[self.left.pop(0)] if self.left else self.then.pick(request, views)
 
 
 @dataclass
@@ -195,7 +195,7 @@ class Spy(Router):
         self.seen: list[list[tuple[int, int]]] = []
         self.inner.begin(stream)
 
-    def pick(self, request: Any, views: Any) -> int:
+    def pick(self, request: Any, views: Any) -> LoadView:
         self.seen.append([(view.n_outstanding, view.held_blocks()) for view in views])
         return self.inner.pick(request, views)
 

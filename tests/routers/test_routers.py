@@ -33,6 +33,7 @@ class Load:
     n_waiting: int = 0
     block_size: int = 1
     block_tokens: int | None = None
+    id: int = 0
 
     def found_tokens(self, request: Request) -> int:
         return self.n_found_tokens
@@ -43,7 +44,14 @@ class Load:
 
 def picks(router: Router, loads: list[Load], n: int) -> list[int]:
     router.begin(Stream("a test"))
-    return [router.pick(REQUEST, loads) for _ in range(n)]
+    return [picked(router, REQUEST, loads) for _ in range(n)]
+
+
+def picked(router: Router, request: Request, loads: list[Load]) -> int:
+    """Return the place of the picked view."""
+    for place, load in enumerate(loads):
+        load.id = 10 + place
+    return router.pick(request, loads).id - 10
 
 
 def test_round_robin_takes_each_in_turn() -> None:
@@ -127,9 +135,9 @@ def test_weighted_likes_the_replica_that_had_the_session_before() -> None:
     router.begin(Stream("a test"))
     mine, other = (Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10) for _ in range(2))
     mine.session, other.session = "mine", "other"
-    assert router.pick(mine, [Load(3), Load(0)]) == 1
-    assert router.pick(mine, [Load(0), Load(9)]) == 1  # 1.5 against 1
-    assert router.pick(other, [Load(0), Load(9)]) == 0
+    assert picked(router, mine, [Load(3), Load(0)]) == 1
+    assert picked(router, mine, [Load(0), Load(9)]) == 1  # 1.5 against 1
+    assert picked(router, other, [Load(0), Load(9)]) == 0
 
 
 def test_no_view_nor_request_tells_a_router_how_long_an_answer_will_be() -> None:
