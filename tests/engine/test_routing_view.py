@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from simserve.engine.alarm import SEND_PHASE, Alarm
 from simserve.engine.cluster import Cluster
 from simserve.engine.offered import Offered
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.routing_view import Delay
+from simserve.engine.routing_view import Delay, Refresher, RoutingView
+from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.routers.least_kv import LeastKv
 from simserve.routers.least_outstanding import LeastOutstanding
@@ -20,6 +23,7 @@ from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.session_affinity import SessionAffinity
 from simserve.routers.weighted import Weighted
 from simserve.schedulers.base import Scheduler, StepPlan
+from simserve.state.request import Request
 from simserve.state.view import LoadView, ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import own, request_rows
@@ -168,6 +172,98 @@ def test_a_router_spreads_over_sixty_four_replicas(router: Router, delay: Delay 
     load = trace([0.0001 * i for i in range(n)], [20] * n, [30] * n)
     load = replace(load, session_id=np.array([str(i % 200) for i in range(n)]))
     assert set(replicas(load, router, delay, n=64)) == set(range(64))
+
+
+@pytest.mark.parametrize("delay", [None, Delay(5 * MS), Delay(5 * MS, counts_own_sends=True)])
+def test_members_stay_in_the_order_of_joining(delay: Delay | None) -> None:
+    routing_view, replicas = opened(Spy(LeastOutstanding()), delay)
+    routing_view.remove(1)
+    assert [view.id for view in routing_view.views] == [0, 2]
+    routing_view.add(replicas[1])
+    routing_view.remove(0)
+    assert [view.id for view in routing_view.views] == [2, 1]
+    assert routing_view.pick(REQUEST) is replicas[2]
+
+
+@pytest.mark.parametrize("delay", [None, Delay(5 * MS), Delay(5 * MS, counts_own_sends=True)])
+def test_a_router_that_keeps_the_view_of_a_gone_member_is_named(delay: Delay | None) -> None:
+    routing_view, replicas = opened(KeepsViews(), delay)
+    assert [routing_view.pick(REQUEST) for _ in range(2)] == [replicas[0]] * 2
+    routing_view.remove(0)
+    with pytest.raises(PolicyError) as error:
+        routing_view.pick(REQUEST)
+    assert str(error.value) == (
+        "tests.engine.test_routing_view:KeepsViews.pick: must return one of the views it was given; a router may not "
+        "keep views, got 'a view of replica 0', at 0.000000 s of simulated time; correct the policy"
+    )
+
+
+def test_the_snapshot_of_a_member_that_was_away_is_no_view_of_it() -> None:
+    routing_view, replicas = opened(KeepsViews(), Delay(5 * MS))
+    routing_view.pick(REQUEST)
+    routing_view.remove(0)
+    routing_view.add(replicas[0])
+    with pytest.raises(PolicyError, match="a router may not keep views, got 'a view of replica 0'"):
+        routing_view.pick(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "router",
+    [
+        *(kind() for kind in ROUTERS),
+        PrefixAffinity(index="own_sends"),
+        SessionAffinity(),
+        Weighted(prefix=0.5, session=0.5),
+    ],
+)
+@pytest.mark.parametrize("delay", [None, Delay(3 * MS), Delay(3 * MS, counts_own_sends=True)])
+def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: Delay | None) -> None:
+    """Requests come every 0.1 ms, with four sessions. Replica 1 is away from 20 to 40 ms, and replica 0 from 30 on."""
+    n = 600
+    load = trace([i * 1e-4 for i in range(n)], [20] * n, [5] * n)
+    chains = Prefixes.from_ids(8, np.arange(2 * n) % 16, np.arange(n + 1) * 2)
+    load = replace(load, session_id=np.array([str(i % 4) for i in range(n)]), prefixes=chains)
+    setup = replace(replica_setup(cost=EVERY_MS, block_size=8), block_tokens=8)
+    cluster = Cluster(own([setup] * 3), router, Offered(load), router_seed=0, delay=delay)
+    routing_view = cluster._routing_view
+    assert isinstance(routing_view, RoutingView)
+    for at_ms, change in (
+        (20, lambda _: routing_view.remove(1)),
+        (30, lambda _: routing_view.remove(0)),
+        (40, lambda _: routing_view.add(cluster.replicas[1])),
+    ):
+        Alarm(cluster.clock, change, SEND_PHASE - 1).set(at_ms * MS)
+    cluster.run()
+    columns = cluster.recorder.columns
+    replica, sent_ps = columns["replica"], np.arange(n) * MS // 10
+    away = [(1, 20, 40), (0, 30, 1000)]
+    for member, from_ms, until_ms in away:
+        assert member not in replica[(sent_ps >= from_ms * MS) & (sent_ps < until_ms * MS)]
+        assert member in replica[(sent_ps < from_ms * MS)]
+    assert (columns["finish_ps"] > 0).all()
+
+
+def opened(router: Router, delay: Delay | None) -> tuple[RoutingView, list[Replica]]:
+    """Return a router with its views of three idle replicas."""
+    cluster = Cluster(own([replica_setup()] * 3), LeastKv(), Offered(at_ms(1)), router_seed=0)
+    router.begin(None)  # type: ignore[arg-type]  # it draws nothing
+    if delay is None:
+        return RoutingView(cluster.clock, router, cluster.replicas), cluster.replicas
+    return Refresher(cluster.clock, delay).routing_view(router, cluster.replicas), cluster.replicas
+
+
+REQUEST = Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10)
+
+
+class KeepsViews(Router):
+    """Returns the first view that it ever saw."""
+
+    def begin(self, stream: Any) -> None:
+        self.kept: LoadView | None = None
+
+    def pick(self, request: Request, views: Any) -> LoadView:
+        self.kept = self.kept or views[0]
+        return self.kept
 
 
 @dataclass

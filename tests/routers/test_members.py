@@ -1,0 +1,234 @@
+"""Routers, splitters and admission policies while members come and go."""
+
+import pickle
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random as Stream
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simserve.routers.base import Router
+from simserve.routers.least_kv import LeastKv
+from simserve.routers.least_outstanding import LeastOutstanding
+from simserve.routers.power_of_two import PowerOfTwo
+from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.routers.random import Random
+from simserve.routers.round_robin import RoundRobin
+from simserve.routers.session_affinity import SessionAffinity
+from simserve.routers.weighted import Weighted
+from simserve.splitters.base import Splitter
+from simserve.splitters.load import LoadSplitter
+from simserve.splitters.mixed import Mixed
+from simserve.splitters.prompt_length import PromptLength
+from simserve.state.request import Request
+from tests.effort import examples
+
+BLOCK_TOKENS = 4
+PROMPT_TOKENS = 16
+
+
+@dataclass(eq=False)
+class Member:
+    """A replica as a router sees it. All its numbers are multiples of powers of two, so that scores are exact."""
+
+    id: int
+    n_outstanding: int = 0
+    n_waiting: int = 0
+    n_held: int = 0
+    total_blocks: int = 64
+    block_size: int = BLOCK_TOKENS
+    block_tokens: int | None = BLOCK_TOKENS
+    cached: set[int] = field(default_factory=set)
+
+    def held_blocks(self) -> int:
+        return self.n_held
+
+    def found_tokens(self, request: Request) -> int:
+        return n_leading(request, self.cached) * BLOCK_TOKENS
+
+
+def n_leading(request: Request, blocks: set[int]) -> int:
+    """Return how many blocks of a prompt lie in a cache, from the first on."""
+    return next((n for n, block in enumerate(request.chain) if block not in blocks), len(request.chain))
+
+
+@dataclass
+class Plain:
+    """A plain router: it keeps everything that was ever picked, and looks through all of it."""
+
+    stream: Stream
+    history: list[tuple[Request, int]] = field(default_factory=list)
+
+    def last_id(self, request: Request) -> int | None:
+        """Return the id of the member that had the session's last request."""
+        ids = [member for each, member in self.history if each.session == request.session != ""]
+        return ids[-1] if ids else None
+
+    def sent_tokens(self, request: Request, member: Member) -> int:
+        """Return the leading prompt tokens that were sent to a member before."""
+        return (
+            n_leading(request, {b for each, to in self.history if to == member.id for b in each.chain}) * BLOCK_TOKENS
+        )
+
+
+Reference = Callable[[Plain, Request, list[Member]], Member]
+
+
+def least(members: list[Member]) -> Member:
+    return min(members, key=lambda member: member.n_outstanding)
+
+
+def in_turn(plain: Plain, request: Request, members: list[Member]) -> Member:
+    last = plain.history[-1][1] if plain.history else -1
+    for place, member in enumerate(members):
+        if member.id == last:
+            return [*members, *members][place + 1]
+    return next((member for member in members if member.id > last), members[0])
+
+
+def emptiest(plain: Plain, request: Request, members: list[Member]) -> Member:
+    return min(members, key=lambda member: (member.n_held / member.total_blocks, member.n_outstanding))
+
+
+def better_of_two(plain: Plain, request: Request, members: list[Member]) -> Member:
+    if len(members) == 1:
+        return members[0]
+    first = members[plain.stream.randrange(len(members))]
+    others = [member for member in members if member is not first]
+    second = others[plain.stream.randrange(len(others))]
+    return second if second.n_outstanding < first.n_outstanding else first
+
+
+def of_session(plain: Plain, request: Request, members: list[Member]) -> Member:
+    limit = least(members).n_outstanding + 2
+    stays = [each for each in members if each.id == plain.last_id(request) and each.n_outstanding <= limit]
+    return stays[0] if stays else least(members)
+
+
+def best_hit(found: Callable[[Plain, Request, Member], int]) -> Reference:
+    def pick(plain: Plain, request: Request, members: list[Member]) -> Member:
+        near = [member for member in members if member.n_outstanding <= least(members).n_outstanding + 2]
+        most = max(found(plain, request, member) for member in near)
+        hits = [member for member in near if found(plain, request, member) == most]
+        return least(hits if most >= 0.3 * PROMPT_TOKENS else members)
+
+    return pick
+
+
+def best_score(found: Callable[[Plain, Request, Member], int]) -> Reference:
+    def share(number: int, numbers: list[int]) -> float:
+        spread = max(numbers) - min(numbers)
+        return (max(numbers) - number) / spread if spread else 1.0
+
+    def pick(plain: Plain, request: Request, members: list[Member]) -> Member:
+        def score(member: Member) -> float:
+            return (
+                2.0 * share(member.n_waiting, [each.n_waiting for each in members])
+                + 1.0 * share(member.n_outstanding, [each.n_outstanding for each in members])
+                + 2.0 * (1 - member.n_held / member.total_blocks)
+                + 4.0 * found(plain, request, member) / PROMPT_TOKENS
+                + 1.0 * (member.id == plain.last_id(request))
+            )
+
+        return min(members, key=lambda member: (-score(member), member.n_outstanding))
+
+    return pick
+
+
+def cached(plain: Plain, request: Request, member: Member) -> int:
+    return member.found_tokens(request)
+
+
+ROUTERS: dict[str, tuple[Callable[[], Router], Reference]] = {
+    "round_robin": (RoundRobin, in_turn),
+    "random": (Random, lambda plain, request, members: members[plain.stream.randrange(len(members))]),
+    "least_outstanding": (LeastOutstanding, lambda plain, request, members: least(members)),
+    "least_kv": (LeastKv, emptiest),
+    "power_of_two": (PowerOfTwo, better_of_two),
+    "session_affinity": (lambda: SessionAffinity(2), of_session),
+    "prefix_affinity": (lambda: PrefixAffinity(0.3, 2), best_hit(cached)),
+    "prefix_affinity own_sends": (lambda: PrefixAffinity(0.3, 2, "own_sends"), best_hit(Plain.sent_tokens)),
+    "weighted": (lambda: Weighted(2.0, 1.0, 2.0, 4.0, 1.0, "exact"), best_score(cached)),
+    "weighted own_sends": (lambda: Weighted(2.0, 1.0, 2.0, 4.0, 1.0), best_score(Plain.sent_tokens)),
+}
+
+PROMPTS = st.lists(st.integers(0, 1), min_size=4, max_size=4)
+PICK = st.tuples(st.just("pick"), st.sampled_from(["", "a", "b"]), PROMPTS, st.integers(0, 2**20))
+CHANGE = st.tuples(st.sampled_from(["join", "leave", "two join"]), st.integers(0, 9))
+
+
+def request_of(session: str, branches: Sequence[int]) -> Request:
+    """Return a request with a chain of block ids; equal branches from the first on are the same blocks."""
+    request = Request(row=0, arrival_ps=0, prompt_tokens=PROMPT_TOKENS, max_tokens=1)
+    request.session = session
+    request.chain = [int("1" + "".join(map(str, branches[: n + 1]))) for n in range(len(branches))]
+    return request
+
+
+def draw_loads(members: list[Member], seed: int) -> None:
+    stream = Stream(seed)
+    for member in members:
+        member.n_outstanding, member.n_waiting = stream.choice((0, 2, 4)), stream.choice((0, 2, 4))
+        member.n_held = 16 * stream.randrange(5)
+        chain = request_of("", [stream.randrange(2) for _ in range(4)]).chain
+        member.cached = set(chain[: stream.randrange(5)])
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@settings(max_examples=examples(300))
+@given(st.integers(1, 4), st.lists(PICK | CHANGE, max_size=30), st.booleans())
+def test_a_router_picks_as_a_plain_one_while_members_come_and_go(
+    name: str, n_at_first: int, events: list[tuple[object, ...]], is_fixed: bool
+) -> None:
+    make, reference = ROUTERS[name]
+    router = make()
+    router.begin(Stream("the same"))
+    plain = Plain(Stream("the same"))
+    members = [Member(2 * number) for number in range(n_at_first)]
+    next_id = 2 * n_at_first
+    for kind, *details in events:
+        if kind == "pick":
+            session, branches, seed = details
+            draw_loads(members, seed)  # type: ignore[arg-type]
+            request = request_of(session, branches)  # type: ignore[arg-type]
+            picked, expected = router.pick(request, tuple(members)), reference(plain, request, members)
+            assert picked is expected
+            plain.history.append((request, expected.id))
+        elif not is_fixed and kind == "join":
+            members.append(Member(next_id))
+            next_id += 2
+        elif not is_fixed and kind == "two join":  # the second was ordered first, but took longer to be ready
+            members += [Member(next_id + 2), Member(next_id)]
+            next_id += 4
+        elif not is_fixed and len(members) > 1:
+            del members[details[0] % len(members)]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_a_router_forgets_members_that_are_gone(name: str) -> None:
+    router = ROUTERS[name][0]()
+    router.begin(Stream("a test"))
+    n_bytes = []
+    for first in range(300):
+        members = [Member(first + place) for place in range(3)]
+        for session in ("", "a", "b"):
+            router.pick(request_of(session, [0, 1, 1, 0]), members)
+        n_bytes.append(len(pickle.dumps(router)))
+    assert max(n_bytes[20:]) <= max(n_bytes[:20]) + 32  # larger ids are a few bytes longer
+
+
+@pytest.mark.parametrize(
+    ("splitter", "where"),
+    [
+        (LoadSplitter(max_outstanding=3), ("local", "apart")),
+        (LoadSplitter(max_outstanding=3, min_prompt_tokens=5), ("local", "apart")),
+        (Mixed(max_prefill_waiting=2, max_decode_kv_frac=0.5), ("local", "prefill")),
+        (PromptLength(min_prompt_tokens=5), ("apart", "apart")),
+    ],
+)
+def test_a_splitter_decides_while_a_side_has_no_member(splitter: Splitter, where: tuple[str, str]) -> None:
+    request = request_of("", [0, 0, 0, 0])
+    assert splitter.where(request, (), (Member(0),)) == where[0]
+    assert splitter.where(request, (Member(0),), ()) == where[1]
