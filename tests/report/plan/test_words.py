@@ -90,8 +90,8 @@ def test_the_sentence_says_what_to_take_what_it_does_and_how_the_next_compares()
     assert sentence(facts(H100, L40S)) == (
         "Take 3 × h100-sxm (3 replicas of TP 1) for $8,760 a month. 99.3% of requests (95% CI 99.1–99.5%, "
         "8 seeds) have TTFT ≤ 500 ms and TPOT ≤ 50 ms at the nominal 13.1 req/s. That is $4.00 per GPU-hour, $0.56 per "
-        "million output tokens of requests that met the SLO. Runner-up: l40s TP 2 is 38% dearer with 18 GPUs. 8 seeds drew "
-        "12.8 req/s on average, 2.3% below the nominal 13.1 req/s."
+        "million output tokens of requests that met the SLO. Runner-up: l40s TP 2 is 38% dearer with 18 GPUs. 8 seeds "
+        "drew 12.8 req/s on average, 2.3% below the nominal 13.1 req/s."
     )
 
 
