@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
+from simserve.engine.decode import Speculation
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.host_facts import host_facts
+from simserve.engine.host_tier import host_facts
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Backoff, Patience
+from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
-from simserve.engine.speculation import Speculation
 from simserve.engine.tabulate import tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
@@ -162,8 +161,8 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
     return _Served(
         tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
         tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
-        tuple(to_s(replica.drafting_ps) for replica in cluster.replicas),
-        host_facts(cluster.replicas, block_bytes),
+        tuple(to_s(replica.decode.drafting_ps) for replica in cluster.replicas),
+        host_facts([replica.tier for replica in cluster.replicas], block_bytes),
     )
 
 

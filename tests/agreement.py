@@ -1,18 +1,19 @@
 """Agreement: engine and oracle serve the same load, and their records are compared."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
+from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Offered, Patience
 from simserve.engine.recorder import SPAN_ROW, STEP_RUN_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
@@ -70,10 +71,10 @@ def run_both(
 
 def watch(cluster: Cluster) -> None:
     """Check after every event of a run that no replica has lost or made up a block, and no request is in two places."""
-    advance = cluster.clock.step
+    clock = cluster.clock
 
     def checked() -> None:
-        advance()
+        clock.step()
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
             assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
@@ -81,7 +82,12 @@ def watch(cluster: Cluster) -> None:
         there = [request.row for groups in places for group in groups for request in group]
         assert len(there) == len(set(there)), (cluster.clock.now_ps, sorted(there))
 
-    cluster.clock.step = checked  # type: ignore[method-assign]
+    def run() -> None:
+        with suppress(StopSimulation):
+            while clock.events:
+                checked()
+
+    clock.run = run  # type: ignore[method-assign,assignment]
 
 
 def request_table(

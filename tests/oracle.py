@@ -13,7 +13,7 @@ from random import Random
 from simserve.admission.base import Admission
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Patience
 from simserve.workload.trace import Trace
 
 

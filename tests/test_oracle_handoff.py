@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Offered, Patience
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin

@@ -12,7 +12,6 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
-from simserve.engine.tiered import Tiered
 from simserve.metrics.decode_rows import decode_rows
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.workload.trace import Trace
@@ -76,7 +75,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
     tables = tabulate(cluster, np.zeros(n_replicas, np.int32), ("serve",))
     decode_rows(tables.steps, tables.spans)
     for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
-        if not isinstance(replica, Tiered):
+        if replica.tier is None:
             continue
         assert true.host is not None
         memory, counts = replica.tier.memory, replica.tier.counts

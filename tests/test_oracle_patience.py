@@ -10,16 +10,15 @@ from simserve.admission.base import Admission
 from simserve.admission.predicted_ttft import PredictedTtft
 from simserve.admission.queue_length import QueueLength
 from simserve.admission.token_bucket import TokenBucket
-from simserve.engine.attempts import attempt_columns
 from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Backoff, Patience
+from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.recorder import TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.tabulate import attempt_columns
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.state.speculative_cohort import SpeculativeCohort

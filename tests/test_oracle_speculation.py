@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from simserve.cost.drafting import Drafting, FreeDrafting, ModelDrafting
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.cluster import Cluster
+from simserve.engine.decode import Speculation
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.offered import Offered
 from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.speculation import Speculation
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.state.acceptance import Acceptance
 from simserve.workload.trace import Trace

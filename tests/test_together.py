@@ -9,8 +9,7 @@ import pytest
 
 from simserve import Results, Scenario, simulate
 from simserve.engine.cluster import Cluster
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Offered, Patience
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked, FairShares
 from tests.doubles import MS, LineCost, instants, replica_setup, trace

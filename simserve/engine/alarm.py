@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from simpy import Environment
-from simpy.core import EmptySchedule
+from simpy.core import EmptySchedule, StopSimulation
 
 TRANSFER_PHASE = 1 << 19
 """Order of events at one instant: step ends commit first, in replica order (their priority is the replica's index,
@@ -50,6 +50,22 @@ class Clock(Environment):
         if alarm.due_ps == at_ps:
             alarm.due_ps = None
             alarm.action(at_ps)
+
+    def run(self, until: None = None) -> None:  # type: ignore[override]  # a run ends by itself, or by StopSimulation
+        """Fire alarms until there is none, or one of them raises StopSimulation.
+
+        fast: one loop, without a call of `step` for each alarm.
+        """
+        events = self.events
+        try:
+            while events:
+                at_ps, _, _, alarm = heappop(events)
+                self._now = at_ps
+                if alarm.due_ps == at_ps:
+                    alarm.due_ps = None
+                    alarm.action(at_ps)
+        except StopSimulation:
+            return
 
 
 class Alarm:

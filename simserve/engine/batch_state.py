@@ -1,13 +1,13 @@
-"""BatchState: waiting and running requests and their KV blocks; consults the scheduler about them."""
+"""BatchState: waiting and running requests of a replica; consults the scheduler about them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from simserve.engine.checks import broke, checked_plan, checked_victim
+from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
+from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.state.cohort import Cohort
-from simserve.state.kv_pool import KvPool
-from simserve.state.queues import Waiting
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
@@ -24,15 +24,20 @@ class BatchState:
         index: int,
         scheduler: Scheduler,
         recorder: Recorder,
-        pool: KvPool,
+        memory: Memory,
+        cohort: Cohort,
         max_model_len: int,
-        waiting: Waiting | None = None,
+        swap: SwapQueue | None = None,
     ) -> None:
-        self.waiting: Waiting = scheduler.queue() if waiting is None else waiting
+        pool = memory.pool
+        self.waiting = memory.queue(scheduler)
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
-        self.cohort = Cohort(pool.block_size)
+        self.cohort = cohort
+        self.memory = memory
         self.pool = pool
+        self.swap = swap
+        """Where preempted decoding requests go; None: they recompute."""
         self._index = index
         self._scheduler = scheduler
         self._recorder = recorder
@@ -40,19 +45,24 @@ class BatchState:
             self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
         )
         """The scheduler's view; up to date whenever the scheduler is called."""
+        self.view.decode_tokens = cohort.n_tokens
+        self.release: Callable[[Request, int], int] = memory.release if cohort.n_slots == 1 else self._release_kept_too
+        """Frees the blocks of a request with a number of tokens; returns how many used ones become free."""
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
 
     def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
         """Return the scheduler's plan. Raises PolicyError."""
-        view, cohort = self.view, self.cohort
+        view = self.view
         view.now_ps = now_ps
-        view.n_decoding = cohort.n
+        view.n_decoding = self.cohort.n
         view.n_running = len(self.running) + self.n_promised
         view.free_blocks = self.pool.free_blocks
         if not self._scheduler.reserves:
-            view.free_blocks -= cohort.crossings[cohort.step % cohort.block_size]  # what blocks_to_grow(1) is
+            view.free_blocks -= self.cohort.blocks_of_next()
         view.just_preempted = just_preempted
+        if self.swap is not None and self.swap.swapped:
+            view.waiting = ()
         return checked_plan(self._scheduler, view)
 
     def make_room(self, now_ps: int) -> bool:
@@ -78,26 +88,28 @@ class BatchState:
             self.preempt(request, now_ps)
 
     def preempt(self, request: Request, now_ps: int) -> None:
-        """Take the blocks of a running request; it waits again and recomputes all its tokens."""
-        if request.phase is DECODE:
-            self.preempt_decoding(request, now_ps)
+        """Take the blocks of a running request; it waits again, in host memory or to recompute all its tokens."""
+        if request.phase is not DECODE:
+            self.prefilling.remove(request)
+            self._requeue(request, request.prefilled_tokens, now_ps)
             return
-        self.prefilling.remove(request)
-        self.requeue(request, request.prefilled_tokens, now_ps)
+        kv_tokens = self._stop_decoding(request)
+        if self.swap is not None and self.swap.has_room(kv_tokens):
+            self.leave(request, kv_tokens)
+            self.swap.swap_out(request, kv_tokens, now_ps)
+        else:
+            self._requeue(request, kv_tokens, now_ps)
 
-    def preempt_decoding(self, request: Request, now_ps: int) -> None:
-        """Preempt a decoding request."""
-        self._recorder.span(self._index, request, self.cohort.step)
-        self.requeue(request, self.stop_decoding(request), now_ps)
-
-    def stop_decoding(self, request: Request) -> int:
+    def _stop_decoding(self, request: Request) -> int:
         """Remove a request from the cohort before its end; return the tokens it holds."""
+        if self.swap is None or not self.swap.has_returned(request):
+            self._recorder.span(self._index, request, self.cohort.step)
         kv_tokens = self.cohort.drop(request)
         if self._scheduler.is_stateful:
             self._scheduler.on_leave(request)
         return kv_tokens
 
-    def requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
+    def _requeue(self, request: Request, kv_tokens: int, now_ps: int) -> None:
         """Drop what a request has computed and queue it again."""
         self.leave(request, kv_tokens)
         self._recorder.preempt(request.row, kv_tokens)
@@ -109,6 +121,17 @@ class BatchState:
             self.waiting.append(request)
         else:
             self.waiting.appendleft(request)
+
+    def swap_in(self, swap: SwapQueue, now_ps: int) -> Iterator[Request]:
+        """Give swapped requests their blocks again, in order, while there is room; each must join before the next.
+
+        The scheduler sees no new request at a boundary that begins with a swapped one.
+        """
+        self.view.waiting = () if swap.swapped else self.waiting
+        while swap.swapped and len(self.running) + self.n_promised < self._scheduler.max_running:
+            if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1)):
+                return
+            yield swap.swap_in(now_ps)
 
     def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
         """Give a waiting request a slot and what its policy reserves; it is nearly always the head of the queue."""
@@ -131,6 +154,8 @@ class BatchState:
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
+        if self.memory.caches:
+            self.memory.admit(request)
 
     def abandon(self, request: Request) -> None:
         """Remove a timed-out request: from the queue, or from its slot and blocks."""
@@ -139,8 +164,7 @@ class BatchState:
             request.phase = DONE
             return
         if request.phase is DECODE:
-            self._recorder.span(self._index, request, self.cohort.step)
-            kv_tokens = self.stop_decoding(request)
+            kv_tokens = self._stop_decoding(request)
         else:
             self.prefilling.remove(request)
             kv_tokens = request.prefilled_tokens
@@ -152,12 +176,13 @@ class BatchState:
         """Free the slot and blocks of a request."""
         del self.running[request]
         request.phase = DONE
-        self.give_back(request, kv_tokens)
+        self.release(request, kv_tokens)
 
-    def give_back(self, request: Request, kv_tokens: int) -> int:
-        """Free the blocks of a request, used and reserved; return how many used ones become free."""
-        n_used = -(-kv_tokens // self.pool.block_size)
-        n_reserved = request.reserved_blocks
-        self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
-        request.reserved_blocks = 0
-        return n_used
+    def _release_kept_too(self, request: Request, kv_tokens: int) -> int:
+        """Free the blocks of a request, those for proposed tokens too; return how many used ones become free."""
+        n_kept = self.cohort.pop_kept_blocks(request)
+        if request.reserved_blocks:
+            self.pool.take(-n_kept, from_reserved=True)
+        else:
+            self.pool.release(n_kept)
+        return self.memory.release(request, kv_tokens) + n_kept

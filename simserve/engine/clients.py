@@ -11,8 +11,7 @@ from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd, FrontEndQueue
-from simserve.engine.offered import Offered, OfferedRows
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Offered, OfferedRows, Patience
 from simserve.engine.recorder import Recorder
 
 

@@ -12,23 +12,23 @@ from simserve.admission.base import Admission
 from simserve.engine.admission_gate import AdmissionGate, Placed, Send
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.clients import Clients
-from simserve.engine.conservation import check_conservation
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.lockstep import Lockstep
 from simserve.engine.offered import Offered, OfferedRows
-from simserve.engine.pipeline import Pipeline
-from simserve.engine.recorder import UNFINISHED, Recorder
+from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.roles import RoleWiring, intake_roles, kinds
 from simserve.engine.routing_view import Delay, Destination, Intake, Refresher, RoutingView
 from simserve.engine.senders import ClosedLoopSender, TraceSender
 from simserve.engine.session_sender import SessionSender, UserSender
+from simserve.engine.stepping import set_stepping
+from simserve.engine.wiring import Wiring, intake_roles
+from simserve.errors import InvariantError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.state.request import Request
+from simserve.units import to_s
 
 SENDS_A_REPORT = 256
 """Sends per call of `on_send`: often enough for a progress bar, too seldom to cost anything."""
@@ -90,7 +90,7 @@ class Cluster:
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
         is_alone = len(ranks) == 1 and self._closed_loop is None
         for setup in setups:
-            self.replicas += self._ranks(setup, on_answer, is_alone, disaggregation)
+            self.replicas += self._ranks(setup, on_answer, is_alone=is_alone)
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
         members = [self.replicas[index] for index in entries]
@@ -106,9 +106,10 @@ class Cluster:
             self._routing_view = self._open_view(router, members)
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
-            wiring = RoleWiring(self.clock, disaggregation, self.replicas, self._open_view)
-            wiring.connect(self.recorder, router_seed)
-            self._routing_view = wiring.intake(router, members, router_seed)
+            numbered = [*zip(self.replicas, ranks, strict=True)]
+            wiring = Wiring(self.clock, self.recorder, disaggregation, numbered, self._open_view, router_seed)
+            by_role = ([self.replicas[i] for i in entries if ranks[i].role == role] for role in ("prefill", "both"))
+            self._routing_view = wiring.intake(router, *by_role)
             self._entries |= {wiring.local_decode[index]: entry for index, entry in local_decode.items()}
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
@@ -156,25 +157,14 @@ class Cluster:
             return None
         return kind(*shared, self.front_end, send, self._all_sent)
 
-    def _ranks(
-        self, setup: ReplicaSetup, on_answer: OnAnswer | None, is_alone: bool, how: Disaggregation | None
-    ) -> list[Replica]:
+    def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, *, is_alone: bool) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of the policy, which may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
-        numbered = enumerate(setups, len(self.replicas))
         shared = (self.clock, self.rows, self.recorder, on_answer)
-        kind = kinds(setup, how)
-        if setup.n_stages > 1:
-            lanes = [kind.lane(index, each, *shared) for index, each in numbered]
-            Pipeline.join(lanes)
-            return [*lanes]
-        if setup.n_in_step > 1:
-            ranks = [kind.rank(index, each, *shared) for index, each in numbered]
-            Lockstep.join(ranks, setup.cost, self.clock)
-            return [*ranks]
-        if setup.role == "both":
-            return [kind.alone(index, each, *shared, is_alone=is_alone) for index, each in numbered]
-        return [kind.alone(index, each, *shared) for index, each in numbered]
+        numbered = enumerate(setups, len(self.replicas))
+        ranks = [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        set_stepping(ranks, self.clock, setup.n_stages, setup.cost, is_alone=is_alone)
+        return ranks
 
     def _open_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
         """Return a router that sees these replicas, live or delayed."""
@@ -231,3 +221,21 @@ class Cluster:
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 if self.recorder.status[request.row] == UNFINISHED:
                     self.recorder.explain(request.row, reason)
+
+
+def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
+    """Raise InvariantError unless every request sent has ended or is present, and these hold all blocks in use."""
+    at_s = to_s(now_ps)
+    there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
+    still_there = sum(recorder.status[request.row] == UNFINISHED for request in there)
+    ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
+    if n_sent != ended + still_there:
+        raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
+    for replica in replicas:
+        pool = replica.pool
+        held_blocks = pool.used_blocks + pool.reserved_blocks
+        all_blocks = pool.free_blocks + held_blocks
+        if all_blocks != pool.total_blocks:
+            raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
+        if held_blocks and not replica.batch.running and not replica.n_away:
+            raise InvariantError(f"blocks held by no request on replica {replica.index}", held_blocks, 0, at_s)

@@ -6,8 +6,7 @@ from heapq import heappop, heappush
 
 from simserve.engine.admission_gate import Placed
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
-from simserve.engine.offered import OfferedRows
-from simserve.engine.patience import Patience
+from simserve.engine.offered import OfferedRows, Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
 from simserve.engine.replica import Replica
 from simserve.state.request import DECODE, DONE, WAITING, Request

@@ -1,15 +1,18 @@
-"""Handoff: routes prefilled requests to decode replicas, which fetch their keys and values."""
+"""Handoff: routes requests from prefill to decode replicas, and their keys and values over the link."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.link import Link, LinkSpec, Port
-from simserve.engine.receiving import Receiving
+from simserve.engine.receiving import Receives
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
+from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.routers.base import Router
+from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter
 from simserve.state.request import Request
 
@@ -40,73 +43,210 @@ class Handoff:
     """Routes prefilled requests to decode replicas, before new arrivals of that instant."""
 
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
-        self._events = clock.events
+        self._clock = clock
         self._recorder = recorder
         self._link = link
         self._pick = pick
-        self._receivers: dict[int, Receiving] = {}
-        """Decode replicas by member id."""
+        self._receivers: dict[int, Receives] = {}
+        """Sides of decode replicas, by member id."""
         self._ports: dict[int, Port] = {}
-        self.done: list[tuple[Request, Replica]] = []
+        self._done: list[tuple[Request, Replica]] = []
         """Prefilled requests that are not routed yet."""
         self._due = Alarm(clock, self._route, SEND_PHASE - 1)
 
-    def connect(self, replica: Replica) -> None:
-        """Give a replica its port, as sender or receiver."""
-        self._ports[replica.index] = self._link.port()
-        if isinstance(replica, Receiving):
-            replica.on_room = self.on_room
-            self._receivers[replica.id] = replica
-        else:
-            self._connect_sender(replica)
+    def add_receiver(self, replica: Replica, scheduler: Scheduler) -> None:
+        """Let a replica decode what others prefill."""
+        self._ports[replica.id] = self._link.port()
+        side = self._receivers[replica.id] = Receives(replica, scheduler, self._clock, self._recorder, self._on_room)
+        replica.play(side)
 
-    def _connect_sender(self, sender: Replica) -> None:
-        if isinstance(sender, Sending):
-            sender.handoff = self
-            sender.hand_over = self._note
-        else:
-            sender.hand_over = self._take
+    def add_sender(self, replica: Replica) -> Role:
+        """Let a replica prefill for others."""
+        self._ports[replica.id] = self._link.port()
+        side = HandsOver(replica, self)
+        replica.play(side)
+        return side
 
-    def _note(self, request: Request, sender: Replica, now_ps: int) -> None:
+    def note(self, request: Request, sender: Replica) -> None:
         """Note a computed prompt; its blocks stay allocated until they are fetched."""
-        self.done.append((request, sender))
-
-    def _take(self, request: Request, sender: Replica, now_ps: int) -> None:
-        """Note a computed prompt of a replica that does not signal the end of its commit."""
-        self.done.append((request, sender))
-        self._due.set(now_ps)
+        self._done.append((request, sender))
 
     def settle(self, now_ps: int) -> None:
         """Route prefilled requests after a commit.
 
         fast: if no other event happens at this instant, they are routed at once.
         """
-        if self._events and self._events[0][0] <= now_ps:
+        if not self._done:
+            return
+        events = self._clock.events
+        if events and events[0][0] <= now_ps:
             self._due.set(now_ps)
         else:
             self._route(now_ps)
 
     def _route(self, now_ps: int) -> None:
-        done, self.done = self.done, []
+        done, self._done = self._done, []
         for request, sender in done:
-            receiver = self._receivers[self._pick(request).id]
-            self._recorder.hand_over(request.row, receiver.index)
-            receiver.receive(request, sender, now_ps)
+            receiver = self._pick(request)
+            self._recorder.hand_over(request.row, receiver.id)
+            self._receivers[receiver.id].receive(request, sender, now_ps)
 
-    def on_room(self, request: Request, sender: Replica, receiver: Receiving, now_ps: int) -> None:
+    def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
         """Start the transfer: the receiver has blocks for it."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps)
-        ports = self._ports[sender.index], self._ports[receiver.index]
+        ports = self._ports[sender.id], self._ports[receiver.replica.id]
         receiver.expect(self._link.arrival_ps(request.prompt_tokens, ports, now_ps), request, sender)
 
 
-class Sending(Replica):
-    """A prefill replica that steps on its own and signals the end of each commit."""
+class HandsOver(Role):
+    """A prefill replica. It decodes itself the requests that are marked so, among the prompts of others."""
 
-    handoff: Handoff
+    def __init__(self, replica: Replica, handoff: Handoff) -> None:
+        self._replica = replica
+        self._handoff = handoff
+        self._kept: set[Request] = set()
 
-    def commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Commit, then route the prefilled requests."""
-        super().commit(step_run, now_ps)
-        if self.handoff.done:
-            self.handoff.settle(now_ps)
+    def enqueue(self, request: Request, now_ps: int) -> None:
+        """Accept a request from the router."""
+        self._replica.queue_up(request, now_ps)
+
+    def keep(self, request: Request, now_ps: int) -> None:
+        """Accept a request that is decoded here."""
+        self._kept.add(request)
+        self._replica.queue_up(request, now_ps)
+
+    def hands_over(self, request: Request) -> bool:
+        """Return whether another replica decodes a prefilled request."""
+        return request not in self._kept
+
+    def hand_over(self, request: Request, now_ps: int) -> None:
+        """Route a prefilled request after the commit."""
+        self._handoff.note(request, self._replica)
+
+    def after_commit(self, now_ps: int) -> None:
+        """Route the prefilled requests."""
+        self._handoff.settle(now_ps)
+
+    def ended(self, request: Request, now_ps: int) -> None:
+        """Forget a request that ended here."""
+        self._kept.discard(request)
+
+
+@dataclass(slots=True)
+class _Push:
+    """Destination of a request, and its tokens sent so far."""
+
+    receiver: Receives
+    sent_tokens: int = 0
+    arrival_ps: int = 0
+    """Arrival of these tokens."""
+
+
+class PushHandoff(Handoff):
+    """Picks the decode replica on arrival, starts the prefill once blocks are allocated there, and pushes computed KV.
+
+    Sources: SGLang, disaggregation/decode.py and prefill.py (decode allocates first, the prefill waits for it, chunks
+    are sent as they are computed); Splitwise, ISCA '24, and Mooncake, FAST '25 (layer by layer).
+    """
+
+    def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
+        super().__init__(clock, recorder, link, pick)
+        self._senders: dict[int, Pushes] = {}
+        self._pushes: dict[Request, _Push] = {}
+        self._notices: deque[tuple[int, Request, Replica]] = deque()
+        """(instant, request, its prefill replica) of notices of allocated blocks, in flight."""
+        self._notice_due = Alarm(clock, self._begin, SEND_PHASE - 1)
+
+    def add_sender(self, replica: Replica) -> Role:
+        """Let a replica prefill for others."""
+        self._ports[replica.id] = self._link.port()
+        side = self._senders[replica.id] = Pushes(replica, self)
+        replica.play(side)
+        return side
+
+    @property
+    def streams(self) -> bool:
+        """Chunks are sent as they are computed, rather than whole prompts."""
+        return self._link.spec.n_layers is not None
+
+    def announce(self, request: Request, sender: Replica, now_ps: int) -> None:
+        """Ask a decode replica for blocks for a new request."""
+        receiver = self._receivers[self._pick(request).id]
+        self._pushes[request] = _Push(receiver)
+        receiver.receive(request, sender, now_ps)
+
+    def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
+        """Notify the sender that the receiver has blocks for it."""
+        self._recorder.find_room(request.row, now_ps - request.arrival_ps)
+        receiver.granted[request] = None
+        self._notices.append((now_ps + self._link.spec.notice_ps, request, sender))
+        if len(self._notices) == 1:
+            self._notice_due.set(self._notices[0][0])
+
+    def _begin(self, now_ps: int) -> None:
+        while self._notices and self._notices[0][0] <= now_ps:
+            _, request, sender = self._notices.popleft()
+            del self._pushes[request].receiver.granted[request]
+            self._senders[sender.id].begin(request, now_ps)
+        if self._notices:
+            self._notice_due.set(self._notices[0][0])
+
+    def send_chunks(self, step_run: StepRun, sender: Replica, now_ps: int) -> None:
+        """Push computed chunks: their tokens not sent before a preemption, and those from a prefix cache."""
+        for request, n_tokens in step_run.chunks:
+            push = self._pushes[request]
+            n_new = request.prefilled_tokens + n_tokens - push.sent_tokens
+            if n_new > 0:
+                push.sent_tokens += n_new
+                ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
+                push.arrival_ps = self._link.streamed_arrival_ps(n_new, ports, (step_run.start_ps, now_ps))
+
+    def send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
+        """Push the rest of a computed prompt."""
+        push = self._pushes.pop(request)
+        if not push.sent_tokens:
+            ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
+            push.arrival_ps = self._link.arrival_ps(request.prompt_tokens, ports, now_ps)
+        self._recorder.hand_over(request.row, push.receiver.replica.id)
+        push.receiver.expect(push.arrival_ps, request, sender)
+
+    def cancel(self, request: Request, sender: Replica, now_ps: int) -> None:
+        """Notify the receiver that a request has ended and no KV will come."""
+        push = self._pushes.pop(request)
+        push.receiver.expect(max(now_ps + self._link.spec.notice_ps, push.arrival_ps), request, sender)
+
+
+class Pushes(Role):
+    """A prefill replica where requests wait for blocks on the decode side before they queue here."""
+
+    def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
+        self._replica = replica
+        self._handoff = handoff
+        self._streams = handoff.streams and replica.stepping.n_stages == 1
+
+    def enqueue(self, request: Request, now_ps: int) -> None:
+        """Count a request and ask for blocks for it."""
+        self._replica.n_outstanding += 1
+        self._handoff.announce(request, self._replica, now_ps)
+
+    def begin(self, request: Request, now_ps: int) -> None:
+        """Queue a request that has blocks on the decode side."""
+        self._replica.n_outstanding -= 1
+        self._replica.queue_up(request, now_ps)
+
+    def before_commit(self, step_run: StepRun, now_ps: int) -> None:
+        """Push the chunks of a step, if they are sent as they are computed."""
+        if self._streams and step_run.chunks:
+            self._handoff.send_chunks(step_run, self._replica, now_ps)
+
+    def hands_over(self, request: Request) -> bool:
+        """Return whether another replica decodes a prefilled request: always."""
+        return True
+
+    def hand_over(self, request: Request, now_ps: int) -> None:
+        """Push the rest of a computed prompt."""
+        self._handoff.send_rest(request, self._replica, now_ps)
+
+    def ended(self, request: Request, now_ps: int) -> None:
+        """Let the receiver free its blocks: the first token was the last."""
+        self._handoff.cancel(request, self._replica, now_ps)

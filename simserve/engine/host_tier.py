@@ -1,12 +1,14 @@
 """HostTier: host memory and disk of a replica, and the copies between them and its GPUs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.link import Port
 from simserve.state.host_memory import HostMemory
 from simserve.state.prefix_cache import Chain
-from simserve.units import to_ps
+from simserve.tables.facts import HostFacts
+from simserve.units import to_ps, to_s
 
 
 @dataclass
@@ -99,3 +101,28 @@ class HostTier:
         wait_ps = max(self._link.copy(now_ps), self._disk.copy(now_ps))
         self.counts.wait_ps += wait_ps
         return wait_ps
+
+
+def host_facts(tiers_of: Sequence[HostTier | None], block_bytes: Sequence[float]) -> HostFacts | None:
+    """Sum the tiers of all replicas, `(n_replicas,)`; None if no replica has one.
+
+    block_bytes: `(n_replicas,)`, bytes of a block over all GPUs of a replica.
+    """
+    tiers = [(tier, n_bytes) for tier, n_bytes in zip(tiers_of, block_bytes, strict=True) if tier is not None]
+    if not tiers:
+        return None
+
+    def bytes_of(name: str) -> float:
+        return float(sum(getattr(tier.counts, name) * n_bytes for tier, n_bytes in tiers))
+
+    return HostFacts(
+        swapped_out_bytes=bytes_of("swapped_out"),
+        swapped_in_bytes=bytes_of("swapped_in"),
+        dropped_bytes=bytes_of("dropped"),
+        left_bytes=float(sum(tier.memory.swapped_blocks * n_bytes for tier, n_bytes in tiers)),
+        written_bytes=bytes_of("written"),
+        read_bytes=bytes_of("read"),
+        disk_written_bytes=bytes_of("disk_written"),
+        disk_read_bytes=bytes_of("disk_read"),
+        wait_s=to_s(sum(tier.counts.wait_ps for tier, _ in tiers)),
+    )

@@ -6,9 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.cost.model import CostModel
-from simserve.engine.lockstep import Lockstep, Rank
-from simserve.engine.pipeline import Lane
-from simserve.engine.replica import Replica
+from simserve.engine.replica import Group, Replica
 
 Ints = NDArray[np.int64]
 
@@ -44,18 +42,17 @@ def _lines(cost: CostModel, n_most: int) -> tuple[Ints, Ints]:
 
 def _scale_to_group(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.void]], alone: list[Ints]) -> None:
     """Lengthen steps that go through pipeline stages or run in lockstep."""
-    groups: dict[int, tuple[Lockstep, list[int]]] = {}
+    groups: dict[int, tuple[Group, list[int]]] = {}
     for index, replica in enumerate(replicas):
-        if isinstance(replica, Lane):
-            n_stages = replica.pipeline.n_stages
-            alone[index] = -(-alone[index] // n_stages) * n_stages
-        elif isinstance(replica, Rank):
-            groups.setdefault(id(replica.group), (replica.group, []))[1].append(index)
+        stepping = replica.stepping
+        alone[index] = -(-alone[index] // stepping.n_stages) * stepping.n_stages
+        if stepping.group is not None:
+            groups.setdefault(id(stepping.group), (stepping.group, []))[1].append(index)
     for group, members in groups.values():
         _scale_to_slowest(group, [step_runs[index] for index in members], [alone[index] for index in members])
 
 
-def _scale_to_slowest(group: Lockstep, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
+def _scale_to_slowest(group: Group, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
     """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant."""
     starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in step_runs]), return_inverse=True)
     slowest_ps = np.zeros(len(starts_ps), np.int64)

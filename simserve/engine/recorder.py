@@ -42,14 +42,8 @@ STEP_RUN_ROW = np.dtype(
 SPAN_ROW = np.dtype([("request_id", "<i8"), ("first_step", "<i8"), ("last_step", "<i8"), ("join_ps", "<i8")])
 """A token at join_ps, then one at the end of each decode step of the replica from first to last, if any."""
 
-pack_step_run = Struct("<qqqqqiiiiiii4x").pack
-"""Packs the fields of a STEP_RUN_ROW; accepted_tokens is 0."""
-
 pack_step = Struct("<qqqqqiiiiiiii").pack
 """Packs all fields of a STEP_RUN_ROW."""
-
-ACCEPTED_BYTES = 4
-"""accepted_tokens is the last field of a STEP_RUN_ROW."""
 
 _PACK_SPAN = Struct("<qqqq").pack
 

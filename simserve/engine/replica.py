@@ -1,16 +1,19 @@
 """Replica: turns plans into time. Plan, sleep until the step run ends or is cut, commit, plan again."""
 
 from collections.abc import Callable
+from typing import Protocol, cast
 
 from simserve.cost.model import CostModel
-from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
+from simserve.engine.alarm import Clock
 from simserve.engine.checks import broke, check_prefill
+from simserve.engine.host_tier import HostTier
 from simserve.engine.offered import OfferedRows
-from simserve.engine.prefixes import CachingBatchState
-from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step_run
+from simserve.engine.recorder import BLOCKED_BY, FINISHED, Recorder, pack_step
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, StepPlan
+from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
@@ -19,55 +22,87 @@ OnAnswer = Callable[[int, int], None]
 """Called with the row of a request and the instant of its last token."""
 
 
+class Group(Protocol):
+    """Ranks that step together."""
+
+    cost: CostModel
+    """Cost model of each rank."""
+
+
+class Stepping(Protocol):
+    """When the next step may start and when it ends."""
+
+    n_stages: int
+    """Pipeline stages that a step passes through."""
+    group: "Group | None"
+    """Ranks that step together."""
+
+    def plan_at(self, at_ps: int) -> None:
+        """Plan at an instant, as the last event."""
+
+    def wake(self, now_ps: int, n_ahead: int = 0) -> None:
+        """Plan when the step in flight and n_ahead more are over, or now when idle."""
+
+    def commit_now(self, now_ps: int) -> None:
+        """Commit a step that ends at this very instant, before its alarm goes off."""
+
+
 class Replica:
     """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
+
+    Its parts are independent of each other: `stepping` says when steps start and end, `decode` what they do to decoding
+    requests, `batch.memory` what a request may hold, and `role` what comes before the queue and after the prompt.
 
     State changes only at commits (tokens) and when a step begins (slots and blocks of its chunks).
     """
 
     __slots__ = (
-        "_blocked_by",
         "_blocked_code",
-        "_caching",
+        "_caches",
         "_clock",
         "_coming",
-        "_cost",
-        "_is_alone",
+        "_has_more_parts",
         "_is_stateful",
-        "_lines",
-        "_n_ahead",
+        "_is_uneven",
+        "_memory",
+        "_most_blocks",
         "_n_given_back",
         "_on_answer",
-        "_plan_time",
+        "_orders",
         "_recorder",
         "_reserves",
         "_rows",
         "_runs_to_completion",
         "_scheduler",
-        "_step_end",
+        "_start_decode",
         "_step_run_rows",
+        "_swap",
         "batch",
         "block_size",
         "block_tokens",
+        "blocked_by",
         "cohort",
-        "hand_over",
+        "cost",
+        "decode",
+        "enqueue",
         "id",
         "index",
+        "is_alone",
+        "n_ahead",
         "n_away",
         "n_before_queue",
         "n_outstanding",
         "pool",
         "role",
         "step_run",
+        "stepping",
+        "tier",
         "total_blocks",
     )
-    # fast: slot access costs the same however many a subclass adds in its __dict__; a shared-key dict holds at most
-    # thirty attributes (CPython, dictobject.c)
+    # fast: slot access costs the same however many attributes there are; a shared-key dict holds at most thirty
+    # (CPython, dictobject.c)
 
-    most_blocks = 1
-    """Blocks that a decoding request begins in a step, at most."""
-    drafting_ps = 0
-    """Time that its steps spent on drafting."""
+    stepping: Stepping
 
     def __init__(
         self,
@@ -81,69 +116,87 @@ class Replica:
         is_alone: bool = False,
     ) -> None:
         self.index = self.id = index
-        self.role = setup.role
-        self.hand_over: Callable[[Request, Replica, int], None] | None = None
-        """Called with each prefilled request; None: requests decode here."""
+        self.is_alone = is_alone
+        """All requests come to this replica, and none waits for an answer."""
+        self.role: Role | None = None
         self.n_outstanding = 0
         self.n_away = 0
         """Requests with blocks here that have left for another replica, or are in transfer to this one."""
         self._n_given_back = 0
         """Blocks that these have freed during the step in flight."""
         self.n_before_queue = 0
-        """Requests from other replicas without blocks here yet."""
+        """Requests from other replicas that had no blocks here at the last plan."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
         self.block_tokens = setup.block_tokens
-        self.batch = setup.batch(index, recorder)
-        self._caching = self.batch if isinstance(self.batch, CachingBatchState) else None
+        self.tier = setup.tier()
+        self.batch = setup.batch(index, recorder, self.tier)
+        self._memory, self._swap = self.batch.memory, self.batch.swap
+        self._caches = self._memory.caches
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
+        self.decode = setup.decode(self.cohort, self.pool)
+        self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
+        self._start_decode = self.decode.start  # fast: found once
         self.step_run: StepRun | None = None
         self._scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
-        self._cost = setup.cost
-        self._lines: dict[int, tuple[int, int]] = {}
+        self._orders = setup.scheduler.orders
+        self._has_more_parts = self._is_uneven or self.tier is not None or self._orders
+        """Its loop has more to do than that of a replica that serves all requests on its own, in order of arrival."""
+        self.enqueue: Callable[[Request, int], None] = self.queue_up
+        """Accepts a request from the router, at an instant."""
+        self.cost = setup.cost
+        """Cost model of its steps."""
         self._clock = clock
         self._rows = rows
         self._recorder = recorder
         self._step_run_rows = recorder.step_run_rows[index]
         self._on_answer = on_answer
-        self._is_alone = is_alone
-        self._n_ahead = int(setup.async_scheduling)
+        self.n_ahead = int(setup.async_scheduling)
+        """Steps that are planned ahead."""
         self._coming: list[tuple[Request, int]] = []
         """(request, steps that begin before the scheduler sees it), with async scheduling."""
-        self._blocked_by: Blocked | None = None
+        self.blocked_by: Blocked | None = None
+        """Why the last plan did not admit the head of the queue."""
         self._blocked_code = 0
-        self._step_end = Alarm(clock, self._on_step_end, phase=index)
-        self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + index)
+
+    def play(self, role: Role) -> None:
+        """Take a role in a hand-over."""
+        self.role = role
+        self.enqueue = role.enqueue
+        self._has_more_parts = True
 
     # -- called by the cluster -----------------------------------------------------------------------------------------
 
-    def enqueue(self, request: Request, now_ps: int) -> None:
-        """Accept a request; plan at the end of the step in flight, or now when idle."""
+    def queue_up(self, request: Request, now_ps: int) -> None:
+        """Queue a request; plan at the end of the step in flight, or now when idle.
+
+        While the head is blocked, only an arrival that may go before it makes the replica plan.
+        """
         self.n_outstanding += 1
         step_run = self.step_run
-        if self._n_ahead and (step_run is not None or self.batch.running):
+        may_lead = self._orders and cast(Ordered, self.batch.waiting).may_lead(request)
+        if self.n_ahead and (step_run is not None or self.batch.running):
             self._coming.append((request, 1 + step_run.steps_begun(now_ps) if step_run is not None else 1))
         else:
             self.batch.waiting.append(request)
-        if step_run is None or (self._blocked_by is None and not self._is_alone):
-            self.wake(now_ps, self._n_ahead)
+            if self._is_uneven and step_run is not None:
+                self.decode.arrived(step_run, now_ps)
+        if step_run is None or may_lead or (self.blocked_by is None and not self.is_alone):
+            self.stepping.wake(now_ps, self.n_ahead)
 
     @property
     def n_waiting(self) -> int:
         """Requests without a slot or blocks."""
-        return len(self.batch.waiting) + len(self._coming)
+        n_waiting = len(self.batch.waiting) + len(self._coming)
+        return n_waiting if self.role is None else n_waiting + self.role.n_coming
 
     @property
     def in_transit(self) -> list[Request]:
-        """Requests that come from other replicas and do not run here yet."""
-        return []
-
-    @property
-    def cost(self) -> CostModel:
-        """Cost model of its steps."""
-        return self._cost
+        """Requests that come from other replicas or from host memory and do not run here yet."""
+        swapped = () if self._swap is None else self._swap.swapped
+        return [*swapped, *(() if self.role is None else self.role.in_transit)]
 
     @property
     def streams(self) -> bool:
@@ -161,16 +214,20 @@ class Replica:
         step_run = self.step_run
         if step_run is None:
             return None
-        self.wake(now_ps)
+        self.stepping.wake(now_ps)
         if step_run.end_ps > now_ps:
             return step_run.end_ps
-        self._step_end.due_ps = None  # a step ends at this very instant, so commit now
-        self.commit(step_run, now_ps)
+        self.stepping.commit_now(now_ps)
         return None
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
         finished one. Return None, or when to try again."""
+        role = self.role
+        if role is not None:
+            if request.phase is TRANSFER:
+                return role.abandon(request, now_ps)
+            role.ended(request, now_ps)
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
         elif request.phase is DECODE and self._runs_to_completion:
@@ -179,7 +236,7 @@ class Replica:
         else:
             self.batch.abandon(request)
         self.n_outstanding -= 1
-        self.wake(now_ps)
+        self.stepping.wake(now_ps)
         return None
 
     def _linger(self, request: Request, now_ps: int) -> None:
@@ -192,38 +249,17 @@ class Replica:
         self.n_outstanding -= self._scheduler.stream  # whole answers count until they leave
         if len(lingering) == self.cohort.n:
             self._end_batch(now_ps)
-        self.wake(now_ps)
+        self.stepping.wake(now_ps)
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the prefix cache at this instant."""
-        if self._caching is None:
+        if not self._caches:
             return 0
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding:
             n_steps = step_run.steps_done(self._clock.now_ps)  # their blocks are taken but not committed yet
-            self._caching.reclaim(self.cohort.blocks_to_grow(n_steps))
-        return self._caching.found_tokens(request)
-
-    def give_back(self, request: Request, now_ps: int) -> None:
-        """Free the blocks of a request after its transfer."""
-        self.n_away -= 1
-        n_blocks = self.batch.give_back(request, request.prefilled_tokens)
-        if self.step_run is not None:
-            self._n_given_back += n_blocks
-        elif self.batch.waiting or self.batch.prefilling:
-            self.wake(now_ps)
-
-    def wake(self, now_ps: int, n_ahead: int = 0) -> None:
-        """Plan when the step in flight and n_ahead more are over, or now when idle."""
-        step_run = self.step_run
-        if step_run is None:
-            if self._plan_time.due_ps != now_ps:
-                self._plan_time.set(now_ps)
-        elif step_run.n_steps > 1:
-            n_steps = step_run.steps_begun(now_ps) + n_ahead
-            if n_steps < step_run.n_steps:
-                step_run.cut(n_steps)
-                self._step_end.set(step_run.end_ps)
+            self._memory.reclaim(self.cohort.blocks_to_grow(n_steps))
+        return self._memory.found_tokens(request)
 
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved at this instant, including those of the step in flight."""
@@ -240,75 +276,86 @@ class Replica:
             if self.step_run.n_steps:
                 self.commit(self.step_run, now_ps)
         self._show_arrivals(2)
-        for request in self._still_decoding():
-            self._recorder.span(self.index, request, self.cohort.step)
+        ended = [*self.cohort.lingering, *(() if self._swap is None else self._swap.returned)]
+        for request in self.batch.running:
+            if request.phase is DECODE and request not in ended:
+                self._recorder.span(self.index, request, self.cohort.step)
 
-    def _still_decoding(self) -> list[Request]:
-        """Return the requests with an open span."""
-        lingering = self.cohort.lingering
-        return [each for each in self.batch.running if each.phase is DECODE and each not in lingering]
+    # -- called by its role --------------------------------------------------------------------------------------------
+
+    def give_back(self, request: Request, now_ps: int) -> None:
+        """Free the blocks of a request after its transfer. A step run ends early, as others may wait for them."""
+        self.n_away -= 1
+        n_blocks = self.batch.release(request, request.prefilled_tokens)
+        if self.step_run is not None:
+            self._n_given_back += n_blocks
+            self.stepping.wake(now_ps)
+        elif self.batch.waiting or self.batch.prefilling:
+            self.stepping.wake(now_ps)
+
+    def take_ahead(self, n_blocks: int) -> None:
+        """Take a slot and blocks for a request that another replica prefills."""
+        self.pool.take(n_blocks, False)
+        self.n_away += 1
+
+    def let_go(self, n_blocks: int) -> None:
+        """Free the slot and blocks taken for a request that ended on its prefill replica."""
+        self.pool.release(n_blocks)
+        if self.step_run is not None:
+            self._n_given_back += n_blocks
+        self.n_away -= 1
+        self.n_outstanding -= 1
+
+    def drop_transferred(self, request: Request) -> None:
+        """Free the slot and blocks of a request that ends after its transfer."""
+        self.n_away -= 1
+        self.batch.release(request, request.prefilled_tokens)
+
+    def join(self, request: Request) -> None:
+        """Let a request with all its keys and values decode."""
+        self.batch.running[request] = None
+        self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
+        if self._is_stateful:
+            self._scheduler.on_join(request)
 
     def why_waiting(self) -> str:
         """Explain a deadlock: what waits, and for what."""
         n_running, n_waiting = len(self.batch.running), len(self.batch.waiting)
         return (
             f"deadlock: replica {self.index} is idle with {n_running} requests admitted and {n_waiting} waiting, "
-            f"kept out by {self._blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
+            f"kept out by {self.blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
         )
 
     # -- commit: the steps that are over ---------------------------------------------------------------------------
 
-    def _on_step_end(self, now_ps: int) -> None:
-        """Commit, plan and sleep; loop without the clock while no other event happens in between."""
-        clock, step_run = self._clock, self.step_run
-        events = clock.events
-        while step_run is not None:
-            self.commit(step_run, now_ps)
-            if events and events[0][0] <= now_ps:
-                self._plan_time.set(now_ps)
-                return
-            self.decide(now_ps)  # fast: no other event at this instant, so plan at once
-            step_run = self.step_run
-            if step_run is None:
-                return
-            now_ps = step_run.end_ps
-            if events and events[0][0] <= now_ps:
-                self._sleep(step_run)
-                return
-            clock._now = now_ps
-
-    def _sleep(self, step_run: StepRun) -> None:
-        """Sleep until the end of the step run, or of the step that the next arrival falls into."""
-        events = self._clock.events
-        if self._is_alone and self._blocked_by is None and step_run.n_steps > 1 and events:
-            # fast: the next event can only be an arrival for this replica, so cut in advance
-            n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
-            if n_steps < step_run.n_steps:
-                step_run.cut(n_steps)
-        self._step_end.set(step_run.end_ps)
-
     def commit(self, step_run: StepRun, now_ps: int) -> None:
         """Record a step run, with the counters at its start (nothing was committed since), and apply it."""
-        cohort, pool, n = self.cohort, self.pool, step_run.n_decoding
-        self.step_run = None
+        cohort, pool, n, has_more = self.cohort, self.pool, step_run.n_decoding, self._has_more_parts
+        n_accepted = self._before_commit(step_run, now_ps) if has_more else 0
+        n_steps, used_blocks, self.step_run = step_run.n_steps, pool.used_blocks, None
+        if has_more:
+            used_blocks += self._n_given_back
         if self._is_stateful:
-            self._scheduler.on_commit(step_run.n_steps if n else 0, bool(step_run.chunks), self._blocked_by)
-        self._step_run_rows += pack_step_run(
+            self._scheduler.on_commit(n_steps if n else 0, bool(step_run.chunks), self.blocked_by)
+        self._step_run_rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,
             step_run.growth_ps,
             step_run.n_prefill_pairs,
             cohort.kv_tokens if n else 0,
-            step_run.n_steps,
+            n_steps,
             step_run.n_prefill_tokens,
             n,
-            pool.used_blocks + self._n_given_back,
+            used_blocks,
             pool.reserved_blocks,
             step_run.queue_len,
             self._blocked_code,
+            n_accepted,
         )
         if n:
-            pool.take(cohort.advance(step_run.n_steps), self._reserves)
+            n_blocks = cohort.advance(n_steps)
+            if n_blocks:
+                pool.take(n_blocks, self._reserves)
             if cohort.step >= cohort.next_finish_step:
                 for request in cohort.pop_finished():
                     self._last_token(request, now_ps)
@@ -321,8 +368,38 @@ class Replica:
         if cohort.lingering and len(cohort.lingering) == cohort.n:
             self._end_batch(now_ps)
         if self._coming:
-            self._show_arrivals(step_run.n_steps)
+            self._show_arrivals(n_steps)
+        if has_more:
+            self._after_commit(now_ps)
+
+    def _before_commit(self, step_run: StepRun, now_ps: int) -> int:
+        """Prepare a commit; return the accepted tokens of the last step."""
+        if self.role is not None:
+            self.role.before_commit(step_run, now_ps)
+        if self._swap is not None and step_run.n_decoding:
+            self._swap.give_tokens(self.cohort.step, now_ps)
+        return self._commit_but_last(step_run) if self._is_uneven else 0
+
+    def _after_commit(self, now_ps: int) -> None:
         self._n_given_back = 0
+        if self.tier is not None:
+            self.tier.copy(now_ps)
+        if self.role is not None:
+            self.role.after_commit(now_ps)
+
+    def _commit_but_last(self, step_run: StepRun) -> int:
+        """Record and apply all steps of an uneven run but the last; return the accepted tokens of that one."""
+        if step_run.n_steps > 1:
+            n_first = step_run.n_steps - 1
+            if self._is_stateful:
+                self._scheduler.on_commit(n_first, False, self.blocked_by)
+            queued_from = [n_steps for _, n_steps in self._coming]
+            self.decode.commit_but_last(step_run, self._blocked_code, queued_from, self._step_run_rows)
+            if self._coming:
+                self._show_arrivals(n_first)
+        n_accepted = self.decode.n_accepted(step_run)
+        self.decode.committed()
+        return n_accepted
 
     def _show_arrivals(self, n_steps: int) -> None:
         """Show the scheduler the arrivals that have waited for n_steps steps, in the order of arrival."""
@@ -333,8 +410,8 @@ class Replica:
         for request, n_tokens in step_run.chunks:
             request.prefilled_tokens += n_tokens
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
-            if self._caching is not None:
-                self._caching.computed(request)
+            if self._caches:
+                self._memory.computed(request)
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
@@ -350,9 +427,9 @@ class Replica:
         request.emitted_tokens += 1
         request.joined_ps = now_ps
         n_left = self._rows.output_tokens[request.row] - request.emitted_tokens
-        if n_left and self.hand_over is not None:
+        if n_left and self.role is not None and self.role.hands_over(request):
             self._send_away(request)
-            self.hand_over(request, self, now_ps)
+            self.role.hand_over(request, now_ps)
             return
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
@@ -381,6 +458,8 @@ class Replica:
             self.cohort.lingering.append(request)
         if self._scheduler.stream:
             self._answer(request, now_ps)
+        if self.role is not None:
+            self.role.ended(request, now_ps)
 
     def _end_batch(self, now_ps: int) -> None:
         """End a padded batch: all its requests leave together, and whole answers with them."""
@@ -401,17 +480,13 @@ class Replica:
 
     # -- plan: the steps to come -----------------------------------------------------------------------------------
 
-    def _plan(self, now_ps: int) -> None:
-        """Decide the next steps and sleep through them: the plan phase of an instant."""
-        self.decide(now_ps)
-        if self.step_run is not None:
-            self._sleep(self.step_run)
-
     def decide(self, now_ps: int) -> None:
         """Make room, ask the scheduler if requests wait, and begin the step run that follows."""
-        cohort, batch = self.cohort, self.batch
+        cohort, batch, has_more = self.cohort, self.batch, self._has_more_parts
+        if has_more:
+            self._before_plan(now_ps)
         # fast: room is made only where a step could begin more blocks than are free
-        just_preempted = self.pool.free_blocks < cohort.n * self.most_blocks and batch.make_room(now_ps)
+        just_preempted = self.pool.free_blocks < cohort.n * self._most_blocks and batch.make_room(now_ps)
         plan = DECODE_ON
         while batch.waiting or batch.prefilling:
             plan = batch.plan(now_ps, just_preempted)
@@ -428,8 +503,8 @@ class Replica:
             # Requests in prefill hold all blocks, and none can continue.
             batch.preempt_one(now_ps)
             just_preempted = True
-        self._blocked_by = plan.blocked_by
-        self._blocked_code = BLOCKED_BY[plan.blocked_by] if plan.blocked_by else 0
+        self.blocked_by = blocked_by = plan.blocked_by
+        self._blocked_code = BLOCKED_BY[blocked_by] if blocked_by else 0
         if plan.prefill:
             # fast: a single chunk is checked as it begins, and by all rules if that fails
             if len(plan.prefill) > 1 or batch.prefilling:
@@ -441,20 +516,66 @@ class Replica:
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
-            if self._caching is not None and plan.blocked_by == "blocks" and n_most is None:
-                n_most = self._caching.steps_before_recheck()
-            if self._coming and self._blocked_by is None:
+            if self._caches and blocked_by == "blocks" and n_most is None and batch.waiting:
+                n_most = self._memory.steps_before_recheck(batch.waiting[0], cohort.steps_within)
+            if self._coming and blocked_by is None:
                 n_most = 1  # they have already waited for one step
-            self._start_decode(plan, now_ps, n_most)
+            step_run = self._start_decode(now_ps, n_most, len(batch.waiting) + self.n_before_queue)
+            if plan.wake_at_ps is not None:
+                step_run.cut(min(step_run.n_steps, step_run.steps_begun(plan.wake_at_ps)))
+            self.step_run = step_run
         elif self._coming:
             self._show_arrivals(2)  # no step runs that they could miss
             self.decide(now_ps)
         elif plan.wake_at_ps is not None:
-            self._plan_time.set(plan.wake_at_ps)
+            self.stepping.plan_at(plan.wake_at_ps)
         elif self._blocked_code:
             self._recorder.stall(self.index, now_ps, self._blocked_code)
         elif self._is_stateful and not batch.running and not batch.waiting:
             self._scheduler.on_idle()
+        if has_more:
+            self._after_plan(now_ps)
+
+    def _before_plan(self, now_ps: int) -> None:
+        """Let requests with their keys and values decode again, from other replicas and from host memory."""
+        if self.role is not None:
+            self.role.before_plan(now_ps)
+        if self._swap is not None:
+            for request in self.batch.swap_in(self._swap, now_ps):
+                self.join(request)
+
+    def _after_plan(self, now_ps: int) -> None:
+        """Let the other parts change what the plan began, and say what keeps out requests outside the queue."""
+        step_run = self.step_run
+        why = None if self.role is None else self.role.after_plan(step_run)
+        if self.tier is not None:
+            why = self._wait_for_copies(self.tier, step_run, now_ps) or why
+        if why is not None and self.blocked_by is None:
+            self._blocked_code = BLOCKED_BY[why]
+        if self._orders and self._coming and step_run is not None:
+            step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
+
+    def _wait_for_copies(self, tier: HostTier, step_run: StepRun | None, now_ps: int) -> Blocked | None:
+        """Lengthen a step by the copies it waits for; return what keeps out swapped requests.
+
+        Copies of a boundary precede its step, as in vLLM before V1 (worker/worker.py, execute_worker).
+        """
+        self._memory.fetch()
+        wait_ps = tier.copy(now_ps)
+        if step_run is None:
+            return None
+        if wait_ps:
+            step_run.last(step_run.first_ps + wait_ps)
+            self._recorder.wait_for_copies(self.index, wait_ps)
+        swap = self._swap
+        if swap is None:
+            return None
+        if swap.returned and step_run.n_steps > 1:
+            step_run.cut(1)  # their spans go on with its token; a request behind them may start after it
+        step_run.queue_len += len(swap.swapped)
+        if not swap.swapped:
+            return None
+        return "seats" if len(self.batch.running) >= self._scheduler.max_running else "blocks"
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
@@ -481,28 +602,7 @@ class Replica:
             raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
-        first_ps = self._cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
+        first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         self.step_run = StepRun(
             now_ps, first_ps, 0, 1, n, len(batch.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
         )
-
-    def _start_decode(self, plan: StepPlan, now_ps: int, n_most: int | None) -> None:
-        """Begin as many steps as fit before a request finishes, blocks run out or the plan ends."""
-        cohort, free_blocks = self.cohort, self.pool.free_blocks
-        n = cohort.n
-        n_steps = cohort.next_finish_step - cohort.step
-        if n_most is not None and n_most < n_steps:
-            n_steps = n_most
-        # fast: at most one block per member and block_size steps, so the exact count is seldom needed
-        if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._reserves:
-            n_steps = min(n_steps, cohort.steps_within(free_blocks))
-        line = self._lines.get(n)
-        if line is None:
-            intercept_ps, slope_ps = self._cost.decode_line(n)
-            line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
-        base_ps, slope_ps = line
-        first_ps = base_ps + slope_ps * cohort.kv_tokens
-        queue_len = len(self.batch.waiting) + self.n_before_queue
-        self.step_run = StepRun(now_ps, first_ps, slope_ps * n, n_steps, n, queue_len)
-        if plan.wake_at_ps is not None:
-            self.step_run.cut(min(n_steps, self.step_run.steps_begun(plan.wake_at_ps)))

@@ -1,19 +1,22 @@
 """ReplicaSetup: scheduler, costs and memory of a replica, and its number of ranks."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import cast
 
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
+from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
+from simserve.engine.decode import Decode, Speculation, Speculative
 from simserve.engine.host_tier import HostTier
-from simserve.engine.offloading import OffloadingBatchState, SwappingOffloadingBatchState
-from simserve.engine.prefixes import CachingBatchState, CachingPool
+from simserve.engine.memory import CachingMemory, CachingPool, Memory
 from simserve.engine.recorder import Recorder
-from simserve.engine.speculation import SpeculatingBatchState, SpeculatingCachingBatchState, Speculation
-from simserve.engine.swapping import SwappingBatchState, SwappingCachingBatchState
+from simserve.engine.role import RoleName
+from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler
+from simserve.state.cohort import Cohort
 from simserve.state.kv_pool import KvPool
+from simserve.state.speculative_cohort import SpeculativeCohort
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class ReplicaSetup:
     """Pipeline stages, and as many batches in flight: lanes, each with such a scheduler and blocks."""
     n_in_step: int = 1
     """Data-parallel ranks that step together, each with such a scheduler and blocks."""
-    role: Literal["both", "prefill", "decode"] = "both"
+    role: RoleName = "both"
     """Prefill replicas hand over to decode replicas."""
     block_tokens: int | None = None
     """Tokens per prefix-cache id; None: no prefix caching."""
@@ -47,45 +50,34 @@ class ReplicaSetup:
         tier = self.host_tier
         return tier is not None and (tier.swaps or (tier.offloads and self.block_tokens is not None))
 
-    def batch(self, index: int, recorder: Recorder) -> BatchState:
+    def tier(self) -> HostTier | None:
+        """Return an empty host tier, if one is in use."""
+        if self.host_tier is None or not self.has_tier:
+            return None
+        return HostTier(self.host_tier, 1 if self.block_tokens is None else self.block_tokens // self.block_size)
+
+    def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
         """Return the empty batch state of a replica."""
-        if self.has_tier:
-            return self._tiered_batch(index, recorder)
-        if self.speculation is not None:
-            return self._speculating_batch(index, recorder, self.speculation)
-        if self.block_tokens is None:
-            pool = KvPool(self.n_blocks, self.block_size)
-            return BatchState(index, self.scheduler, recorder, pool, self.max_model_len)
-        caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-        return CachingBatchState(index, self.scheduler, recorder, caching, self.max_model_len)
+        memory = self._memory(recorder, tier)
+        how, size = self.speculation, self.block_size
+        cohort = Cohort(size) if how is None else SpeculativeCohort(size, how.acceptance, how.n_slots)
+        swaps = tier is not None and self.host_tier is not None and self.host_tier.swaps
+        swap = SwapQueue(memory, tier, recorder) if tier is not None and swaps else None
+        return BatchState(index, self.scheduler, recorder, memory, cohort, self.max_model_len, swap)
 
-    def _tiered_batch(self, index: int, recorder: Recorder) -> BatchState:
-        """Return the empty batch state of a replica with a host tier."""
-        assert self.host_tier is not None, "has_tier is true"
-        base = (index, self.scheduler, recorder)
+    def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if self.block_tokens is None:
-            swapping = SwappingBatchState(*base, KvPool(self.n_blocks, self.block_size), self.max_model_len)
-            swapping.begin(HostTier(self.host_tier))
-            return swapping
+            return Memory(KvPool(self.n_blocks, self.block_size))
         pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-        if not self.host_tier.offloads:
-            kind: type[SwappingCachingBatchState | OffloadingBatchState] = SwappingCachingBatchState
-        else:
-            kind = SwappingOffloadingBatchState if self.host_tier.swaps else OffloadingBatchState
-        batch = kind(*base, pool, self.max_model_len)
-        batch.begin(HostTier(self.host_tier, pool.cache.blocks_per_id))
-        return batch
+        offloads = self.host_tier is not None and self.host_tier.offloads
+        return CachingMemory(pool, recorder, tier if offloads else None)
 
-    def _speculating_batch(self, index: int, recorder: Recorder, how: Speculation) -> SpeculatingBatchState:
-        batch: SpeculatingBatchState
-        if self.block_tokens is None:
-            pool = KvPool(self.n_blocks, self.block_size)
-            batch = SpeculatingBatchState(index, self.scheduler, recorder, pool, self.max_model_len)
-        else:
-            caching = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
-            batch = SpeculatingCachingBatchState(index, self.scheduler, recorder, caching, self.max_model_len)
-        batch.speculate(how)
-        return batch
+    def decode(self, cohort: Cohort, pool: KvPool) -> Decode:
+        """Return what steps do to the decoding requests of a cohort."""
+        reserves = self.scheduler.reserves
+        if self.speculation is None:
+            return Decode(cohort, pool, self.cost, reserves=reserves)
+        return Speculative(cast(SpeculativeCohort, cohort), pool, cast(SpeculativeCost, self.cost), reserves=reserves)
 
     @property
     def n_ranks(self) -> int:

@@ -42,8 +42,10 @@ class StepRun:
         self.growth_ps = growth_ps
         self.n_steps = n_steps
         """Steps to run, unless the run is cut."""
-        self.end_ps = start_ps + n_steps * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
+        self.end_ps = start_ps + first_ps
         """End of the last step."""
+        if n_steps > 1:
+            self.end_ps += (n_steps - 1) * first_ps + growth_ps * (n_steps * (n_steps - 1) // 2)
         self.n_decoding = n_decoding
         """Requests that produce a token in each step."""
         self.queue_len = queue_len

@@ -1,53 +1,44 @@
-"""Swapping: batch state that moves preempted decoding requests to host memory."""
+"""SwapQueue: preempted decoding requests with their KV blocks in host memory."""
 
 from collections import deque
 
-from simserve.engine.batch_state import BatchState
 from simserve.engine.host_tier import HostTier
-from simserve.engine.prefixes import CachingBatchState
-from simserve.schedulers.base import StepPlan
+from simserve.engine.memory import Memory
+from simserve.engine.recorder import Recorder
 from simserve.state.request import WAITING, Request
 
 
-class SwappingBatchState(BatchState):
-    """Batch state with host memory for preempted decoding requests.
+class SwapQueue:
+    """Swapped requests of one replica, in the order in which they return.
 
-    As in vLLM before V1: swapped requests wait in a queue of their own, and no new request starts while that queue is
-    not empty. They return in order as soon as a slot and the blocks for their next token are free, but never at a
-    boundary with a preemption. Requests in prefill, or without room on the host, recompute. Source: vLLM 0.6,
-    core/scheduler.py (_schedule_default, _schedule_swapped) and core/block_manager.py.
+    As in vLLM before V1: no new request starts while the queue is not empty. Swapped requests return as soon as a slot
+    and the blocks for their next token are free, but never at a boundary with a preemption. Requests in prefill, or
+    without room on the host, recompute. Source: vLLM 0.6, core/scheduler.py (_schedule_default, _schedule_swapped) and
+    core/block_manager.py.
     """
 
-    tier: HostTier
-    swapped: deque[Request]
-    returned: list[Request]
-    """Requests swapped in that have had no token since."""
+    def __init__(self, memory: Memory, tier: HostTier, recorder: Recorder) -> None:
+        self._memory = memory
+        self._tier = tier
+        self._recorder = recorder
+        self.swapped: deque[Request] = deque()
+        self.returned: list[Request] = []
+        """Requests swapped in that have had no token since; their spans are recorded."""
 
-    def begin(self, tier: HostTier) -> None:
-        """Start with no swapped request."""
-        self.tier = tier
-        self.swapped = deque()
-        self.returned = []
+    def has_returned(self, request: Request) -> bool:
+        """Return whether a request was swapped in and has had no token since; it stops counting as such."""
+        if request not in self.returned:
+            return False
+        self.returned.remove(request)
+        return True
 
-    def plan(self, now_ps: int, just_preempted: bool) -> StepPlan:
-        """Return the scheduler's plan; it sees no new request while any is swapped out."""
-        if self.swapped:
-            self.view.waiting = ()
-        return super().plan(now_ps, just_preempted)
+    def has_room(self, kv_tokens: int) -> bool:
+        """Return whether the host has room for the blocks of a request."""
+        return self._tier.memory.has_room(self._n_blocks(kv_tokens))
 
-    def preempt_decoding(self, request: Request, now_ps: int) -> None:
-        """Swap a request out if the host has room for it; otherwise it recomputes."""
-        if request in self.returned:
-            self.returned.remove(request)
-        else:
-            self._recorder.span(self._index, request, self.cohort.step)
-        kv_tokens = self.stop_decoding(request)
-        n_blocks = self.view.blocks_for(kv_tokens)
-        if not self.tier.memory.has_room(n_blocks):
-            self.requeue(request, kv_tokens, now_ps)
-            return
-        self.leave(request, kv_tokens)
-        self.tier.swap_out(n_blocks)
+    def swap_out(self, request: Request, kv_tokens: int, now_ps: int) -> None:
+        """Copy the blocks of a preempted request to the host."""
+        self._tier.swap_out(self._n_blocks(kv_tokens))
         self._recorder.swap(request.row)
         request.phase = WAITING
         request.prefilled_tokens = kv_tokens
@@ -55,61 +46,30 @@ class SwappingBatchState(BatchState):
         request.preempted_at_ps = now_ps
         self.swapped.append(request)
 
-    def next_to_swap_in(self) -> Request | None:
-        """Return the first swapped request if it fits: it and all decoding requests can then take the next step."""
-        free_blocks = self.pool.free_blocks - self.cohort.blocks_to_grow(1)
-        if not self.swapped or free_blocks < 0 or len(self.running) >= self._scheduler.max_running:
-            return None
+    def fits(self, free_blocks: int) -> bool:
+        """Return whether the first request fits: it and all decoding requests can then take the next step.
+
+        free_blocks: those left when the decoding requests have taken theirs for the next step.
+        """
         request = self.swapped[0]
-        n_blocks = self.view.blocks_for(request.prefilled_tokens + 1) - self.blocks_shared(request)
-        return request if n_blocks <= free_blocks else None
+        n_blocks = self._n_blocks(request.prefilled_tokens + 1) - self._memory.shared_blocks(request)
+        return free_blocks >= 0 and n_blocks <= free_blocks
 
-    def blocks_shared(self, request: Request) -> int:
-        """Return the number of its blocks that other requests hold on the GPU."""
-        return 0
-
-    def swap_in(self, request: Request, now_ps: int) -> None:
-        """Give the first swapped request a slot and its blocks again."""
-        self.swapped.popleft()
+    def swap_in(self, now_ps: int) -> Request:
+        """Copy the blocks of the first request back."""
+        request = self.swapped.popleft()
         self.returned.append(request)
-        self.running[request] = None
         self._recorder.resume(request.row, request.preempted_at_ps, now_ps, is_swapped=True)
-        self.tier.swap_in(self.view.blocks_for(request.prefilled_tokens), self.reacquire(request))
+        n_found = self._memory.take_back(request)
+        self._tier.swap_in(self._n_blocks(request.prefilled_tokens), n_found)
+        return request
 
-    def give_tokens(self, now_ps: int) -> None:
-        """Give swapped-in requests a token at the end of a decode step, before its commit."""
+    def give_tokens(self, step: int, now_ps: int) -> None:
+        """Give returned requests a token at the end of a decode step, number `step`, before its commit."""
         for request in self.returned:
-            request.joined_ps, request.join_step = now_ps, self.cohort.step + 1
+            request.joined_ps, request.join_step = now_ps, step + 1
             request.emitted_tokens += 1
         self.returned.clear()
 
-    def reacquire(self, request: Request) -> int:
-        """Take the blocks of a request; return how many of them were still on the GPU."""
-        self.pool.take(self.view.blocks_for(request.prefilled_tokens), from_reserved=False)
-        return 0
-
-
-class SwappingCachingBatchState(SwappingBatchState, CachingBatchState):
-    """Batch state with swapping and a prefix cache, which may still hold blocks of a swapped request."""
-
-    def blocks_shared(self, request: Request) -> int:
-        """Return the number of its blocks that other requests hold on the GPU."""
-        n_ids = self._n_here(request)
-        n_idle = self._cache.idle_blocks_among(request.chain, n_ids)
-        return n_ids * self._cache.blocks_per_id - n_idle
-
-    def reacquire(self, request: Request) -> int:
-        """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
-        n_here, n_ids = self._n_here(request), self._n_ids(request)
-        n_found = n_here * self._cache.blocks_per_id
-        self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)
-        self.pool.take(self.view.blocks_for(request.prefilled_tokens) - n_found, from_reserved=False)
-        self._cache.insert(request.chain, n_here, n_ids, request.copies)
-        request.n_held_ids = n_ids
-        return n_found
-
-    def _n_ids(self, request: Request) -> int:
-        return min(request.prefilled_tokens // self._block_tokens, len(request.chain))
-
-    def _n_here(self, request: Request) -> int:
-        return self._cache.match(request.chain, self._n_ids(request))
+    def _n_blocks(self, kv_tokens: int) -> int:
+        return -(-kv_tokens // self._memory.pool.block_size)

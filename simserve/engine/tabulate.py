@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.attempts import attempt_columns
 from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.interference import interference_ps
@@ -11,7 +10,7 @@ from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.run_tables import ExtraColumns, RunTables
-from simserve.units import array_to_s
+from simserve.units import PS_PER_S, array_to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
@@ -63,6 +62,30 @@ def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
         "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
         "session_requests": sender.sessions.n_rows_of(sender.rows_sent) if isinstance(sender, SessionSender) else None,
     }
+
+
+def attempt_columns(cluster: Cluster) -> Columns:
+    """Return columns, in the order of sending: attempt number, first send time, give-up time, and tokens computed in
+    vain."""
+    sender, arrivals = cluster.sender, cluster.rows.arrivals
+    sent = sender.rows_sent
+    columns: Columns = {
+        "attempt": np.ones(sender.n_sent, np.int32),
+        "first_sent_s": array_to_s(arrivals[cluster.rows.originals(sent)]),
+        "gave_up_s": np.full(sender.n_sent, np.nan),
+        "wasted_tokens": np.zeros(sender.n_sent, np.int64),
+    }
+    if not isinstance(sender, Clients):
+        return columns
+    columns["attempt"] = sender.attempts
+    deadlines = sender.deadlines
+    if deadlines is not None:
+        place = {row: at for at, row in enumerate(sender.rows_sent.tolist())}
+        for row, at_ps in deadlines.gave_up_ps.items():
+            columns["gave_up_s"][place[row]] = at_ps / PS_PER_S
+        for row, n_tokens in deadlines.wasted_tokens().items():
+            columns["wasted_tokens"][place[row]] = n_tokens
+    return columns
 
 
 def _numbers(cluster: Cluster) -> NDArray[np.int64]:

@@ -17,6 +17,11 @@ class Cohort:
     Invariant: kv_tokens = sum of the keys that each member attends in the next step; sum(crossings) = 2 n.
     """
 
+    n_tokens = 1
+    """Tokens that a step computes for each member."""
+    n_slots = 1
+    """Tokens beyond those stored that a member has blocks for in a step."""
+
     __slots__ = (
         "_finishes",
         "_n_joins",
@@ -98,9 +103,7 @@ class Cohort:
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps; return the blocks they begin."""
-        at = self.step % self.block_size
-        is_few = n_steps < self.block_size  # fast: blocks_to_grow, inlined
-        n_blocks = sum(self.crossings[at : at + n_steps]) if is_few else self.blocks_to_grow(n_steps)
+        n_blocks = self.crossings[self.step % self.block_size] if n_steps == 1 else self.blocks_to_grow(n_steps)
         self.step += n_steps
         self.kv_tokens += n_steps * self.n
         return n_blocks
@@ -113,6 +116,14 @@ class Cohort:
             return sum(self.crossings[at : at + n_steps])
         cycles, rest = divmod(n_steps, block_size)
         return cycles * self.n + sum(self.crossings[at : at + rest])
+
+    def blocks_of_next(self) -> int:
+        """Return the blocks that the next step begins."""
+        return self.crossings[self.step % self.block_size]
+
+    def pop_kept_blocks(self, request: Request) -> int:
+        """Return the blocks beyond the stored tokens of a request that left; call once."""
+        return 0
 
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps that begin at most free_blocks blocks. Needs a member."""

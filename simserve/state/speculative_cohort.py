@@ -50,15 +50,17 @@ class SpeculativeCohort(Cohort):
         "_held_blocks",
         "_kept_blocks",
         "_keys",
-        "_n_slots",
         "_origin",
         "_resume_at",
+        "n_slots",
+        "n_tokens",
     )
 
     def __init__(self, block_size: int, acceptance: Acceptance, n_slots: int) -> None:
         super().__init__(block_size)
         self._acceptance = acceptance
-        self._n_slots = n_slots
+        self.n_slots = n_slots
+        self.n_tokens = acceptance.n_proposed + 1
         self._courses: dict[Request, Course] = {}
         self._resume_at: dict[int, int] = {}
         """Steps done by each preempted request, by row."""
@@ -113,7 +115,7 @@ class SpeculativeCohort(Cohort):
             del self._ending_keys[finish_step]
         slots = course.stored_tokens
         if n_steps:
-            slots = min(slots + int(course.tokens_before[n_steps - 1]) + self._n_slots, course.most_slots)
+            slots = min(slots + int(course.tokens_before[n_steps - 1]) + self.n_slots, course.most_slots)
         n_held = -(-slots // self.block_size)
         self._held_blocks -= n_held
         self._kept_blocks[request] = n_held - -(-kv_tokens // self.block_size)
@@ -155,6 +157,10 @@ class SpeculativeCohort(Cohort):
             return 0
         return int(self._held[self.step - self._origin + n_steps - 1]) - self._held_blocks
 
+    def blocks_of_next(self) -> int:
+        """Return the blocks that the next step begins."""
+        return self.blocks_to_grow(1)
+
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps that begin at most free_blocks blocks, up to the next finish. Needs a member."""
         held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
@@ -164,8 +170,8 @@ class SpeculativeCohort(Cohort):
         """Add a member's steps from its next one, number `first`, to the calendars, or remove them."""
         at = self.step - self._origin
         keys = course.tokens_before[first : course.n_steps] + (course.stored_tokens + 1)
-        slots = keys + (self._n_slots - 1)
-        if course.stored_tokens + course.n_tokens + self._n_slots > course.most_slots:
+        slots = keys + (self.n_slots - 1)
+        if course.stored_tokens + course.n_tokens + self.n_slots > course.most_slots:
             np.minimum(slots, course.most_slots, out=slots)
         slots += self.block_size - 1
         slots //= self.block_size

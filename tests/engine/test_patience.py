@@ -13,8 +13,7 @@ from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Backoff, Patience
+from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.recorder import STATUS
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError

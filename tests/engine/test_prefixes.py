@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
-from simserve.engine.prefixes import CachingBatchState, CachingPool
+from simserve.engine.memory import CachingPool
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
@@ -42,7 +42,6 @@ def prefills(cluster: Cluster) -> list[int]:
 def blocks(cluster: Cluster) -> tuple[int, int]:
     """Return (free, idle) of the first replica at the end of the run."""
     batch = cluster.replicas[0].batch
-    assert isinstance(batch, CachingBatchState)
     assert isinstance(batch.pool, CachingPool)
     batch.pool.cache.check()
     return batch.pool.free_blocks, batch.pool.cache.idle_blocks

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from simserve.admission.base import Admission
 from simserve.admission.queue_length import QueueLength
 from simserve.engine.cluster import Cluster
-from simserve.engine.offered import Offered
-from simserve.engine.patience import Patience
+from simserve.engine.offered import Offered, Patience
 from simserve.engine.recorder import REJECTED, TIMED_OUT
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked

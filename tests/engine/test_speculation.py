@@ -6,8 +6,8 @@ import pytest
 
 from simserve.cost.drafting import FreeDrafting, ModelDrafting
 from simserve.cost.speculative import SpeculativeCost
+from simserve.engine.decode import Speculation
 from simserve.engine.replica_setup import ReplicaSetup
-from simserve.engine.speculation import Speculation
 from simserve.schedulers.chunked import Chunked
 from simserve.state.acceptance import Acceptance
 from tests.agreement import engine_steps, token_times
@@ -46,7 +46,7 @@ def test_a_step_has_the_time_of_its_drafts_and_of_what_it_verifies() -> None:
     drafts_ps = 2 * (50_000 + 20 + 3) + 11 + 12  # two passes, over 11 and 12 keys
     assert first["end_ps"] - first["start_ps"] == verify_ps + drafts_ps
     assert second["end_ps"] - second["start_ps"] == verify_ps + 10 + drafts_ps + 2  # a key more, for each
-    assert cluster.replicas[0].drafting_ps == 50_000 + 10 * 20 + 10 + 2 * drafts_ps + 2
+    assert cluster.replicas[0].decode.drafting_ps == 50_000 + 10 * 20 + 10 + 2 * drafts_ps + 2
 
 
 def test_blocks_are_taken_for_all_proposals_and_kept() -> None:

@@ -1,0 +1,231 @@
+"""Decode: what a step does to decoding requests: one token each, or as many as are accepted of those proposed."""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from simserve.cost.model import CostModel
+from simserve.cost.speculative import SpeculativeCost
+from simserve.engine.recorder import pack_step
+from simserve.engine.step_run import StepRun
+from simserve.state.acceptance import Acceptance
+from simserve.state.cohort import Cohort
+from simserve.state.kv_pool import KvPool
+from simserve.state.speculative_cohort import SpeculativeCohort
+
+FEW_STEPS = 4
+"""Up to this many steps, Python computes the ends faster than numpy."""
+
+
+class Decode:
+    """Decoding requests that get one token a step."""
+
+    __slots__ = ("_cost", "_lines", "_pool", "_reserves", "cohort", "drafting_ps", "most_blocks")
+
+    cohort: Cohort
+    is_uneven = False
+    """No two steps grow alike, so each is a row of its own."""
+
+    def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
+        self.cohort = cohort
+        self.most_blocks = -(-cohort.n_slots // cohort.block_size)
+        """Blocks that a decoding request begins in a step, at most."""
+        self.drafting_ps = 0
+        """Time that steps spent on drafting."""
+        self._pool = pool
+        self._cost = cost
+        self._reserves = reserves
+        self._lines: dict[int, tuple[int, int]] = {}
+
+    def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
+        """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
+        cohort, free_blocks = self.cohort, self._pool.free_blocks
+        n = cohort.n
+        n_steps = cohort.next_finish_step - cohort.step
+        if n_most is not None and n_most < n_steps:
+            n_steps = n_most
+        # fast: at most one block per member and block_size steps, so the exact count is seldom needed
+        if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._reserves:
+            n_steps = min(n_steps, cohort.steps_within(free_blocks))
+        line = self._lines.get(n)
+        if line is None:
+            line = self._new_line(n)
+        base_ps, slope_ps = line
+        return StepRun(now_ps, base_ps + slope_ps * cohort.kv_tokens, slope_ps * n, n_steps, n, queue_len)
+
+    def _new_line(self, n: int) -> tuple[int, int]:
+        """Return the time of a step of n members without keys, and per key."""
+        intercept_ps, slope_ps = self._cost.decode_line(n)
+        line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
+        return line
+
+    def arrived(self, step_run: StepRun, now_ps: int) -> None:
+        """Note an arrival during a step run."""
+
+    def n_accepted(self, step_run: StepRun) -> int:
+        """Return the tokens of the step run beyond one each, before it is committed."""
+        return 0
+
+    def commit_but_last(
+        self, step_run: StepRun, blocked_code: int, queued_from: Sequence[int], rows: bytearray
+    ) -> None:
+        """Record and apply all steps of an uneven run but the last; no request finishes in them.
+
+        queued_from: first step, from 0, that begins with each arrival that is shown later. rows: step-run rows.
+        """
+
+    def committed(self) -> None:
+        """Called after a commit."""
+
+
+@dataclass(frozen=True)
+class Speculation:
+    """Proposals and their acceptance."""
+
+    acceptance: Acceptance
+    n_slots: int
+    """Tokens beyond those stored that a request has blocks for before a step: its next one and the proposed ones."""
+
+    @classmethod
+    def drawn(cls, rates: tuple[float, ...], seed: int, n_slots: int) -> "Speculation":
+        """Return a speculation with acceptances of these rates, drawn from a seed."""
+        return cls(Acceptance(rates, seed), n_slots)
+
+
+class UnevenStepRun(StepRun):
+    """Steps with a list of their ends."""
+
+    __slots__ = ("ends_ps",)
+
+    def __init__(self, start_ps: int, ends_ps: list[int], n_decoding: int, queue_len: int) -> None:
+        self.ends_ps = ends_ps
+        super().__init__(start_ps, ends_ps[0] - start_ps, 0, 1, n_decoding, queue_len)
+        self.cut(len(ends_ps))
+
+    def cut(self, n_steps: int) -> None:
+        """Shorten the run to n_steps steps."""
+        self.n_steps = n_steps
+        self.end_ps = self.ends_ps[n_steps - 1] if n_steps else self.start_ps
+
+    def last(self, step_ps: int) -> None:
+        """Shorten the run to one step of this duration."""
+        self.first_ps = step_ps
+        self.ends_ps = [self.start_ps + step_ps]
+        self.cut(1)
+
+    def keep_last(self, queue_len: int) -> None:
+        """Keep only the last step; the others are over."""
+        self.start_ps = self.ends_ps[self.n_steps - 2]
+        self.first_ps = self.end_ps - self.start_ps
+        self.n_steps = 1
+        self.queue_len = queue_len
+
+    def steps_begun(self, at_ps: int) -> int:
+        """Return the steps begun before an instant: the least number done at at_ps or later."""
+        return bisect_left(self.ends_ps, at_ps) + 1
+
+    def steps_done(self, at_ps: int) -> int:
+        """Return the steps done at an instant."""
+        return bisect_right(self.ends_ps, at_ps)
+
+
+class Speculative(Decode):
+    """Decoding requests for which tokens are proposed, and verified in the same step.
+
+    The tokens of each step are drawn when a request joins, so the ends of steps are known up to the next finish, and a
+    step run is as long as without speculation. Each step is a row of its own, since no two grow alike.
+    """
+
+    __slots__ = ("_draft_lines", "_queued_from")
+
+    cohort: SpeculativeCohort
+    _cost: SpeculativeCost
+    is_uneven = True
+
+    def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
+        super().__init__(cohort, pool, cost, reserves=reserves)
+        self._draft_lines: dict[int, tuple[int, int]] = {}
+        self._queued_from: list[int] = []
+        """First step, from 0, that begins with each mid-run arrival in the queue."""
+
+    def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
+        """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
+        cohort, free_blocks = self.cohort, self._pool.free_blocks
+        n = cohort.n
+        n_steps = cohort.next_finish_step - cohort.step
+        if n_most is not None and n_most < n_steps:
+            n_steps = n_most
+        if not self._reserves and cohort.blocks_to_grow(n_steps) > free_blocks:
+            n_steps = cohort.steps_within(free_blocks)
+        line = self._lines.get(n)
+        if line is None:
+            line = self._new_line(n)
+        return UnevenStepRun(now_ps, self._ends_ps(now_ps, line, n_steps), n, queue_len)
+
+    def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
+        """Return the ends of the next n_steps steps."""
+        base_ps, slope_ps = line
+        keys = self.cohort.keys_ahead(n_steps)
+        if n_steps > FEW_STEPS:
+            steps_ps = keys * slope_ps
+            steps_ps += base_ps
+            steps_ps[0] += now_ps
+            ends_ps: list[int] = steps_ps.cumsum().tolist()
+            return ends_ps
+        ends_ps = []
+        for kv_tokens in keys.tolist():
+            now_ps += base_ps + slope_ps * kv_tokens
+            ends_ps.append(now_ps)
+        return ends_ps
+
+    def arrived(self, step_run: StepRun, now_ps: int) -> None:
+        """Note an arrival during a step run."""
+        self._queued_from.append(step_run.steps_begun(now_ps))
+
+    def n_accepted(self, step_run: StepRun) -> int:
+        """Return the accepted tokens of a single step, before it is committed; note the time of its drafts."""
+        cohort, n = self.cohort, step_run.n_decoding
+        if step_run.chunks:
+            n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
+            prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
+            self.drafting_ps += self._cost.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
+        else:
+            self._note_drafting(n, 1)
+        return cohort.tokens_of_next() - n if n else 0
+
+    def commit_but_last(
+        self, step_run: StepRun, blocked_code: int, queued_from: Sequence[int], rows: bytearray
+    ) -> None:
+        """Record and apply all steps of an uneven run but the last; no request finishes in them."""
+        assert isinstance(step_run, UnevenStepRun), "decode steps are uneven"
+        cohort, pool, n = self.cohort, self._pool, step_run.n_decoding
+        n_first, start_ps, queue_len = step_run.n_steps - 1, step_run.start_ps, step_run.queue_len
+        queued_from = queued_from or self._queued_from
+        self._note_drafting(n, n_first)
+        keys, held = cohort.keys_ahead(n_first + 1).tolist(), cohort.held_ahead(n_first).tolist()
+        used, reserved, n_new = pool.used_blocks, pool.reserved_blocks, 0
+        for i, end_ps in enumerate(step_run.ends_ps[:n_first]):
+            n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
+            kept = reserved - n_new if self._reserves else reserved
+            n_accepted = keys[i + 1] - keys[i] - n
+            last_ps = end_ps - start_ps
+            rows += pack_step(
+                start_ps, last_ps, 0, 0, keys[i], 1, 0, n, used + n_new, kept, n_queued, blocked_code, n_accepted
+            )
+            n_new = held[i]
+            start_ps = end_ps
+        pool.take(cohort.advance(n_first), self._reserves)
+        step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
+
+    def committed(self) -> None:
+        """Forget the arrivals during the run."""
+        self._queued_from.clear()
+
+    def _note_drafting(self, n: int, n_steps: int) -> None:
+        line = self._draft_lines.get(n)
+        if line is None:
+            line = self._draft_lines[n] = self._cost.draft_line(n)
+        intercept_ps, slope_ps = line
+        self.drafting_ps += n_steps * intercept_ps
+        if slope_ps:
+            self.drafting_ps += slope_ps * int(self.cohort.keys_ahead(n_steps).sum())

@@ -1,0 +1,274 @@
+"""Memory: what a request may hold on a replica: KV blocks, with or without a prefix cache and tiers behind it."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import SupportsIndex, cast
+
+from simserve.engine.host_tier import HostTier
+from simserve.engine.recorder import Recorder
+from simserve.schedulers.base import Scheduler
+from simserve.state.kv_pool import KvPool
+from simserve.state.prefix_cache import PrefixCache
+from simserve.state.queues import Ordered, Waiting
+from simserve.state.request import Request
+
+
+class Memory:
+    """KV blocks of one replica, each held by one request."""
+
+    caches = False
+    """Blocks keep their contents after they are freed, and requests find them."""
+
+    def __init__(self, pool: KvPool) -> None:
+        self.pool = pool
+
+    def queue(self, scheduler: Scheduler) -> Waiting:
+        """Return an empty queue in the scheduler's order."""
+        return scheduler.queue()
+
+    def admit(self, request: Request) -> None:
+        """Give an admitted request what it finds here."""
+
+    def release(self, request: Request, kv_tokens: int) -> int:
+        """Free the blocks of a request, used and reserved; return how many used ones become free."""
+        n_used = -(-kv_tokens // self.pool.block_size)
+        n_reserved = request.reserved_blocks
+        self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
+        request.reserved_blocks = 0
+        return n_used
+
+    def computed(self, request: Request) -> None:
+        """Note that a prompt is computed, as far as its request says."""
+
+    def found_tokens(self, request: Request) -> int:
+        """Return the prompt tokens that a request finds here."""
+        return 0
+
+    def reclaim(self, n_blocks: int) -> None:
+        """Evict what n_blocks free blocks hold."""
+
+    def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
+        """Return the steps until growing members evict blocks of the head's hit, which changes its need; None: never.
+
+        steps_within: the steps that begin at most a number of blocks.
+        """
+        return None
+
+    # -- host memory -----------------------------------------------------------------------------------------------
+
+    def shared_blocks(self, request: Request) -> int:
+        """Return how many blocks of a swapped request others hold on the GPU."""
+        return 0
+
+    def take_back(self, request: Request) -> int:
+        """Take the blocks of a swapped request; return how many of them were still on the GPU."""
+        self.pool.take(-(-request.prefilled_tokens // self.pool.block_size), from_reserved=False)
+        return 0
+
+    def fetch(self) -> None:
+        """Read what admitted requests hit on host and disk."""
+
+
+class CachingPool(KvPool):
+    """A pool of blocks that keep their contents after they are freed, until they are taken."""
+
+    __slots__ = ("cache",)
+
+    def __init__(self, total_blocks: int, block_size: int, block_tokens: int) -> None:
+        super().__init__(total_blocks, block_size)
+        self.cache = PrefixCache(block_tokens // block_size)
+
+    def take(self, n_blocks: int, from_reserved: bool) -> None:
+        """Put tokens into blocks; the cache evicts what they held."""
+        super().take(n_blocks, from_reserved)
+        self.keep_within(self.free_blocks)
+
+    def take_at_once(self, n_blocks: int) -> None:
+        """Put tokens into free blocks when a step is about to take others; eviction follows then."""
+        super().take(n_blocks, from_reserved=False)
+
+    def keep_within(self, n_blocks: int) -> None:
+        """Evict what does not fit n_blocks free blocks."""
+        n_lost = self.cache.idle_blocks - n_blocks
+        if n_lost > 0:
+            self.cache.evict(n_lost)
+
+
+class Queue(deque[Request]):
+    """First-come, first-served queue; iterating looks up the cache hit of each request."""
+
+    look_up: Callable[[Request], None]
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in super().__iter__():
+            self.look_up(request)
+            yield request
+
+
+class OrderedQueue:
+    """Policy-ordered queue; iterating looks up the cache hit of each request."""
+
+    def __init__(self, waiting: Ordered, look_up: Callable[[Request], None]) -> None:
+        self._waiting = waiting
+        self._look_up = look_up
+        self.append, self.appendleft, self.extend = waiting.append, waiting.appendleft, waiting.extend
+        self.popleft, self.remove, self.may_lead = waiting.popleft, waiting.remove, waiting.may_lead
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._waiting
+
+    def __getitem__(self, place: SupportsIndex) -> Request:
+        return self._waiting[place]
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in self._waiting:
+            self._look_up(request)
+            yield request
+
+
+class CachingMemory(Memory):
+    """KV blocks with a prefix cache: blocks computed for other requests are used again.
+
+    A hit is held from admission on, so it is never counted twice; computed blocks can be found as soon as the step is
+    over. The last prompt token is always computed. Sources: vLLM V1, kv_cache_manager.py and block_pool.py; SGLang,
+    radix_cache.py.
+
+    With a tier, prefixes are copied to host memory as soon as they are computed, and read back: the hit of a waiting
+    request includes GPU, host and disk. At admission, the part on host and disk takes blocks and is read before the
+    step begins. Sources: vLLM V1, v1/kv_offload/lru_manager.py; SGLang, HiCache (write_through).
+    """
+
+    caches = True
+    pool: CachingPool
+
+    def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
+        super().__init__(pool)
+        self._cache = pool.cache
+        self._block_tokens = pool.cache.blocks_per_id * pool.block_size
+        self._recorder = recorder
+        self._tier = tier
+        self._admitted: list[tuple[Request, int, int, int]] = []
+        """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
+
+    def queue(self, scheduler: Scheduler) -> Waiting:
+        """Return an empty queue in the scheduler's order."""
+        if scheduler.orders:
+            return OrderedQueue(cast(Ordered, scheduler.queue()), self._look_up)
+        queue = Queue()
+        queue.look_up = self._look_up
+        return queue
+
+    # -- lookups -----------------------------------------------------------------------------------------------------
+
+    def _look_up(self, request: Request) -> None:
+        """Look up the cache hit of a waiting request; what is not on the GPU needs free blocks."""
+        n_ids = self._n_found(request)
+        n_here = n_ids if self._tier is None else self._cache.match(request.chain, n_ids)
+        n_idle = self._cache.idle_blocks_among(request.chain, n_here)
+        request.prefilled_tokens = n_ids * self._block_tokens
+        request.idle_hit_blocks = n_idle + (n_ids - n_here) * self._cache.blocks_per_id
+
+    def _n_found(self, request: Request) -> int:
+        """Return the number of leading ids in the hit, on any tier; never all tokens, as the last one must be
+        computed."""
+        most = (request.prompt_tokens + request.emitted_tokens - 1) // self._block_tokens
+        n_here = self._cache.match(request.chain, most)
+        return n_here if self._tier is None else max(n_here, self._tier.memory.match(request.chain, most)[1])
+
+    def found_tokens(self, request: Request) -> int:
+        """Return the prompt tokens in the cache."""
+        return self._n_found(request) * self._block_tokens
+
+    def reclaim(self, n_blocks: int) -> None:
+        """Evict what n_blocks free blocks hold."""
+        self.pool.keep_within(self.pool.free_blocks - n_blocks)
+
+    def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
+        """Return the steps until growing members evict blocks of the head's hit, which changes its need."""
+        return 1 + steps_within(self.pool.free_blocks - self._cache.idle_blocks) if head.idle_hit_blocks else None
+
+    # -- holding and releasing -----------------------------------------------------------------------------------------
+
+    def admit(self, request: Request) -> None:
+        """Hold the cache hit of an admitted request: its blocks are no longer free."""
+        n_ids = request.prefilled_tokens // self._block_tokens
+        request.n_held_ids, request.copies, request.idle_hit_blocks = n_ids, set(), 0
+        if self._tier is None:
+            self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
+        else:
+            self._hold_from_tiers(request, n_ids, self._tier)
+        self._recorder.find(request.row, request.prefilled_tokens, is_first=not request.n_preemptions)
+
+    def _hold_from_tiers(self, request: Request, n_ids: int, tier: HostTier) -> None:
+        """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
+        cache = self._cache
+        n_here = cache.match(request.chain, n_ids)
+        n_new_blocks = (n_ids - n_here) * cache.blocks_per_id
+        self.pool.take_at_once(cache.pin(request.chain, n_here) + n_new_blocks)
+        cache.insert(request.chain, n_here, n_ids, request.copies)
+        n_above_disk = max(n_here, tier.memory.match(request.chain, n_ids)[0])
+        self._admitted.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
+
+    def computed(self, request: Request) -> None:
+        """Insert the whole blocks of a computed prompt into the cache."""
+        self._insert(request, min(request.prefilled_tokens, request.prompt_tokens + request.emitted_tokens))
+
+    def release(self, request: Request, kv_tokens: int) -> int:
+        """Free the blocks of a request; their contents can be found until they are taken."""
+        self._insert(request, kv_tokens)
+        cache = self._cache
+        n_blocks = -(-kv_tokens // self.pool.block_size)
+        n_own = n_blocks - request.n_held_ids * cache.blocks_per_id
+        n_free = cache.release(request.chain, request.n_held_ids, n_own, request.copies)
+        self.pool.release(n_free)
+        return n_free
+
+    def _insert(self, request: Request, kv_tokens: int) -> None:
+        """Let other requests find the whole blocks of the first kv_tokens, on the host too."""
+        n_ids = min(kv_tokens // self._block_tokens, len(request.chain))
+        if n_ids > request.n_held_ids:
+            self._cache.insert(request.chain, request.n_held_ids, n_ids, request.copies)
+            request.n_held_ids = n_ids
+            if self._tier is not None:
+                self._tier.keep(request.chain, n_ids)
+
+    # -- host memory -----------------------------------------------------------------------------------------------
+
+    def shared_blocks(self, request: Request) -> int:
+        """Return how many blocks of a swapped request others hold on the GPU."""
+        n_ids = self._n_here(request)
+        n_idle = self._cache.idle_blocks_among(request.chain, n_ids)
+        return n_ids * self._cache.blocks_per_id - n_idle
+
+    def take_back(self, request: Request) -> int:
+        """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
+        n_here, n_ids = self._n_here(request), self._n_ids(request)
+        n_found = n_here * self._cache.blocks_per_id
+        self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)
+        n_blocks = -(-request.prefilled_tokens // self.pool.block_size)
+        self.pool.take(n_blocks - n_found, from_reserved=False)
+        self._cache.insert(request.chain, n_here, n_ids, request.copies)
+        request.n_held_ids = n_ids
+        return n_found
+
+    def _n_ids(self, request: Request) -> int:
+        return min(request.prefilled_tokens // self._block_tokens, len(request.chain))
+
+    def _n_here(self, request: Request) -> int:
+        return self._cache.match(request.chain, self._n_ids(request))
+
+    def fetch(self) -> None:
+        """Read what admitted requests hit on host and disk. The tiers do not change until all are admitted."""
+        tier, cost, tokens = self._tier, self._cache.blocks_per_id, self._block_tokens
+        if tier is None:
+            return
+        for request, n_ids, n_on_host, n_on_disk in self._admitted:
+            if n_on_host or n_on_disk:
+                tier.read((n_on_host + n_on_disk) * cost, n_on_disk * cost)
+            if not request.n_preemptions:
+                self._recorder.read(request.row, n_on_host * tokens, n_on_disk * tokens)
+            tier.keep(request.chain, n_ids, n_on_disk)
+        self._admitted.clear()

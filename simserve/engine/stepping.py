@@ -1,0 +1,211 @@
+"""Stepping: when the next step of a replica may start and when it ends: alone, in a pipeline, or in lockstep."""
+
+from collections.abc import Sequence
+
+from simserve.cost.model import CostModel
+from simserve.engine.alarm import PLAN_PHASE, Alarm, Clock
+from simserve.engine.replica import Group, Replica
+from simserve.engine.step_run import StepRun
+
+
+class Alone:
+    """A replica that steps on its own: plan, sleep until the step run ends or is cut, commit, plan again."""
+
+    n_stages = 1
+    """Pipeline stages that a step passes through."""
+    group: Group | None = None
+    """Ranks that step together."""
+
+    def __init__(self, replica: Replica, clock: Clock, *, is_alone: bool = False) -> None:
+        self._replica = replica
+        self._clock = clock
+        self._is_alone = is_alone
+        """All requests come to this replica."""
+        self._n_ahead = replica.n_ahead
+        self._step_end = Alarm(clock, self._on_step_end, phase=replica.index)
+        self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + replica.index)
+
+    def plan_at(self, at_ps: int) -> None:
+        """Plan at an instant, as the last event."""
+        self._plan_time.set(at_ps)
+
+    def wake(self, now_ps: int, n_ahead: int = 0) -> None:
+        """Plan when the step in flight and n_ahead more are over, or now when idle."""
+        step_run = self._replica.step_run
+        if step_run is None:
+            if self._plan_time.due_ps != now_ps:
+                self._plan_time.set(now_ps)
+        elif step_run.n_steps > 1:
+            n_steps = step_run.steps_begun(now_ps) + n_ahead
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
+                self._step_end.set(step_run.end_ps)
+
+    def commit_now(self, now_ps: int) -> None:
+        """Commit a step that ends at this very instant, before its alarm goes off."""
+        step_run = self._replica.step_run
+        assert step_run is not None, "a step was in flight"
+        self._step_end.due_ps = None
+        self._replica.commit(step_run, now_ps)
+
+    def _on_step_end(self, now_ps: int) -> None:
+        """Commit, plan and sleep; loop without the clock while no other event happens in between."""
+        clock, replica = self._clock, self._replica
+        step_run, events = replica.step_run, clock.events
+        while step_run is not None:
+            replica.commit(step_run, now_ps)
+            if events and events[0][0] <= now_ps:
+                self._plan_time.set(now_ps)
+                return
+            replica.decide(now_ps)  # fast: no other event at this instant, so plan at once
+            step_run = replica.step_run
+            if step_run is None:
+                return
+            now_ps = step_run.end_ps
+            if events and events[0][0] <= now_ps:
+                self._sleep(step_run)
+                return
+            clock._now = now_ps
+
+    def _plan(self, now_ps: int) -> None:
+        """Decide the next steps and sleep through them: the plan phase of an instant."""
+        self._replica.decide(now_ps)
+        step_run = self._replica.step_run
+        if step_run is not None:
+            self._sleep(step_run)
+
+    def _sleep(self, step_run: StepRun) -> None:
+        """Sleep until the end of the step run, or of the step that the next arrival falls into."""
+        events = self._clock.events
+        if self._is_alone and self._replica.blocked_by is None and step_run.n_steps > 1 and events:
+            # fast: the next event can only be an arrival for this replica, so cut in advance
+            n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
+            if n_steps < step_run.n_steps:
+                step_run.cut(n_steps)
+        self._step_end.set(step_run.end_ps)
+
+
+class Pipeline:
+    """The stages of a replica. A batch takes equally long in each, and waits for a stage that is busy."""
+
+    def __init__(self, n_stages: int) -> None:
+        self._free_at_ps = [0] * n_stages
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages; each takes an equal part of a step."""
+        return len(self._free_at_ps)
+
+    def enter(self, now_ps: int, step_ps: int) -> tuple[int, int]:
+        """Send a batch that takes step_ps without waits; return when it leaves the first stage, and the last."""
+        free_at_ps, at_ps = self._free_at_ps, now_ps
+        stage_ps = -(-step_ps // len(free_at_ps))
+        for stage, free_ps in enumerate(free_at_ps):
+            if free_ps > at_ps:
+                at_ps = free_ps
+            at_ps += stage_ps
+            free_at_ps[stage] = at_ps
+        return free_at_ps[0], at_ps
+
+
+class Lane(Alone):
+    """Steps of one of the batches in flight in a pipeline.
+
+    Each lane is a replica with its scheduler and its share of the KV blocks, like the virtual engines of vLLM 0
+    (core/scheduler.py). A step that emits no token ends for the scheduler once the first stage is through: the next
+    chunk of a long prompt follows closely, as in Sarathi-Serve (OSDI '24, section 4).
+    """
+
+    def __init__(self, replica: Replica, clock: Clock, pipeline: Pipeline) -> None:
+        super().__init__(replica, clock)
+        self._pipeline = pipeline
+        self.n_stages = pipeline.n_stages
+
+    def _on_step_end(self, now_ps: int) -> None:
+        """Commit, and plan after all other events of this instant."""
+        step_run = self._replica.step_run
+        assert step_run is not None, "a step was in flight"
+        self._replica.commit(step_run, now_ps)
+        self._plan_time.set(now_ps)
+
+    def _plan(self, now_ps: int) -> None:
+        """Plan one step and send it through the pipeline."""
+        self._replica.decide(now_ps)
+        step_run = self._replica.step_run
+        if step_run is None:
+            return
+        first_end_ps, end_ps = self._pipeline.enter(now_ps, step_run.first_ps)
+        gives_tokens = step_run.n_decoding or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
+        step_run.last((end_ps if gives_tokens else first_end_ps) - now_ps)
+        self._step_end.set(step_run.end_ps)
+
+
+class Rank(Alone):
+    """Steps of one data-parallel rank: it has its own scheduler and KV blocks, but steps together with the others.
+
+    Without requests it runs a dummy batch (as in vLLM), which takes no time.
+    """
+
+    def __init__(self, replica: Replica, clock: Clock, group: "Lockstep") -> None:
+        super().__init__(replica, clock)
+        self.group = self._group = group
+
+    def _plan(self, now_ps: int) -> None:
+        """Plan with all ranks; arrivals during a step wait for its end."""
+        self._group.plan(now_ps)
+
+
+class Lockstep:
+    """The ranks of a replica that step together.
+
+    A step lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks.
+    """
+
+    def __init__(self, ranks: Sequence[Replica], cost: CostModel, clock: Clock) -> None:
+        self._ranks = ranks
+        self.cost = cost
+        """Cost model of each rank."""
+        self._is_stepping = False
+        self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].index)
+        self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].index)
+
+    def plan(self, now_ps: int) -> None:
+        """Plan and begin one step on all ranks; do nothing while a step is in flight."""
+        if self._is_stepping:
+            return
+        slowest_ps = n_tokens = 0
+        for rank in self._ranks:
+            rank.decide(now_ps)
+            if rank.step_run is not None:
+                slowest_ps = max(slowest_ps, rank.step_run.first_ps)
+                n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding
+        if not n_tokens:
+            return
+        step_ps = slowest_ps + self.cost.group_ps(n_tokens)
+        for rank in self._ranks:
+            if rank.step_run is not None:
+                rank.step_run.last(step_ps)
+        self._is_stepping = True
+        self._step_end.set(now_ps + step_ps)
+
+    def _on_step_end(self, now_ps: int) -> None:
+        self._is_stepping = False
+        for rank in self._ranks:
+            if rank.step_run is not None:
+                rank.commit(rank.step_run, now_ps)
+        self._plan_time.set(now_ps)
+
+
+def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel, *, is_alone: bool) -> None:
+    """Let the ranks of one replica step: through the stages of a pipeline, in lockstep, or one on its own."""
+    if n_stages > 1:
+        pipeline = Pipeline(n_stages)
+        for rank in ranks:
+            rank.stepping = Lane(rank, clock, pipeline)
+    elif len(ranks) > 1:
+        group = Lockstep(ranks, cost, clock)
+        for rank in ranks:
+            rank.stepping = Rank(rank, clock, group)
+    else:
+        (replica,) = ranks
+        replica.stepping = Alone(replica, clock, is_alone=is_alone)
