@@ -41,6 +41,21 @@ class TypicalStep:
 
 
 @dataclass(frozen=True)
+class KvGroupAnswer:
+    """What the layers of one kind keep of a request, on one GPU."""
+
+    kind: str
+    n_layers: int
+    window: int | None
+    """Tokens of a window or chunk."""
+    bytes_per_token: float
+    bytes_per_request: float
+    """Bytes of states of fixed size."""
+    longest_bytes: float
+    """Most bytes of a request of max_model_len."""
+
+
+@dataclass(frozen=True)
 class PoolAnswer:
     """One pool: its model, GPUs and engine, the memory ledger of each GPU, and the cost of its steps."""
 
@@ -61,6 +76,9 @@ class PoolAnswer:
     kv_tokens: int
     kv_verified: bool
     max_model_len: int
+    kv_groups: tuple[KvGroupAnswer, ...]
+    """What a request holds by kind of layer, as vLLM's hybrid manager counts it. n_blocks and kv_tokens still keep all
+    tokens in all layers that attend."""
     steps: tuple[TypicalStep, ...]
     host_tokens: int
     """Tokens that host memory and its disk hold; 0 without."""
@@ -106,10 +124,19 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         kv_tokens=setup.ledger.lane_tokens,
         kv_verified=setup.ledger.verified,
         max_model_len=setup.max_model_len,
+        kv_groups=tuple(_kv_groups(setup)),
         steps=tuple(_typical_steps(setup)),
         **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
     )
+
+
+def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
+    layout = setup.kv_layout
+    for part, n_bytes in zip(layout.parts, layout.bytes_by_group(setup.max_model_len), strict=True):
+        group = part.group
+        sizes = part.bytes_per_token, part.bytes_per_request, n_bytes
+        yield KvGroupAnswer(group.kind, group.n_layers, group.window, *sizes)
 
 
 def _host_tier(setup: PoolSetup) -> dict[str, Any]:

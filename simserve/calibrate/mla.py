@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
-from simserve.calibrate.table import rows_of
+from simserve.calibrate.table import FITTED, rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.base import Form
 from simserve.cost.forms.mla import CACHED, PAIR_WIDTH, MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
@@ -83,7 +83,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
 def _fit_one(op: str, rows: pd.DataFrame, gpu: GpuSpec) -> Fit | None:
     """Fit one operation; None with too few rows or an unknown dtype."""
     dtype, kv_dtype = str(rows["dtype"].iloc[0]), str(rows["kv_dtype"].iloc[0])
-    if dtype not in BYTES_PER_VALUE or kv_dtype not in BYTES_PER_VALUE:
+    if dtype not in FITTED or kv_dtype not in FITTED:
         return None
     kept, excluded = _usable(op, rows, gpu)
     held = held_out(kept, HELD_OUT) if len(kept) else np.zeros(0, dtype=bool)

@@ -7,7 +7,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from simserve.calibrate.fit import Fit, Residuals, fit_form, held_out
-from simserve.calibrate.table import rows_of
+from simserve.calibrate.table import FITTED, rows_of
 from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
 from simserve.cost.forms.moe import MATRICES, ExpertLoad, MoeLayer, load_of
 
@@ -41,7 +41,7 @@ def fit(table: pd.DataFrame, gpu: GpuSpec) -> list[Fit]:
     rows = rows_of(table, "moe")
     rows = rows.assign(kernel=rows["kernel"].fillna("") if "kernel" in rows else "")
     fits = []
-    for dtype in BYTES_PER_VALUE:
+    for dtype in FITTED:
         ours = rows[rows["dtype"] == dtype]
         alone, shared = ours[ours["expert"] == 1], ours[ours["expert"] > 1]
         kernels = [_kernel(alone), _kernel(shared)]

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from simserve.catalog.specs import BYTES_PER_VALUE
+from simserve.catalog.specs import BYTES_PER_VALUE, NEEDS_RATE
 from simserve.errors import CalibrationError
 from simserve.tables.parquet import read_columns
+
+FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype not in NEEDS_RATE]
+"""Dtypes that are fitted; w8a8 and nvfp4 are assumed to resemble fp8 (cost/calibrated.py)."""
 
 ATTENTION = ("dtype", "kv_dtype", "batch", "tokens", "n_heads", "n_kv_heads", "head_dim", "window")
 SHAPES: dict[str, tuple[str, ...]] = {
@@ -82,9 +85,9 @@ def _with_dtypes(table: pd.DataFrame, place: str) -> pd.DataFrame:
     for name in ("dtype", "kv_dtype"):
         users = [op for op, columns in SHAPES.items() if name in columns]
         rows = table[table["op"].isin(users)]
-        bad = rows.index[~rows[name].isin(list(BYTES_PER_VALUE))] if len(rows) else rows.index
+        bad = rows.index[~rows[name].isin(FITTED)] if len(rows) else rows.index
         if len(bad):
-            known = ", ".join(BYTES_PER_VALUE)
+            known = ", ".join(FITTED)
             raise CalibrationError(
                 f"{place}: row {bad[0] + 1}: {name} must be one of {known}, got '{table[name][bad[0]]}'; "
                 f"correct or remove it ({len(bad)} of {len(table)} rows are affected)"

@@ -4,13 +4,15 @@ Keys and defaults follow the configuration classes of the transformers library.
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from simserve.catalog.layer_parts import dense_size, read_experts, read_mla
+from simserve.catalog.families import READ, check_refused, check_understood, family_of
+from simserve.catalog.layer_parts import check_count, dense_size, read_experts, read_mla
 from simserve.catalog.quantization import only_experts, read_weight_dtype
-from simserve.catalog.specs import SHORT_WINDOW, ModelSpec
+from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, ModelSpec
 from simserve.errors import CatalogError, closest
 
 NEEDED = (
@@ -35,19 +37,31 @@ UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcod
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
 
-SPARSE_KEYS = ("index_topk", "sparse_attention_config")
-
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
 """Tokens that a local layer attends at most: the last ones, or those of the same chunk (Llama 4)."""
 
 QUANTIZATION_FILE = "hf_quant_config.json"
 """modelopt's file for the weight dtype, next to a config.json without one."""
 
-SHAPES_OF_WINDOWED = ("swa_num_attention_heads", "swa_num_key_value_heads", "swa_head_dim")
-"""Keys of families with different heads in windowed layers (MiMo-V2)."""
+LAYER_KINDS: Mapping[str, GroupKind] = {
+    "full_attention": "full",
+    "sliding_attention": "windowed",
+    "chunked_attention": "chunked",
+    "linear_attention": "state",
+}
+"""Supported entries of layer_types; layers with a state only where the file has their sizes."""
 
-LAYER_KINDS = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
-"""Supported entries of layer_types, and whether such a layer has a window."""
+LINEAR_KEYS = {
+    "n_key_heads": "linear_num_key_heads",
+    "key_head_dim": "linear_key_head_dim",
+    "n_value_heads": "linear_num_value_heads",
+    "value_head_dim": "linear_value_head_dim",
+    "conv_size": "linear_conv_kernel_dim",
+}
+"""Sizes of layers with a state (Qwen3-Next)."""
+
+GATED_FAMILIES = ("qwen3_next",)
+"""Families with a gate for the output of attention."""
 
 
 def read_config(path: Path) -> ModelSpec:
@@ -60,13 +74,14 @@ def read_config(path: Path) -> ModelSpec:
 
 
 def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
-    _reject_unsupported(config)
+    check_refused(config)
+    _check_shapes(config)
     _check(config)
     n_heads, hidden = config["num_attention_heads"], config["hidden_size"]
-    n_window_layers = _n_window_layers(config)
     family = config.get("model_type")
     tied = config.get("tie_word_embeddings")
     experts, mla = read_experts(config), read_mla(config)
+    check_understood(config)
     return ModelSpec(
         name=path.resolve().parent.name if path.stem == "config" else path.stem,
         n_layers=config["num_hidden_layers"],
@@ -79,10 +94,12 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         max_position_embeddings=config["max_position_embeddings"],
         tie_word_embeddings=family in TIED_FAMILIES if tied is None else bool(tied),
         gated_mlp=family not in UNGATED_FAMILIES,
-        sliding_window=_window(config) if n_window_layers else None,
-        n_window_layers=n_window_layers,
+        gated_attention=family in GATED_FAMILIES,
+        groups=_groups(config),
         experts=experts,
         mla=mla,
+        linear=_linear(config),
+        n_mtp_layers=_n_mtp_layers(config),
         weight_dtype=read_weight_dtype(config),
         only_experts_quantized=experts is not None and only_experts(config),
         source=f"Hugging Face config.json, {path.name}",
@@ -101,7 +118,14 @@ def _load(path: Path) -> dict[str, Any]:
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
-    return {**_quantized_by_file(path), **config, **(inner or {})}
+    language = {**(config if inner is None else _shared_keys(config)), **(inner or {})}
+    defaults = {key: value for key, value in family_of(language).defaults.items() if key not in language}
+    return {**_quantized_by_file(path), **defaults, **language}
+
+
+def _shared_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys outside an inner text_config that are about the language model too."""
+    return {key: value for key, value in config.items() if key in READ}
 
 
 def _quantized_by_file(path: Path) -> dict[str, Any]:
@@ -115,19 +139,13 @@ def _quantized_by_file(path: Path) -> dict[str, Any]:
         raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
 
 
-def _reject_unsupported(config: Mapping[str, Any]) -> None:
-    keys = {
-        "layers that differ in shape": next((key for key in _counted(config) if isinstance(config[key], list)), None),
-        "state-space and hybrid models": next((key for key in config if key.startswith(("mamba_", "ssm_"))), None),
-        "layers with heads of their own": next((key for key in SHAPES_OF_WINDOWED if config.get(key)), None),
-        "models with sparse attention": next((key for key in SPARSE_KEYS if config.get(key)), None),
-        "encoder-decoder models": "is_encoder_decoder" if config.get("is_encoder_decoder") else None,
-    }
-    for what, key in keys.items():
-        if key is not None:
-            raise CatalogError(f"{key}: {what} are not supported yet; choose another model")
+def _check_shapes(config: Mapping[str, Any]) -> None:
+    uneven = next((key for key in _counted(config) if isinstance(config[key], list)), None)
+    if uneven is not None:
+        raise CatalogError(f"{uneven}: layers that differ in shape are not supported yet; choose another model")
     kinds = config.get("layer_types") or []
-    unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - LAYER_KINDS.keys())
+    known = {kind for kind in LAYER_KINDS if kind != "linear_attention" or _linear(config) is not None}
+    unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - known)
     if unknown:
         raise CatalogError(f"layer_types: layers of type {', '.join(unknown)} are not supported yet")
 
@@ -158,32 +176,67 @@ def _check(config: Mapping[str, Any]) -> None:
         raise CatalogError(f"without head_dim, num_attention_heads must divide hidden_size {hidden}, got {n_heads}")
     if kinds and len(kinds) != n_layers:
         raise CatalogError(f"layer_types must name the {n_layers} layers of num_hidden_layers, got {len(kinds)}")
-    if kinds and "sliding_attention" in kinds and not _window(config):
-        raise CatalogError("layer_types names layers of sliding_attention, but sliding_window is missing")
-    is_given = kinds or config.get("use_sliding_window")  # by max_window_layers
-    if not is_given and _uses_window(config) and _window(config) <= SHORT_WINDOW:
-        raise CatalogError(f"layer_types is missing; list the layers with the window of {_window(config)} tokens")
+    for kind, key in (("sliding_attention", "sliding_window"), ("chunked_attention", "attention_chunk_size")):
+        if kinds and kind in kinds and not config.get(key):
+            raise CatalogError(f"layer_types names layers of {kind}, but {key} is missing")
 
 
 def _uses_window(config: Mapping[str, Any]) -> bool:
-    """Tell whether the window is on; a config may state one and switch it off."""
-    return bool(_window(config)) and config.get("use_sliding_window") is not False
+    """Tell whether a window is on; a config may state one and switch it off."""
+    return any(config.get(key) for key in WINDOW_KEYS) and config.get("use_sliding_window") is not False
 
 
-def _window(config: Mapping[str, Any]) -> Any:
-    return next((config[key] for key in WINDOW_KEYS if config.get(key)), None)
+def _groups(config: Mapping[str, Any]) -> tuple[LayerGroup, ...]:
+    """Return the layers by kind, in order of their first layer."""
+    windows = {"windowed": config.get("sliding_window"), "chunked": config.get("attention_chunk_size")}
+    full: GroupKind = "latent" if config.get("kv_lora_rank") else "full"
+    counts = Counter(full if kind == "full" else kind for kind in _kinds(config))
+    return tuple(LayerGroup(kind, n_layers, windows.get(kind)) for kind, n_layers in counts.items())
 
 
-def _n_window_layers(config: Mapping[str, Any]) -> int:
-    """Count the layers with the window.
-
-    With use_sliding_window (Qwen), these are the layers from max_window_layers on. Families that alternate without
-    layer_types count as all windowed: requests beyond a window that is not short are rejected in either case.
-    """
-    n_layers: int = config["num_hidden_layers"]
-    if not _uses_window(config):
-        return 0
+def _kinds(config: Mapping[str, Any]) -> list[GroupKind]:
+    """Return the kind of each layer: as layer_types lists them, else by the rule of the family."""
+    layers = range(config["num_hidden_layers"])
     if config.get("layer_types"):
-        return sum(LAYER_KINDS[kind] for kind in config["layer_types"])
-    n_full_layers = config.get("max_window_layers") if config.get("use_sliding_window") else None
-    return max(0, n_layers - n_full_layers) if isinstance(n_full_layers, int) else n_layers
+        return [LAYER_KINDS[kind] for kind in config["layer_types"]]
+    if _linear(config) is not None:
+        return _every(config["full_attention_interval"], "state", layers)
+    if not _uses_window(config):
+        return ["full" for _ in layers]
+    if config.get("attention_chunk_size"):
+        rotated = config.get("no_rope_layers")  # Llama 4: only layers with positions attend a chunk
+        if rotated:
+            return ["chunked" if rotates else "full" for rotates in rotated]
+        return _every(config.get("no_rope_layer_interval") or 4, "chunked", layers)
+    if config.get("use_sliding_window"):  # Qwen: from max_window_layers on
+        n_full = config.get("max_window_layers") or 0
+        return ["full" if layer < n_full else "windowed" for layer in layers]
+    pattern = config.get("sliding_window_pattern")
+    period = len(pattern) if isinstance(pattern, str) else pattern or family_of(config).window_period
+    if period is None:
+        window = config["sliding_window"]
+        raise CatalogError(f"layer_types is missing; list the layers with the window of {window} tokens")
+    return _every(period, "windowed", layers)
+
+
+def _every(period: int, other: GroupKind, layers: range) -> list[GroupKind]:
+    """Return full attention for layers that end a period of several, and the other kind for the rest."""
+    return ["full" if period > 1 and (layer + 1) % period == 0 else other for layer in layers]
+
+
+def _linear(config: Mapping[str, Any]) -> LinearAttention | None:
+    """Return the sizes of layers with a state; None for files without them."""
+    if config.get("model_type") not in GATED_FAMILIES:
+        return None
+    for key in (*LINEAR_KEYS.values(), "full_attention_interval"):
+        check_count(key, config.get(key))
+    return LinearAttention(**{name: config[key] for name, key in LINEAR_KEYS.items()})
+
+
+def _n_mtp_layers(config: Mapping[str, Any]) -> int:
+    """Return the MTP layers that the file counts, else those that the family is published with."""
+    n_layers = config.get("num_nextn_predict_layers")
+    if n_layers is None:
+        return family_of(config).n_mtp_layers
+    check_count("num_nextn_predict_layers", n_layers, least=0)
+    return int(n_layers)

@@ -33,7 +33,7 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
         _refuse_other_names(config)
         return None
     for key, value in named.items():
-        _check_count(key, value)
+        check_count(key, value)
     if len(set(named.values())) > 1:
         raise CatalogError(f"{' and '.join(named)} must be the same number of experts, got {_json(named.values())}")
     key, n_experts = next(iter(named.items()))
@@ -41,7 +41,7 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
     if top_key is None:
         raise CatalogError(f"num_experts_per_tok is missing; give the number of the {n_experts} experts per token")
     top_k = config[top_key]
-    _check_count(top_key, top_k)
+    check_count(top_key, top_k)
     if top_k > n_experts:
         raise CatalogError(f"{top_key} must be at most the {n_experts} experts of {key}, got {top_k}")
     n_shared, shared_size = _shared(config)
@@ -66,7 +66,7 @@ def read_mla(config: Mapping[str, Any]) -> Mla | None:
             f"{' and '.join(missing)} {verb} missing; latent attention (kv_lora_rank) needs all its widths"
         )
     for key in ("kv_lora_rank", *MLA_NEEDED, *(["q_lora_rank"] if config.get("q_lora_rank") is not None else [])):
-        _check_count(key, config[key])
+        check_count(key, config[key])
     return Mla(
         kv_lora_rank=config["kv_lora_rank"],
         q_lora_rank=config.get("q_lora_rank"),
@@ -77,7 +77,7 @@ def read_mla(config: Mapping[str, Any]) -> Mla | None:
 def dense_size(config: Mapping[str, Any]) -> int:
     """Return the inner size of the MLP of layers without experts; Llama 4 and MiniMax have separate keys for it."""
     key = next((key for key in DENSE_SIZE if config.get(key)), "intermediate_size")
-    _check_count(key, config[key])
+    check_count(key, config[key])
     size: int = config[key]
     return size
 
@@ -92,7 +92,7 @@ def _refuse_other_names(config: Mapping[str, Any]) -> None:
 def _expert_size(config: Mapping[str, Any]) -> int:
     """Return moe_intermediate_size; Mixtral and gpt-oss, without another MLP, use intermediate_size."""
     key = "intermediate_size" if config.get("moe_intermediate_size") is None else "moe_intermediate_size"
-    _check_count(key, config.get(key))
+    check_count(key, config.get(key))
     size: int = config[key]
     return size
 
@@ -102,10 +102,10 @@ def _shared(config: Mapping[str, Any]) -> tuple[int, int]:
     n_shared = config.get("n_shared_experts")
     key = next((key for key in SHARED_SIZE if config.get(key)), None)
     if n_shared:
-        _check_count("n_shared_experts", n_shared)
+        check_count("n_shared_experts", n_shared)
         return n_shared, _expert_size(config)
     if key is not None:
-        _check_count(key, config[key])
+        check_count(key, config[key])
         return 1, config[key]
     return (1, _expert_size(config)) if config.get("model_type") in SHARED_EXPERT_FAMILIES else (0, 0)
 
@@ -114,12 +114,12 @@ def _n_dense_layers(config: Mapping[str, Any]) -> int:
     n_layers: int = config["num_hidden_layers"]
     for key in ("first_k_dense_replace", "decoder_sparse_step", "interleave_moe_layer_step"):
         if config.get(key) is not None:
-            _check_count(key, config[key], least=0 if key == "first_k_dense_replace" else 1)
+            check_count(key, config[key], least=0 if key == "first_k_dense_replace" else 1)
     freq = config.get("moe_layer_freq", 1)
     if isinstance(freq, list) and len(freq) != n_layers:
         raise CatalogError(f"moe_layer_freq must name the {n_layers} layers of num_hidden_layers, got {len(freq)}")
     if not isinstance(freq, list):
-        _check_count("moe_layer_freq", freq)
+        check_count("moe_layer_freq", freq)
     n_moe_layers = sum(_has_experts(config, layer) for layer in range(n_layers))
     if not n_moe_layers:
         raise CatalogError(f"no layer of {n_layers} has experts by first_k_dense_replace and the like; set no experts")
@@ -134,6 +134,7 @@ def _has_experts(config: Mapping[str, Any], layer: int) -> bool:
         and (layer + 1) % (config.get("decoder_sparse_step") or 1) == 0
         and (layer + 1) % (config.get("interleave_moe_layer_step") or 1) == 0
         and layer not in (config.get("mlp_only_layers") or ())
+        and (not config.get("moe_layers") or layer in config["moe_layers"])
     )
 
 
@@ -142,7 +143,8 @@ def _is_many(value: object) -> bool:
     return isinstance(value, int | list) and value not in (0, 1) and value != []
 
 
-def _check_count(key: str, value: object, least: int = 1) -> None:
+def check_count(key: str, value: object, least: int = 1) -> None:
+    """Check that a key's value is a whole number. Raises CatalogError without the path."""
     if type(value) is not int or value < least:  # not isinstance: true is an int
         raise CatalogError(f"{key} must be a whole number of at least {least}, got {json.dumps(value)}")
 

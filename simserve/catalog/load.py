@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, Mla, ModelSpec
+from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, LayerGroup, LinearAttention, Mla, ModelSpec
 from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
@@ -37,7 +37,7 @@ CONSTANTS = (
 )
 """Constants of an engine that a scenario may replace."""
 
-PARTS: dict[str, Callable[..., Any]] = {"experts": Experts, "mla": Mla}
+PARTS: dict[str, Callable[..., Any]] = {"experts": Experts, "mla": Mla, "linear": LinearAttention}
 """Mappings in a model's YAML, with their types."""
 
 # fast: libyaml where PyYAML was built with it; both loaders are safe and equivalent.
@@ -61,7 +61,8 @@ def load_model(name_or_path: str) -> ModelSpec:
         return read_config(path / "config.json" if path.is_dir() else path)
     data = _read("models", name_or_path)
     parts = {key: part(**data.pop(key)) for key, part in PARTS.items() if key in data}
-    return ModelSpec(name=name_or_path, **parts, **data)
+    groups = tuple(LayerGroup(**group) for group in data.pop("groups", ()))
+    return ModelSpec(name=name_or_path, groups=groups, **parts, **data)
 
 
 def load_gpu(name: str) -> GpuSpec:
@@ -114,7 +115,14 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     names(kind)  # raises for an unknown kind
     thing = load[kind](name)
     values = {field.name: getattr(thing, field.name) for field in fields(thing)}
-    return {key: asdict(value) if isinstance(value, Experts | Mla) else value for key, value in values.items()}
+    return {key: _plain(value) for key, value in values.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return dataclasses as mappings, and groups as a list of them without what they do not have."""
+    if isinstance(value, tuple):
+        return [{key: each for key, each in asdict(group).items() if each is not None} for group in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 @cache

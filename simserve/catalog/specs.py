@@ -3,10 +3,22 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
+
+from simserve.errors import CatalogError
 
 BYTES_PER_VALUE: Mapping[str, float] = MappingProxyType(
-    {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "mxfp4": 0.5}
+    {
+        "bf16": 2.0,
+        "fp16": 2.0,
+        "fp8": 1.0,
+        "fp8_block": 1.0,
+        "w8a8": 1.0,
+        "int8": 1.0,
+        "int4": 0.5,
+        "mxfp4": 0.5,
+        "nvfp4": 0.5,
+    }
 )
 """Bytes per number by dtype, without the scales of quantized blocks (see STORED_BYTES)."""
 
@@ -15,18 +27,58 @@ SCALE_BYTES: Mapping[str, float] = MappingProxyType(
         "fp8_block": 4 / (128 * 128),  # a 32-bit scale for 128 x 128 weights (DeepSeek-V3, section 3.3)
         "int4": 2 / 128,  # a 16-bit scale for a group of 128 (GPTQ, AWQ, compressed-tensors)
         "mxfp4": 1 / 32,  # an 8-bit exponent for a block of 32 (OCP Microscaling 1.0, section 5.2)
+        "nvfp4": 1 / 16,  # an 8-bit scale for a block of 16 (NVIDIA, "Introducing NVFP4", 2025)
     }
 )
-"""Bytes of scales per weight; one scale per channel or tensor (fp8, int8) is negligible."""
+"""Bytes of scales per weight; one scale per channel or tensor (fp8, w8a8, int8) is negligible."""
 
 STORED_BYTES: Mapping[str, float] = MappingProxyType(
     {dtype: n_bytes + SCALE_BYTES.get(dtype, 0.0) for dtype, n_bytes in BYTES_PER_VALUE.items()}
 )
 """Bytes per weight in memory, including its share of the scales."""
 
+COMPUTES_IN: Mapping[str, str] = MappingProxyType(
+    {"fp8": "fp8", "fp8_block": "fp8", "w8a8": "int8", "nvfp4": "fp4", "fp16": "fp16"}
+)
+"""The rate of a card that multiplies weights of a dtype; all others are unpacked to 16 bits (weight-only)."""
+
+NEEDS_RATE: Mapping[str, str] = MappingProxyType({"w8a8": "int8", "nvfp4": "mxfp4"})
+"""Dtypes of weights and activations that only run on cards with their rate, each with a weight-only one of its size."""
+
 SHORT_WINDOW = 256
 """Window that may count as full for every request with a negligible error. Requests beyond a longer window are not
 supported yet."""
+
+GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers of one kind, spread evenly over the model: what each keeps of a request, and what a token attends.
+
+    full: all keys; windowed: the last `window`; chunked: those of the same `window` tokens (Llama 4); latent: one
+    vector per token (MLA); state: a state of fixed size per request (linear attention); none: nothing.
+
+    Invariant: windowed and chunked have a window, others have none.
+    """
+
+    kind: GroupKind
+    n_layers: int
+    window: int | None = None
+    """Tokens of a window or chunk."""
+
+    @property
+    def attends(self) -> bool:
+        """Whether a layer attends cached tokens."""
+        return self.kind not in ("state", "none")
+
+    def keys(self, n_context: int) -> int:
+        """Return the keys that the last of n_context tokens attends in a layer."""
+        if not self.attends:
+            return 0
+        if self.window is None:
+            return n_context
+        return min(n_context, self.window) if self.kind == "windowed" else (n_context - 1) % self.window + 1
 
 
 @dataclass(frozen=True)
@@ -76,11 +128,42 @@ class Mla:
 
 
 @dataclass(frozen=True)
-class ModelSpec:
-    """The shape of a transformer: dense or MoE, with grouped-query or latent attention.
+class LinearAttention:
+    """The layers with a state: a gated delta net (Yang et al. 2025, section 3), as Qwen3-Next has it.
 
-    Invariant: n_heads is a multiple of n_kv_heads; n_window_layers <= n_layers, and is 0 without a window;
-    n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
+    Invariant: n_value_heads is a multiple of n_key_heads.
+    """
+
+    n_key_heads: int
+    key_head_dim: int
+    n_value_heads: int
+    value_head_dim: int
+    conv_size: int
+    """Width of the convolution over queries, keys and values; its last inputs belong to the state."""
+
+    @property
+    def key_size(self) -> int:
+        """Width of all keys; queries have the same."""
+        return self.n_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        """Width of all values; gates have the same."""
+        return self.n_value_heads * self.value_head_dim
+
+    @property
+    def state_size(self) -> int:
+        """Values of a request's state in one layer: a matrix per value head, and inputs of the convolution."""
+        inputs = (self.conv_size - 1) * (2 * self.key_size + self.value_size)
+        return self.n_value_heads * self.key_head_dim * self.value_head_dim + inputs
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """The shape of a transformer: dense or MoE, its layers in groups of one kind of attention.
+
+    Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
+    those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
     """
 
     name: str
@@ -95,21 +178,52 @@ class ModelSpec:
     tie_word_embeddings: bool = False
     gated_mlp: bool = True
     """Three MLP matrices (gate, up, down) rather than two."""
-    sliding_window: int | None = None
-    """Tokens that a windowed layer attends; None: all layers attend the whole context."""
-    n_window_layers: int = 0
+    gated_attention: bool = False
+    """Whether queries come with a gate of the same width for the output of attention (Qwen3-Next)."""
+    groups: tuple[LayerGroup, ...] = ()
+    """The layers by kind; empty stands for one group of all, latent with mla and full without."""
     experts: Experts | None = None
     mla: Mla | None = None
+    linear: LinearAttention | None = None
+    n_mtp_layers: int = 0
+    """Layers that predict further tokens (MTP), as the checkpoint has them."""
     weight_dtype: str | None = None
     """Quantized dtype of the published checkpoint; None: 16 bits."""
     only_experts_quantized: bool = False
     """Whether attention and shared experts stay in 16 bits, whatever the experts are stored in."""
     source: str = ""
 
+    def __post_init__(self) -> None:
+        if not self.groups:
+            object.__setattr__(self, "groups", (LayerGroup("latent" if self.mla else "full", self.n_layers),))
+        n_grouped = sum(group.n_layers for group in self.groups)
+        if n_grouped != self.n_layers:
+            raise CatalogError(f"groups must have the {self.n_layers} layers of {self.name}, got {n_grouped}")
+
     @property
     def windowed(self) -> bool:
-        """Whether some layers attend only the last `sliding_window` tokens."""
-        return self.sliding_window is not None and self.n_window_layers > 0
+        """Whether some layers attend only the last tokens, or those of a chunk."""
+        return self.longest_window > 0
+
+    @property
+    def longest_window(self) -> int:
+        """Tokens of the longest window or chunk; 0 without any."""
+        return max(group.window or 0 for group in self.groups)
+
+    @property
+    def n_attention_layers(self) -> int:
+        """Layers that attend cached tokens."""
+        return sum(group.n_layers for group in self.groups if group.attends)
+
+    @property
+    def n_whole_layers(self) -> int:
+        """Layers that attend the whole context."""
+        return sum(group.n_layers for group in self.groups if group.attends and group.window is None)
+
+    @property
+    def n_state_layers(self) -> int:
+        """Layers with a state of fixed size per request."""
+        return sum(group.n_layers for group in self.groups if group.kind == "state")
 
     @property
     def n_dense_layers(self) -> int:
@@ -122,9 +236,13 @@ class ModelSpec:
         return self.n_layers - self.n_dense_layers
 
     def within(self, n_tokens: int) -> "ModelSpec":
-        """Return the model for requests of at most n_tokens, which may never fill a window."""
-        fills = self.sliding_window is not None and self.sliding_window < n_tokens
-        return self if fills or not self.windowed else replace(self, n_window_layers=0)
+        """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""
+        never_filled = [group for group in self.groups if group.window is not None and group.window >= n_tokens]
+        if not never_filled:
+            return self
+        n_full = sum(group.n_layers for group in self.groups if group.kind == "full" or group in never_filled)
+        others = (group for group in self.groups if group.kind != "full" and group not in never_filled)
+        return replace(self, groups=(LayerGroup("full", n_full), *others))
 
 
 @dataclass(frozen=True)
@@ -156,10 +274,13 @@ class GpuSpec:
     def peak_flop_per_s(self, weight_dtype: str) -> float:
         """Return the dense peak for matrices of that dtype.
 
-        fp8 runs at the card's fp8 peak where it has one; int8, int4 and mxfp4 are weight-only and compute in 16 bits.
+        fp8 is weight-only on cards without its rate; w8a8 and nvfp4 have no such kernels (see NEEDS_RATE).
         """
-        dtype = {"fp8_block": "fp8", "int8": "bf16", "int4": "bf16", "mxfp4": "bf16"}.get(weight_dtype, weight_dtype)
-        return self.flop_per_s.get(dtype, self.flop_per_s["bf16"])
+        return self.flop_per_s.get(COMPUTES_IN.get(weight_dtype, "bf16"), self.flop_per_s["bf16"])
+
+    def multiplies(self, weight_dtype: str) -> bool:
+        """Tell whether the card has the rate of that dtype, so that activations are quantized to it too."""
+        return COMPUTES_IN.get(weight_dtype, "bf16") in self.flop_per_s
 
 
 @dataclass(frozen=True)

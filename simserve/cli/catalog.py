@@ -80,6 +80,8 @@ def _text(value: Any) -> str:
 
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_text(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
     if isinstance(value, float):
         return f"{value:g}"
     if value is None or isinstance(value, bool):

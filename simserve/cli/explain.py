@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from simserve.explain import PoolAnswer, TypicalStep
+    from simserve.explain import KvGroupAnswer, PoolAnswer, TypicalStep
 
 
 def explain(
@@ -41,6 +41,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     of = "per replica" if pool.ranks_per_replica == 1 else f"for each of the {pool.ranks_per_replica} schedulers"
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
+    if len(pool.kv_groups) > 1:
+        yield "    held by kind of layer, where an engine counts so; the simulation keeps all tokens in all layers:"
+        yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
         yield f"    host: {pool.host_tokens:,} tokens, {pool.host_token_s * 1e6:,.3g} us each from or to the GPU{disk}"
@@ -53,6 +56,11 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         rows = [(*row, cell) for row, cell in zip(rows, drafting, strict=True)]
         yield f"    {pool.tokens_per_step:.2f} expected tokens per step and decoding request"
     yield table(rows, indent="    ")
+
+
+def _group_row(group: "KvGroupAnswer") -> tuple[str, ...]:
+    kind = group.kind if group.window is None else f"{group.kind} {group.window:,}"
+    return (kind, f"{group.n_layers} layers", f"{group.longest_bytes / 1e9:,.2f} GB")
 
 
 def _step_row(step: "TypicalStep") -> tuple[str, ...]:

@@ -97,10 +97,11 @@ class LayerCost(StepCost):
 
 
 def one_layer(model: ModelSpec) -> ModelSpec:
-    """Return a model of one layer like the last, under the shared LM head."""
+    """Return a model of one layer, of full attention where the model has it, under the shared LM head."""
     experts = model.experts and replace(model.experts, n_dense_layers=0)
-    n_window = 1 if model.n_window_layers == model.n_layers else 0
-    return replace(model, n_layers=1, n_window_layers=n_window, experts=experts, tie_word_embeddings=True)
+    group = next((group for group in model.groups if group.attends and group.window is None), model.groups[0])
+    groups = (replace(group, n_layers=1),)
+    return replace(model, n_layers=1, groups=groups, experts=experts, tie_word_embeddings=True)
 
 
 def without_host(engine: EngineSpec) -> EngineSpec:

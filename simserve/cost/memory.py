@@ -76,6 +76,8 @@ class Stage:
 
     n_dense_layers: int
     n_moe_layers: int
+    n_in_groups: tuple[int, ...]
+    """Layers of each group of the model."""
     is_first: bool = True
     """Whether it has the embeddings."""
     is_last: bool = True
@@ -121,7 +123,8 @@ def ledger(
         reserve = reserve_bytes(gpu, engine, tensor * pipeline * data)
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
-        block_bytes = block_size * (shard.layer_kv_bytes_per_token * stage.n_layers + extra_memory.kv_bytes_per_token)
+        n_attention = sum(n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.attends)
+        block_bytes = block_size * (shard.layer_kv_bytes_per_token * n_attention + extra_memory.kv_bytes_per_token)
         left = usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
         return MemoryLedger(
@@ -143,15 +146,28 @@ def ledger(
 
 
 def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
-    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices)."""
+    """Deal out layers evenly; the remainder goes to the stages before the last (vLLM, get_pp_indices). Groups are
+    spread evenly over the model's layers."""
     most, extra = divmod(model.n_layers, pipeline)
     begin = 0
     for index in range(pipeline):
         is_last = index == pipeline - 1
         end = begin + most + (1 if not is_last and index >= pipeline - 1 - extra else 0)
         n_dense = max(0, min(end, model.n_dense_layers) - begin)
-        yield Stage(n_dense, end - begin - n_dense, is_first=index == 0, is_last=is_last)
+        before, after = _up_to(model, begin), _up_to(model, end)
+        n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
+        yield Stage(n_dense, end - begin - n_dense, n_in_groups, is_first=index == 0, is_last=is_last)
         begin = end
+
+
+def _up_to(model: ModelSpec, n_layers: int) -> list[int]:
+    """Return how many of the first layers are in each group, all groups together n_layers."""
+    counts: list[int] = []
+    n_grouped = 0
+    for group in model.groups:
+        n_grouped += group.n_layers
+        counts.append(n_layers * n_grouped // model.n_layers - sum(counts))
+    return counts
 
 
 def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
@@ -160,7 +176,10 @@ def weights_bytes(shard: Shard, stage: Stage | None = None) -> float:
     model = shard.model
     stage = stage or next(stages(model))
     dense, routed = STORED_BYTES[shard.dense_dtype], STORED_BYTES[shard.weight_dtype]
-    numbers = stage.n_layers * shard.attention_weights + stage.n_dense_layers * shard.mlp_weights
+    numbers = stage.n_dense_layers * shard.mlp_weights
+    for n_layers, group in zip(stage.n_in_groups, model.groups, strict=True):
+        of_layer = shard.linear_weights if group.kind == "state" else shard.attention_weights
+        numbers += n_layers * (of_layer if group.kind != "none" else 0)
     in_experts, in_gates = 0, 0
     if stage.n_moe_layers:
         numbers += stage.n_moe_layers * shard.shared_weights

@@ -126,7 +126,8 @@ class Shard:
         model, mla = self.model, self.model.mla
         output = (self.n_heads * self.value_size, model.hidden_size)
         if mla is None:
-            columns = self.n_heads * model.head_dim + 2 * self.n_kv_heads * model.head_dim
+            n_queries = self.n_heads * (2 if model.gated_attention else 1)
+            columns = n_queries * model.head_dim + 2 * self.n_kv_heads * model.head_dim
             return {"qkv": (model.hidden_size, columns), "output": output}
         queries = self.n_heads * mla.qk_head_dim
         rank = mla.q_lora_rank
@@ -136,6 +137,19 @@ class Shard:
             "kv_a": (model.hidden_size, mla.cached_size),
             "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
             "output": output,
+        }
+
+    @cached_property
+    def linear_matrices(self) -> dict[str, tuple[int, int]]:
+        """(rows in, columns out) of the projections of a layer with a state: queries, keys, values and output gates;
+        two gates of the state per value head; output. Empty without such layers."""
+        linear, hidden = self.model.linear, self.model.hidden_size
+        if linear is None:
+            return {}
+        return {
+            "qkvz": (hidden, 2 * (linear.key_size + linear.value_size) // self.tensor),
+            "gates": (hidden, 2 * linear.n_value_heads // self.tensor),
+            "output": (linear.value_size // self.tensor, hidden),
         }
 
     @cached_property
@@ -180,8 +194,13 @@ class Shard:
 
     @property
     def attention_weights(self) -> int:
-        """Weights in the projections of a layer."""
+        """Weights in the projections of a layer with attention."""
         return _n_weights(self.attention_matrices)
+
+    @property
+    def linear_weights(self) -> int:
+        """Weights in the projections of a layer with a state."""
+        return _n_weights(self.linear_matrices)
 
     @property
     def mlp_weights(self) -> int:
@@ -192,6 +211,12 @@ class Shard:
     def shared_weights(self) -> int:
         """Weights in the shared experts of a layer."""
         return _n_weights(self.shared_matrices)
+
+    @property
+    def mixing_weights(self) -> int:
+        """Weights in the projections of all layers, of attention and of states."""
+        model = self.model
+        return model.n_attention_layers * self.attention_weights + model.n_state_layers * self.linear_weights
 
     @property
     def router_weights(self) -> int:
@@ -235,8 +260,14 @@ class Shard:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of one token's keys and values in all layers."""
-        return self.layer_kv_bytes_per_token * self.model.n_layers
+        """Bytes of one token's keys and values in all layers that attend, whatever they keep of older tokens."""
+        return self.layer_kv_bytes_per_token * self.model.n_attention_layers
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of one request's state in one layer, in 16 bits (vLLM, mamba_utils.py, gated_delta_net_state_shape)."""
+        linear = self.model.linear
+        return 0.0 if linear is None else linear.state_size // self.tensor * ACTIVATION_BYTES
 
     def matmul(self, name: str, n_tokens: Any) -> Kernel:
         """Return a matrix of a layer applied to n tokens: 2 FLOP per weight and token; weights read once."""
@@ -263,6 +294,12 @@ class Shard:
         )
         n_bytes = values * ACTIVATION_BYTES + self.layer_kv_bytes_per_token
         return Kernel(n_tokens * values, n_tokens * n_bytes)
+
+    def state_update(self, n_tokens: Any) -> Kernel:
+        """Return the convolution and gates of a layer with a state, for n tokens: queries, keys, values and output
+        gates are read and written once. A decoding request also moves its state: see `state_bytes`."""
+        n_values = 2 * self.linear_matrices["qkvz"][1]
+        return Kernel(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
 
     def prefill_attention(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Kernel:
         """Return causal attention of prompt chunks in one layer: 2 FLOP per pair, head and width of scores and values.
@@ -313,8 +350,7 @@ class Shard:
         per_moe_layer = 0
         if n_experts:
             per_moe_layer = self.shared_weights + self.router_weights + n_experts * self.expert_weights
-        dense = model.n_layers * self.attention_weights + model.n_dense_layers * self.mlp_weights
-        return dense + model.n_moe_layers * per_moe_layer
+        return self.mixing_weights + model.n_dense_layers * self.mlp_weights + model.n_moe_layers * per_moe_layer
 
     def _mlp(self, inner: int) -> dict[str, tuple[int, int]]:
         """Return (rows in, columns out) of an MLP of that inner size."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec, LayerGroup, ModelSpec
 from simserve.cost.comm import send_s
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
@@ -65,13 +65,14 @@ class StepCost:
         self.engine = engine
         self._pipeline = pipeline
         self._kernels = kernels or Roofline(gpu, engine)
-        self._window = model.sliding_window if model.windowed else None
-        self._n_whole = model.n_layers if self._window is None else model.n_layers - model.n_window_layers
+        self._windows = [group for group in model.groups if group.window is not None]
+        self._n_whole = model.n_whole_layers
         self._prefill_s = self._kernels.prefill_attention(self.shard).seconds
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
+        self._lines_by_group: list[tuple[int, tuple[int, ...]]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone; monotone."""
@@ -101,25 +102,41 @@ class StepCost:
         """Return the attention of all prompt chunks of the step, as one kernel per layer."""
         if not n_tokens:
             return 0
-        layers_s = self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens)
-        if self._window is not None:
-            layers_s += self._windowed_s(n_tokens, n_pairs, n_context_tokens, self._window)
+        layers_s = 0.0
+        if self._n_whole:
+            layers_s += self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens)
+        for group in self._windows:
+            layers_s += self._windowed_s(n_tokens, n_pairs, n_context_tokens, group)
         return to_ps(layers_s)
 
     def decode_line(self, n: int) -> tuple[int, int]:
-        """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended."""
+        """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended.
+
+        Windows count as if every context filled them.
+        """
         try:
             return self._lines[n]
         except IndexError:
-            counts = _counts_to(n)
-            intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
-            n_layers = self.shard.model.n_layers
-            intercepts_s = n_layers * intercept_s
-            if self._window is not None:  # as if every context filled its window
-                intercepts_s += (n_layers - self._n_whole) * slope_s * counts * self._window
-            intercepts, slopes = (array_to_ps(each).tolist() for each in (intercepts_s, self._n_whole * slope_s))
-            self._lines = list(zip(intercepts, slopes, strict=True))
+            self.lines_by_group(n)
+            self._lines = [self._filled(m, *line) for m, line in enumerate(self._lines_by_group)]
             return self._lines[n]
+
+    def lines_by_group(self, n: int) -> tuple[int, tuple[int, ...]]:
+        """Return (intercept, slopes): attention of n decoding requests takes the intercept, and in each group of layers
+        its slope times the keys that these requests attend in one of them (`LayerGroup.keys`)."""
+        try:
+            return self._lines_by_group[n]
+        except IndexError:
+            model, counts = self.shard.model, _counts_to(n)
+            intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
+            intercepts_s = model.n_attention_layers * intercept_s
+            if model.n_state_layers:  # a state is read and written
+                state_s = self._kernels.elementwise_s(2 * self.shard.state_bytes * counts, 1)
+                intercepts_s = intercepts_s + model.n_state_layers * state_s * (counts > 0)
+            slopes = (group.n_layers * group.attends * slope_s for group in model.groups)
+            columns = [array_to_ps(seconds).tolist() for seconds in (intercepts_s, *slopes)]
+            self._lines_by_group = [(intercept, tuple(each)) for intercept, *each in zip(*columns, strict=True)]
+            return self._lines_by_group[n]
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests: the sum of the parts, each rounded once."""
@@ -152,10 +169,16 @@ class StepCost:
     def tokens_s(self, n_tokens: Any) -> Any:
         """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model
-        any_layer_s = kernels.projections_s(shard, n_tokens)
-        any_layer_s += kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
-        any_layer_s += 2 * kernels.all_reduce_s(shard.tensor, shard.hidden_bytes(n_tokens))
-        layers_s = model.n_layers * any_layer_s
+        common_s = kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
+        reduce_s = kernels.all_reduce_s(shard.tensor, shard.hidden_bytes(n_tokens))
+        n_other = model.n_layers - model.n_attention_layers - model.n_state_layers
+        layers_s = n_other * (common_s + reduce_s)
+        if model.n_attention_layers:
+            layers_s += model.n_attention_layers * (kernels.projections_s(shard, n_tokens) + common_s + 2 * reduce_s)
+        if model.n_state_layers:
+            matrices = matrices_s(kernels, shard.dense_dtype, n_tokens, shard.linear_matrices)
+            update_s = kernels.elementwise_s(shard.state_update(n_tokens).bytes, ELEMENTWISE_KERNELS)
+            layers_s += model.n_state_layers * (matrices + update_s + common_s + 2 * reduce_s)
         if model.n_dense_layers:
             layers_s += model.n_dense_layers * matrices_s(kernels, shard.dense_dtype, n_tokens, shard.mlp_matrices)
         if model.n_moe_layers:
@@ -208,6 +231,16 @@ class StepCost:
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
 
+    def _filled(self, n: int, intercept_ps: int, slopes_ps: tuple[int, ...]) -> tuple[int, int]:
+        """Return the line with all windows full: their part does not depend on the contexts."""
+        slope_ps = 0
+        for of_group_ps, group in zip(slopes_ps, self.shard.model.groups, strict=True):
+            if group.window is None:
+                slope_ps += of_group_ps
+            else:
+                intercept_ps += of_group_ps * n * group.window
+        return intercept_ps, slope_ps
+
     def _gate_and_shared_s(self, n_tokens: Any) -> Any:
         """Return the gate and the shared experts of a layer."""
         shard, kernels = self.shard, self._kernels
@@ -226,12 +259,13 @@ class StepCost:
         collected_s = self._kernels.all_gather_s(tensor, n_bytes)
         return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s
 
-    def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, window: int) -> float:
-        """Return prefill attention of the windowed layers: no token attends more keys than the window, and no chunk
-        reads more before its own."""
-        n_layers = self.shard.model.n_layers - self._n_whole
-        pairs, keys = min(n_pairs, n_tokens * window), min(n_context_tokens, n_tokens + window)
-        return n_layers * float(self._prefill_s(n_tokens, pairs, keys))
+    def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, group: LayerGroup) -> float:
+        """Return prefill attention of the layers with a window: no token attends more keys than the window, or on
+        average half of a chunk, and no chunk of a prompt reads more before its own."""
+        window = group.window or 0
+        most_pairs = n_tokens * window if group.kind == "windowed" else n_tokens * (window + 1) // 2
+        pairs, keys = min(n_pairs, most_pairs), min(n_context_tokens, n_tokens + window)
+        return group.n_layers * float(self._prefill_s(n_tokens, pairs, keys))
 
 
 def _counts_to(n: int) -> NDArray[np.int64]:
@@ -248,7 +282,7 @@ def _rising(seconds: NDArray[np.float64]) -> list[int]:
 def _least_bytes(whole: Shard) -> float:
     """Return the bytes of weights that a step reads, however few its tokens: of routed experts, those of one token."""
     model = whole.model
-    dense = model.n_layers * whole.attention_weights + model.n_dense_layers * whole.mlp_weights
+    dense = whole.mixing_weights + model.n_dense_layers * whole.mlp_weights
     in_16_bits, routed = whole.head_weights, 0
     if model.experts is not None:
         dense += model.n_moe_layers * whole.shared_weights

@@ -3,7 +3,7 @@
 from itertools import islice
 
 from simserve import catalog
-from simserve.catalog.specs import SHORT_WINDOW, GpuSpec, ModelSpec
+from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, SHORT_WINDOW, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
@@ -36,6 +36,14 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
     elif parallel.pipeline > 1:
         rule = "pipelines with data-parallel ranks that share experts are not supported yet"
         draft.problem(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
+
+
+def check_rate(draft: Draft, here: Path, dtype: str, gpu: GpuSpec) -> None:
+    """Report a dtype of weights and activations that the card's tensor cores do not multiply."""
+    if dtype in NEEDS_RATE and not gpu.multiplies(dtype) and not draft.problems.touch(here):
+        rule = f"computes in {COMPUTES_IN[dtype]}, for which {gpu.name} has no rate by its data sheet"
+        remedy = f"use {NEEDS_RATE[dtype]}, which is weight-only, or another gpu"
+        draft.problem(here, rule, dtype, remedy)
 
 
 def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
@@ -94,7 +102,10 @@ def _refuse(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, Scheduler |
     rule = f"{machine.model.name} in {scenario.weight_dtype} does not fit the memory of {gpus}: {missing}"
     tensors = valid_tensors(machine.model, machine.gpu)
     degrees = [n for n in tensors if _fits(draft, pool, runs, tensor=n)]
-    cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
+    all_cards = [catalog.load_gpu(name) for name in catalog.names("gpus")]
+    cards = [
+        card for card in all_cards if scenario.weight_dtype not in NEEDS_RATE or card.multiplies(scenario.weight_dtype)
+    ]
     enough = [
         card.name for card in cards if _fits(draft, pool, (Machine(machine.model, card, machine.engine), scheduler))
     ]
@@ -130,9 +141,12 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
         of_lane = f" for each of {memory.n_lanes} lanes" if memory.n_lanes > 1 else ""
         rule = f"must fit the KV cache, which holds {memory.lane_tokens} tokens{of_lane}"
         draft.problem(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
-    elif _has_long_window(model) and model.within(given or most).windowed:
-        rule = f"requests beyond the {model.sliding_window}-token sliding window of {model.name} are not supported yet"
-        draft.problem(here, rule, given or most, f"set max_model_len: {model.sliding_window}")
+    elif model.n_state_layers:
+        rule = f"the {model.n_state_layers} layers of {model.name} with a state per request are not supported yet"
+        draft.problem(("model",) if pool.model is None else (*at, "model"), rule, None, "choose another model")
+    elif (window := _long_window(model.within(given or most))) is not None:
+        rule = f"requests beyond the {window}-token window of {model.name} are not supported yet"
+        draft.problem(here, rule, given or most, f"set max_model_len: {window}")
     elif given is None:
         is_models = most == model.max_position_embeddings
         draft.origins[here] = f"model {model.name}" if is_models else "what the KV cache holds"
@@ -140,8 +154,10 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
     return pool
 
 
-def _has_long_window(model: ModelSpec) -> bool:
-    return model.sliding_window is not None and model.sliding_window > SHORT_WINDOW
+def _long_window(model: ModelSpec) -> int | None:
+    """Return the shortest window that is too long to count as full for every request; None without one."""
+    windows = (group.window for group in model.groups if group.window is not None)
+    return min((window for window in windows if window > SHORT_WINDOW), default=None)
 
 
 def _either(items: list[int] | list[str]) -> str:

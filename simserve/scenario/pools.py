@@ -11,7 +11,7 @@ from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
 from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
-from simserve.scenario.memory import check_parallel, fit_memory
+from simserve.scenario.memory import check_parallel, check_rate, fit_memory
 from simserve.scenario.servers import ClusterSection, Engine, Pool
 from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
@@ -57,6 +57,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     machine = Machine(model, gpu, engine)
     pool = _resolve_experts(draft, pool, at, machine)
     check_parallel(draft, pool, at, machine)
+    check_rate(draft, ("weight_dtype",), draft.scenario.weight_dtype, gpu)
     check_timed(draft, pool, at, machine)
     pool = resolve_host_tier(draft, pool, at, (machine, scheduler))
     pool, scheduler = resolve_speculation(draft, pool, at, (machine, scheduler))

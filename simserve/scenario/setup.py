@@ -8,6 +8,7 @@ from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.host_tier import HostTierSpec
+from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost
@@ -83,6 +84,12 @@ class PoolSetup:
     def plans_ahead(self) -> bool:
         """Whether a step is planned while the one before it runs."""
         return self.engine.async_scheduling and not (self.speculation and self.speculation.proposes_on_host)
+
+    @property
+    def kv_layout(self) -> KvLayout:
+        """What a request holds by layer group, on one GPU; all stages of a pipeline together."""
+        shard = Shard(self.model, self.weight_dtype, self.kv_dtype, self.tensor)
+        return kv_layout(shard, self.ledger.block_size, step_tokens(self.scheduler, self.engine))
 
     @property
     def borrowed(self) -> list[str]:

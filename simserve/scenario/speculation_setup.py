@@ -16,7 +16,7 @@ from simserve.cost.drafting import (
     one_layer,
     without_host,
 )
-from simserve.cost.memory import ExtraMemory, Stage, weights_bytes
+from simserve.cost.memory import ExtraMemory, stages, weights_bytes
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.cost.speculative import SpeculativeCost
 from simserve.cost.step import StepCost, StepWork
@@ -81,17 +81,15 @@ class SpeculationSetup:
             return ExtraMemory()
         if self.kind == "draft_model":
             return ExtraMemory(weights_bytes(shard), shard.kv_bytes_per_token)
-        model = shard.model
-        stage = Stage(model.n_dense_layers, model.n_moe_layers, is_first=False, is_last=False)
+        stage = replace(next(stages(shard.model)), is_first=False, is_last=False)
         joining_bytes = 2 * hidden * hidden * ACTIVATION_BYTES
         return ExtraMemory(weights_bytes(shard, stage) + joining_bytes, shard.kv_bytes_per_token)
 
     def running_cost(self, target: StepCost) -> SpeculativeCost:
         """Return the cost of steps that propose and verify."""
         model, n_queries = target.shard.model, self.n_proposed + 1
-        n_whole = model.n_layers - (model.n_window_layers if model.windowed else 0)
         flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
-        key_flop = n_queries * n_whole * target.shard.decode_attention(0, 1).flop
+        key_flop = n_queries * model.n_whole_layers * target.shard.decode_attention(0, 1).flop
         return SpeculativeCost(
             target,
             self._drafting(target),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import ModelSpec
+from simserve.catalog.specs import LinearAttention, ModelSpec
 from simserve.errors import CatalogError
 
 LLAMA: dict[str, Any] = {
@@ -84,38 +84,91 @@ def test_families_with_a_plain_mlp_have_two_matrices(tmp_path: Path) -> None:
 # -- windows -----------------------------------------------------------------------------------------------------------
 
 
+def groups(model: ModelSpec) -> list[tuple[str, int, int | None]]:
+    """The layers by kind: kind, number and window."""
+    return [(group.kind, group.n_layers, group.window) for group in model.groups]
+
+
+FULL = [("full", 32, None)]
+
+
 def test_a_window_is_of_all_layers_unless_it_is_switched_off(tmp_path: Path) -> None:
     windowed = load(tmp_path, model_type="mistral", sliding_window=4096)
-    assert (windowed.windowed, windowed.sliding_window, windowed.n_window_layers) == (True, 4096, 32)
+    assert windowed.windowed and groups(windowed) == [("windowed", 32, 4096)]
     for changes in ({"sliding_window": None}, {"sliding_window": 131072, "use_sliding_window": False}, {}):
         assert not load(tmp_path, **changes).windowed
-        assert load(tmp_path, **changes).sliding_window is None
+        assert groups(load(tmp_path, **changes)) == FULL
 
 
 def test_layer_types_say_which_layers_have_the_window(tmp_path: Path) -> None:
     mixed = load(tmp_path, sliding_window=1024, layer_types=MIXED)
-    assert (mixed.windowed, mixed.n_window_layers) == (True, 16)
-    full = load(tmp_path, sliding_window=1024, layer_types=["full_attention"] * 32)
-    assert (full.windowed, full.sliding_window) == (False, None)
+    assert mixed.windowed and groups(mixed) == [("full", 16, None), ("windowed", 16, 1024)]
+    assert groups(load(tmp_path, sliding_window=1024, layer_types=["full_attention"] * 32)) == FULL
 
 
-def test_a_chunk_is_a_window(tmp_path: Path) -> None:
-    chunked = load(tmp_path, model_type="llama4_text", attention_chunk_size=8192)
-    assert (chunked.sliding_window, chunked.n_window_layers) == (8192, 32)
+@pytest.mark.parametrize(
+    ("family", "n_full"), [("gemma2", 16), ("gemma3_text", 5), ("cohere2", 8), ("gpt_oss", 16), ("phi3", 0)]
+)
+def test_families_that_alternate_do_so_without_layer_types(tmp_path: Path, family: str, n_full: int) -> None:
+    model = load(tmp_path, model_type=family, sliding_window=512)
+    assert model.n_whole_layers == n_full
+    assert groups(model)[0] == ("windowed", 32 - n_full, 512)
+
+
+def test_a_pattern_of_the_file_replaces_that_of_the_family(tmp_path: Path) -> None:
+    for pattern in (4, "LLLG"):
+        changes = {"model_type": "exaone4", "sliding_window": 4096, "sliding_window_pattern": pattern}
+        assert groups(load(tmp_path, **changes)) == [("windowed", 24, 4096), ("full", 8, None)]
+    gemma = load(tmp_path, model_type="gemma3_text", sliding_window=512, sliding_window_pattern=2)
+    assert gemma.n_whole_layers == 16
+
+
+def test_layers_of_llama_4_with_positions_attend_a_chunk(tmp_path: Path) -> None:
+    changes = {"model_type": "llama4_text", "attention_chunk_size": 8192}
+    chunked = [("chunked", 24, 8192), ("full", 8, None)]
+    assert groups(load(tmp_path, **changes)) == chunked
+    assert groups(load(tmp_path, **changes, no_rope_layers=[1, 1, 1, 0] * 8)) == chunked
+    assert load(tmp_path, **changes, no_rope_layers=[1, 0] * 16).n_whole_layers == 16
 
 
 def test_with_use_sliding_window_the_first_layers_are_full(tmp_path: Path) -> None:
     changes = {"sliding_window": 1024, "use_sliding_window": True}
-    assert load(tmp_path, **changes, max_window_layers=28).n_window_layers == 4
+    assert groups(load(tmp_path, **changes, max_window_layers=28)) == [("full", 28, None), ("windowed", 4, 1024)]
     assert not load(tmp_path, **changes, max_window_layers=32).windowed
 
 
-def test_of_a_short_window_the_file_says_which_layers_have_it(tmp_path: Path) -> None:
-    with pytest.raises(CatalogError, match="layer_types is missing; list the layers with the window of 128 tokens"):
-        load(tmp_path, sliding_window=128)
-    assert load(tmp_path, sliding_window=128, layer_types=MIXED).n_window_layers == 16
-    assert load(tmp_path, sliding_window=128, use_sliding_window=True, max_window_layers=28).n_window_layers == 4
+def test_of_another_family_the_file_says_which_layers_have_the_window(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match="layer_types is missing; list the layers with the window of 4096 tokens"):
+        load(tmp_path, sliding_window=4096)
+    assert load(tmp_path, sliding_window=128, layer_types=MIXED).n_whole_layers == 16
     assert not load(tmp_path, sliding_window=128, use_sliding_window=False).windowed
+
+
+def test_requests_that_never_fill_a_window_see_full_layers(tmp_path: Path) -> None:
+    mixed = load(tmp_path, sliding_window=1024, layer_types=MIXED)
+    assert mixed.within(1025) == mixed
+    assert groups(mixed.within(1024)) == FULL
+
+
+def test_every_fourth_layer_of_qwen3_next_is_full_though_the_file_lists_none(tmp_path: Path) -> None:
+    sizes = {"linear_num_key_heads": 16, "linear_key_head_dim": 128, "linear_conv_kernel_dim": 4}
+    linear = {**sizes, "linear_num_value_heads": 32, "linear_value_head_dim": 128, "full_attention_interval": 4}
+    model = load(tmp_path, model_type="qwen3_next", **linear)
+    assert groups(model) == [("state", 24, None), ("full", 8, None)]
+    assert model.linear == LinearAttention(16, 128, 32, 128, conv_size=4)
+    assert (model.gated_attention, model.n_mtp_layers) == (True, 1)
+    listed = ["linear_attention"] * 24 + ["full_attention"] * 8
+    assert load(tmp_path, model_type="qwen3_next", **linear, layer_types=listed) == model
+    with pytest.raises(CatalogError, match="linear_key_head_dim must be a whole number of at least 1, got null"):
+        load(tmp_path, model_type="qwen3_next", **{**linear, "linear_key_head_dim": None})
+
+
+def test_a_file_counts_the_layers_that_predict_further_tokens(tmp_path: Path) -> None:
+    assert load(tmp_path).n_mtp_layers == 0
+    assert load(tmp_path, num_nextn_predict_layers=1).n_mtp_layers == 1
+    assert load(tmp_path, num_nextn_predict_layers=0).n_mtp_layers == 0  # as Kimi K2 has it
+    with pytest.raises(CatalogError, match=r"num_nextn_predict_layers must be a whole number of at least 0, got 1\.5"):
+        load(tmp_path, num_nextn_predict_layers=1.5)
 
 
 # -- what comes later --------------------------------------------------------------------------------------------------

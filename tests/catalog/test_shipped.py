@@ -66,6 +66,8 @@ def test_every_model_names_its_config_json(name: str) -> None:
     model = catalog.load_model(name)
     assert model.source.startswith("Hugging Face, ") and model.source.endswith("config.json")
     assert model.windowed == (name == "gpt-oss-120b")
+    assert (model.n_state_layers > 0) == name.startswith("qwen3-next")
+    assert (model.n_mtp_layers > 0) == name.startswith(("deepseek-v3", "qwen3-next"))
     assert model.n_heads % model.n_kv_heads == 0
 
 

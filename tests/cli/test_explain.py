@@ -96,3 +96,20 @@ def test_where_tokens_are_proposed_drafts_are_a_part_of_the_time(tmp_path: Path)
         assert min(step.tokens_s, step.attention_s, step.sampling_s, step.drafting_s) > 0
     outcome = invoke("explain", path, "--set", how)
     assert re.search(r"1\.88 expected tokens per step.*\n.*drafting", outcome.out)
+
+
+def test_explain_tells_what_a_request_holds_by_kind_of_layer(tmp_path: Path) -> None:
+    path = write_scenario(tmp_path, model="gpt-oss-120b", weight_dtype="mxfp4", gpu="h200-sxm")
+    (pool,) = explain(load_scenario(path)).pools
+    budget = 8192  # tokens of a step on this card
+    assert [(group.kind, group.n_layers, group.window) for group in pool.kv_groups] == [
+        ("windowed", 18, 128),
+        ("full", 18, None),
+    ]
+    assert [group.longest_bytes for group in pool.kv_groups] == [
+        (-(-(127 + budget) // 16) + 1) * 16 * 18 * 2048,
+        131_072 * 18 * 2048,
+    ]
+    outcome = invoke("explain", path)
+    assert re.search(r"windowed 128 +18 layers +0\.31 GB\n +full +18 layers +4\.83 GB", outcome.out)
+    assert "held by kind of layer" not in invoke("explain", write_scenario(tmp_path)).out

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import ModelSpec
+from simserve.catalog.specs import LayerGroup, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
@@ -18,6 +18,7 @@ from tests.cost.specs import H100, IDEAL
 VLLM = catalog.load_engine("vllm")
 MIXTRAL, QWEN, OSS, DEEPSEEK = map(catalog.load_model, ("mixtral-8x7b", "qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"))
 BYTES_PER_S, FLOP_PER_S = H100.hbm_bytes_per_s, H100.flop_per_s["bf16"]
+NEXT = catalog.load_model("qwen3-next-80b-a3b")
 TIMED = read_calibration(calibration_path("h100-sxm/vllm"))
 
 
@@ -127,7 +128,7 @@ def test_no_step_of_them_is_faster_than_the_data_sheet_and_none_shrinks(
 
 
 def test_layers_with_a_window_attend_to_no_more_than_it() -> None:
-    every, none = replace(OSS, n_window_layers=36), replace(OSS, n_window_layers=0)
+    every, none = replace(OSS, groups=(LayerGroup("windowed", 36, 128),)), replace(OSS, groups=())
     costs = [StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (none, OSS, every)]
     slopes = [cost.decode_line(10)[1] for cost in costs]
     assert slopes[1] == pytest.approx(slopes[0] / 2, abs=1)
@@ -178,3 +179,66 @@ def test_timed_collectives_stand_between_ranks() -> None:
     both_s = kernels.all_gather_s(8, n_bytes) + kernels.reduce_scatter_s(8, n_bytes)
     assert 2 * 7 / 8 * n_bytes / H100.link_bytes_per_s < both_s < 3 * n_bytes / H100.link_bytes_per_s
     assert kernels.all_gather_s(1, n_bytes) == kernels.reduce_scatter_s(1, n_bytes) == 0
+
+
+def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
+    for cost in (StepCost(OSS, H100, IDEAL, weight_dtype="mxfp4"), timed(OSS, "mxfp4")):
+        intercept, (windowed, full) = cost.lines_by_group(10)
+        assert windowed == full > 0  # 18 layers of each
+        of_all = replace(OSS, groups=())
+        plain = StepCost(of_all, H100, cost.engine, kernels=cost.kernels, weight_dtype="mxfp4")
+        assert plain.decode_line(10)[0] == intercept
+        assert plain.decode_line(10)[1] == pytest.approx(2 * full, abs=1)
+        assert cost.decode_line(10) == (intercept + 10 * 128 * windowed, full)
+        contexts = [50, 128, 5000]
+        by_group = [sum(group.keys(n) for n in contexts) for group in OSS.groups]
+        assert by_group == [50 + 128 + 128, 5178]
+
+
+def test_a_chunked_layer_attends_half_a_chunk_of_a_long_prompt() -> None:
+    chunked = replace(OSS, groups=(LayerGroup("chunked", 36, 1024),))
+    cost, n = StepCost(chunked, H100, IDEAL, weight_dtype="mxfp4"), 8192
+    eight_prompts = n * 1025 // 2  # of a chunk each
+    alone = StepCost(replace(OSS, groups=()), H100, IDEAL, weight_dtype="mxfp4")
+    assert cost.prefill_ps(n, n * (n + 1) // 2, n) == alone.prefill_ps(n, eight_prompts, n)
+    assert cost.prefill_ps(512, 512 * 513 // 2, 512) == alone.prefill_ps(512, 512 * 513 // 2, 512)
+
+
+def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None:
+    cost, kernels = StepCost(NEXT, H100, IDEAL), Roofline(H100, IDEAL)
+    shard, n = cost.shard, 64
+    assert shard.linear_matrices == {"qkvz": (2048, 12_288), "gates": (2048, 64), "output": (4096, 2048)}
+    assert shard.attention_matrices["qkv"] == (2048, (2 * 16 + 2 * 2) * 256)  # queries come with gates
+    intercept, (of_states, of_keys) = cost.lines_by_group(n)
+    of_layer_s = kernels.decode_attention(shard, n)
+    assert of_states == 0
+    assert to_s(of_keys) == pytest.approx(12 * of_layer_s[1], rel=1e-4)
+    states_s = 36 * n * 2 * 1_097_728 / BYTES_PER_S
+    assert to_s(intercept) == pytest.approx(12 * of_layer_s[0] + states_s)
+    assert cost.decode_line(n) == (intercept, of_keys)
+    full = StepCost(replace(NEXT, groups=(), linear=None), H100, IDEAL)
+    own_s = sum(kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in shard.linear_matrices.values())
+    moved_s = 2 * 12_288 * n * 2 / BYTES_PER_S
+    expected_s = full.tokens_s(n) + 36 * (own_s + moved_s - kernels.projections_s(shard, n))
+    assert cost.tokens_s(n) == pytest.approx(expected_s)
+    assert cost.prefill_ps(512, 512 * 513 // 2, 512) == pytest.approx(full.prefill_ps(512, 512 * 513 // 2, 512) / 4)
+    assert 2 * 3.24e9 < cost.work.flop_per_token < 2 * 3.26e9  # 3.25e9 active without embeddings
+    assert cost.kv_bytes_per_token == 24_576
+
+
+def test_layers_without_attention_or_state_cost_their_mlp_only() -> None:
+    without = replace(OSS, groups=(LayerGroup("none", 18), LayerGroup("full", 18)))
+    cost, all_full = (
+        StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (without, replace(OSS, groups=()))
+    )
+    projections_s = cost.kernels.projections_s(cost.shard, 100)
+    assert cost.tokens_s(100) == pytest.approx(all_full.tokens_s(100) - 18 * projections_s)
+    assert cost.lines_by_group(4)[1][0] == 0
+
+
+def test_int8_activations_are_quantized_as_fp8_ones_are_and_multiplied_at_the_int8_rate() -> None:
+    kernels, slow = Calibrated(H100, TIMED, VLLM), replace(H100, flop_per_s={**H100.flop_per_s, "int8": 1e14})
+    shapes = {"m": 4096, "n": 8192, "k": 8192}
+    assert kernels.matmul_s("w8a8", **shapes) == kernels.matmul_s("fp8", **shapes)  # an H100 has one rate for both
+    assert kernels.matmul_s("w8a8", **shapes) < 0.8 * kernels.matmul_s("int8", **shapes)
+    assert Calibrated(slow, TIMED, VLLM).matmul_s("w8a8", **shapes) > 5 * kernels.matmul_s("w8a8", **shapes)

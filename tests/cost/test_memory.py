@@ -33,10 +33,11 @@ PARAMETERS = {
     "qwen3-30b-a3b": 30_532_122_624,
     "qwen3-235b-a22b": 235_093_634_560,
     "gpt-oss-120b": 116_829_156_672,
+    "qwen3-next-80b-a3b": 79_674_391_296,
     "deepseek-v3": 671_026_419_200,
 }
-"""As the model cards on Hugging Face count them (safetensors); DeepSeek-V3 without its layer for multi-token
-prediction, Qwen3-0.6B without the second copy of its tied embeddings."""
+"""As the model cards on Hugging Face count them (safetensors); those with a layer for multi-token
+prediction without it, Qwen3-0.6B without the second copy of its tied embeddings."""
 
 
 def memory(model: ModelSpec = LLAMA, **changes: Any) -> MemoryLedger:

@@ -1,0 +1,126 @@
+"""What a request holds by layer group, against vLLM's own arithmetic and by hand."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simserve import catalog
+from simserve.catalog.specs import LayerGroup, ModelSpec
+from simserve.cost.kv_groups import KvLayout, kv_layout
+from simserve.cost.memory import stages
+from simserve.cost.ops import Shard
+from simserve.units import GIB
+
+OSS, NEXT, LLAMA = (catalog.load_model(name) for name in ("gpt-oss-120b", "qwen3-next-80b-a3b", "llama-3.1-8b"))
+
+
+def layout(model: ModelSpec, n_tokens: int = 8192, block_size: int = 16) -> KvLayout:
+    """The layout on one GPU, with steps of n tokens."""
+    return kv_layout(Shard(model), block_size, n_tokens)
+
+
+def grouped(*groups: LayerGroup) -> ModelSpec:
+    """Llama 3.1 8B with other layers: 4096 bytes a token and layer."""
+    return replace(LLAMA, n_layers=sum(group.n_layers for group in groups), groups=groups)
+
+
+@pytest.mark.parametrize(("max_num_batched_tokens", "gib"), [(1024, 4.54), (8192, 4.79)])
+def test_a_full_context_of_gpt_oss_takes_what_vllm_says(max_num_batched_tokens: int, gib: float) -> None:
+    held = layout(OSS, max_num_batched_tokens)
+    assert round(sum(held.bytes_by_group(131_072)) / GIB, 2) == gib
+    window_blocks = -(-(127 + max_num_batched_tokens) // 16) + 1
+    assert held.blocks_by_group(131_072) == (window_blocks, 131_072 // 16)
+    assert held.blocks(131_072) * held.block_bytes == sum(held.bytes_by_group(131_072))  # 18 layers each: no padding
+
+
+def test_a_short_request_holds_its_own_tokens_in_windows_too() -> None:
+    assert layout(OSS).blocks_by_group(100) == (7 + 1, 7)
+
+
+def test_a_token_of_qwen3_next_is_in_its_full_layers_only() -> None:
+    assert Shard(NEXT).kv_bytes_per_token == 24_576
+    held = layout(NEXT)
+    states, full = held.parts
+    assert (states.bytes_per_token, full.bytes_per_token) == (0, 24_576)
+    one_layer = (32 * 128 * 128 + 3 * (2 * 2048 + 4096)) * 2  # matrices of the heads, inputs of the convolution
+    assert states.bytes_per_request == 36 * one_layer
+    assert held.bytes_by_group(1)[0] == held.bytes_by_group(262_144)[0] == 36 * one_layer
+
+
+def test_a_state_fits_a_block_of_one_layer() -> None:
+    held = layout(NEXT)
+    assert held.block_size == 544  # as vLLM logs for this model: 536 tokens, rounded up to 16
+    assert held.block_size * 2048 >= NEXT.linear.state_size * 2 if NEXT.linear else False
+    assert held.blocks_by_group(545) == (3, 2)  # 36 states in blocks of 12 layers
+
+
+def test_kinds_with_more_layers_take_several_blocks_and_close_numbers_are_padded() -> None:
+    gemma = layout(grouped(LayerGroup("windowed", 52, 1024), LayerGroup("full", 10)))  # Gemma 3 27B
+    assert (gemma.n_layers, [part.n_parts for part in gemma.parts]) == (10, [6, 1])
+    assert gemma.blocks(100_000) == 6 * (-(-(1023 + 8192) // 16) + 1) + 6250
+    close = layout(grouped(LayerGroup("windowed", 14, 1024), LayerGroup("full", 10)))
+    assert (close.n_layers, [part.n_parts for part in close.parts]) == (14, [1, 1])
+
+
+def test_a_chunk_keeps_no_block_more() -> None:
+    llama4 = layout(grouped(LayerGroup("chunked", 24, 8192), LayerGroup("full", 8)))
+    assert llama4.blocks_by_group(1_000_000) == (3 * 1024, 62_500)
+    assert llama4.blocks_by_group(1000) == (3 * 63, 63)
+
+
+def test_layers_without_attention_hold_nothing() -> None:
+    some = layout(grouped(LayerGroup("none", 6), LayerGroup("full", 26)))
+    assert some.blocks_by_group(16) == (1,)
+    assert sum(some.bytes_by_group(16)) == 16 * 26 * 4096
+    every = Shard(grouped(LayerGroup("full", 32)))
+    without = Shard(grouped(LayerGroup("none", 6), LayerGroup("full", 26)))
+    assert every.total_weights - without.total_weights == 6 * every.attention_weights
+
+
+def test_one_group_holds_what_a_plain_pool_counts() -> None:
+    plain = layout(LLAMA)
+    assert [plain.blocks(n) for n in (1, 16, 17, 1000)] == [1, 1, 2, 63]
+    assert plain.block_bytes == 16 * Shard(LLAMA).kv_bytes_per_token
+
+
+KINDS = st.sampled_from([("full", None), ("windowed", 24), ("windowed", 4096), ("chunked", 64), ("state", None)])
+
+
+@given(
+    st.lists(KINDS, min_size=1, max_size=3, unique=True),
+    st.lists(st.integers(1, 20), min_size=3, max_size=3),
+    st.lists(st.integers(1, 300), min_size=1, max_size=12),
+)
+def test_a_request_never_holds_more_than_its_bound_nor_less_than_it_attends(
+    kinds: list[tuple[str, int | None]], counts: list[int], chunks: list[int]
+) -> None:
+    groups = [LayerGroup(kind, n, window) for (kind, window), n in zip(kinds, counts, strict=False)]  # type: ignore[arg-type]
+    held = layout(replace(NEXT, n_layers=sum(group.n_layers for group in groups), groups=tuple(groups)), 300)
+    n_computed = 0
+    for chunk in chunks:
+        n_tokens = n_computed + chunk
+        assert held.held_blocks(n_computed, n_tokens) <= held.blocks(n_tokens)
+        attended = sum(
+            part.n_parts * -(-part.group.keys(n_tokens) // held.block_size) for part in held.parts if part.group.attends
+        )
+        assert held.held_blocks(n_computed, n_tokens) >= attended
+        n_computed = n_tokens
+
+
+def test_keys_that_the_last_token_attends() -> None:
+    kinds = [LayerGroup("full", 1), LayerGroup("windowed", 1, 4), LayerGroup("chunked", 1, 4), LayerGroup("state", 1)]
+    assert [[group.keys(n) for n in (1, 4, 5, 8, 9)] for group in kinds] == [
+        [1, 4, 5, 8, 9],
+        [1, 4, 4, 4, 4],
+        [1, 4, 1, 4, 1],
+        [0] * 5,
+    ]
+
+
+def test_stages_of_a_pipeline_share_out_every_group() -> None:
+    dealt = [stage.n_in_groups for stage in stages(NEXT, 5)]
+    assert [sum(each) for each in dealt] == [stage.n_layers for stage in stages(NEXT, 5)]
+    assert [sum(column) for column in zip(*dealt, strict=True)] == [36, 12]
+    assert all(2 <= n_full <= 3 for _, n_full in dealt)
