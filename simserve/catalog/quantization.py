@@ -12,9 +12,15 @@ WEIGHT_ONLY = ("gptq", "gptq_marlin", "awq", "awq_marlin", "auto-round")
 BLOCK = [128, 128]
 """The only block of weights with one scale that engines have kernels for."""
 
+NVFP4_GROUP = 16
+"""Weights with one scale in NVFP4."""
+
 INTEGERS = {4: "int4", 8: "int8"}
 
-KNOWN = "fp8, fbgemm_fp8, modelopt, compressed-tensors, mxfp4, gptq and awq"
+KNOWN = "fp8, fbgemm_fp8, modelopt (FP8 and NVFP4), compressed-tensors, mxfp4, gptq and awq"
+
+MODELOPT = {"FP8": "fp8", "NVFP4": "nvfp4"}
+"""Algorithms of modelopt, which quantize activations too."""
 
 
 def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
@@ -33,8 +39,9 @@ def read_weight_dtype(config: Mapping[str, Any]) -> str | None:
         return _integer(quantized.get("bits", quantized.get("w_bit", 4)))
     if method == "compressed-tensors":
         return _compressed(quantized)
-    if method in ("modelopt", None) and str(quantized.get("quant_algo")).upper() == "FP8":
-        return "fp8"
+    algorithm = str(quantized.get("quant_algo")).upper()
+    if method in ("modelopt", "modelopt_fp4", None) and algorithm in MODELOPT:
+        return MODELOPT[algorithm]
     text = json.dumps(quantized.get("quant_algo") or method)
     raise CatalogError(f"quantization_config: weights quantized as {text} are not supported yet; there are {KNOWN}")
 
@@ -73,11 +80,20 @@ def _compressed(quantized: Mapping[str, Any]) -> str:
 
 def _group_dtype(name: str, group: object) -> str:
     weights = group.get("weights") if isinstance(group, dict) else None
-    if not isinstance(weights, dict):
+    if not isinstance(group, dict) or not isinstance(weights, dict):
         raise CatalogError(f"quantization_config: config_groups.{name}.weights is missing; it says num_bits and type")
     bits, kind = weights.get("num_bits"), weights.get("type")
+    inputs = group.get("input_activations") or {}
+    of_inputs = inputs.get("num_bits"), inputs.get("type")
     if kind == "float" and bits == 8:
         return _float8(weights.get("block_structure") if weights.get("strategy") == "block" else None)
-    if kind == "int":
+    if kind == "int" and not inputs:
         return _integer(bits)
-    raise CatalogError(f"quantization_config: weights of {bits} bits and type {kind} are not supported yet")
+    if (bits, kind) == of_inputs == (8, "int"):
+        return "w8a8"
+    if (bits, kind) == of_inputs == (4, "float") and weights.get("group_size") == NVFP4_GROUP:
+        return "nvfp4"
+    with_inputs = f", activations of {of_inputs[0]} bits and type {of_inputs[1]}," if inputs else ""
+    raise CatalogError(
+        f"quantization_config: weights of {bits} bits and type {kind}{with_inputs} are not supported yet"
+    )

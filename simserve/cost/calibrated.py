@@ -1,6 +1,6 @@
 """Calibrated: kernel times from forms that were fitted to measurements."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -34,6 +34,15 @@ ELEMENTWISE_FRAC = 0.8
 """Share of the bandwidth that norms and activations reach; they stream like a copy, which reaches 0.8 to 0.9."""
 
 SIXTEEN_BITS = ("bf16", "fp16")
+
+ALIKE: Mapping[str, tuple[str, ...]] = {
+    "fp8_block": ("fp8",),
+    "fp8": ("fp8_block",),
+    "mxfp4": ("int4",),
+    "w8a8": ("fp8", "fp8_block"),
+    "nvfp4": ("fp8", "fp8_block"),
+}
+"""Timed dtypes that one without timings is assumed to resemble: its kernels reach the same shares of its own rate."""
 
 
 @dataclass(frozen=True)
@@ -179,5 +188,4 @@ def _first_form(calibration: Calibration, wanted: dict[str, Iterable[str]]) -> F
 
 def _measured_as(dtype: str) -> tuple[str, ...]:
     """List the dtypes to look for: its own, else a similar one; weight-only dtypes multiply in 16 bits."""
-    alike = {"fp8_block": ("fp8",), "fp8": ("fp8_block",), "mxfp4": ("int4",)}.get(dtype, ())
-    return tuple(dict.fromkeys((dtype, *alike, *SIXTEEN_BITS)))
+    return tuple(dict.fromkeys((dtype, *ALIKE.get(dtype, ()), *SIXTEEN_BITS)))

@@ -1,5 +1,7 @@
 """Warnings about the origin and accuracy of a run's step costs."""
 
+from simserve.catalog.specs import NEEDS_RATE
+from simserve.cost.calibrated import ALIKE
 from simserve.scenario.setup import PoolSetup
 
 
@@ -39,7 +41,7 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server."""
-    each = (_of_version, _of_ranks, _of_speculation)
+    each = (_of_version, _of_dtype, _of_ranks, _of_speculation)
     texts = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
     return tuple(dict.fromkeys(texts))
 
@@ -52,6 +54,14 @@ def _of_version(setup: PoolSetup) -> str | None:
         f"engine {setup.engine.name} {version}: kernel costs are those of {calibration.engine} "
         f"{calibration.engine_version}, the version that was timed"
     )
+
+
+def _of_dtype(setup: PoolSetup) -> str | None:
+    calibration, dtype = setup.calibration, setup.weight_dtype
+    if calibration is None or dtype not in NEEDS_RATE or ("gemm", dtype) in calibration.forms:
+        return None
+    timed = next((each for each in (*ALIKE[dtype], "bf16") if ("gemm", each) in calibration.forms), "bf16")
+    return f"{dtype} was not timed: its kernels are assumed to reach the share of its peak that those of {timed} reach"
 
 
 def _of_speculation(setup: PoolSetup) -> str | None:

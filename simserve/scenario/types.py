@@ -26,7 +26,7 @@ Share = Annotated[Finite, Field(gt=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]
 Chance = Annotated[Finite, Field(ge=0, le=1)]
-WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "mxfp4", "int8", "int4"]
+WeightDtype = Literal["bf16", "fp16", "fp8", "fp8_block", "w8a8", "nvfp4", "mxfp4", "int8", "int4"]
 KvDtype = Literal["bf16", "fp8"]
 
 

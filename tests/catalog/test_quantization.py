@@ -9,6 +9,8 @@ from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import load
 
 INT4_GROUP = {"weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}
+INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+FP4 = {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16}
 FP8_CHANNEL = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
 FP8_BLOCK = {"weights": {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}}
 
@@ -37,6 +39,9 @@ def compressed(**groups: Any) -> dict[str, Any]:
         (compressed(group_0=FP8_BLOCK), "fp8_block"),
         (compressed(group_0=INT4_GROUP, group_1=INT4_GROUP), "int4"),
         (compressed(group_0={"weights": {"num_bits": 8, "type": "int"}}), "int8"),
+        (compressed(group_0={"weights": INT8, "input_activations": {**INT8, "dynamic": True}}), "w8a8"),
+        (compressed(group_0={"weights": FP4, "input_activations": FP4}), "nvfp4"),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
     ],
 )
 def test_methods_are_told_as_the_dtypes_of_a_scenario(tmp_path: Path, quantized: Any, dtype: str | None) -> None:
@@ -62,13 +67,17 @@ def test_attention_may_stay_in_16_bits(tmp_path: Path) -> None:
         ),
         ({"quant_method": "gptq", "bits": 3}, "weights must have 4 or 8 bits, got 3"),
         ({"quant_method": "bitsandbytes"}, 'weights quantized as "bitsandbytes" are not supported yet; there are fp8'),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 'weights quantized as "NVFP4" are not supported yet'),
+        ({"quant_method": "modelopt", "quant_algo": "W4A8"}, 'weights quantized as "W4A8" are not supported yet'),
         ({"quant_method": "compressed-tensors"}, "config_groups is missing; compressed-tensors needs it"),
         (compressed(group_0={}), r"config_groups.group_0.weights is missing"),
         (compressed(a=FP8_CHANNEL, b=INT4_GROUP), "mixed layer dtypes, fp8 and int4, are not supported yet"),
         (
             compressed(a={"weights": {"num_bits": 4, "type": "float"}}),
             "weights of 4 bits and type float are not supported yet",
+        ),
+        (
+            compressed(a={**INT4_GROUP, "input_activations": INT8}),
+            "weights of 4 bits and type int, activations of 8 bits and type int, are not supported yet",
         ),
     ],
 )
@@ -84,8 +93,8 @@ def test_a_file_beside_the_config_says_it_too(tmp_path: Path) -> None:
     extra.write_text('{"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}}')
     assert load(tmp_path).weight_dtype == "fp8"
     assert load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4}).weight_dtype == "int4"
-    extra.write_text('{"quantization": {"quant_algo": "NVFP4"}}')
-    with pytest.raises(CatalogError, match='weights quantized as "NVFP4" are not supported yet'):
+    extra.write_text('{"quantization": {"quant_algo": "W4A8_AWQ"}}')
+    with pytest.raises(CatalogError, match='weights quantized as "W4A8_AWQ" are not supported yet'):
         load(tmp_path)
     extra.write_text("{")
     with pytest.raises(CatalogError, match=r"hf_quant_config\.json: must be modelopt's JSON object"):

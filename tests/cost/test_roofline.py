@@ -158,6 +158,19 @@ def test_weights_that_a_gpu_cannot_multiply_are_unpacked_to_16_bits() -> None:
         assert H100.peak_flop_per_s(weight_only) == 989.4e12
 
 
+def test_quantized_activations_are_multiplied_at_the_rate_of_their_dtype() -> None:
+    a100, b200 = (cost_of("llama-3.1-8b", gpu).gpu for gpu in ("a100-sxm", "b200-sxm"))
+    assert a100.peak_flop_per_s("w8a8") == 624e12 == 2 * a100.peak_flop_per_s("int8")
+    assert (H100.peak_flop_per_s("w8a8"), b200.peak_flop_per_s("nvfp4")) == (1979e12, 9e15)
+    assert (a100.multiplies("w8a8"), H100.multiplies("nvfp4"), b200.multiplies("nvfp4")) == (True, False, True)
+    n, size = 8192, 8192
+    seconds = [Roofline(a100, IDEAL).matmul_s(dtype, n, size, size) for dtype in ("bf16", "int8", "w8a8")]
+    assert seconds[0] == pytest.approx(seconds[1])  # compute-bound; weight-only saves bytes alone
+    assert seconds[2] == pytest.approx(seconds[0] / 2)
+    one = [Roofline(a100, IDEAL).matmul_s(dtype, 1, size, size) for dtype in ("bf16", "int8", "w8a8")]
+    assert one[1] == one[2] == pytest.approx(one[0] / 2, rel=1e-3)  # memory-bound
+
+
 def test_work_is_of_the_whole_replica_and_does_not_count_replicated_kv_heads() -> None:
     model = replace(billions(1), n_heads=8, n_kv_heads=2)
     alone, group = (StepCost(model, H100, IDEAL, tensor=n).work for n in (1, 8))

@@ -54,3 +54,10 @@ def test_what_no_server_was_compared_with_is_said(load: Load, small: str, parall
 
 def test_data_parallel_ranks_of_a_dense_model_are_plain_replicas(load: Load, small: str) -> None:
     assert notes(load(small, f"{POOL}.parallel={{data: 2}}").setups) == ()
+
+
+def test_a_dtype_that_nobody_timed_says_whose_kernels_it_is_taken_for(load: Load, small: str) -> None:
+    assumed = "w8a8 was not timed: its kernels are assumed to reach the share of its peak that those of {} reach"
+    assert notes(load(small, "weight_dtype=w8a8").setups) == (assumed.format("fp8"),)
+    assert notes(load(small, "weight_dtype=w8a8", "gpu=a100-sxm").setups) == (assumed.format("bf16"),)
+    assert notes(load(small, "weight_dtype=int8").setups) == ()

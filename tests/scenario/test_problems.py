@@ -47,7 +47,7 @@ TEXT_OF_MANY = """\
 a.yaml:1: schema: must be 'simserve/1', got 'simserve/2'; did you mean simserve/1?
 a.yaml:2: name: must be letters, digits, '-', '_' and '.', as it names a folder, got 'chat burst'
 a.yaml:3: seed: must be at least 0, got -1
-a.yaml:6: weight_dtype: must be one of bf16, fp16, fp8, fp8_block, mxfp4, int8 or int4, got 'bf17'; did you mean bf16?
+a.yaml:6: weight_dtype: must be one of bf16, fp16, fp8, fp8_block, w8a8, nvfp4, mxfp4, int8 or int4, got 'bf17'; did you mean bf16?
 a.yaml:7: kv-cache-dtype: unknown key; use kv_dtype
 a.yaml:8: max_num_seqs: unknown key; use cluster.pools[].scheduler.max_num_seqs
 a.yaml:10: cluster.router: unknown router, got 'least_outstandin'; did you mean least_outstanding? (your own: my_module:MyClass)

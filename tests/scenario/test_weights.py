@@ -1,9 +1,13 @@
 """What the weights are stored in, and models whose times nobody knows yet."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from simserve import catalog
 from tests.scenario.conftest import Load, MessagesOf
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -163,3 +167,53 @@ def test_data_parallel_ranks_hold_their_part_of_the_experts(load: Load, small: s
     alone, four = (load(text, f"{DATA}={n}", f"{EXPERT}={n}").setups[0] for n in (1, 4))
     in_experts = 48 * 128 * 3 * 2048 * 768 * 2  # layers, experts, matrices, sizes, bytes
     assert alone.ledger.weights_bytes - four.ledger.weights_bytes == 0.75 * in_experts
+
+
+def test_weights_and_activations_need_a_rate_of_the_card(messages_of: MessagesOf, load: Load, small: str) -> None:
+    assert load(small, "weight_dtype=w8a8").setups[0].weight_dtype == "w8a8"
+    assert load(small, "weight_dtype=nvfp4", "gpu=b200-sxm").weight_dtype == "nvfp4"
+    assert messages_of(small, "weight_dtype=nvfp4") == [
+        "command line --set weight_dtype=nvfp4: computes in fp4, for which h100-sxm has no rate by its data sheet, "
+        "got 'nvfp4'; use mxfp4, which is weight-only, or another gpu"
+    ]
+    pools = "cluster.pools=[{name: a, gpu: b200-sxm}, {name: b, gpu: l40s}]"
+    assert "for which l40s has no rate" in messages_of(small, "weight_dtype=nvfp4", pools)[0]
+
+
+def test_a_card_without_an_int8_rate_refuses_int8_activations(
+    messages_of: MessagesOf, load: Load, small: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h100 = catalog.load_gpu("h100-sxm")
+    without = replace(h100, flop_per_s={key: rate for key, rate in h100.flop_per_s.items() if key != "int8"})
+    monkeypatch.setattr(catalog, "load_gpu", lambda name: without)
+    assert messages_of(small, "weight_dtype=w8a8") == [
+        "command line --set weight_dtype=w8a8: computes in int8, for which h100-sxm has no rate by its data sheet, "
+        "got 'w8a8'; use int8, which is weight-only, or another gpu"
+    ]
+    assert load(small, "weight_dtype=int8").weight_dtype == "int8"
+
+
+def test_int8_activations_make_prompts_faster_where_int8_weights_do_not(load: Load, small: str) -> None:
+    plain, weight_only, both = (load(small, f"weight_dtype={dtype}").setups[0] for dtype in ("bf16", "int8", "w8a8"))
+    prompt = 4096
+    assert both.step_cost().tokens_ps(prompt) < 0.8 * weight_only.step_cost().tokens_ps(prompt)
+    assert both.ledger.weights_bytes == weight_only.ledger.weights_bytes < plain.ledger.weights_bytes
+
+
+def test_a_model_with_states_is_not_simulated_yet(messages_of: MessagesOf, small: str) -> None:
+    text = with_model(small, "qwen3-next-80b-a3b")
+    assert messages_of(text, FOUR) == [
+        "a.yaml:3: model: the 36 layers of qwen3-next-80b-a3b with a state per request are not supported yet; "
+        "choose another model"
+    ]
+
+
+def test_a_config_with_a_key_that_is_not_understood_is_a_mistake_at_the_model(
+    messages_of: MessagesOf, small: str, tmp_path: Path
+) -> None:
+    path = config(tmp_path / "odd", model_type="hunyuan", use_cla=True, cla_share_factor=2)
+    (problem,) = messages_of(with_model(small, path))
+    assert problem.startswith("a.yaml:3: model: ")
+    assert problem.endswith(
+        "use_cla: layers that share keys and values (CLA) are not supported yet, got true; choose another model"
+    )

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from simserve.catalog.specs import BYTES_PER_VALUE, GpuSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, GpuSpec
 from simserve.cost.forms.base import Form, smooth_max
 from simserve.cost.ops import ACTIVATION_BYTES
 
@@ -93,10 +93,6 @@ class Gemm(Form):
         return waves * (2 * products * gpu.n_sms / (gpu.peak_flop_per_s(dtype) * self.flop_share))
 
 
-def _activation_bytes(gpu: GpuSpec, dtype: str) -> int:
-    """Return the bytes of an activation as the product reads it."""
-    return 1 if _multiplies_fp8(gpu, dtype) else ACTIVATION_BYTES
-
-
-def _multiplies_fp8(gpu: GpuSpec, dtype: str) -> bool:
-    return dtype in ("fp8", "fp8_block") and "fp8" in gpu.flop_per_s
+def _activation_bytes(gpu: GpuSpec, dtype: str) -> float:
+    """Return the bytes of an activation as the product reads it: those of a weight where both are quantized."""
+    return BYTES_PER_VALUE[dtype] if dtype in COMPUTES_IN and gpu.multiplies(dtype) else ACTIVATION_BYTES
