@@ -10,6 +10,7 @@ from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import TOKENS_AND_SLOTS
+from simserve.scenario.memory import check_rate
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.setup import Machine, n_sharing, step_cost_of
 from simserve.scenario.speculation_setup import MODELS, speculation_of
@@ -74,6 +75,11 @@ def _check_keys(draft: Draft, speculating: _SpeculatingPool) -> None:
         draft.problem((*here, "acceptance"), rule, list(given.acceptance))
     if given.kind == "draft_model" and given.model is None:
         draft.problem((*here, "model"), "is required for draft_model", None, "name a small one of the target's family")
+    target = speculating.machine.model
+    if given.kind == "mtp" and given.tokens and not target.n_mtp_layers:
+        rule = f"mtp needs a layer that predicts further tokens, and {target.name} has none"
+        remedy = "use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers"
+        draft.problem((*here, "kind"), rule, given.kind, remedy)
     if given.kind == "draft_model":
         return
     for key, value in (("model", given.model), ("weight_dtype", given.weight_dtype)):
@@ -154,6 +160,7 @@ def _with_model(draft: Draft, speculating: _SpeculatingPool) -> SpeculationSecti
         draft.origins[*speculating.here, "weight_dtype"] = (
             f"model {model.name}" if model.weight_dtype else "weight_dtype"
         )
+    check_rate(draft, (*speculating.here, "weight_dtype"), dtype, speculating.machine.gpu)
     _check_model(draft, speculating, model, dtype)
     return given.model_copy(update={"model": name, "weight_dtype": dtype})
 
@@ -172,8 +179,9 @@ def _check_model(draft: Draft, speculating: _SpeculatingPool, model: ModelSpec, 
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
         rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
-    if model.windowed:
-        draft.problem(here, "a draft model with a sliding window is not supported yet", model.name, "use another draft")
+    if model.windowed or model.n_state_layers:
+        rule = "a draft model with sliding windows or states is not supported yet"
+        draft.problem(here, rule, model.name, "use another draft")
 
 
 def _check_timed(draft: Draft, pool: Pool, speculating: _SpeculatingPool) -> None:

@@ -116,9 +116,15 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
         (DRAFT, ["cluster.pools.0.parallel.pipeline=2"], "speculation in a pipeline is not supported yet"),
         (
             "{kind: mtp, tokens: 1, acceptance: 0.8}",
-            ["model=mixtral-8x7b", "cluster.pools.0.parallel.data=2"],
+            ["model=deepseek-v3", "weight_dtype=fp8_block", "cluster.pools.0.parallel={tensor: 4, data: 2}"],
             "speculation with ranks that share experts is not supported yet, got 'mtp'; leave it out, or use "
             "parallel.data 1",
+        ),
+        (
+            "{kind: mtp, tokens: 1, acceptance: 0.8}",
+            [],
+            f"a.yaml:11: {HERE}.kind: mtp needs a layer that predicts further tokens, and llama-3.1-8b has none, "
+            "got 'mtp'; use eagle, draft_model or ngram, or a config.json that counts it in num_nextn_predict_layers",
         ),
         (
             DRAFT,
