@@ -34,6 +34,8 @@ NEIGHBORS = MappingProxyType(
         "dtype": "weight_dtype",
         "torch_dtype": "weight_dtype",
         "quantization": "weight_dtype",
+        "quantization_config": "weight_dtype",
+        "quant_algo": "weight_dtype",
         "swap_space": f"{POOL}.host_tier.bytes",
         "preemption_mode": f"{POOL}.host_tier.preemption",
         "kv_offloading_size": f"{POOL}.host_tier.bytes",
@@ -49,6 +51,7 @@ NEIGHBORS = MappingProxyType(
         "context_length": f"{POOL}.max_model_len",
         "max_seq_len": f"{POOL}.max_model_len",
         "max_context_len": f"{POOL}.max_model_len",
+        "max_position_embeddings": f"{POOL}.max_model_len",
         # engines: scheduling
         "max_num_seqs": f"{POOL}.scheduler.max_num_seqs",
         "max_batch_size": f"{POOL}.scheduler.max_num_seqs",
@@ -152,6 +155,11 @@ SENTENCES = MappingProxyType(
         "prompt_lookup_max": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
         "prompt_lookup_min": f"the hit rate of n-grams is {POOL}.speculation.acceptance",
         "draft_tensor_parallel_size": "a draft model is sharded as its target is",
+        "num_nextn_predict_layers": f"the model has it; use {POOL}.speculation: {{kind: mtp, ...}}",
+        "layer_types": "layers are the model's; give its config.json as model",
+        "sliding_window": "windows are the model's; give its config.json as model",
+        "attention_chunk_size": "chunks are the model's; give its config.json as model",
+        "full_attention_interval": "layers are the model's; give its config.json as model",
         "speculative_eagle_topk": "proposals are a chain, as with topk 1",
     }
 )
