@@ -417,7 +417,8 @@ class OracleReplica:
                 continue
             if self.waiting:
                 return
-            n_blocks = self.blocks(request.prompt_tokens + 1)
+            how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
+            n_blocks = self.blocks(request.prompt_tokens + min(how_many, request.max_tokens))
             batch = len(self.running) + len(self.kept)
             if batch >= self.setup.scheduler.max_running or n_blocks > self.free_blocks() - self.growth():
                 return
@@ -651,7 +652,8 @@ class OracleReplica:
         if self.stages_free_ps:
             n_stages = len(self.stages_free_ps)
             self.alone_ps = n_stages * ((self.alone_ps + n_stages - 1) // n_stages)
-            self.step_end_ps = self.through_stages(now_ps, self.setup.cost.step_ps(shape), shape.sampled_rows)
+            step_ps = self.step_ps(shape, [self.lives[r].stored for r in decoded])
+            self.step_end_ps = self.through_stages(now_ps, step_ps, shape.sampled_rows)
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""
@@ -726,10 +728,11 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
     stepping = [rank for rank in group if rank.step is not None]
     if len(group) > 1 and stepping:
         shapes = [rank.step[3] for rank in stepping if rank.step is not None]
-        n_tokens = sum(shape.prefill_tokens + shape.decode_requests for shape in shapes)
+        each = 1 if group[0].setup.speculation is None else 1 + len(group[0].setup.speculation.acceptance.rates)
+        n_tokens = sum(shape.prefill_tokens + each * shape.decode_requests for shape in shapes)
         slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
         n_decoding = sum(shape.decode_requests for shape in shapes)
-        alone_ps = max(rank.alone_ps for rank in stepping) + group[0].setup.cost.group_ps(n_decoding)
+        alone_ps = max(rank.alone_ps for rank in stepping) + group[0].setup.cost.group_ps(each * n_decoding)
         for rank in stepping:
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
             rank.alone_ps = alone_ps

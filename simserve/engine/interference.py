@@ -49,16 +49,22 @@ def _scale_to_group(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.
         if stepping.group is not None:
             groups.setdefault(id(stepping.group), (stepping.group, []))[1].append(index)
     for group, members in groups.values():
-        _scale_to_slowest(group, [step_runs[index] for index in members], [alone[index] for index in members])
+        n_each = replicas[members[0]].cohort.n_tokens
+        _scale_to_slowest(group, n_each, [step_runs[index] for index in members], [alone[index] for index in members])
 
 
-def _scale_to_slowest(group: Group, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
-    """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant."""
+def _scale_to_slowest(
+    group: Group, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]
+) -> None:
+    """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant.
+
+    n_each: tokens that a step computes for a decoding request.
+    """
     starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in step_runs]), return_inverse=True)
     slowest_ps = np.zeros(len(starts_ps), np.int64)
     np.maximum.at(slowest_ps, step, np.concatenate(alone))
     n_tokens = np.zeros(len(starts_ps), np.int64)
-    np.add.at(n_tokens, step, np.concatenate([rows["decode_requests"] for rows in step_runs]))
+    np.add.at(n_tokens, step, np.concatenate([rows["decode_requests"] * n_each for rows in step_runs]))
     counts, place = np.unique(n_tokens, return_inverse=True)
     slowest_ps += np.array([group.cost.group_ps(n) for n in counts.tolist()], np.int64)[place]
     edges = np.cumsum([len(rows) for rows in step_runs])[:-1]

@@ -136,7 +136,8 @@ class Receives(Role):
                 self._blocked_by = "seats"
                 return
             n_blocks = -(-request.prompt_tokens // block_size)
-            if -(-(request.prompt_tokens + replica.cohort.n_slots) // block_size) > free_blocks:  # and its next step
+            n_next = min(replica.cohort.n_slots, request.max_tokens)
+            if -(-(request.prompt_tokens + n_next) // block_size) > free_blocks:
                 self._blocked_by = "blocks"
                 return
             coming_in.popleft()

@@ -178,7 +178,7 @@ class Lockstep:
             rank.decide(now_ps)
             if rank.step_run is not None:
                 slowest_ps = max(slowest_ps, rank.step_run.first_ps)
-                n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding
+                n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding * rank.cohort.n_tokens
         if not n_tokens:
             return
         step_ps = slowest_ps + self.cost.group_ps(n_tokens)
