@@ -100,7 +100,7 @@ class OracleHost:
             named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []
             here = [block for block in named if replica.cache and block in replica.cache.copies]
             held = [block for block in here if replica.cache and replica.cache.is_held(block)]
-            n_needed = replica.blocks(life.stored + 1) - len(held) * self.cost
+            n_needed = replica.blocks(replica.room(request)) - len(held) * self.cost
             if n_needed > replica.free_blocks() - replica.growth():
                 return
             self.swapped.pop(0)

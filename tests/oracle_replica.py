@@ -300,7 +300,7 @@ class OracleReplica:
             life.slots = self.room(request) if self.setup.speculation else 0
             life.stored += n_each[request]
             life.n_decoded += 1
-            life.n_computed += not life.finished
+            life.n_computed += 0 if life.finished else n_each[request]
             for _ in range(0 if life.finished else n_each[request]):
                 self.token(request, now_ps)
         self.shrink_cache()
@@ -653,7 +653,7 @@ class OracleReplica:
             n_stages = len(self.stages_free_ps)
             self.alone_ps = n_stages * ((self.alone_ps + n_stages - 1) // n_stages)
             step_ps = self.step_ps(shape, [self.lives[r].stored for r in decoded])
-            self.step_end_ps = self.through_stages(now_ps, step_ps, shape.sampled_rows)
+            self.step_end_ps = self.through_stages(now_ps + self.copied_ps, step_ps, shape.sampled_rows)
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""

@@ -52,8 +52,8 @@ class World:
     @property
     def may_give_up(self) -> bool:
         """Clients may time out here."""
-        extra = any(setup.host_tier is not None or setup.speculation is not None for setup in self.setups)
-        return not (self.is_pushed or self.splitter or extra)
+        has_tier = any(setup.host_tier is not None for setup in self.setups)
+        return not (self.is_pushed or self.splitter or has_tier)
 
     @property
     def block_tokens(self) -> int | None:
@@ -80,15 +80,15 @@ def cached(result: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup
 
 @st.composite
 def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating", "tiered", "plain")) -> World:
-    """Draw "both" replicas: ordered or not, with speculation or host memory or neither, and perhaps caches."""
+    """Draw "both" replicas: ordered or not, with host memory or not, and perhaps speculation and caches."""
     kind = draw(st.sampled_from(kinds))
     plain = setups()
     caches = draw(st.booleans())
     if caches:
         plain = plain.filter(lambda result: can_be_disaggregated(result[0].scheduler))
-    if kind == "speculating":
-        plain = speculating(plain)
     result = draw(ordered(plain) if kind == "ordered" else plain.filter(can_be_alone) if kind == "tiered" else plain)
+    if kind == "speculating" or draw(st.booleans()):
+        result = [draw(perhaps_speculating(result[0]))] * len(result)
     if caches:
         result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
@@ -118,8 +118,7 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     if kind == "tiered":
         tier = draw(tiers(swaps=False, offloads=True))
         result = [replace(s, host_tier=tier) if s.role == "prefill" else s for s in result]
-    elif kind != "ordered":
-        result = [draw(perhaps_speculating(s)) for s in result]
+    result = [draw(perhaps_speculating(s)) for s in result]
     return World(result, link, is_pushed, draw(splitters()) if is_split else None)
 
 

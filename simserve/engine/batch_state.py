@@ -129,7 +129,7 @@ class BatchState:
         """
         self.view.waiting = () if swap.swapped else self.waiting
         while swap.swapped and len(self.running) + self.n_promised < self._scheduler.max_running:
-            if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1)):
+            if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1), self.cohort.n_slots):
                 return
             yield swap.swap_in(now_ps)
 

@@ -187,5 +187,5 @@ class Deadlines:
         if request.phase is DONE or request in replica.cohort.lingering:
             return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
         if request.phase is DECODE:
-            return request.kv_offset + replica.cohort.step
+            return replica.cohort.stored_tokens(request)
         return request.prefilled_tokens

@@ -67,11 +67,12 @@ class Decode:
         return 0
 
     def commit_but_last(
-        self, step_run: StepRun, blocked_code: int, queued_from: Sequence[int], rows: bytearray
+        self, step_run: StepRun, used_blocks: int, blocked_code: int, queued_from: Sequence[int], rows: bytearray
     ) -> None:
         """Record and apply all steps of an uneven run but the last; no request finishes in them.
 
-        queued_from: first step, from 0, that begins with each arrival that is shown later. rows: step-run rows.
+        used_blocks: those at its start. queued_from: first step, from 0, that begins with each arrival that is shown
+        later. rows: step-run rows.
         """
 
     def committed(self) -> None:
@@ -194,23 +195,23 @@ class Speculative(Decode):
         return cohort.tokens_of_next() - n if n else 0
 
     def commit_but_last(
-        self, step_run: StepRun, blocked_code: int, queued_from: Sequence[int], rows: bytearray
+        self, step_run: StepRun, used_blocks: int, blocked_code: int, queued_from: Sequence[int], rows: bytearray
     ) -> None:
         """Record and apply all steps of an uneven run but the last; no request finishes in them."""
         assert isinstance(step_run, UnevenStepRun), "decode steps are uneven"
         cohort, pool, n = self.cohort, self._pool, step_run.n_decoding
         n_first, start_ps, queue_len = step_run.n_steps - 1, step_run.start_ps, step_run.queue_len
-        queued_from = queued_from or self._queued_from
+        queued_from = sorted([*queued_from, *self._queued_from])
         self._note_drafting(n, n_first)
         keys, held = cohort.keys_ahead(n_first + 1).tolist(), cohort.held_ahead(n_first).tolist()
-        used, reserved, n_new = pool.used_blocks, pool.reserved_blocks, 0
+        reserved, n_new = pool.reserved_blocks, 0
         for i, end_ps in enumerate(step_run.ends_ps[:n_first]):
             n_queued = queue_len + bisect_right(queued_from, i) if queued_from else queue_len
             kept = reserved - n_new if self._reserves else reserved
             n_accepted = keys[i + 1] - keys[i] - n
             last_ps = end_ps - start_ps
             rows += pack_step(
-                start_ps, last_ps, 0, 0, keys[i], 1, 0, n, used + n_new, kept, n_queued, blocked_code, n_accepted
+                start_ps, last_ps, 0, 0, keys[i], 1, 0, n, used_blocks + n_new, kept, n_queued, blocked_code, n_accepted
             )
             n_new = held[i]
             start_ps = end_ps

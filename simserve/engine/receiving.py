@@ -55,17 +55,20 @@ class Receives(Role):
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request to prefill here, behind those that came before it."""
         if self.coming_in:
-            self.replica.n_outstanding += 1
-            self.coming_in.append((request, None))
+            self._wait_here(request, None, now_ps)
         else:
             self.replica.queue_up(request, now_ps)
 
     def receive(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Accept a request that another replica prefills."""
-        self.replica.n_outstanding += 1
-        self.coming_in.append((request, sender))
+        self._wait_here(request, sender, now_ps)
         if self._blocked_by is None:
             self.replica.stepping.wake(now_ps)
+
+    def _wait_here(self, request: Request, sender: Replica | None, now_ps: int) -> None:
+        self.replica.n_outstanding += 1
+        self.coming_in.append((request, sender))
+        self.replica.note_queued(now_ps)
 
     def expect(self, at_ps: int, request: Request, sender: Replica) -> None:
         """Schedule the arrival of a request's keys and values."""

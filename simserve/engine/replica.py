@@ -181,8 +181,8 @@ class Replica:
             self._coming.append((request, 1 + step_run.steps_begun(now_ps) if step_run is not None else 1))
         else:
             self.batch.waiting.append(request)
-            if self._is_uneven and step_run is not None:
-                self.decode.arrived(step_run, now_ps)
+            if self._is_uneven:
+                self.note_queued(now_ps)
         if step_run is None or may_lead or (self.blocked_by is None and not self.is_alone):
             self.stepping.wake(now_ps, self.n_ahead)
 
@@ -281,7 +281,12 @@ class Replica:
             if request.phase is DECODE and request not in ended:
                 self._recorder.span(self.index, request, self.cohort.step)
 
-    # -- called by its role --------------------------------------------------------------------------------------------
+    # -- called by its parts -------------------------------------------------------------------------------------------
+
+    def note_queued(self, now_ps: int) -> None:
+        """Note that a request waits from now on, during the step run in flight."""
+        if self.step_run is not None:
+            self.decode.arrived(self.step_run, now_ps)
 
     def give_back(self, request: Request, now_ps: int) -> None:
         """Free the blocks of a request after its transfer. A step run ends early, as others may wait for them."""
@@ -377,7 +382,7 @@ class Replica:
         if self.role is not None:
             self.role.before_commit(step_run, now_ps)
         if self._swap is not None and step_run.n_decoding:
-            self._swap.give_tokens(self.cohort.step, now_ps)
+            self._swap.give_tokens(self.cohort, now_ps)
         return self._commit_but_last(step_run) if self._is_uneven else 0
 
     def _after_commit(self, now_ps: int) -> None:
@@ -394,7 +399,8 @@ class Replica:
             if self._is_stateful:
                 self._scheduler.on_commit(n_first, False, self.blocked_by)
             queued_from = [n_steps for _, n_steps in self._coming]
-            self.decode.commit_but_last(step_run, self._blocked_code, queued_from, self._step_run_rows)
+            used_blocks = self.pool.used_blocks + self._n_given_back
+            self.decode.commit_but_last(step_run, used_blocks, self._blocked_code, queued_from, self._step_run_rows)
             if self._coming:
                 self._show_arrivals(n_first)
         n_accepted = self.decode.n_accepted(step_run)

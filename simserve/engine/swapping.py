@@ -5,6 +5,7 @@ from collections import deque
 from simserve.engine.host_tier import HostTier
 from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
+from simserve.state.cohort import Cohort
 from simserve.state.request import WAITING, Request
 
 
@@ -46,13 +47,15 @@ class SwapQueue:
         request.preempted_at_ps = now_ps
         self.swapped.append(request)
 
-    def fits(self, free_blocks: int) -> bool:
+    def fits(self, free_blocks: int, n_slots: int) -> bool:
         """Return whether the first request fits: it and all decoding requests can then take the next step.
 
-        free_blocks: those left when the decoding requests have taken theirs for the next step.
+        free_blocks: those left when the decoding requests have taken theirs for the next step. n_slots: tokens beyond
+        those stored that it needs blocks for in that step.
         """
         request = self.swapped[0]
-        n_blocks = self._n_blocks(request.prefilled_tokens + 1) - self._memory.shared_blocks(request)
+        n_tokens = min(request.prefilled_tokens + n_slots, request.prompt_tokens + request.max_tokens)
+        n_blocks = self._n_blocks(n_tokens) - self._memory.shared_blocks(request)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
     def swap_in(self, now_ps: int) -> Request:
@@ -64,11 +67,11 @@ class SwapQueue:
         self._tier.swap_in(self._n_blocks(request.prefilled_tokens), n_found)
         return request
 
-    def give_tokens(self, step: int, now_ps: int) -> None:
-        """Give returned requests a token at the end of a decode step, number `step`, before its commit."""
+    def give_tokens(self, cohort: Cohort, now_ps: int) -> None:
+        """Give returned requests their tokens at the end of a decode step, before its commit."""
         for request in self.returned:
-            request.joined_ps, request.join_step = now_ps, step + 1
-            request.emitted_tokens += 1
+            request.joined_ps = now_ps
+            cohort.count_first(request)
         self.returned.clear()
 
     def _n_blocks(self, kv_tokens: int) -> int:

@@ -69,6 +69,15 @@ class Cohort:
             if finish_step < self.next_finish_step:
                 self.next_finish_step = finish_step
 
+    def stored_tokens(self, request: Request) -> int:
+        """Return the tokens that a member holds in the cache, padding included."""
+        return request.kv_offset + self.step
+
+    def count_first(self, request: Request) -> None:
+        """Count the tokens of a member's first step, which is about to end, as produced before it joined."""
+        request.emitted_tokens += 1
+        request.join_step = self.step + 1
+
     def leave(self, request: Request) -> int:
         """Remove a member; return the tokens it holds in the cache, padding included."""
         kv_tokens = request.kv_offset + self.step

@@ -29,6 +29,14 @@ class Course:
     """Most tokens it ever has blocks for."""
     first_step: int
     """Number of its own first step, counted across preemptions."""
+    join_step: int
+    """Step of the cohort when it joined."""
+    counted_tokens: int = 0
+    """Tokens of its first step, if counted as produced before it joined."""
+
+    def tokens_after(self, n_steps: int) -> int:
+        """Return the tokens produced since it joined, after n_steps."""
+        return self.n_tokens if n_steps >= self.n_steps else int(self.tokens_before[n_steps])
 
 
 class SpeculativeCohort(Cohort):
@@ -83,7 +91,7 @@ class SpeculativeCohort(Cohort):
         before = self._acceptance.tokens_before(request.row, first_step, n_left)
         n_steps = int(before.searchsorted(n_left))
         most_slots = request.prompt_tokens + request.max_tokens
-        course = Course(before, n_steps, n_left, stored_tokens, most_slots, first_step)
+        course = Course(before, n_steps, n_left, stored_tokens, most_slots, first_step, step)
         finish_step = step + n_steps
         self._reach(finish_step)
         self._add(course, 0, 1)
@@ -99,14 +107,25 @@ class SpeculativeCohort(Cohort):
         if finish_step < self.next_finish_step:
             self.next_finish_step = finish_step
 
+    def stored_tokens(self, request: Request) -> int:
+        """Return the tokens that a member holds in the cache."""
+        course = self._courses[request]
+        return course.stored_tokens + course.tokens_after(self.step - course.join_step)
+
+    def count_first(self, request: Request) -> None:
+        """Count the tokens of a member's first step, which is about to end, as produced before it joined."""
+        course = self._courses[request]
+        course.counted_tokens = course.tokens_after(1)
+        request.emitted_tokens += course.counted_tokens
+        request.join_step = self.step + 1
+
     def leave(self, request: Request) -> int:
         """Remove a member; return the tokens it holds in the cache."""
         course = self._courses.pop(request)
-        n_steps = self.step - request.join_step
-        n_tokens = course.n_tokens
-        finish_step = request.join_step + course.n_steps
+        n_steps = self.step - course.join_step
+        n_tokens = course.tokens_after(n_steps)
+        finish_step = course.join_step + course.n_steps
         if n_steps < course.n_steps:
-            n_tokens = int(course.tokens_before[n_steps])
             self._add(course, n_steps, -1)
             self._resume_at[request.row] = course.first_step + n_steps
         kv_tokens = course.stored_tokens + n_tokens
@@ -119,7 +138,7 @@ class SpeculativeCohort(Cohort):
         n_held = -(-slots // self.block_size)
         self._held_blocks -= n_held
         self._kept_blocks[request] = n_held - -(-kv_tokens // self.block_size)
-        request.emitted_tokens += n_tokens
+        request.emitted_tokens += n_tokens - course.counted_tokens
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
         return kv_tokens
