@@ -16,6 +16,7 @@ class OracleHost:
     def __init__(self, spec: HostTierSpec, cost: int) -> None:
         self.spec, self.cost = spec, cost
         self.swapped: list[Request] = []
+        self.n_discarded = 0
         self.swapped_blocks: dict[Request, int] = {}
         self.host: list[int] = []
         self.disk: list[int] = []
@@ -90,11 +91,17 @@ class OracleHost:
         self.copies.append(("link", n_blocks, True))
         self.overflow()
 
+    def forget(self, request: Request) -> None:
+        """Drop a swapped request whose client has given up."""
+        if request in self.swapped:
+            self.swapped.remove(request)
+            self.n_discarded += self.swapped_blocks.pop(request)
+
     def bring_back(self, replica: "OracleReplica", now_ps: int) -> None:
         self.hides_waiting = bool(self.swapped)
         if replica.growth() > replica.free_blocks():
             return  # a request must be preempted
-        while self.swapped and len(replica.running) < replica.setup.scheduler.max_running:
+        while self.swapped and len(replica.running) + len(replica.kept) < replica.setup.scheduler.max_running:
             request = self.swapped[0]
             life = replica.lives[request]
             named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []

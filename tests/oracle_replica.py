@@ -400,8 +400,8 @@ class OracleReplica:
             self.here.append(request)
             sender.must_plan = sender.must_plan or sender.step is None
 
-    def let_in(self, how: Disaggregation, now_ps: int) -> None:
-        """Start decoding arrived requests; fetch others if there is room."""
+    def let_decode(self) -> None:
+        """Start decoding arrived requests."""
         for request in self.here:
             self.kept.remove(request)
             self.running[request] = None
@@ -409,13 +409,16 @@ class OracleReplica:
             request.phase = Phase.DECODE
             self.setup.scheduler.on_join(request)
         self.here = []
+
+    def let_in(self, how: Disaggregation, now_ps: int) -> None:
+        """Fetch handed-over requests if there is room."""
         while self.coming_in:
             request, sender = self.coming_in[0]
             if sender is None:
                 self.waiting.append(request)
                 self.coming_in.pop(0)
                 continue
-            if self.waiting:
+            if self.waiting or (self.host and self.host.swapped):
                 return
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
             n_blocks = self.blocks(request.prompt_tokens + min(how_many, request.max_tokens))
@@ -503,6 +506,8 @@ class OracleReplica:
             sender.away.remove(request)
             sender.must_plan = sender.must_plan or sender.step is None
         self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
+        if self.host:
+            self.host.forget(request)
         if request in self.waiting:
             self.waiting.remove(request)
             if self.vtc is not None:
@@ -520,10 +525,11 @@ class OracleReplica:
     def plan(self, now_ps: int, how: Disaggregation | None) -> None:
         self.must_plan = False
         self.wake_ps = None
-        if how is not None:
-            self.let_in(how, now_ps)
+        self.let_decode()
         if self.host:
             self.host.bring_back(self, now_ps)
+        if how is not None:
+            self.let_in(how, now_ps)
         just_preempted = False
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)

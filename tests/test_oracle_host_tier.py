@@ -82,7 +82,9 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
         memory.check()
         assert (memory.n_host_ids, memory.n_disk_ids) == (len(true.host.host), len(true.host.disk))
         assert memory.swapped_blocks == 0
-        assert counts.swapped_out == counts.swapped_in + counts.dropped == true.host.has_been_out
+        assert counts.swapped_out == true.host.has_been_out
+        assert counts.swapped_out == counts.swapped_in + counts.dropped + counts.discarded
+        assert counts.discarded == true.host.n_discarded
         assert (replica.pool.free_blocks, replica.pool.used_blocks) == (replica.total_blocks, 0)
 
 

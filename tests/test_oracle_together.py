@@ -52,8 +52,7 @@ class World:
     @property
     def may_give_up(self) -> bool:
         """Clients may time out here."""
-        has_tier = any(setup.host_tier is not None for setup in self.setups)
-        return not (self.is_pushed or self.splitter or has_tier)
+        return not (self.is_pushed or self.splitter)
 
     @property
     def block_tokens(self) -> int | None:
@@ -86,7 +85,9 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     caches = draw(st.booleans())
     if caches:
         plain = plain.filter(lambda result: can_be_disaggregated(result[0].scheduler))
-    result = draw(ordered(plain) if kind == "ordered" else plain.filter(can_be_alone) if kind == "tiered" else plain)
+    if kind == "tiered":
+        plain = plain.filter(can_have_a_tier)
+    result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)
     if kind == "speculating" or draw(st.booleans()):
         result = [draw(perhaps_speculating(result[0]))] * len(result)
     if caches:
@@ -97,9 +98,9 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     return World(result)
 
 
-def can_be_alone(result: list[ReplicaSetup]) -> bool:
+def can_have_a_tier(result: list[ReplicaSetup]) -> bool:
     """They can have host memory."""
-    return result[0].n_stages == result[0].n_in_step == 1 and can_be_disaggregated(result[0].scheduler)
+    return can_be_disaggregated(result[0].scheduler)
 
 
 @st.composite
@@ -109,15 +110,14 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed"
     result = draw(ordered(plain) if kind == "ordered" else plain)
     link = draw(layered()) if is_pushed and draw(st.booleans()) else replace(draw(layered()), n_layers=None)
-    if link.n_layers is not None or kind == "tiered":
+    if link.n_layers is not None:
         result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
-    if kind == "tiered":
-        result = [replace(s, n_in_step=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered" or draw(st.booleans()):
         result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
-        tier = draw(tiers(swaps=False, offloads=True))
-        result = [replace(s, host_tier=tier) if s.role == "prefill" else s for s in result]
+        tier, swap = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=False))
+        by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, swap])), "both": None}
+        result = [replace(s, host_tier=by_role[s.role]) for s in result]
     result = [draw(perhaps_speculating(s)) for s in result]
     return World(result, link, is_pushed, draw(splitters()) if is_split else None)
 

@@ -122,6 +122,17 @@ class BatchState:
         else:
             self.waiting.appendleft(request)
 
+    @property
+    def has_queue(self) -> bool:
+        """Requests wait here, in the queue or in host memory."""
+        return bool(self.waiting or (self.swap is not None and self.swap.swapped))
+
+    def stored_tokens(self, request: Request) -> int:
+        """Return the tokens stored for a request, on the GPU or in host memory."""
+        if request.phase is WAITING:
+            return request.prefilled_tokens if self.swap is not None and request in self.swap.swapped else 0
+        return self.cohort.stored_tokens(request) if request.phase is DECODE else request.prefilled_tokens
+
     def swap_in(self, swap: SwapQueue, now_ps: int) -> Iterator[Request]:
         """Give swapped requests their blocks again, in order, while there is room; each must join before the next.
 
@@ -160,7 +171,10 @@ class BatchState:
     def abandon(self, request: Request) -> None:
         """Remove a timed-out request: from the queue, or from its slot and blocks."""
         if request.phase is WAITING:
-            self.waiting.remove(request)  # in order of arrival, timed-out requests come first
+            if self.swap is not None and request in self.swap.swapped:
+                self.swap.abandon(request)
+            else:
+                self.waiting.remove(request)  # in order of arrival, timed-out requests come first
             request.phase = DONE
             return
         if request.phase is DECODE:

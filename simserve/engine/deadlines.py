@@ -182,10 +182,6 @@ class Deadlines:
 
     def _stored_tokens(self, request: Request, replica: Replica) -> int:
         """Return the tokens stored for a request, now or when it finished; padding included."""
-        if request.phase is WAITING:
-            return 0
         if request.phase is DONE or request in replica.cohort.lingering:
             return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
-        if request.phase is DECODE:
-            return replica.cohort.stored_tokens(request)
-        return request.prefilled_tokens
+        return replica.batch.stored_tokens(request)

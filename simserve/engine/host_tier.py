@@ -19,6 +19,8 @@ class HostCounts:
     swapped_in: int = 0
     dropped: int = 0
     """Blocks of returning requests that were still on the GPU."""
+    discarded: int = 0
+    """Blocks of swapped requests that did not return."""
     written: int = 0
     """Prefix blocks, from GPU to host."""
     read: int = 0
@@ -74,6 +76,11 @@ class HostTier:
         self.counts.swapped_in += n_blocks - n_found
         self.counts.dropped += n_found
         self._link.awaited_blocks += n_blocks - n_found
+
+    def discard(self, n_blocks: int) -> None:
+        """Free the blocks of a swapped request that does not return."""
+        self.memory.swap_in(n_blocks)
+        self.counts.discarded += n_blocks
 
     def read(self, n_blocks: int, n_from_disk: int) -> None:
         """Copy prefix blocks to the GPU through the host, some of them from disk."""

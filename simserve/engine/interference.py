@@ -53,9 +53,7 @@ def _scale_to_group(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.
         _scale_to_slowest(group, n_each, [step_runs[index] for index in members], [alone[index] for index in members])
 
 
-def _scale_to_slowest(
-    group: Group, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]
-) -> None:
+def _scale_to_slowest(group: Group, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:
     """Set `alone` of the decoding ranks to the time of a step of all ranks, which begin it at one instant.
 
     n_each: tokens that a step computes for a decoding request.

@@ -98,15 +98,20 @@ class Receives(Role):
         replica.stepping.wake(now_ps)
         return None
 
-    def before_plan(self, now_ps: int) -> None:
-        """Start decoding the arrived requests, and give slots and blocks to others."""
+    def let_decode(self) -> None:
+        """Let the arrived requests decode."""
         replica = self.replica
         if self._here:
             for request in self._here:
                 replica.n_away -= 1
                 replica.join(request)
             self._here.clear()
-        self._blocked_by = "blocks" if replica.batch.waiting else None
+        replica.batch.n_promised = replica.n_away
+
+    def before_plan(self, now_ps: int) -> None:
+        """Give slots and blocks to handed-over requests, unless others wait here."""
+        replica = self.replica
+        self._blocked_by = "blocks" if replica.batch.has_queue else None
         if self.coming_in:
             self._allocate(now_ps)
         replica.n_before_queue = len(self.coming_in)
@@ -132,7 +137,7 @@ class Receives(Role):
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if batch.waiting:
+            if batch.has_queue:
                 self._blocked_by = "blocks"
                 return
             if free_slots <= 0:

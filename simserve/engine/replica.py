@@ -543,12 +543,15 @@ class Replica:
             self._after_plan(now_ps)
 
     def _before_plan(self, now_ps: int) -> None:
-        """Let requests with their keys and values decode again, from other replicas and from host memory."""
-        if self.role is not None:
-            self.role.before_plan(now_ps)
+        """Let requests with their keys and values decode, from other replicas and from host memory, then let others in."""
+        role = self.role
+        if role is not None:
+            role.let_decode()
         if self._swap is not None:
             for request in self.batch.swap_in(self._swap, now_ps):
                 self.join(request)
+        if role is not None:
+            role.before_plan(now_ps)
 
     def _after_plan(self, now_ps: int) -> None:
         """Let the other parts change what the plan began, and say what keeps out requests outside the queue."""
@@ -571,6 +574,7 @@ class Replica:
         if step_run is None:
             return None
         if wait_ps:
+            step_run.wait_ps = wait_ps
             step_run.last(step_run.first_ps + wait_ps)
             self._recorder.wait_for_copies(self.index, wait_ps)
         swap = self._swap

@@ -40,8 +40,11 @@ class Role:
 
     # -- called by the loop ----------------------------------------------------------------------------------------
 
+    def let_decode(self) -> None:
+        """Let requests decode that have all their keys and values: the first that happens at a step boundary."""
+
     def before_plan(self, now_ps: int) -> None:
-        """Called before the replica plans."""
+        """Called before the replica plans, after swapped requests have returned."""
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:
         """Cut the step run that begins, if any, where it must; return what keeps out requests of other replicas."""

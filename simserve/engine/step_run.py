@@ -23,6 +23,7 @@ class StepRun:
         "n_steps",
         "queue_len",
         "start_ps",
+        "wait_ps",
     )
 
     def __init__(
@@ -53,6 +54,8 @@ class StepRun:
         self.chunks = chunks
         self.n_prefill_tokens = n_prefill_tokens
         self.n_prefill_pairs = n_prefill_pairs
+        self.wait_ps = 0
+        """Part of the first step that waits for copies from or to host memory."""
 
     def cut(self, n_steps: int) -> None:
         """Shorten the run to n_steps steps."""

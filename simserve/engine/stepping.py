@@ -134,7 +134,8 @@ class Lane(Alone):
         step_run = self._replica.step_run
         if step_run is None:
             return
-        first_end_ps, end_ps = self._pipeline.enter(now_ps, step_run.first_ps)
+        wait_ps = step_run.wait_ps
+        first_end_ps, end_ps = self._pipeline.enter(now_ps + wait_ps, step_run.first_ps - wait_ps)
         gives_tokens = step_run.n_decoding or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
         step_run.last((end_ps if gives_tokens else first_end_ps) - now_ps)
         self._step_end.set(step_run.end_ps)

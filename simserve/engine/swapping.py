@@ -58,6 +58,11 @@ class SwapQueue:
         n_blocks = self._n_blocks(n_tokens) - self._memory.shared_blocks(request)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
+    def abandon(self, request: Request) -> None:
+        """Drop a swapped request: its blocks on the host are free at once, without a copy."""
+        self.swapped.remove(request)
+        self._tier.discard(self._n_blocks(request.prefilled_tokens))
+
     def swap_in(self, now_ps: int) -> Request:
         """Copy the blocks of the first request back."""
         request = self.swapped.popleft()
