@@ -116,7 +116,8 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
     exact = {name: array_to_ps(requests[name][finished]) for name in PARTS}
     last_s = float(np.max(requests["finish_s"][finished], initial=0.0))
     slack_ps = 0 if last_s < 4096 else round(len(PARTS) * np.spacing(last_s) * 1e12)
-    assert {name: ps.min(initial=0) for name, ps in exact.items() if ps.min(initial=0) < -slack_ps} == {}
+    negative = {name: ps.min(initial=0) for name, ps in exact.items() if ps.min(initial=0) < -slack_ps}
+    assert not negative, negative
     off_ps = np.sum(list(exact.values()), axis=0) - array_to_ps(requests["e2e_s"][finished])
     assert np.abs(off_ps).max(initial=0) <= slack_ps
     for latency, parts in latency_parts(requests, finished, facts).items():

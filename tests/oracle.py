@@ -156,7 +156,7 @@ def run(
         life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
         life.chain, life.is_kept = list(request.chain), is_kept
         lives[request] = by_row[row] = life
-        if how is not None and how.is_pushed and sender in senders:
+        if how is not None and how.is_pushed and sender in senders and not is_kept:
             sender.n_outstanding += 1
             life.goes_to = gateways[1].pick(request)
             life.goes_to.receive(request, sender)
@@ -172,7 +172,7 @@ def run(
             has_first = first_ps <= now_ps and replicas[life.replica].setup.scheduler.stream
             life.first_ps = life.token_ps[0] if has_first else -1
             life.finish_ps = -1
-        return replicas[life.replica].let_leave(life.request, now_ps)
+        return replicas[life.replica].let_leave(life.request, now_ps, how)
 
     def client_tokens_ps(row: int) -> list[int]:
         """Return the client's token times; whole answers come when they are finished."""

@@ -308,7 +308,13 @@ class OracleReplica:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
-            if how is not None and how.is_pushed and how.link.n_layers and self.setup.role == "prefill":
+            if (
+                how
+                and how.is_pushed
+                and how.link.n_layers
+                and self.lives[request].goes_to
+                and self.setup.role == "prefill"
+            ):
                 self.send_layers(request, request.prefilled_tokens + n_tokens, how.link, (start_ps, now_ps))
             request.prefilled_tokens += n_tokens
             self.lives[request].n_computed += n_tokens
@@ -390,7 +396,7 @@ class OracleReplica:
         while self.in_transfer and self.in_transfer[0][0] == now_ps:
             _, request, sender = self.in_transfer.pop(0)
             self.must_plan = self.must_plan or self.step is None
-            if self.lives[request].finished:
+            if request.phase is Phase.DONE:
                 self.kept.remove(request)
                 self.n_outstanding -= 1
                 continue
@@ -480,7 +486,20 @@ class OracleReplica:
         whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
         return whole + sum(r.prefill_left_tokens for r in self.prefilling)
 
-    def let_leave(self, request: Request, now_ps: int) -> bool:
+    def withdraw(self, request: Request, how: Disaggregation, now_ps: int) -> None:
+        """Tell the decode replica of a pushed request that its client has given up."""
+        receiver = self.lives[request].goes_to
+        assert receiver is not None
+        if any(each is request for each, _ in receiver.coming_in):
+            receiver.coming_in = [pair for pair in receiver.coming_in if pair[0] is not request]
+            receiver.n_outstanding -= 1
+            receiver.must_plan = receiver.must_plan or receiver.step is None
+        else:
+            receiver.words = [word for word in receiver.words if word[1] is not request]
+            at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
+            receiver.expect(at_ps, request, self)
+
+    def let_leave(self, request: Request, now_ps: int, how: Disaggregation | None) -> bool:
         """Drop a timed-out request; False: a step or a transfer of it is in flight."""
         if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
             return False
@@ -500,11 +519,13 @@ class OracleReplica:
         self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
         self.here = [each for each in self.here if each is not request]
         self.kept = [each for each in self.kept if each is not request]
+        if how is not None and self.setup.role == "prefill" and life.goes_to is not None:
+            self.withdraw(request, how, now_ps)
         for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
-            assert sender is not None, "its prompt was computed elsewhere"
-            sender.let_go(request)
-            sender.away.remove(request)
-            sender.must_plan = sender.must_plan or sender.step is None
+            if sender is not None:
+                sender.let_go(request)
+                sender.away.remove(request)
+                sender.must_plan = sender.must_plan or sender.step is None
         self.coming_in = [pair for pair in self.coming_in if pair[0] is not request]
         if self.host:
             self.host.forget(request)

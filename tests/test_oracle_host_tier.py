@@ -37,11 +37,17 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 
 @st.composite
 def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
-    """Draw single replicas with slots for more requests than their blocks hold, so that some are preempted."""
+    """Draw replicas with slots for more requests than their blocks hold, so that some are preempted."""
     result = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
-    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // result[0].block_size)
-    limit = min(result[0].max_model_len, n_blocks * result[0].block_size)
-    return [replace(setup, n_stages=1, n_in_step=1, n_blocks=n_blocks, max_model_len=limit) for setup in result[:2]]
+    return [draw(short_of_blocks(st.just(result[0]), least_tokens))] * min(len(result), 2)
+
+
+@st.composite
+def short_of_blocks(draw: st.DrawFn, plain: st.SearchStrategy[ReplicaSetup], least_tokens: int = 40) -> ReplicaSetup:
+    """Leave a replica blocks for few requests."""
+    setup = draw(plain)
+    n_blocks = -(-draw(st.integers(least_tokens, least_tokens + 50)) // setup.block_size)
+    return replace(setup, n_blocks=n_blocks, max_model_len=min(setup.max_model_len, n_blocks * setup.block_size))
 
 
 @st.composite
@@ -60,7 +66,7 @@ def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_disaggregated, offloads=offloads or is_disaggregated))
     limit = min(setup.max_model_len for setup in result)
-    result = [replace(setup, n_stages=1, n_in_step=1, max_model_len=limit) for setup in result]
+    result = [replace(setup, max_model_len=limit) for setup in result]
     id_tokens = [n_blocks_an_id * setup.block_size for setup in result]
     return [
         setup if setup.role == "decode" else replace(setup, block_tokens=n, host_tier=tier)

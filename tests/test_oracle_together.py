@@ -19,7 +19,7 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
 from tests.effort import examples
 from tests.test_oracle_handoff import layered
-from tests.test_oracle_host_tier import assert_tiers_agree, tiers
+from tests.test_oracle_host_tier import assert_tiers_agree, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, dependent
@@ -28,6 +28,7 @@ from tests.worlds import (
     can_be_disaggregated,
     disaggregated,
     front_ends,
+    mixing,
     ordered,
     setups,
     shared_prompts,
@@ -48,11 +49,6 @@ class World:
     link: LinkSpec | None = None
     is_pushed: bool = False
     splitter: Splitter | None = None
-
-    @property
-    def may_give_up(self) -> bool:
-        """Clients may time out here."""
-        return not (self.is_pushed or self.splitter)
 
     @property
     def block_tokens(self) -> int | None:
@@ -93,6 +89,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     if caches:
         result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
+        result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * len(result)
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
         result = [replace(setup, host_tier=tier) for setup in result]
     return World(result)
@@ -107,8 +104,8 @@ def can_have_a_tier(result: list[ReplicaSetup]) -> bool:
 def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
     """Draw prefill and decode pools; prefill pools ordered or with host memory, and perhaps caches; perhaps others."""
     kind, is_split = draw(st.sampled_from(kinds)), draw(st.booleans())
-    plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed"
-    result = draw(ordered(plain) if kind == "ordered" else plain)
+    plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed" or draw(st.booleans())
+    result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)
     link = draw(layered()) if is_pushed and draw(st.booleans()) else replace(draw(layered()), n_layers=None)
     if link.n_layers is not None:
         result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
@@ -118,8 +115,9 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
         tier, swap = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=False))
         by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, swap])), "both": None}
         result = [replace(s, host_tier=by_role[s.role]) for s in result]
+        result = [draw(short_of_blocks(st.just(s))) if s.role == "decode" else s for s in result]
     result = [draw(perhaps_speculating(s)) for s in result]
-    return World(result, link, is_pushed, draw(splitters()) if is_split else None)
+    return World(result, link, is_pushed, draw(st.one_of(splitters(), mixing())) if is_split else None)
 
 
 @st.composite
@@ -161,15 +159,12 @@ def test_clients_that_give_up_and_ask_again_wherever_they_may(
     front_end: FrontEnd,
     delay: Delay | None,
 ) -> None:
-    patience = data.draw(patiences())
-    if not world.may_give_up:
-        patience = replace(patience, ttft_ps=None, e2e_ps=None)
-    limits = {"patience": patience, "admission": data.draw(admissions())}
+    limits = {"patience": data.draw(patiences()), "admission": data.draw(admissions())}
     check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
 
 
 @SLOWLY
-@given(ORDERED.filter(lambda world: world.may_give_up), routers(), st.data(), CONCURRENCY, front_ends(), patiences())
+@given(ORDERED, routers(), st.data(), CONCURRENCY, front_ends(), patiences())
 def test_clients_that_give_up_where_requests_pass_each_other(
     world: World,
     router: Any,
@@ -222,7 +217,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     drain_units: int,
     unit_ps: int,
 ) -> None:
-    patience = data.draw(patiences()) if world.may_give_up and not are_sessions else None
+    patience = None if are_sessions else data.draw(patiences())
     load = data.draw(dependent(loads(world)) if are_sessions else loads(world))
     how = None if world.link is None else Disaggregation(router(), world.link, world.is_pushed, world.splitter)
     offered = Offered(load, concurrency, patience=patience)

@@ -9,7 +9,7 @@ from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.offered import OfferedRows, Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
 from simserve.engine.replica import Replica
-from simserve.state.request import DECODE, DONE, WAITING, Request
+from simserve.state.request import DONE, Request
 from simserve.units import to_s
 
 ABORT_PHASE = SEND_PHASE + 1

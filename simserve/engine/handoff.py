@@ -14,7 +14,7 @@ from simserve.engine.step_run import StepRun
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter
-from simserve.state.request import Request
+from simserve.state.request import DONE, Request
 
 
 @dataclass(frozen=True)
@@ -177,9 +177,10 @@ class PushHandoff(Handoff):
 
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
         """Notify the sender that the receiver has blocks for it."""
-        self._recorder.find_room(request.row, now_ps - request.arrival_ps)
+        notice_ps = self._link.spec.notice_ps
+        self._recorder.find_room(request.row, now_ps - request.arrival_ps, notice_ps)
         receiver.granted[request] = None
-        self._notices.append((now_ps + self._link.spec.notice_ps, request, sender))
+        self._notices.append((now_ps + notice_ps, request, sender))
         if len(self._notices) == 1:
             self._notice_due.set(self._notices[0][0])
 
@@ -194,7 +195,9 @@ class PushHandoff(Handoff):
     def send_chunks(self, step_run: StepRun, sender: Replica, now_ps: int) -> None:
         """Push computed chunks: their tokens not sent before a preemption, and those from a prefix cache."""
         for request, n_tokens in step_run.chunks:
-            push = self._pushes[request]
+            push = self._pushes.get(request)
+            if push is None:
+                continue  # decoded where it is prefilled
             n_new = request.prefilled_tokens + n_tokens - push.sent_tokens
             if n_new > 0:
                 push.sent_tokens += n_new
@@ -210,6 +213,17 @@ class PushHandoff(Handoff):
         self._recorder.hand_over(request.row, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 
+    def withdraw(self, request: Request, sender: Replica, now_ps: int) -> None:
+        """Notify the receiver that a request ended before its prefill replica had notice of blocks for it."""
+        receiver = self._pushes[request].receiver
+        if request in receiver.granted:
+            del receiver.granted[request]
+            self._notices = deque(notice for notice in self._notices if notice[1] is not request)
+            self.cancel(request, sender, now_ps)
+        else:
+            del self._pushes[request]
+            receiver.withdraw(request, now_ps)
+
     def cancel(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Notify the receiver that a request has ended and no KV will come."""
         push = self._pushes.pop(request)
@@ -222,15 +236,25 @@ class Pushes(Role):
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         self._replica = replica
         self._handoff = handoff
+        self._asked: set[Request] = set()
+        """Requests that wait for blocks on the decode side."""
+        self._kept: set[Request] = set()
         self._streams = handoff.streams and replica.stepping.n_stages == 1
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""
         self._replica.n_outstanding += 1
+        self._asked.add(request)
         self._handoff.announce(request, self._replica, now_ps)
+
+    def keep(self, request: Request, now_ps: int) -> None:
+        """Accept a request that is decoded here; it needs no blocks elsewhere."""
+        self._kept.add(request)
+        self._replica.queue_up(request, now_ps)
 
     def begin(self, request: Request, now_ps: int) -> None:
         """Queue a request that has blocks on the decode side."""
+        self._asked.remove(request)
         self._replica.n_outstanding -= 1
         self._replica.queue_up(request, now_ps)
 
@@ -240,13 +264,28 @@ class Pushes(Role):
             self._handoff.send_chunks(step_run, self._replica, now_ps)
 
     def hands_over(self, request: Request) -> bool:
-        """Return whether another replica decodes a prefilled request: always."""
-        return True
+        """Return whether another replica decodes a prefilled request."""
+        return request not in self._kept
 
     def hand_over(self, request: Request, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
         self._handoff.send_rest(request, self._replica, now_ps)
 
+    def holds(self, request: Request) -> bool:
+        """Return whether a request waits for blocks on the decode side."""
+        return request in self._asked
+
+    def abandon(self, request: Request, now_ps: int) -> int | None:
+        """Drop a request that waits for blocks on the decode side."""
+        self._asked.remove(request)
+        self._replica.n_outstanding -= 1
+        request.phase = DONE
+        self._handoff.withdraw(request, self._replica, now_ps)
+        return None
+
     def ended(self, request: Request, now_ps: int) -> None:
-        """Let the receiver free its blocks: the first token was the last."""
-        self._handoff.cancel(request, self._replica, now_ps)
+        """Let the receiver free its blocks: the first token was the last, or the client has given up."""
+        if request in self._kept:
+            self._kept.remove(request)
+        else:
+            self._handoff.cancel(request, self._replica, now_ps)

@@ -10,7 +10,7 @@ from simserve.engine.replica import Replica
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, Scheduler
-from simserve.state.request import DONE, Request
+from simserve.state.request import DONE, TRANSFER, Request
 
 OnRoom = Callable[[Request, Replica, "Receives", int], None]
 """Called with each request that gets a slot and blocks, its prefill replica, the receiving side and the instant."""
@@ -77,6 +77,19 @@ class Receives(Role):
         if self._in_transfer[0][0] == at_ps:
             self._arrival.set(at_ps)
 
+    def holds(self, request: Request) -> bool:
+        """Return whether a request is in transfer, or waits for others that are."""
+        return request.phase is TRANSFER or any(request is each for each, _ in self.coming_in)
+
+    def withdraw(self, request: Request, now_ps: int) -> Replica | None:
+        """Drop a request without blocks here; return its prefill replica."""
+        place = next(i for i, (each, _) in enumerate(self.coming_in) if each is request)
+        _, sender = self.coming_in[place]
+        del self.coming_in[place]
+        self.replica.n_outstanding -= 1
+        self.replica.stepping.wake(now_ps)
+        return sender
+
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Abandon a request; a transfer in flight ends first, as engines free blocks only then."""
         replica = self.replica
@@ -86,16 +99,16 @@ class Receives(Role):
         if request in self._here:
             self._here.remove(request)
             replica.drop_transferred(request)
+            replica.n_outstanding -= 1
+            replica.stepping.wake(now_ps)
         else:
-            place, sender = next((i, origin) for i, (each, origin) in enumerate(self.coming_in) if each is request)
-            assert sender is not None, "its prompt was computed elsewhere"
-            del self.coming_in[place]
-            sender.give_back(request, now_ps)
+            sender = self.withdraw(request, now_ps)
+            if sender is not None:
+                sender.give_back(request, now_ps)
+        if request.phase is TRANSFER:
+            request.join_step = replica.cohort.step
+            self._recorder.span(replica.index, request, replica.cohort.step)
         request.phase = DONE
-        request.join_step = replica.cohort.step
-        self._recorder.span(replica.index, request, replica.cohort.step)
-        replica.n_outstanding -= 1
-        replica.stepping.wake(now_ps)
         return None
 
     def let_decode(self) -> None:

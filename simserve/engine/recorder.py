@@ -76,6 +76,7 @@ _COUNT_COLUMNS = (
     "host_cached_tokens",
     "disk_cached_tokens",
     "chunks_ps",
+    "notice_ps",
 )
 
 
@@ -112,7 +113,7 @@ class Recorder:
             views[name] for name in _COUNT_COLUMNS
         )
         self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk, *later = later
-        (self._chunks,) = later
+        self._chunks, self._notice = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
@@ -124,9 +125,10 @@ class Recorder:
         self._prefill_replica[row] = self.replica[row]
         self.replica[row] = replica
 
-    def find_room(self, row: int, waited_ps: int) -> None:
-        """Record how long a request waited for a slot and blocks on its decode replica."""
+    def find_room(self, row: int, waited_ps: int, notice_ps: int = 0) -> None:
+        """Record how long a request waited for a slot and blocks on its decode replica, and the time of the notice."""
         self._transfer_wait[row] = waited_ps
+        self._notice[row] = notice_ps
 
     def arrive(self, row: int, waited_ps: int) -> None:
         """Record how long after its prefill the keys and values of a request arrived."""

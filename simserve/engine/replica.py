@@ -225,7 +225,7 @@ class Replica:
         finished one. Return None, or when to try again."""
         role = self.role
         if role is not None:
-            if request.phase is TRANSFER:
+            if role.holds(request):
                 return role.abandon(request, now_ps)
             role.ended(request, now_ps)
         if any(request is newcomer for newcomer, _ in self._coming):
@@ -543,7 +543,7 @@ class Replica:
             self._after_plan(now_ps)
 
     def _before_plan(self, now_ps: int) -> None:
-        """Let requests with their keys and values decode, from other replicas and from host memory, then let others in."""
+        """Let requests decode that have their keys and values again, then let others in."""
         role = self.role
         if role is not None:
             role.let_decode()

@@ -34,8 +34,12 @@ class Role:
         """Requests from other replicas without blocks here yet."""
         return 0
 
+    def holds(self, request: Request) -> bool:
+        """Return whether a request is on its way between replicas, rather than in the batch."""
+        return False
+
     def abandon(self, request: Request, now_ps: int) -> int | None:
-        """Drop a timed-out request in transfer. Return None, or when to try again."""
+        """Drop a timed-out request that it holds. Return None, or when to try again."""
         raise NotImplementedError
 
     # -- called by the loop ----------------------------------------------------------------------------------------

@@ -175,6 +175,7 @@ def _extra(cluster: Cluster, sent: slice | NDArray[np.int64]) -> ExtraColumns:
     pauses, stalled = recorder.pauses(), _columns(stalls)
     return ExtraColumns(
         routed_s=array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps)),
+        notice_s=array_to_s(recorder.columns["notice_ps"][sent]),
         chunks_s=array_to_s(recorder.columns["chunks_ps"][sent]),
         pauses={
             "request_id": _places(cluster)[pauses["request_id"]],

@@ -88,9 +88,8 @@ def _lives(tables: RunTables, extra: ExtraColumns, rows: DecodeRows, facts: RunF
     transfer_ps = known_ps(requests["transfer_s"])
     queued_ps, link_ps = routed_ps, transfer_ps - room_ps
     if facts.link is not None and facts.link.how == "push":
-        is_prefill = np.array([facts.pools[pool].role == "prefill" for pool in facts.replica_pool] + [False])
-        word_ps = np.where(is_prefill[computed_at], max(1, to_ps(facts.link.latency_s)), 0)
-        queued_ps, link_ps = routed_ps + room_ps + word_ps, transfer_ps + word_ps
+        notice_ps = known_ps(extra.notice_s)
+        queued_ps, link_ps = routed_ps + room_ps + notice_ps, transfer_ps + notice_ps
     return _Lives(
         has_finished,
         computed_at,

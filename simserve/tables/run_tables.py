@@ -11,6 +11,8 @@ class ExtraColumns:
 
     routed_s: Floats
     """Instant at which each request reached the router, `(n_requests,)`."""
+    notice_s: Floats
+    """Time of the notice that the decode replica has blocks, with push; 0 for requests without one, `(n_requests,)`."""
     chunks_s: Floats
     """Time of the steps with a chunk of its prompt, except the last chunk, before any preemption, `(n_requests,)`."""
     pauses: Columns
