@@ -58,6 +58,17 @@ def swapping(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 
 @st.composite
+def at_the_far_end(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Draw prefill replicas, and decode replicas that swap."""
+    tier = draw(tiers(swaps=True, offloads=False))
+    result = draw(disaggregated())
+    result = [draw(short_of_blocks(st.just(s))) if s.role == "decode" else s for s in result]
+    limit = min(setup.max_model_len for setup in result)
+    result = [replace(setup, max_model_len=limit) for setup in result]
+    return [replace(setup, host_tier=tier) if setup.role == "decode" else setup for setup in result]
+
+
+@st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw replicas that offload prefixes, and perhaps swap too; prefill replicas only offload."""
     n_blocks_an_id = draw(st.integers(1, 3))
@@ -100,6 +111,16 @@ def test_engine_and_oracle_agree_on_swapping(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
 ) -> None:
     cluster, truth = run_both(setups, router, load, concurrency)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
+
+
+@settings(max_examples=examples(300))
+@given(at_the_far_end(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), links(), st.booleans())
+def test_engine_and_oracle_agree_on_swapping_in_decode_pools(
+    setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, link: LinkSpec, is_pushed: bool
+) -> None:
+    cluster, truth = run_both(setups, router, load, concurrency, link=link, is_pushed=is_pushed)
     assert_agreement(setups, cluster, truth)
     assert_tiers_agree(cluster, truth, load)
 

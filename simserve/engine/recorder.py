@@ -169,7 +169,7 @@ class Recorder:
         self._stalls[replica] += _PACK_STALL(now_ps, blocked_code)
 
     def wait_for_copies(self, replica: int, wait_ps: int) -> None:
-        """Record how long the step run that begins now waits for copies."""
+        """Record how long the step run that is committed next waited for copies."""
         self._copies[replica] += _PACK_COPY(len(self.step_run_rows[replica]) // STEP_RUN_ROW.itemsize, wait_ps)
 
     def reject(self, row: int, reason: str) -> None:

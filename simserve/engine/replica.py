@@ -379,6 +379,8 @@ class Replica:
 
     def _before_commit(self, step_run: StepRun, now_ps: int) -> int:
         """Prepare a commit; return the accepted tokens of the last step."""
+        if step_run.wait_ps:
+            self._recorder.wait_for_copies(self.index, step_run.wait_ps)
         if self.role is not None:
             self.role.before_commit(step_run, now_ps)
         if self._swap is not None and step_run.n_decoding:
@@ -576,7 +578,6 @@ class Replica:
         if wait_ps:
             step_run.wait_ps = wait_ps
             step_run.last(step_run.first_ps + wait_ps)
-            self._recorder.wait_for_copies(self.index, wait_ps)
         swap = self._swap
         if swap is None:
             return None

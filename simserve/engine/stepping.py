@@ -174,11 +174,12 @@ class Lockstep:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
-        slowest_ps = n_tokens = 0
+        slowest_ps = uncopied_ps = n_tokens = 0
         for rank in self._ranks:
             rank.decide(now_ps)
             if rank.step_run is not None:
                 slowest_ps = max(slowest_ps, rank.step_run.first_ps)
+                uncopied_ps = max(uncopied_ps, rank.step_run.first_ps - rank.step_run.wait_ps)
                 n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding * rank.cohort.n_tokens
         if not n_tokens:
             return
@@ -186,6 +187,7 @@ class Lockstep:
         for rank in self._ranks:
             if rank.step_run is not None:
                 rank.step_run.last(step_ps)
+                rank.step_run.wait_ps = slowest_ps - uncopied_ps  # all wait for what delays the slowest
         self._is_stepping = True
         self._step_end.set(now_ps + step_ps)
 

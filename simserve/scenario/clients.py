@@ -47,16 +47,3 @@ def _check_timeout(draft: Draft, workload: Workload) -> None:
     elif timeout.ttft_s is not None and timeout.e2e_s is not None and timeout.ttft_s >= timeout.e2e_s:
         rule = f"must be less than e2e_s, {timeout.e2e_s:g}, or it never applies"
         draft.problem((*TIMEOUT, "ttft_s"), rule, timeout.ttft_s, "lower it, or leave it out")
-    cluster = draft.scenario.cluster
-    pools = cluster.pools
-    if any(pool.host_tier is not None for pool in pools):
-        rule = "client timeouts with a host tier are not supported yet"
-        draft.problem(TIMEOUT, rule, None, "leave it out, or leave out host_tier")
-    is_pushed = cluster.kv_link is not None and cluster.kv_link.how == "push"
-    if is_pushed or (cluster.disaggregate or {"kind": "always"}).get("kind") != "always":
-        rule = "client timeouts with KV push, or with a splitter other than always, "
-        rule += "are not supported yet"
-        draft.problem(TIMEOUT, rule, None, "leave it out, or use kv_link.how: pull and disaggregate: always")
-    if any(pool.speculation is not None and pool.speculation.tokens for pool in pools):
-        rule = "client timeouts in pools that speculate are not supported yet"
-        draft.problem(TIMEOUT, rule, None, "leave it out, or leave out speculation")

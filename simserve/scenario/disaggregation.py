@@ -31,8 +31,6 @@ def resolve_disaggregation(draft: Draft, pools: Sequence[Pool]) -> dict[str, obj
         if pool.role != "both":
             _check_scheduler(draft, index, pool)
     _check_models(draft, pools)
-    if cluster.kv_link is not None and cluster.kv_link.how == "push":
-        _check_pushing(draft, pools)
     _check_local_decode(draft, pools)
     return {
         "kv_link": _link(draft, cluster, pools),
@@ -78,20 +76,6 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
         draft.problem((*at, "kind"), rule, kind, remedy)
 
 
-def _check_pushing(draft: Draft, pools: Sequence[Pool]) -> None:
-    """Check pools against `how: push`, where requests queue for prefill only once a decode replica has room."""
-    for index, pool in enumerate(pools):
-        if pool.role != "prefill":
-            continue
-        if pool.host_tier is not None:
-            rule = "a host tier in a prefill pool with KV push is not supported yet"
-            draft.problem(_at(index, "host_tier"), rule, None, "use kv_link.how: pull, or leave it out")
-        policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
-        if isinstance(policy, Scheduler) and policy.orders:
-            rule = "orders other than fcfs in a prefill pool with KV push are not supported yet"
-            draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or kv_link.how: pull")
-
-
 def _check_local_decode(draft: Draft, pools: Sequence[Pool]) -> None:
     """Check pools against a splitter that lets prefill replicas decode some requests."""
     cluster, at = draft.scenario.cluster, ("cluster", "disaggregate", "kind")
@@ -99,20 +83,10 @@ def _check_local_decode(draft: Draft, pools: Sequence[Pool]) -> None:
     if cluster.disaggregate is None or not isinstance(splitter, Splitter) or not splitter.keeps:
         return
     kind = cluster.disaggregate["kind"]
-    if cluster.kv_link is not None and cluster.kv_link.how == "push":
-        rule = "KV push with prefill replicas that decode some requests is not supported yet"
-        draft.problem(at, rule, kind, "use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}")
-    for index, pool in enumerate(pools):
-        policy = None if pool.scheduler is None else plugins.check("schedulers", pool.scheduler)[0]
+    for pool in pools:
         if pool.role == "both":
             rule = "never sends requests to a role: both pool"
             draft.problem(at, rule, kind, f"leave pool {pool.name} out, or use {{kind: load, max_outstanding: 4}}")
-        elif pool.role == "prefill" and pool.host_tier is not None:
-            rule = "a host tier in a prefill pool that decodes some requests is not supported yet"
-            draft.problem(_at(index, "host_tier"), rule, None, "leave it out, or use another disaggregate")
-        elif pool.role == "prefill" and isinstance(policy, Scheduler) and policy.orders:
-            rule = "orders other than fcfs in a prefill pool that decodes some requests are not supported yet"
-            draft.problem(_at(index, "scheduler"), rule, None, "use policy: fcfs, or another disaggregate")
 
 
 def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:

@@ -6,7 +6,7 @@ from simserve.cost.memory import MemoryLedger
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
-from simserve.scenario.setup import Machine, n_sharing
+from simserve.scenario.setup import Machine
 from simserve.schedulers.base import Scheduler
 
 
@@ -16,7 +16,7 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
     tier, here = pool.host_tier, (*at, "host_tier")
     if tier is None or scheduler is None or draft.problems.touch(here):
         return pool
-    if not _can_have_one(draft, pool, here, runs):
+    if not _can_have_one(draft, pool, here):
         return pool
     update: dict[str, Any] = {
         "preemption": _preemption(draft, pool, here, scheduler),
@@ -45,23 +45,12 @@ def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) ->
             draft.problem((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
 
 
-def _can_have_one(draft: Draft, pool: Pool, here: Path, runs: tuple[Machine, Scheduler | None]) -> bool:
-    """Check for decode pools, pipelines, shared experts and reordering, which do not support a host tier yet."""
-    machine, scheduler = runs
-    if pool.role == "decode":
-        rule = "a host tier in a decode pool is not supported yet: its requests arrive over the link"
-        draft.problem(here, rule, None, "give it to the prefill pool, or leave it out")
-    elif pool.parallel.pipeline > 1:
-        rule = "a host tier with pipeline parallelism is not supported yet"
-        draft.problem(here, rule, None, "use parallel.pipeline 1, or leave it out")
-    elif n_sharing(machine.model, pool.parallel.data) > 1:
-        rule = "a host tier with data-parallel ranks that share experts is not supported yet"
-        draft.problem(here, rule, None, "use parallel.data 1, or leave it out")
-    elif scheduler is not None and scheduler.orders:
-        rule = "a host tier with a scheduling order other than fcfs is not supported yet"
-        draft.problem(here, rule, None, "use policy: fcfs, or leave it out")
-    else:
+def _can_have_one(draft: Draft, pool: Pool, here: Path) -> bool:
+    """Check for pipelines, where the lanes of a replica share one link to host memory."""
+    if pool.parallel.pipeline == 1:
         return True
+    rule = "the lanes of a pipeline would share one link to host memory, which is not simulated"
+    draft.problem(here, rule, None, "use parallel.pipeline 1, or leave it out")
     return False
 
 

@@ -12,7 +12,7 @@ from simserve.scenario.draft import Draft
 from simserve.scenario.knobs import TOKENS_AND_SLOTS
 from simserve.scenario.memory import check_rate
 from simserve.scenario.servers import Pool, SpeculationSection
-from simserve.scenario.setup import Machine, n_sharing, step_cost_of
+from simserve.scenario.setup import Machine, step_cost_of
 from simserve.scenario.speculation_setup import MODELS, speculation_of
 from simserve.schedulers.base import Scheduler
 
@@ -88,21 +88,7 @@ def _check_keys(draft: Draft, speculating: _SpeculatingPool) -> None:
 
 
 def _check_context(draft: Draft, speculating: _SpeculatingPool) -> None:
-    pool, here, kind = speculating.pool, speculating.here, speculating.speculation.kind
-    if pool.role != "both":
-        draft.problem(
-            here, f"speculation in {pool.role} pools is not supported yet", kind, "leave it out, or use role: both"
-        )
-    if pool.parallel.pipeline > 1:
-        draft.problem(
-            here, "speculation in a pipeline is not supported yet", kind, "leave it out, or use parallel.pipeline 1"
-        )
-    if n_sharing(speculating.machine.model, pool.parallel.data) > 1:
-        rule = "speculation with ranks that share experts is not supported yet"
-        draft.problem(here, rule, kind, "leave it out, or use parallel.data 1")
-    if pool.host_tier is not None:
-        rule = "a host tier in a pool that speculates is not supported yet"
-        draft.problem(here, rule, kind, "leave it out, or leave out host_tier")
+    pool, kind = speculating.pool, speculating.speculation.kind
     written = pool.engine or draft.scenario.engine
     if written.async_scheduling and kind not in MODELS:
         where = ("engine",) if pool.engine is None else (*speculating.at, "engine")
@@ -113,14 +99,10 @@ def _check_context(draft: Draft, speculating: _SpeculatingPool) -> None:
 def _check_scheduler(draft: Draft, speculating: _SpeculatingPool, scheduler: Scheduler) -> Scheduler:
     """Return the policy with as many slots as a step can verify: lower a default, report an explicit value."""
     at = (*speculating.at, "scheduler")
-    if scheduler.orders and not scheduler.is_stateful:
-        rule = "orders other than fcfs in a pool that speculates are not supported yet"
-        draft.problem((*at, "policy"), rule, getattr(scheduler, "policy", None), "use policy: fcfs")
-        return scheduler
     if scheduler.runs_to_completion or scheduler.is_stateful:
         kind = (speculating.pool.scheduler or {}).get("kind")
         why = "pads whole batches" if scheduler.runs_to_completion else "counts one token per step"
-        remedy = "use chunked, prefill_first, continuous or trtllm"
+        remedy = "use chunked with policy: fcfs or priority, prefill_first, continuous or trtllm"
         draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens per step", None, remedy)
         return scheduler
     each = speculating.speculation.tokens + 1

@@ -1,4 +1,4 @@
-"""Mechanisms that nobody has put together yet say so, rather than give wrong numbers."""
+"""Mechanisms run together; the combinations that do not are named, rather than left to give wrong numbers."""
 
 from typing import Any
 
@@ -10,68 +10,59 @@ from simserve.errors import ScenarioError, TraceError
 LENGTHS = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
 WORKLOAD: dict[str, Any] = {"arrivals": {"kind": "poisson", "rate_per_s": 8}, "lengths": LENGTHS, "n_requests": 20}
 TURNS = {"kind": "conversations", "turns": 3, "think_s": 1.0, "next_turn": "after_answer"}
-
-
-def scenario(workload: dict[str, Any], **pool: Any) -> Scenario:
-    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD | workload}
-    return Scenario.from_dict(data | {"cluster": {"pools": [pool]}, "measure": {"replays": 0}})
-
-
-def test_host_memory_where_requests_pass_each_other() -> None:
-    with pytest.raises(ScenarioError, match="host_tier: a host tier with a scheduling order other than fcfs"):
-        scenario({}, scheduler={"kind": "chunked", "policy": "priority"}, host_tier={"bytes": 1e9})
-
-
-def test_clients_that_give_up_and_host_memory() -> None:
-    with pytest.raises(ScenarioError, match=r"workload\.timeout: client timeouts with a host"):
-        scenario({"timeout": {"e2e_s": 10}}, host_tier={"bytes": 1e9})
-
-
+SHARED = {"kind": "shared", "n_prefixes": 2, "prefix_tokens": 32}
 NGRAM = {"kind": "ngram", "tokens": 3, "acceptance": 0.5}
-
-
-@pytest.mark.parametrize(
-    ("workload", "pool", "rule"),
-    [
-        ({"timeout": {"e2e_s": 10}}, {}, r"workload\.timeout: client timeouts in pools that speculate"),
-        ({}, {"host_tier": {"bytes": 1e9}}, "speculation: a host tier in a pool that speculates"),
-        ({}, {"scheduler": {"kind": "chunked", "policy": "priority"}}, "policy: orders other than fcfs in"),
-    ],
-)
-def test_pools_that_speculate(workload: dict[str, Any], pool: dict[str, Any], rule: str) -> None:
-    with pytest.raises(ScenarioError, match=rule):
-        scenario(workload, speculation=NGRAM, **pool)
-
-
+TIER = {"bytes": 1e10}
+BY_PRIORITY = {"scheduler": {"kind": "chunked", "policy": "priority"}}
 APART = [{"name": "p", "role": "prefill"}, {"name": "d", "role": "decode"}]
-PUSH = {"bytes_per_s": 50e9, "how": "push"}
+PUSH = {"kv_link": {"bytes_per_s": 50e9, "how": "push"}}
+KEEPS = {"disaggregate": {"kind": "mixed", "max_prefill_waiting": 2, "max_decode_kv_frac": 0.5}}
+TIMEOUT = {"timeout": {"e2e_s": 10}}
+
+
+def scenario(workload: dict[str, Any], *pools: dict[str, Any], **cluster: Any) -> Scenario:
+    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD | workload}
+    return Scenario.from_dict(data | {"cluster": {"pools": [*pools]} | cluster, "measure": {"replays": 0}})
+
+
+def separate(prefill: dict[str, Any], decode: dict[str, Any]) -> list[dict[str, Any]]:
+    return [APART[0] | prefill, APART[1] | decode]
 
 
 @pytest.mark.parametrize(
-    ("cluster", "workload", "rule"),
+    ("workload", "pools", "cluster"),
     [
-        ({"kv_link": PUSH}, {"timeout": {"e2e_s": 10}}, r"workload\.timeout: client timeouts with KV push"),
-        (
-            {"disaggregate": {"kind": "prompt_length", "min_prompt_tokens": 9}},
-            {"timeout": {"e2e_s": 10}},
-            "timeouts with KV push",
-        ),
-        (
-            {"kv_link": PUSH, "pools": [APART[0] | {"scheduler": {"kind": "chunked", "policy": "priority"}}, APART[1]]},
-            {},
-            "orders other than fcfs in a prefill pool with KV push",
-        ),
-        (
-            {"kv_link": PUSH, "pools": [APART[0] | {"host_tier": {"bytes": 1e9}}, APART[1]]},
-            {},
-            "a host tier in a prefill pool with KV push",
-        ),
+        (TIMEOUT, [{"host_tier": TIER} | BY_PRIORITY], {}),
+        (TIMEOUT, [{"speculation": NGRAM, "host_tier": TIER} | BY_PRIORITY], {}),
+        ({}, [{"speculation": NGRAM, "parallel": {"pipeline": 2}}], {}),
+        (TIMEOUT, separate({"speculation": NGRAM} | BY_PRIORITY, {"speculation": NGRAM, "host_tier": TIER}), {}),
+        (TIMEOUT, separate({"enable_prefix_caching": True, "host_tier": TIER} | BY_PRIORITY, {}), PUSH),
+        (TIMEOUT, separate({"speculation": NGRAM}, {"host_tier": TIER}), PUSH | KEEPS),
+        (TIMEOUT, separate(BY_PRIORITY, {}), KEEPS),
     ],
 )
-def test_pools_that_push(cluster: dict[str, Any], workload: dict[str, Any], rule: str) -> None:
-    data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": WORKLOAD | workload}
+def test_mechanisms_that_run_together(
+    workload: dict[str, Any], pools: list[dict[str, Any]], cluster: dict[str, Any]
+) -> None:
+    shared = {"prefixes": SHARED} if "enable_prefix_caching" in pools[0] else {}
+    results = simulate(scenario(workload | shared, *pools, **cluster))
+    assert results.columns["requests"]["status"].is_("finished").all()
+
+
+@pytest.mark.parametrize(
+    ("pool", "rule"),
+    [
+        ({"host_tier": TIER, "parallel": {"pipeline": 2}}, "host_tier: the lanes of a pipeline would share one link"),
+        (
+            {"speculation": NGRAM, "scheduler": {"kind": "chunked", "policy": "vtc"}},
+            "chunked counts one token per step",
+        ),
+        ({"speculation": NGRAM, "scheduler": {"kind": "sglang"}}, "sglang counts one token per step"),
+    ],
+)
+def test_mechanisms_that_do_not(pool: dict[str, Any], rule: str) -> None:
     with pytest.raises(ScenarioError, match=rule):
-        Scenario.from_dict(data | {"cluster": {"pools": APART} | cluster, "measure": {"replays": 0}})
+        scenario({}, pool)
 
 
 @pytest.mark.parametrize("key", ["timeout", "retries"])
@@ -81,9 +72,9 @@ def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: st
         TraceError,
         match=rf"workload\.{key}: timeouts and retries of requests that others wait for are not supported yet",
     ):
-        simulate(scenario({"prefixes": TURNS} | given))
+        simulate(scenario({"prefixes": TURNS} | given, {}))
 
 
 def test_jobs_and_turns_that_follow_answers() -> None:
     with pytest.raises(TraceError, match=r"workload\.batch: must not be combined with requests that wait for answers"):
-        simulate(scenario({"prefixes": TURNS, "batch": {"n_requests": 5, "lengths": LENGTHS}}))
+        simulate(scenario({"prefixes": TURNS, "batch": {"n_requests": 5, "lengths": LENGTHS}}, {}))
