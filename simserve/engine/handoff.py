@@ -236,7 +236,7 @@ class Pushes(Role):
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
         self._replica = replica
         self._handoff = handoff
-        self._asked: set[Request] = set()
+        self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
         self._kept: set[Request] = set()
         self._streams = handoff.streams and replica.stepping.n_stages == 1
@@ -244,7 +244,7 @@ class Pushes(Role):
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""
         self._replica.n_outstanding += 1
-        self._asked.add(request)
+        self._without_blocks.add(request)
         self._handoff.announce(request, self._replica, now_ps)
 
     def keep(self, request: Request, now_ps: int) -> None:
@@ -254,7 +254,7 @@ class Pushes(Role):
 
     def begin(self, request: Request, now_ps: int) -> None:
         """Queue a request that has blocks on the decode side."""
-        self._asked.remove(request)
+        self._without_blocks.remove(request)
         self._replica.n_outstanding -= 1
         self._replica.queue_up(request, now_ps)
 
@@ -273,11 +273,11 @@ class Pushes(Role):
 
     def holds(self, request: Request) -> bool:
         """Return whether a request waits for blocks on the decode side."""
-        return request in self._asked
+        return request in self._without_blocks
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a request that waits for blocks on the decode side."""
-        self._asked.remove(request)
+        self._without_blocks.remove(request)
         self._replica.n_outstanding -= 1
         request.phase = DONE
         self._handoff.withdraw(request, self._replica, now_ps)

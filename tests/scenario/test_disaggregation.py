@@ -102,23 +102,6 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
         (["cluster.disaggregate=alwasy"], "unknown splitter, got 'alwasy'; did you mean always?"),
         (["cluster.disaggregate=prompt_length"], "cluster.disaggregate.min_prompt_tokens: is missing"),
         (["cluster.disaggregate={kind: load, max_outstanding: 0}"], "max_outstanding: must be more than 0"),
-        (
-            [MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push}"],
-            "KV push with prefill replicas that decode some requests is",
-        ),
-        (
-            [MIXED, "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_layer}"],
-            ": KV push with prefill replicas that decode some requests is not supported "
-            "yet, got 'mixed'; use kv_link.how: pull, or disaggregate: {kind: load, max_outstanding: 4}",
-        ),
-        (
-            [MIXED, "cluster.pools.0.host_tier={bytes: 200e9}"],
-            "host_tier={bytes: 200e9}: a host tier in a prefill pool that decodes some requests is not supported yet",
-        ),
-        (
-            [MIXED, "cluster.pools.0.scheduler={kind: chunked, policy: priority}"],
-            "policy: priority}: orders other than fcfs in a prefill pool that decodes some requests are not",
-        ),
         ([MIXED.replace("0.9", "1.5")], "max_decode_kv_frac: must be at most 1, got 1.5"),
         ([MIXED.replace("0.9", "0")], "max_decode_kv_frac: must be more than 0, got 0"),
         (["cluster.disaggregate=mixed"], "cluster.disaggregate.max_prefill_waiting: is missing"),

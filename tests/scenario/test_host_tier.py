@@ -75,7 +75,7 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
             ": is for prefixes, and none are offloaded; leave it out",
         ),
         (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
-        (["parallel.pipeline=2"], "host_tier: a host tier with pipeline parallelism is not supported yet"),
+        (["parallel.pipeline=2"], "host_tier: the lanes of a pipeline would share one link to host memory"),
         (["swap_space=4"], ": unknown key; use cluster.pools[].host_tier.bytes"),
     ],
 )
@@ -86,11 +86,12 @@ def test_what_does_not_go_together_is_a_mistake(
     assert any(message in each for each in text), text
 
 
-def test_ranks_that_step_together_have_no_host_memory_yet(messages_of: MessagesOf, small: str) -> None:
-    text = messages_of(
-        small + POOL, "model=qwen3-30b-a3b", "cluster.pools.0.parallel.data=2", "cluster.pools.0.parallel.expert=2"
-    )
-    assert any("data-parallel ranks that share experts is not supported yet" in each for each in text), text
+def test_each_rank_that_steps_with_others_has_the_host_memory_of_its_gpus(load: Load, small: str) -> None:
+    sharing = ["model=qwen3-30b-a3b", "cluster.pools.0.parallel.data=2", "cluster.pools.0.parallel.expert=2"]
+    (setup,) = load(small + POOL, *sharing).setups
+    assert setup.n_sharing == 2
+    assert setup.host_tier is not None
+    assert setup.host_tier.n_blocks == int(20e9 // setup.ledger.block_bytes)
 
 
 APART = """\
@@ -101,13 +102,14 @@ cluster:
 """
 
 
-def test_prefill_pools_keep_prefixes_there_and_decode_pools_have_none_yet(
+def test_prefill_pools_keep_prefixes_there_and_decode_pools_swap(
     load: Load, messages_of: MessagesOf, small: str
 ) -> None:
     tier = load(small + APART, "cluster.pools.0.host_tier={bytes: 20e9}").setups[0].host_tier
     assert tier is not None
     assert (tier.swaps, tier.offloads) == (False, True)
-    (message,) = messages_of(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}")
-    assert "a host tier in a decode pool is not supported yet" in message
+    tier = load(small + APART, "cluster.pools.1.host_tier={bytes: 20e9}").setups[1].host_tier
+    assert tier is not None
+    assert (tier.swaps, tier.offloads) == (True, False)
     (message,) = messages_of(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
     assert "prefill pools do not decode, got 'swap'; leave it out" in message

@@ -112,14 +112,6 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
             [f"{HERE}.model=llama-3.2-1"],
             "no such model in the catalog, or the path of a config.json, got 'llama-3.2-1'",
         ),
-        (DRAFT, ["cluster.pools.0.role=prefill"], "speculation in prefill pools is not supported yet"),
-        (DRAFT, ["cluster.pools.0.parallel.pipeline=2"], "speculation in a pipeline is not supported yet"),
-        (
-            "{kind: mtp, tokens: 1, acceptance: 0.8}",
-            ["model=deepseek-v3", "weight_dtype=fp8_block", "cluster.pools.0.parallel={tensor: 4, data: 2}"],
-            "speculation with ranks that share experts is not supported yet, got 'mtp'; leave it out, or use "
-            "parallel.data 1",
-        ),
         (
             "{kind: mtp, tokens: 1, acceptance: 0.8}",
             [],
