@@ -72,7 +72,6 @@ class StepCost:
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
-        self._lines_by_group: list[tuple[int, tuple[int, ...]]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone; monotone."""
@@ -117,26 +116,34 @@ class StepCost:
         try:
             return self._lines[n]
         except IndexError:
-            self.lines_by_group(n)
-            self._lines = [self._filled(m, *line) for m, line in enumerate(self._lines_by_group)]
+            counts = _counts_to(n)
+            intercepts, of_groups = self._attention_ps(counts)
+            slopes = np.zeros_like(counts)
+            for group, slope in zip(self.shard.model.groups, of_groups, strict=True):
+                if group.window is None:
+                    slopes = slopes + slope
+                else:
+                    intercepts = intercepts + slope * counts * group.window
+            self._lines = list(zip(intercepts.tolist(), slopes.tolist(), strict=True))
             return self._lines[n]
 
     def lines_by_group(self, n: int) -> tuple[int, tuple[int, ...]]:
         """Return (intercept, slopes): attention of n decoding requests takes the intercept, and in each group of layers
         its slope times the keys that these requests attend in one of them (`LayerGroup.keys`)."""
-        try:
-            return self._lines_by_group[n]
-        except IndexError:
-            model, counts = self.shard.model, _counts_to(n)
-            intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
-            intercepts_s = model.n_attention_layers * intercept_s
-            if model.n_state_layers:  # a state is read and written
-                state_s = self._kernels.elementwise_s(2 * self.shard.state_bytes * counts, 1)
-                intercepts_s = intercepts_s + model.n_state_layers * state_s * (counts > 0)
-            slopes = (group.n_layers * group.attends * slope_s for group in model.groups)
-            columns = [array_to_ps(seconds).tolist() for seconds in (intercepts_s, *slopes)]
-            self._lines_by_group = [(intercept, tuple(each)) for intercept, *each in zip(*columns, strict=True)]
-            return self._lines_by_group[n]
+        intercepts, slopes = self._attention_ps(_counts_to(n))
+        return int(intercepts[n]), tuple(int(each[n]) for each in slopes)
+
+    def _attention_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+        """Return the attention of that many decoding requests without keys, and per key in each group of layers,
+        `(n_counts,)` each."""
+        model = self.shard.model
+        intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
+        intercepts_s = model.n_attention_layers * intercept_s
+        if model.n_state_layers:  # a state is read and written
+            state_s = self._kernels.elementwise_s(2 * self.shard.state_bytes * counts, 1)
+            intercepts_s = intercepts_s + model.n_state_layers * state_s * (counts > 0)
+        slopes = [array_to_ps(group.n_layers * group.attends * slope_s) for group in model.groups]
+        return array_to_ps(intercepts_s), slopes
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests: the sum of the parts, each rounded once."""
@@ -230,16 +237,6 @@ class StepCost:
             peak_flop_per_s=n_gpus * self.gpu.peak_flop_per_s(whole.weight_dtype),
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )
-
-    def _filled(self, n: int, intercept_ps: int, slopes_ps: tuple[int, ...]) -> tuple[int, int]:
-        """Return the line with all windows full: their part does not depend on the contexts."""
-        slope_ps = 0
-        for of_group_ps, group in zip(slopes_ps, self.shard.model.groups, strict=True):
-            if group.window is None:
-                slope_ps += of_group_ps
-            else:
-                intercept_ps += of_group_ps * n * group.window
-        return intercept_ps, slope_ps
 
     def _gate_and_shared_s(self, n_tokens: Any) -> Any:
         """Return the gate and the shared experts of a layer."""
