@@ -147,7 +147,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
             for replica in _replicas(setup, cost, load.trace.prefixes, scenario.seed)
         ],
         scenario.build_router(),
-        replace(_offered(load), patience=_patience(scenario, load)),
+        replace(_offered(load), patience=_patience(scenario)),
         router_seed=f"router/{scenario.seed}",
         front_end=_front_end(setups),
         disaggregation=_disaggregation(scenario, priced.link, setups[0].model.n_layers),
@@ -252,23 +252,19 @@ def _offered(load: Load) -> Offered:
     return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
 
 
-def _patience(scenario: Scenario, load: Load) -> Patience | None:
-    """Return timeouts and retries of clients; None: they wait. Raises TraceError where other requests wait for them."""
+def _patience(scenario: Scenario) -> Patience | None:
+    """Return timeouts and retries of clients; None: they wait."""
     timeout, retries = scenario.workload.timeout, scenario.workload.retries
     if timeout is None and retries is None:
         return None
-    if load.trace.dependencies is not None:
-        key = "timeout" if retries is None else "retries"
-        rule = "timeouts and retries of requests that others wait for are not supported yet"
-        raise TraceError(f"workload.{key}: {rule}; leave it out, or send turns by the clock (next_turn: after_arrival)")
     backoff = None
     if retries is not None:
         waits_ps = to_ps(retries.backoff_s), retries.multiplier, to_ps(retries.max_backoff_s)
         backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed)
-    ttft_s, e2e_s = (timeout.ttft_s, timeout.e2e_s) if timeout is not None else (None, None)
-    return Patience(
-        None if ttft_s is None else max(1, to_ps(ttft_s)), None if e2e_s is None else max(1, to_ps(e2e_s)), backoff
-    )
+    if timeout is None:
+        return Patience(backoff=backoff)
+    limits_ps = (None if limit_s is None else max(1, to_ps(limit_s)) for limit_s in (timeout.ttft_s, timeout.e2e_s))
+    return Patience(*limits_ps, backoff, timeout.then == "next_turn")
 
 
 def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:

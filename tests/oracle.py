@@ -84,7 +84,7 @@ def run(
             asked_ps.append(sent_ps)
 
     sessions: OracleSessions | None = None
-    if trace.dependencies is not None:
+    if patience is None and trace.dependencies is not None:
         sessions = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
         asked_ps += [to_ps(float(sent_s)) for sent_s in trace.arrival_s]
     clients: OracleClients | None = None
@@ -185,8 +185,8 @@ def run(
         admission.begin()
     if patience is not None:
         server = Server(send, client_tokens_ps, leave)
-        clients = OracleClients(trace, concurrency, patience, door.enter, front_end.respond_ps, server)
-        clients.start([to_ps(float(sent_s)) for sent_s in trace.arrival_s])
+        turns = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
+        clients = OracleClients(trace, turns, patience, door.enter, front_end.respond_ps, server)
     else:
         for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:
             ask(to_ps(float(sent_s)))
@@ -200,7 +200,7 @@ def run(
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
             if clients is not None:
-                asked_ps = [each.sent_ps for each in sorted(clients.attempts, key=lambda each: each.row)]
+                asked_ps = clients.sent_ps
                 for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
                     by_row[row] = Life(
                         OracleRequest(row, 0, 0, 0), 0, first_ps=-1

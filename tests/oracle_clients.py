@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from simserve.engine.offered import Patience
+from simserve.units import to_ps
 from simserve.workload.trace import Trace
+from tests.oracle_sessions import OracleSessions
 
 
 @dataclass
@@ -43,30 +45,23 @@ class OracleClients:
     """All clients of a run."""
 
     trace: Trace
-    concurrency: int | None
+    sessions: OracleSessions
     patience: Patience
     enter: Callable[[int, int], int]
     """(now, prompt tokens): when a request leaves the front end."""
     respond_ps: int
     server: Server
     attempts: list[Attempt] = field(default_factory=list)
-    plans: list[tuple[int, int, int | None, Attempt | None]] = field(default_factory=list)
-    """(instant, number, row of the load, failed attempt): future sends; without both, the next row."""
-    n_plans: int = 0
-    n_fresh: int = 0
+    retries: list[tuple[int, int, Attempt]] = field(default_factory=list)
+    """(instant, row, failed attempt): future attempts."""
+    sent_ps: list[int] = field(default_factory=list)
+    """Send time of each row; of an unsent one, its arrival in the load, or when the attempt before it was sent."""
 
-    def start(self, arrivals_ps: list[int]) -> None:
-        for row, at_ps in enumerate(arrivals_ps if self.concurrency is None else []):
-            self.plan(at_ps, row=row)
-        for _ in range(self.concurrency or 0):
-            self.plan(0)
-
-    def plan(self, at_ps: int, row: int | None = None, failed: Attempt | None = None) -> None:
-        self.plans.append((at_ps, self.n_plans, row, failed))
-        self.n_plans += 1
+    def __post_init__(self) -> None:
+        self.sent_ps += [to_ps(float(sent_s)) for sent_s in self.trace.arrival_s]
 
     def instants(self) -> list[int]:
-        result = [at_ps for at_ps, *_ in self.plans]
+        result = self.sessions.instants() + [at_ps for at_ps, *_ in self.retries]
         for attempt in self.attempts:
             if not attempt.is_routed:
                 result.append(attempt.out_ps)
@@ -85,8 +80,12 @@ class OracleClients:
             for attempt in sorted(self.gone(), key=lambda each: (each.gave_up_ps, self.order_of_giving_up(each))):
                 attempt.has_left = self.server.leave(attempt.row, now_ps)
             self.give_up_all(now_ps)
-            if not any(at_ps <= now_ps for at_ps, *_ in self.plans):
+            if not self.due(now_ps):
                 return
+
+    def due(self, now_ps: int) -> list[int]:
+        """Return the rows to send by now, first the first."""
+        return sorted(self.sessions.due(now_ps) + [row for at_ps, row, _ in self.retries if at_ps <= now_ps])
 
     def gone(self) -> list[Attempt]:
         return [each for each in self.attempts if each.gave_up_ps is not None and each.is_routed and not each.has_left]
@@ -99,25 +98,21 @@ class OracleClients:
 
     def send_all(self, now_ps: int) -> None:
         while True:
-            due = sorted(plan[:2] for plan in self.plans if plan[0] <= now_ps)
+            due = self.due(now_ps)
             in_front_end = [each for each in self.attempts if not each.is_routed and each.out_ps <= now_ps]
             if due:
-                plan = next(plan for plan in self.plans if plan[:2] == due[0])
-                self.plans.remove(plan)
-                self.go(plan[2], plan[3], now_ps)
+                self.go(due[0], now_ps)
             elif in_front_end:
                 self.route(in_front_end[0], now_ps)
             else:
                 return
 
-    def go(self, row: int | None, failed: Attempt | None, now_ps: int) -> None:
-        n_load = len(self.trace)
-        if failed is not None:
-            row = n_load + sum(each.number > 1 for each in self.attempts)
-        elif row is None:
-            if self.n_fresh == n_load:
-                return
-            row, self.n_fresh = self.n_fresh, self.n_fresh + 1
+    def go(self, row: int, now_ps: int) -> None:
+        failed = next((failed for _, other, failed in self.retries if other == row), None)
+        if failed is None:
+            self.sessions.sent.append(row)
+        self.retries = [retry for retry in self.retries if retry[1] != row]
+        self.sent_ps[row] = now_ps
         original = row if failed is None else failed.original
         number = 1 if failed is None else failed.number + 1
         out_ps = self.enter(now_ps, int(self.trace.prompt_tokens[original]))
@@ -132,7 +127,7 @@ class OracleClients:
         if refusal is not None:
             attempt.is_over = attempt.has_left = True
             if refusal == "impossible":
-                self.next_request(now_ps)
+                self.end_session(attempt, now_ps)
             else:
                 self.fail(attempt, now_ps)
 
@@ -150,15 +145,25 @@ class OracleClients:
         return sum(at_ps + self.respond_ps <= now_ps for at_ps in self.server.token_ps(attempt.row))
 
     def fail(self, attempt: Attempt, now_ps: int) -> None:
-        backoff = self.patience.backoff
-        if backoff is not None and attempt.number < backoff.max_attempts:
-            self.plan(now_ps + backoff.wait_ps(attempt.original, attempt.number), failed=attempt)
+        backoff, sessions = self.patience.backoff, self.sessions
+        if backoff is not None and attempt.number < backoff.max_attempts and not sessions.has_ended(attempt.original):
+            at_ps = now_ps + backoff.wait_ps(attempt.original, attempt.number)
+            if sessions.stop_ps is None or at_ps < sessions.stop_ps:
+                self.retries.append((at_ps, len(self.sent_ps), attempt))
+            self.sent_ps.append(attempt.sent_ps)
+        elif self.patience.goes_on:
+            sessions.have(attempt.original, now_ps)
         else:
-            self.next_request(now_ps)
+            self.end_session(attempt, now_ps)
 
-    def next_request(self, at_ps: int) -> None:
-        if self.concurrency is not None:
-            self.plan(at_ps)
+    def end_session(self, attempt: Attempt, now_ps: int) -> None:
+        """End a session: no attempt of its requests is sent any more."""
+        session = self.sessions.session[attempt.original]
+        for at_ps, row, failed in list(self.retries):
+            if self.sessions.session[failed.original] == session:
+                self.retries.remove((at_ps, row, failed))
+                self.sessions.refused.add(failed.original)
+        self.sessions.refuse(attempt.original, now_ps)
 
     def answered(self, row: int, now_ps: int) -> None:
         """Handle a last token: in time, if no deadline comes before the client has it."""
@@ -172,4 +177,4 @@ class OracleClients:
         if self.patience.ttft_ps is not None and first_ps > attempt.sent_ps + self.patience.ttft_ps:
             return
         attempt.is_over = attempt.has_left = True
-        self.next_request(has_it_ps)
+        self.sessions.have(attempt.original, has_it_ps)

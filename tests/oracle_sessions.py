@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from simserve.units import to_ps
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.trace import Trace
 
 
@@ -17,27 +18,30 @@ class OracleSessions:
     stop_ps: int | None
     sent: list[int] = field(default_factory=list)
     has_ps: dict[int, int] = field(default_factory=dict)
-    """When the client of each answered row had its answer."""
+    """When the client of each answered row had its answer, or went on without."""
     refused: set[int] = field(default_factory=set)
     begin_ps: dict[int, int] = field(default_factory=dict)
     """Start of the sessions that users have chosen, by their first rows."""
     over: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        result = self.trace.dependencies
-        assert result is not None
+        result = self.trace.dependencies or Dependencies.none(len(self.trace))
         starts = result.starts.tolist()
         self.parents = [result.parents[starts[i] : starts[i + 1]].tolist() for i in range(len(result))]
         self.think_ps = [to_ps(think_s) for think_s in result.think_s.tolist()]
+        self.session: list[int] = []
+        """The row that began the session of each row."""
+        for row, parents in enumerate(self.parents):
+            self.session.append(self.session[parents[0]] if parents else row)
         for _ in range(self.n_users or 0):
             self.begin_next(0)
 
-    def session(self, row: int) -> int:
-        """Return the row that began the session."""
-        return self.session(self.parents[row][0]) if self.parents[row] else row
-
     def rows(self, session: int) -> list[int]:
-        return [row for row in range(len(self.parents)) if self.session(row) == session]
+        return [row for row in range(len(self.parents)) if self.session[row] == session]
+
+    def has_ended(self, row: int) -> bool:
+        """Return whether a request of its session was refused for good."""
+        return any(self.session[other] == self.session[row] for other in self.refused)
 
     def begin_next(self, at_ps: int, *, after_thinking: bool = False) -> None:
         """Begin the first session that has no user yet."""
@@ -47,7 +51,7 @@ class OracleSessions:
 
     def due_ps(self, row: int) -> int | None:
         """Return when a row is sent, if known and still to come; else None."""
-        if row in self.sent or any(other in self.refused for other in self.rows(self.session(row))):
+        if row in self.sent or self.has_ended(row):
             return None
         if self.parents[row]:
             if any(parent not in self.has_ps for parent in self.parents[row]):
@@ -64,15 +68,23 @@ class OracleSessions:
     def instants(self) -> list[int]:
         return [at_ps for row in range(len(self.parents)) if (at_ps := self.due_ps(row)) is not None]
 
+    def due(self, now_ps: int) -> list[int]:
+        """Return the unsent rows of this instant, in their order."""
+        return [row for row in range(len(self.parents)) if self.due_ps(row) == now_ps]
+
     def send(self, now_ps: int) -> list[int]:
-        """Send the rows of this instant, in their order."""
-        due = [row for row in range(len(self.parents)) if self.due_ps(row) == now_ps]
+        """Send the rows of this instant."""
+        due = self.due(now_ps)
         self.sent += due
         return due
 
     def answer(self, row: int, now_ps: int) -> None:
-        self.has_ps[row] = now_ps + self.respond_ps
-        self.end(row, self.has_ps[row])
+        self.have(row, now_ps + self.respond_ps)
+
+    def have(self, row: int, at_ps: int) -> None:
+        """Handle an answer that its client has at an instant, or no longer waits for."""
+        self.has_ps[row] = at_ps
+        self.end(row, at_ps)
 
     def refuse(self, row: int, now_ps: int) -> None:
         self.refused.add(row)
@@ -80,11 +92,10 @@ class OracleSessions:
 
     def end(self, row: int, at_ps: int) -> None:
         """End a session; when its last sent request has ended and none is left, its user is free."""
-        session = self.session(row)
+        session = self.session[row]
         rows = self.rows(session)
-        is_refused = any(other in self.refused for other in rows)
         waits = [other for other in rows if other in self.sent and other not in {*self.has_ps, *self.refused}]
-        more = [other for other in rows if other not in self.sent] if not is_refused else []
+        more = [other for other in rows if other not in self.sent] if not self.has_ended(row) else []
         if not waits and not more and session not in self.over:
             self.over.add(session)
             if self.n_users is not None:

@@ -1,5 +1,6 @@
 """Engine and oracle agree on clients that time out, retry or are refused, wherever the request is then."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,6 @@ from simserve.admission.base import Admission
 from simserve.admission.predicted_ttft import PredictedTtft
 from simserve.admission.queue_length import QueueLength
 from simserve.admission.token_bucket import TokenBucket
-from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -18,14 +18,18 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.recorder import TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.session_sender import SessionSender
 from simserve.engine.tabulate import attempt_columns
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
 from simserve.state.speculative_cohort import SpeculativeCohort
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, own, run_both
+from tests.doubles import trace
 from tests.effort import examples
+from tests.test_oracle_sessions import STOPS, USERS, dependent
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 UNIT = st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9))
@@ -49,6 +53,7 @@ def patiences(draw: st.DrawFn) -> Patience:
         None if ttft is None else ttft * unit_ps,
         None if e2e is None else e2e * unit_ps,
         draw(st.sampled_from([None, backoff])),
+        draw(st.booleans()),
     )
 
 
@@ -71,7 +76,7 @@ def assert_clients_agree(cluster: Cluster, truth: oracle.OracleRun) -> None:
     clients, plain = cluster.sender, truth.clients
     if plain is None:
         return
-    assert isinstance(clients, Clients)
+    assert isinstance(clients, SessionSender)
     assert clients.rows_sent.tolist() == [each.row for each in plain.attempts]
     assert clients.attempts.tolist() == [each.number for each in plain.attempts]
     gave_up_ps = {each.row: each.gave_up_ps for each in plain.attempts if each.gave_up_ps is not None}
@@ -99,11 +104,12 @@ def assert_all_is_given_back(cluster: Cluster) -> None:
 @given(
     setups(),
     st.sampled_from(ROUTERS),
-    traces(),
-    st.none() | st.integers(1, 5),
+    st.one_of(traces(), dependent(traces())),
+    USERS,
     front_ends(),
     st.none() | patiences(),
     admissions(),
+    STOPS,
 )
 def test_engine_and_oracle_agree_on_clients_that_give_up(
     setups: list[ReplicaSetup],
@@ -113,8 +119,12 @@ def test_engine_and_oracle_agree_on_clients_that_give_up(
     front_end: FrontEnd,
     patience: Patience | None,
     admission: Admission | None,
+    stop_ps: int | None,
 ) -> None:
-    cluster, truth = run_both(setups, router, load, concurrency, front_end, patience=patience, admission=admission)
+    limits = {"patience": patience, "admission": admission}
+    if load.dependencies is None and patience is None:
+        stop_ps = None  # the oracle ends other loads with their last row
+    cluster, truth = run_both(setups, router, load, concurrency, front_end, stop_ps=stop_ps, **limits)
     assert_agreement(setups, cluster, truth)
     assert_clients_agree(cluster, truth)
     assert_all_is_given_back(cluster)
@@ -140,7 +150,8 @@ def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_
     admission: Admission | None,
 ) -> None:
     block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
-    load = data.draw(traces() if block_tokens is None else shared_prompts(block_tokens))
+    plain = traces() if block_tokens is None else shared_prompts(block_tokens)
+    load = data.draw(st.one_of(plain, dependent(plain)))
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     cluster, truth = run_both(
         setups,
@@ -156,8 +167,60 @@ def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_
     assert_all_is_given_back(cluster)
 
 
+@st.composite
+def branching(draw: st.DrawFn) -> Trace:
+    """Draw tasks that each fan out after a short call and join again; some prompts are too long for any replica."""
+    n_tasks, n_branches, n_joins = draw(st.integers(1, 3)), draw(st.integers(2, 5)), draw(st.integers(1, 3))
+    pairs: list[tuple[int, int]] = []
+    prompts, outputs = [], []
+    for first in range(0, n_tasks * (1 + n_branches + n_joins), 1 + n_branches + n_joins):
+        branches = range(first + 1, first + 1 + n_branches)
+        pairs += [(row, first) for row in branches]
+        for join in range(n_joins):
+            parents = draw(st.sets(st.sampled_from(branches), min_size=1, max_size=3))
+            pairs += [(first + 1 + n_branches + join, parent) for parent in parents]
+        n_more = n_branches + n_joins
+        lengths = st.sampled_from((1, 2, 5, 9, 20))
+        prompts += [1, *draw(st.lists(st.sampled_from((1, 4, 7, 30, 500)), min_size=n_more, max_size=n_more))]
+        outputs += [1, *draw(st.lists(lengths, min_size=n_more, max_size=n_more))]
+    n = len(prompts)
+    think_s = 1e-6 * np.array(draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)), np.float64)
+    table = np.array(pairs, np.int64)
+    load = trace([0.0] * n, prompts, outputs)
+    return replace(load, dependencies=Dependencies.from_pairs(table[:, 0], table[:, 1], think_s))
+
+
+@settings(max_examples=examples(300))
+@given(setups(), branching(), USERS, st.integers(0, 3), st.tuples(*[st.integers(2, 20)] * 4), admissions(), st.data())
+def test_engine_and_oracle_agree_on_branches_of_which_one_fails(
+    setups: list[ReplicaSetup],
+    load: Trace,
+    n_users: int | None,
+    n_respond: int,
+    units: tuple[int, int, int, int],
+    admission: Admission | None,
+    data: st.DataObject,
+) -> None:
+    ttft, e2e, first, longest = (n * UNITS_PS[0] for n in units)
+    backoff = data.draw(st.none() | st.just(Backoff(3, first, 2.0, longest)))
+    patience = Patience(data.draw(st.sampled_from([None, ttft])), e2e, backoff, data.draw(st.booleans()))
+    front_end = FrontEnd(respond_ps=n_respond * UNITS_PS[0] // 2)
+    cluster, truth = run_both(setups, RoundRobin, load, n_users, front_end, patience=patience, admission=admission)
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+
+
 @settings(max_examples=examples(200))
-@given(st.one_of(setups(), disaggregated()), links(), traces(), front_ends(), patiences(), st.integers(0, 40), UNIT)
+@given(
+    st.one_of(setups(), disaggregated()),
+    links(),
+    st.one_of(traces(), dependent(traces())),
+    front_ends(),
+    patiences(),
+    st.integers(0, 40),
+    UNIT,
+)
 def test_a_run_that_is_cut_short_has_lost_nobody(
     setups: list[ReplicaSetup],
     link: LinkSpec,

@@ -188,8 +188,9 @@ def test_sessions(
     delay: Delay | None,
 ) -> None:
     load = data.draw(dependent(loads(world)))
-    stop_ps, admission = data.draw(STOPS), data.draw(admissions())
-    check(world, load, router, n_users, front_end, delay=delay, stop_ps=stop_ps, admission=admission)
+    limits = {"patience": data.draw(st.none() | patiences()), "stop_ps": data.draw(STOPS)}
+    limits["admission"] = data.draw(admissions())
+    check(world, load, router, n_users, front_end, delay=delay, **limits)
 
 
 @SLOWLY
@@ -217,7 +218,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     drain_units: int,
     unit_ps: int,
 ) -> None:
-    patience = None if are_sessions else data.draw(patiences())
+    patience = data.draw(patiences())
     load = data.draw(dependent(loads(world)) if are_sessions else loads(world))
     how = None if world.link is None else Disaggregation(router(), world.link, world.is_pushed, world.splitter)
     offered = Offered(load, concurrency, patience=patience)

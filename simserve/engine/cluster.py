@@ -11,7 +11,6 @@ from simpy.core import StopSimulation
 from simserve.admission.base import Admission
 from simserve.engine.admission_gate import AdmissionGate, Placed, Send
 from simserve.engine.alarm import END_PHASE, Alarm, Clock
-from simserve.engine.clients import Clients
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -135,27 +134,20 @@ class Cluster:
         for replica in self.replicas:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
-        n_routed = self._closed_loop.stop() if isinstance(self._closed_loop, Clients) else self.sender.n_sent
-        check_conservation(n_routed, self.replicas, self.recorder, self.clock.now_ps)
+        n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
+        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps)
 
-    def _closed_loop_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | Clients | None:
+    def _closed_loop_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | None:
         """Return a sender that waits for answers; None: all send times are known in advance."""
-        shared = (self.clock, self.rows, self.recorder, offered)
-        if offered.patience is not None:
-            clients = Clients(*shared, offered.patience, self.front_end, send, self._all_sent)
-            if offered.patience.is_limited:
-                clients.deadlines = Deadlines(
-                    *shared[:3], self.replicas, offered.patience, self.front_end.respond_ps, clients.on_failure
-                )
-            return clients
-        kind: type[ClosedLoopSender | SessionSender]
-        if offered.trace.dependencies is not None:
-            kind = SessionSender if offered.concurrency is None else UserSender
-        elif offered.concurrency is not None:
-            kind = ClosedLoopSender
-        else:
-            return None
-        return kind(*shared, self.front_end, send, self._all_sent)
+        shared = (self.clock, self.rows, self.recorder, offered, self.front_end, send, self._all_sent)
+        patience = offered.patience
+        if patience is None and offered.trace.dependencies is None:
+            return None if offered.concurrency is None else ClosedLoopSender(*shared)
+        sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
+        if patience is not None and patience.is_limited:
+            waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
+            sender.deadlines = Deadlines(*waiting, sender.on_failure)
+        return sender
 
     def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, *, is_alone: bool) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of the policy, which may keep state."""

@@ -65,13 +65,12 @@ class Deadlines:
                 if len(queue) == 1:
                     self._set_alarm()
 
-    def placed(self, row: int, where: Placed) -> None:
-        """Record the replica of a request."""
-        self._waiting[row] = where
-
-    def refused(self, row: int) -> None:
-        """Stop waiting for a refused request."""
-        del self._waiting[row]
+    def placed(self, row: int, where: Placed | None) -> None:
+        """Record the replica of a request; None: it was refused, and its client stops waiting."""
+        if where is None:
+            del self._waiting[row]
+        else:
+            self._waiting[row] = where
 
     def has_gone(self, row: int) -> bool:
         """Return whether the client has given up."""

@@ -53,6 +53,8 @@ class Patience:
     """Time-out for the whole answer; None: no limit."""
     backoff: Backoff | None = None
     """Backoff of retries; None: no retries."""
+    goes_on: bool = False
+    """After the last attempt of a turn its session goes on with the next one; False: it ends."""
 
     @property
     def is_limited(self) -> bool:
@@ -123,15 +125,15 @@ class OfferedRows:
         """True output length of each request; the engine cuts it at a limit."""
         self.max_tokens = self.most.data
 
-    def copy_row(self, row: int, output_tokens: int | None = None) -> int:
-        """Append a copy of a row, optionally with another output length; return its index. Amortized O(1)."""
+    def copy_row(self, row: int) -> int:
+        """Append a copy of a row, its answer not cut at a limit; return its index. Amortized O(1)."""
         new = self._n
         if new == self.capacity:
             self._extend([np.zeros(max(new, 1024), np.int64)] * 4)
         for column in (self.arrival_ps, self.prompt_tokens, self.output_tokens, self.max_tokens):
             column[new] = column[row]
-        if output_tokens is not None:
-            self.output_tokens[new] = output_tokens
+        trace, place = self._in_load(row)
+        self.output_tokens[new] = int(trace.output_tokens[place])
         self._original[new] = self.original(row)
         self._n = new + 1
         return new

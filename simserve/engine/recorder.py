@@ -99,7 +99,9 @@ class Recorder:
         self.grow(n_requests)
 
     def grow(self, n_requests: int) -> None:
-        """Make room for n_requests rows."""
+        """Make room for n_requests rows, if there is too little."""
+        if self.columns and n_requests <= len(self.columns["status"]):
+            return
         fills = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
         for name, fill in fills.items():
             column = np.full(n_requests, fill, np.int64)

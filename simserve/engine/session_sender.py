@@ -1,4 +1,7 @@
-"""SessionSender: sends sessions at their own times; UserSender: a fixed number of users, session after session."""
+"""SessionSender: sends sessions at their own times; UserSender: a fixed number of users, session after session.
+
+They also send all loads with timeouts or retries; there a request without dependencies is a session of its own.
+"""
 
 import math
 from array import array
@@ -11,8 +14,9 @@ from numpy.typing import NDArray
 
 from simserve.engine.admission_gate import Send
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
+from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd, FrontEndQueue
-from simserve.engine.offered import Offered, OfferedRows
+from simserve.engine.offered import Offered, OfferedRows, Patience
 from simserve.engine.recorder import Recorder
 from simserve.errors import TraceError
 from simserve.units import MAX_PS, array_to_ps, to_s
@@ -20,7 +24,7 @@ from simserve.workload.dependencies import Dependencies
 
 
 class Sessions:
-    """Columns by row and by session; whole sessions can be appended.
+    """Columns by row and by session; whole sessions, and further attempts of rows, can be appended.
 
     Invariant: the rows of a live session = n_unsent + n_unanswered + answered; n_due <= n_unsent.
 
@@ -69,6 +73,13 @@ class Sessions:
         ):
             column.frombytes(np.ascontiguousarray(values, np.int64).tobytes())
 
+    def copy_row(self, row: int) -> None:
+        """Append another attempt of a row: the same rows wait for its answer."""
+        self._children.extend(self.children(row))
+        self._child_starts.append(len(self._children))
+        for column, value in ((self.of_row, self.of_row[row]), (self.think_ps, 0), (self.n_awaited, 0)):
+            column.append(value)
+
     def children(self, row: int) -> "array[int]":
         """Return the rows that wait for the answer to a row."""
         return self._children[self._child_starts[row] : self._child_starts[row + 1]]
@@ -85,8 +96,9 @@ class Sessions:
 class SessionSender:
     """Sessions begin at their own times; other requests are sent think_s after the last answer they wait for.
 
-    At one instant rows are sent in their order. A session ends when one of its requests is refused: its unsent requests
-    are never sent.
+    At one instant rows are sent in their order. Each attempt is a row: the load's rows, and copies of those that were
+    not admitted or timed out. A session ends when one of its requests can never be served, or fails and is not retried:
+    its unsent requests are never sent, unless its client goes on with the next turn.
     """
 
     def __init__(
@@ -101,8 +113,8 @@ class SessionSender:
     ) -> None:
         self.sessions = Sessions(offered.trace.dependencies or Dependencies.none(len(offered.trace)))
         self._n_begun = 0
-        self._n_left = len(rows)
-        """Rows drawn that may still be sent."""
+        self._n_drawn = self._n_left = len(rows)
+        """Rows of the load, and those of them that may still reach the router."""
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
@@ -111,6 +123,14 @@ class SessionSender:
         self._respond_ps = front_end.respond_ps
         self._send = send
         self._on_end = on_end
+        self._patience = offered.patience or Patience()
+        self.deadlines: Deadlines | None = None
+        self._attempts: dict[int, int] = {}
+        """Attempt number of each row that is a retry."""
+        self._ended: set[int] = set()
+        """Sessions that ended before all their requests were answered."""
+        self._ready_ps: dict[int, int] = {}
+        """Earliest start of the think time of rows that wait for further answers."""
         self._sent = array("q")
         self._to_send: list[tuple[int, int]] = []
         """A heap of (instant, row) of rows that wait only for their time; of session starts only the next."""
@@ -121,7 +141,7 @@ class SessionSender:
 
     @property
     def n_sent(self) -> int:
-        """Requests that reached the router."""
+        """Requests that reached the router, or whose client gave up before."""
         return len(self._sent)
 
     @property
@@ -129,38 +149,94 @@ class SessionSender:
         """Rows sent, in the order of sending, `(n_sent,)`."""
         return np.array(self._sent, np.int64)
 
+    @property
+    def has_attempts(self) -> bool:
+        """Clients may time out or retry."""
+        return self._offered.patience is not None
+
+    @property
+    def attempts(self) -> NDArray[np.int32]:
+        """Attempt number of each row sent, from 1, `(n_sent,)`."""
+        numbers = np.ones(len(self._rows), np.int32)
+        numbers[list(self._attempts)] = list(self._attempts.values())
+        return numbers[self.rows_sent]
+
+    @property
+    def session_requests(self) -> NDArray[np.int64] | None:
+        """Planned number of requests of the session of each row sent, `(n_sent,)`; None of a load without sessions."""
+        return None if self._offered.trace.dependencies is None else self.sessions.n_rows_of(self.rows_sent)
+
     def start(self) -> None:
         """Wait for the first session."""
         if self._offered.stop_sending_ps is not None:
             self._stop.set(self._offered.stop_sending_ps)
         self._begin_first()
 
+    def stop(self) -> int:
+        """End the run; return how many requests reached the router, or were given up before."""
+        deadlines = self.deadlines
+        if deadlines is not None:
+            deadlines.stop()
+            self._sent.extend(row for _, row in self._coming if deadlines.has_gone(row))
+        return self.n_sent
+
     def on_answer(self, row: int, now_ps: int) -> None:
-        """Schedule the requests that waited for an answer, when its client has the last token."""
-        sessions, at_ps = self.sessions, now_ps + self._respond_ps
+        """Handle an answer; if its client still waits, it has the last token shortly after."""
+        if self.deadlines is None or self.deadlines.answered(row, now_ps):
+            self._go_on(row, now_ps + self._respond_ps)
+
+    def on_refusal(self, row: int, _: str, now_ps: int) -> None:
+        """End the session of a request that can never be served, except for requests in flight."""
+        self._end_session(self.sessions.of_row[row], now_ps)
+
+    def on_not_admitted(self, row: int, _: str, now_ps: int) -> None:
+        """Treat a request that is not admitted as one that timed out."""
+        self.on_failure(row, now_ps)
+
+    def on_failure(self, row: int, now_ps: int) -> None:
+        """Retry a request; without attempts left, its session ends, or goes on as if it had been answered."""
+        sessions, backoff, attempt = self.sessions, self._patience.backoff, self._attempts.get(row, 1)
+        session = sessions.of_row[row]
+        if backoff is not None and attempt < backoff.max_attempts and session not in self._ended:
+            again = self._rows.copy_row(row)
+            self._recorder.grow(self._rows.capacity)
+            sessions.copy_row(row)
+            self._attempts[again] = attempt + 1
+            sessions.n_unanswered[session] -= 1
+            sessions.n_unsent[session] += 1
+            self._plan(again, now_ps + backoff.wait_ps(self._rows.original(row), attempt))
+        elif self._patience.goes_on:
+            self._go_on(row, now_ps)
+        else:
+            self._end_session(session, now_ps)
+
+    def _go_on(self, row: int, at_ps: int) -> None:
+        """Schedule the requests that waited for a row and for no other."""
+        sessions, ready_ps = self.sessions, self._ready_ps
         session = sessions.of_row[row]
         if sessions.n_unsent[session]:
             for child in sessions.children(row):
                 sessions.n_awaited[child] -= 1
-                if not sessions.n_awaited[child]:
-                    self._plan(child, at_ps + sessions.think_ps[child])
+                if sessions.n_awaited[child]:
+                    ready_ps[child] = max(at_ps, ready_ps.get(child, 0))
+                else:
+                    self._plan(child, max(at_ps, ready_ps.pop(child, 0)) + sessions.think_ps[child])
         self._end_one(session, at_ps)
 
-    def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
-        """End the session of a refused request, except for requests in flight."""
+    def _end_session(self, session: int, now_ps: int) -> None:
+        """End a session with a request that failed, except for requests in flight."""
         sessions = self.sessions
-        session = sessions.of_row[row]
-        self._n_left -= sessions.n_unsent[session]
+        n_rows = sessions.n_unsent[session]
+        self._ended.add(session)
         if sessions.n_due[session]:
-            self._to_send = [each for each in self._to_send if sessions.of_row[each[1]] != session]
-            heapify(self._to_send)
+            kept = [each for each in self._to_send if sessions.of_row[each[1]] != session]
+            n_rows -= sum(sessions.of_row[row] == session and row in self._attempts for _, row in self._to_send)
+            self._to_send = kept
+            heapify(kept)
+        self._n_left -= n_rows
         sessions.n_unsent[session] = sessions.n_due[session] = 0
         self._end_one(session, now_ps)
         self._check_end()
-
-    def on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
-        """Treat a request that is not admitted as refused."""
-        self.on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:
         """Schedule the first session."""
@@ -204,17 +280,25 @@ class SessionSender:
                 self._enter(heappop(self._to_send)[1], now_ps)
             if not coming or coming[0][0] > now_ps:
                 break
-            row = coming.popleft()[1]
-            self._sent.append(row)
-            self._send(row, now_ps)
+            self._forward(coming.popleft()[1], now_ps)
         instants = [each[0][0] for each in (self._to_send, coming) if each]
         if instants:
             self._due.set(min(instants))
         self._check_end()
 
+    def _forward(self, row: int, now_ps: int) -> None:
+        """Forward a request from the front end to the router, unless its client has given up."""
+        self._n_left -= row not in self._attempts
+        self._sent.append(row)
+        deadlines = self.deadlines
+        if deadlines is None:
+            self._send(row, now_ps)
+        elif not deadlines.has_gone(row):
+            deadlines.placed(row, self._send(row, now_ps))
+
     def _check_end(self) -> None:
-        """End the sending with the last row, unless a fixed instant ends it."""
-        if not self._n_left and not self._coming and self._offered.stop_sending_ps is None:
+        """End the sending with the load's last row, retries aside, unless a fixed instant ends it."""
+        if not self._n_left and self._offered.stop_sending_ps is None:
             self._on_end()
 
     def _enter(self, row: int, now_ps: int) -> None:
@@ -224,8 +308,9 @@ class SessionSender:
         sessions.n_due[session] -= 1
         sessions.n_unsent[session] -= 1
         sessions.n_unanswered[session] += 1
-        self._n_left -= 1
         self._rows.arrival_ps[row] = now_ps
+        if self.deadlines is not None:
+            self.deadlines.sent(row, now_ps)
         self._coming.append((self._front_end_queue.out_ps(row, now_ps, self._rows.prompt_tokens[row]), row))
         if row == sessions.first_rows[session]:
             self._on_begun()
@@ -243,9 +328,18 @@ class UserSender(SessionSender):
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
         """Count a refusal and end its session."""
+        self._count_refusal(reason)
+        super().on_refusal(row, reason, now_ps)
+
+    def on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
+        """Count a request that is not admitted, unless retries let time pass."""
+        if self._patience.backoff is None:
+            self._count_refusal(reason)
+        super().on_not_admitted(row, reason, now_ps)
+
+    def _count_refusal(self, reason: str) -> None:
         self._n_consecutive_refusals += 1
         self._offered.check_refusals(self._n_consecutive_refusals, reason)
-        super().on_refusal(row, reason, now_ps)
 
     def _begin_first(self) -> None:
         """Begin a session of each user at time zero."""
@@ -266,9 +360,10 @@ class UserSender(SessionSender):
         """Return whether a session is left; draw more where users run for a fixed time."""
         draw_more = self._offered.draw_more
         if self._n_begun == len(self.sessions) and draw_more is not None and at_ps < self._stop_ps:
-            trace = draw_more(len(self._rows))
+            trace = draw_more(self._n_drawn)
             self._rows.append(trace)
-            self._recorder.grow(len(self._rows))
+            self._recorder.grow(self._rows.capacity)
             self.sessions.append(trace.dependencies or Dependencies.none(len(trace)))
+            self._n_drawn += len(trace)
             self._n_left += len(trace)
         return self._n_begun < len(self.sessions)

@@ -3,7 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.interference import interference_ps
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
@@ -60,7 +59,7 @@ def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
         "n_swaps": recorded["n_swaps"][sent].astype(np.int32),
         "host_cached_tokens": recorded["host_cached_tokens"][sent],
         "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
-        "session_requests": sender.sessions.n_rows_of(sender.rows_sent) if isinstance(sender, SessionSender) else None,
+        "session_requests": sender.session_requests if isinstance(sender, SessionSender) else None,
     }
 
 
@@ -75,7 +74,7 @@ def attempt_columns(cluster: Cluster) -> Columns:
         "gave_up_s": np.full(sender.n_sent, np.nan),
         "wasted_tokens": np.zeros(sender.n_sent, np.int64),
     }
-    if not isinstance(sender, Clients):
+    if not isinstance(sender, SessionSender):
         return columns
     columns["attempt"] = sender.attempts
     deadlines = sender.deadlines
@@ -91,10 +90,10 @@ def attempt_columns(cluster: Cluster) -> Columns:
 def _numbers(cluster: Cluster) -> NDArray[np.int64]:
     """Return ids for requests without one: their index in the order of sending; retries share the id of the first
     attempt."""
-    sent, n_sent = cluster.sender.rows_sent, cluster.sender.n_sent
-    if not isinstance(cluster.sender, Clients):
-        return np.arange(n_sent)
-    return np.arange(len(cluster.rows))[cluster.rows.originals(sent)]
+    sender = cluster.sender
+    if isinstance(sender, SessionSender) and sender.has_attempts:
+        return np.arange(len(cluster.rows))[cluster.rows.originals(sender.rows_sent)]
+    return np.arange(sender.n_sent)
 
 
 def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:

@@ -3,16 +3,18 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Floats, Ints
+from simserve.tables.columns import Columns, Flags, Floats, Ints
 
 
 def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     """Return the sessions with their first request in the window; None where no request waits for another's answer.
 
-    requests: rows in order of arrival. A session is finished when all its planned requests are.
+    requests: rows in order of arrival. A session is finished when all its planned requests are, at any attempt, and
+    refused when the last attempt of one of them was refused or timed out.
     """
     if requests["session_requests"] is None or requests["session_id"] is None or not len(requests["arrival_s"]):
         return None
@@ -20,15 +22,16 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)
     status = requests["status"]
     is_finished = status.is_("finished")[rows]
-    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows]
+    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows] & _is_last(requests["request_id"][rows])
     n_finished = np.bincount(session[is_finished], minlength=len(names))
     began = window.has[rows][first]
     n_requests = requests["session_requests"][rows][first]
     finished = began & (n_finished == n_requests)
     refused = began & (np.bincount(session[is_refused], minlength=len(names)) > 0)
-    arrival_s, finish_s = requests["arrival_s"][rows], requests["finish_s"][rows]
+    arrival_s, end_s = requests["arrival_s"][rows], requests["finish_s"][rows]
+    end_s = np.where(is_finished, end_s, np.fmax(arrival_s, requests["gave_up_s"][rows]))  # a refusal takes no time
     of_finished = finished[session]
-    e2e_s, in_flight_s = _times(session[of_finished], arrival_s[of_finished], finish_s[of_finished])
+    e2e_s, in_flight_s = _times(session[of_finished], arrival_s[of_finished], end_s[of_finished])
     n = int(finished.sum())
     return {
         "n": int(began.sum()),
@@ -40,6 +43,13 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
         "e2e_s": _summary(e2e_s),
         "in_flight_s": _summary(in_flight_s),
     }
+
+
+def _is_last(request_id: NDArray[Any]) -> Flags:
+    """Return the mask of each request's last attempt, `(n_rows,)`; rows in order of arrival."""
+    is_last = np.zeros(len(request_id), np.bool_)
+    is_last[len(request_id) - 1 - np.unique(request_id[::-1], return_index=True)[1]] = True
+    return is_last
 
 
 def _times(session: Ints, arrival_s: Floats, finish_s: Floats) -> tuple[Floats, Floats]:

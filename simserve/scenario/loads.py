@@ -39,6 +39,8 @@ class Timeout(Section):
     """Limit for the first token."""
     e2e_s: Annotated[Positive, Field(le=LONGEST_S)] | None = None
     """Limit for the whole answer."""
+    then: Literal["end_session", "next_turn"] = "end_session"
+    """What the client of a session does after its last attempt: it leaves, or goes on as if it had been answered."""
 
 
 class Retries(Section):

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simserve.admission.base import Admission, QueueView
 from simserve.admission.queue_length import QueueLength
 from simserve.admission.token_bucket import TokenBucket
-from simserve.engine.clients import Clients
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
@@ -16,6 +16,8 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.recorder import STATUS
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.session_sender import SessionSender
+from simserve.engine.tabulate import attempt_columns, tabulate
 from simserve.errors import PolicyError
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.base import Scheduler
@@ -25,6 +27,7 @@ from simserve.schedulers.static import Static
 from simserve.state.request import Request
 from simserve.workload.trace import Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
+from tests.engine.test_sessions import waiting
 
 EIGHT_LATER = FrontEnd(respond_ps=8 * MS)
 SLOW_LINK = LinkSpec(token_s=4e-3, latency_ps=0)
@@ -45,18 +48,20 @@ def serve(
     front_end: FrontEnd | None = None,
     link: LinkSpec | None = None,
     admission: Admission | None = None,
+    goes_on: bool = False,
+    drain_ms: int | None = None,
 ) -> Cluster:
     ttft_ps, e2e_ps = (None if limit is None else round(limit * MS) for limit in (ttft_ms, e2e_ms))
     cluster = Cluster(
         setups if isinstance(setups, list) else [setups],
         RoundRobin(),
-        Offered(load, concurrency, patience=Patience(ttft_ps, e2e_ps, backoff)),
+        Offered(load, concurrency, patience=Patience(ttft_ps, e2e_ps, backoff, goes_on)),
         0,
         front_end,
         None if link is None else Disaggregation(RoundRobin(), link),
         admission=admission,
     )
-    cluster.run()
+    cluster.run(None if drain_ms is None else drain_ms * MS)
     return cluster
 
 
@@ -75,13 +80,13 @@ def sent_ms(cluster: Cluster) -> list[float]:
 
 
 def gave_up_ms(cluster: Cluster) -> dict[int, float]:
-    assert isinstance(cluster.sender, Clients)
+    assert isinstance(cluster.sender, SessionSender)
     assert cluster.sender.deadlines is not None
     return {row: at_ps / MS for row, at_ps in cluster.sender.deadlines.gave_up_ps.items()}
 
 
 def wasted(cluster: Cluster) -> dict[int, int]:
-    assert isinstance(cluster.sender, Clients)
+    assert isinstance(cluster.sender, SessionSender)
     assert cluster.sender.deadlines is not None
     return cluster.sender.deadlines.wasted_tokens()
 
@@ -246,3 +251,105 @@ def test_a_policy_that_answers_nonsense_is_told_so() -> None:
 
     with pytest.raises(PolicyError, match=r"Yes\.decide: must return None or a reason as text, got True"):
         serve(one(), trace([0.0], [5], [1]), admission=Yes())
+
+
+CHAIN = {1: [0], 2: [1]}
+FORK = {1: [0], 2: [0], 3: [1, 2]}
+
+
+def test_a_session_ends_with_a_turn_that_timed_out() -> None:
+    # The second turn is sent at 20 and abandoned at 45; the third is never sent.
+    cluster = serve(one(), waiting(trace([0.0] * 3, [5] * 3, [1, 9, 2]), CHAIN, {1: 10, 2: 10}), e2e_ms=25)
+    assert fates(cluster) == ["finished", "timed_out"]
+    assert gave_up_ms(cluster) == {1: 45}
+
+
+def test_a_client_that_goes_on_thinks_from_when_it_gave_up() -> None:
+    # The third turn is sent at 45 + 10, after the step in flight.
+    load = waiting(trace([0.0] * 3, [5] * 3, [1, 9, 2]), CHAIN, {1: 10, 2: 10})
+    cluster = serve(one(), load, e2e_ms=25, goes_on=True)
+    assert fates(cluster) == ["finished", "timed_out", "finished"]
+    assert sent_ms(cluster) == [0, 20, 55]
+    assert instants(cluster, "finish_ps") == [10, -1, 75]
+
+
+@pytest.mark.parametrize(("goes_on", "result"), [(False, [0, 10]), (True, [0, 10, 20])])
+def test_a_turn_that_is_not_admitted_is_like_one_that_timed_out(goes_on: bool, result: list[int]) -> None:
+    load = waiting(trace([0.0] * 3, [5] * 3, [1] * 3), CHAIN, {2: 10})  # one request per 20 ms
+    cluster = serve(one(), load, admission=TokenBucket(50.0, 1), goes_on=goes_on)
+    assert sent_ms(cluster) == result
+    assert fates(cluster) == ["finished", "rejected", "finished"][: len(result)]
+
+
+def test_a_turn_waits_for_the_attempt_that_is_answered() -> None:
+    # One slot, taken by the first row until 100. The second times out at 30, and at 80 when sent again at 50; its third
+    # attempt, at 110, is answered at 120, and the next turn sent at 130.
+    load = waiting(trace([0.0] * 3, [5] * 3, [10, 1, 1]), {2: [1]}, {2: 10})
+    cluster = serve(one(batch=1), load, ttft_ms=30, backoff=Backoff(3, 20 * MS, 1.5, 30 * MS))
+    requests = tabulate(cluster, np.zeros(1, np.int32), ("serve",)).requests
+    assert sent_ms(cluster) == [0, 0, 50, 110, 130]
+    assert fates(cluster) == ["finished", "timed_out", "timed_out", "finished", "finished"]
+    assert requests["attempt"].tolist() == [1, 1, 2, 3, 1]
+    assert requests["request_id"].tolist() == [0, 1, 1, 1, 2]
+    assert requests["session_requests"].tolist() == [1, 2, 2, 2, 2]
+    assert requests["first_sent_s"].tolist() == [0, 0, 0, 0, 0.13]
+    assert requests["gave_up_s"].tolist()[1:3] == [0.03, 0.08]
+
+
+def test_a_branch_of_an_ended_session_is_not_sent_again() -> None:
+    # One branch can never be served; the other is in flight and times out at 35, with attempts left.
+    load = waiting(trace([0.0] * 4, [5, 2000, 5, 5], [1, 1, 9, 1]), FORK)
+    cluster = serve(one(), load, e2e_ms=25, backoff=Backoff(3, 20 * MS, 1.0, 20 * MS))
+    assert rows(cluster) == [0, 1, 2]
+    assert fates(cluster) == ["finished", "rejected", "timed_out"]
+
+
+def test_an_ended_session_drops_its_attempts_to_come_and_the_drain_begins() -> None:
+    # One slot, taken by the last row from 10 on. A branch times out at 35 and would be sent again at 85; the other is
+    # refused at 40, so that nothing is left to send.
+    load = waiting(trace([0.0] * 5, [5, 2000, 5, 5, 5], [1, 1, 1, 1, 99]), FORK, {1: 30})
+    cluster = serve(one(batch=1), load, ttft_ms=25, backoff=Backoff(3, 50 * MS, 1.0, 50 * MS), drain_ms=100)
+    assert rows(cluster) == [0, 4, 2, 1]
+    assert cluster.clock.now_ps == 140 * MS
+
+
+def test_a_turn_after_an_answer_and_a_branch_given_up_waits_for_the_later() -> None:
+    # One branch is computed at 38, and its client has it at 46; the other is given up at 40. Thinking begins at 46.
+    load = waiting(trace([0.0] * 4, [5] * 4, [1, 2, 2, 1]), FORK, {3: 5})
+    cluster = serve(one(batch=1), load, ttft_ms=22, goes_on=True, front_end=EIGHT_LATER)
+    assert fates(cluster) == ["finished", "finished", "timed_out", "finished"]
+    assert sent_ms(cluster) == [0, 18, 18, 51]
+
+
+def test_a_user_whose_session_ended_begins_the_next() -> None:
+    # The second turn times out at 35, and at 80 when sent again at 55; then its user thinks for 6 ms.
+    load = waiting(trace([0.0] * 3, [5] * 3, [1, 9, 1]), {1: [0]}, {2: 6})
+    cluster = serve(one(), load, e2e_ms=25, concurrency=1, backoff=Backoff(2, 20 * MS, 1.0, 20 * MS))
+    assert sent_ms(cluster) == [0, 10, 55, 86]
+    assert fates(cluster) == ["finished", "timed_out", "timed_out", "finished"]
+
+
+def test_a_drain_limit_counts_from_the_last_first_attempt() -> None:
+    # One slot. The second row times out at 25, and again after 75, 125, ...; the third is sent at 200.
+    load, again = trace([0.0, 0.0, 0.2], [5] * 3, [99, 1, 1]), Backoff(9, 25 * MS, 1.0, 25 * MS)
+    cluster = serve(one(batch=1), load, ttft_ms=25, backoff=again, drain_ms=100)
+    assert sent_ms(cluster) == [0, 0, 50, 100, 150, 200, 200, 250, 250, 300, 300]
+    assert cluster.clock.now_ps == 300 * MS
+
+
+def test_users_draw_further_sessions_between_retries() -> None:
+    # The first user's sessions take 20, 10, 20, ... ms, one after another; the second is refused every 15 ms.
+    chunk, drawn = trace([0.0] * 2, [5] * 2, [2, 1]), []
+    patience = Patience(backoff=Backoff(9, 15 * MS, 1.0, 15 * MS))
+
+    def draw_more(n_rows: int) -> Trace:
+        drawn.append(n_rows)
+        return chunk
+
+    offered = Offered(chunk, 2, draw_more, 100 * MS, patience)
+    cluster = Cluster([one()], RoundRobin(), offered, 0, admission=QueueLength(max_outstanding=1))
+    cluster.run()
+    assert sent_ms(cluster) == [0, 0, 15, 20, 30, 40, 45, 50, 60, 70, 75, 80, 90]
+    assert attempt_columns(cluster)["attempt"].tolist() == [1, 1, 2, 1, 3, 1, 4, 1, 5, 1, 6, 1, 7]
+    assert cluster.rows.outputs[rows(cluster)].tolist() == [2, 1, 1, 2, 1, 1, 1, 2, 1, 1, 1, 2, 1]
+    assert drawn == [2, 4, 6]

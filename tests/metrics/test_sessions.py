@@ -21,6 +21,8 @@ def facts(rows: list[tuple[str, float, float | None, int]], refused: tuple[int, 
         "session_requests": np.array(planned, np.int64),
         "arrival_s": np.array(sent, np.float64),
         "finish_s": np.array(answered, np.float64),
+        "gave_up_s": np.full(len(rows), np.nan),
+        "request_id": np.arange(len(rows)),
         "status": Categorical(np.array(codes, np.int32), STATUS),
     }
     arrival_s = requests["arrival_s"]
@@ -47,6 +49,16 @@ def test_who_is_refused_or_cut_off_has_no_time() -> None:
     assert (result["n"], result["finished"], result["refused"], result["cut"]) == (3, 0, 1, 2)
     assert np.isnan(result["e2e_s"]["mean"])
     assert result["requests_mean"] is None
+
+
+def test_an_attempt_that_failed_is_time_in_flight_and_no_refusal() -> None:
+    # The second turn times out after 3 s, is refused, and answered at the third attempt; that of b is not.
+    rows = [("a", 0.0, 1.0, 2), ("a", 2.0, None, 2), ("b", 2.0, None, 1), ("a", 6.0, None, 2), ("a", 8.0, 9.0, 2)]
+    gave_up_s, request_id = np.array([np.nan, 5.0, np.nan, np.nan, np.nan]), np.array([0, 1, 2, 1, 1])
+    result = facts(rows, refused=(1, 2, 3), gave_up_s=gave_up_s, request_id=request_id)
+    assert (result["n"], result["finished"], result["refused"], result["cut"]) == (2, 1, 1, 0)
+    assert result["e2e_s"]["max"] == 9.0
+    assert result["in_flight_s"]["max"] == 5.0  # 0 to 1, 2 to 5 and 8 to 9
 
 
 def test_sessions_count_by_their_beginning() -> None:

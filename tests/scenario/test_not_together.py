@@ -65,14 +65,17 @@ def test_mechanisms_that_do_not(pool: dict[str, Any], rule: str) -> None:
         scenario({}, pool)
 
 
-@pytest.mark.parametrize("key", ["timeout", "retries"])
-def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(key: str) -> None:
-    given = {"timeout": {"e2e_s": 10}} | ({"retries": {"max_attempts": 2}} if key == "retries" else {})
-    with pytest.raises(
-        TraceError,
-        match=rf"workload\.{key}: timeouts and retries of requests that others wait for are not supported yet",
-    ):
-        simulate(scenario({"prefixes": TURNS} | given, {}))
+@pytest.mark.parametrize("then", ["end_session", "next_turn"])
+def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(then: str) -> None:
+    limits = {"timeout": {"e2e_s": 0.05, "then": then}, "retries": {"max_attempts": 2}}
+    result = simulate(scenario({"prefixes": TURNS, **limits}, {}))
+    requests = result.requests
+    by_turn = requests.groupby(["session_id", "turn"])
+    assert set(by_turn["attempt"].max()) == {2} and set(requests["status"]) == {"timed_out"}
+    turns = requests.groupby("session_id")["turn"].nunique()
+    assert (turns == (1 if then == "end_session" else requests.groupby("session_id")["session_requests"].first())).all()
+    assert (turns.max() == 3) == (then == "next_turn")
+    assert result.summary["sessions"]["refused"] == result.summary["sessions"]["n"] > 1
 
 
 def test_jobs_and_turns_that_follow_answers() -> None:
