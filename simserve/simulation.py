@@ -249,7 +249,7 @@ def _check_sessions(scenario: Scenario, load: Load) -> None:
 
 def _offered(load: Load) -> Offered:
     stop_ps = None if load.stop_sending_s is None else to_ps(load.stop_sending_s)
-    return Offered(load.trace, load.concurrency, load.draw_more, stop_ps)
+    return Offered(load.trace, load.concurrency, load.draw_more, stop_ps, n_timed=load.n_timed)
 
 
 def _patience(scenario: Scenario) -> Patience | None:
@@ -263,8 +263,10 @@ def _patience(scenario: Scenario) -> Patience | None:
         backoff = Backoff(retries.max_attempts, *waits_ps, retries.jitter, scenario.seed)
     if timeout is None:
         return Patience(backoff=backoff)
-    limits_ps = (None if limit_s is None else max(1, to_ps(limit_s)) for limit_s in (timeout.ttft_s, timeout.e2e_s))
-    return Patience(*limits_ps, backoff, timeout.then == "next_turn")
+    ttft_ps, e2e_ps = (
+        None if limit_s is None else max(1, to_ps(limit_s)) for limit_s in (timeout.ttft_s, timeout.e2e_s)
+    )
+    return Patience(ttft_ps, e2e_ps, backoff, timeout.then == "next_turn")
 
 
 def _reporter(progress: Callable[[Progress], None], n_total: int | None) -> Callable[[int, int], None]:

@@ -54,19 +54,20 @@ def run_both(
     admission: Admission | None = None,
     is_pushed: bool = False,
     splitter: Splitter | None = None,
+    n_timed: int = 0,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """Serve the same load with both, each with policies of its own; check how the engine's times are split."""
 
     def how() -> Disaggregation | None:
         return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
 
-    offered = Offered(load, concurrency, None, stop_ps, patience)
+    offered = Offered(load, concurrency, None, stop_ps, patience, n_timed)
     cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
     watch(cluster)
     cluster.run()
     assert_times_are_split(*request_table(setups, cluster, how()))
-    clients = (patience, deepcopy(admission))
-    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), delay, stop_ps, *clients)
+    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed)
+    return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 
 
 def watch(cluster: Cluster) -> None:

@@ -67,6 +67,7 @@ def run(
     stop_ps: int | None = None,
     patience: Patience | None = None,
     admission: Admission | None = None,
+    n_timed: int = 0,
 ) -> OracleRun:
     """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers."""
     lives: dict[Request, Life] = {}
@@ -84,8 +85,9 @@ def run(
             asked_ps.append(sent_ps)
 
     sessions: OracleSessions | None = None
-    if patience is None and trace.dependencies is not None:
-        sessions = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
+    turns = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps, n_timed)
+    if patience is None and (trace.dependencies is not None or n_timed):
+        sessions = turns
         asked_ps += [to_ps(float(sent_s)) for sent_s in trace.arrival_s]
     clients: OracleClients | None = None
 
@@ -185,7 +187,6 @@ def run(
         admission.begin()
     if patience is not None:
         server = Server(send, client_tokens_ps, leave)
-        turns = OracleSessions(trace, concurrency, front_end.respond_ps, stop_ps)
         clients = OracleClients(trace, turns, patience, door.enter, front_end.respond_ps, server)
     else:
         for sent_s in trace.arrival_s if concurrency is None else [0.0] * concurrency:

@@ -16,6 +16,8 @@ class OracleSessions:
     """None: sessions begin at their arrivals."""
     respond_ps: int
     stop_ps: int | None
+    n_timed: int = 0
+    """Rows at the end that have their own times beside those of users."""
     sent: list[int] = field(default_factory=list)
     has_ps: dict[int, int] = field(default_factory=dict)
     """When the client of each answered row had its answer, or went on without."""
@@ -36,6 +38,10 @@ class OracleSessions:
         for _ in range(self.n_users or 0):
             self.begin_next(0)
 
+    @property
+    def first_timed(self) -> int:
+        return len(self.parents) - self.n_timed
+
     def rows(self, session: int) -> list[int]:
         return [row for row in range(len(self.parents)) if self.session[row] == session]
 
@@ -45,7 +51,7 @@ class OracleSessions:
 
     def begin_next(self, at_ps: int, *, after_thinking: bool = False) -> None:
         """Begin the first session that has no user yet."""
-        rest = [row for row in range(len(self.parents)) if not self.parents[row] and row not in self.begin_ps]
+        rest = [row for row in range(self.first_timed) if not self.parents[row] and row not in self.begin_ps]
         if rest:
             self.begin_ps[rest[0]] = at_ps + (self.think_ps[rest[0]] if after_thinking else 0)
 
@@ -57,7 +63,7 @@ class OracleSessions:
             if any(parent not in self.has_ps for parent in self.parents[row]):
                 return None
             at_ps = max(self.has_ps[parent] for parent in self.parents[row]) + self.think_ps[row]
-        elif self.n_users is None:
+        elif self.n_users is None or row >= self.first_timed:
             at_ps = to_ps(float(self.trace.arrival_s[row]))
         elif row in self.begin_ps:
             at_ps = self.begin_ps[row]
@@ -98,5 +104,5 @@ class OracleSessions:
         more = [other for other in rows if other not in self.sent] if not self.has_ended(row) else []
         if not waits and not more and session not in self.over:
             self.over.add(session)
-            if self.n_users is not None:
+            if self.n_users is not None and session < self.first_timed:
                 self.begin_next(at_ps, after_thinking=True)

@@ -29,7 +29,7 @@ from tests import oracle
 from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import trace
 from tests.effort import examples
-from tests.test_oracle_sessions import STOPS, USERS, dependent
+from tests.test_oracle_sessions import STOPS, USERS, beside, dependent
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
 
 UNIT = st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9))
@@ -104,7 +104,7 @@ def assert_all_is_given_back(cluster: Cluster) -> None:
 @given(
     setups(),
     st.sampled_from(ROUTERS),
-    st.one_of(traces(), dependent(traces())),
+    beside(st.one_of(traces(), dependent(traces()))),
     USERS,
     front_ends(),
     st.none() | patiences(),
@@ -114,15 +114,17 @@ def assert_all_is_given_back(cluster: Cluster) -> None:
 def test_engine_and_oracle_agree_on_clients_that_give_up(
     setups: list[ReplicaSetup],
     router: Any,
-    load: Trace,
+    loaded: tuple[Trace, int],
     concurrency: int | None,
     front_end: FrontEnd,
     patience: Patience | None,
     admission: Admission | None,
     stop_ps: int | None,
 ) -> None:
-    limits = {"patience": patience, "admission": admission}
-    if load.dependencies is None and patience is None:
+    load, n_timed = loaded
+    n_timed = 0 if concurrency is None else n_timed
+    limits: dict[str, Any] = {"patience": patience, "admission": admission, "n_timed": n_timed}
+    if load.dependencies is None and patience is None and not n_timed:
         stop_ps = None  # the oracle ends other loads with their last row
     cluster, truth = run_both(setups, router, load, concurrency, front_end, stop_ps=stop_ps, **limits)
     assert_agreement(setups, cluster, truth)

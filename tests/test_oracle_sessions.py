@@ -41,6 +41,19 @@ def dependent(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
     return replace(load, prompt_tokens=prompts, dependencies=Dependencies.from_pairs(table[:, 0], table[:, 1], think_s))
 
 
+@st.composite
+def beside(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> tuple[Trace, int]:
+    """Draw a load, and how many of its last rows wait for nothing, not even for a user."""
+    load = draw(loads)
+    n_timed = draw(st.integers(0, min(5, len(load) - 1)))
+    result = load.dependencies
+    if result is not None:
+        own = result.children < len(load) - n_timed
+        kept = Dependencies.from_pairs(result.children[own], result.parents[own], result.think_s)
+        load = replace(load, dependencies=kept)
+    return load, n_timed
+
+
 USERS = st.none() | st.integers(1, 5)
 STOPS = st.none() | st.none() | st.integers(1, 400).map(lambda ms: ms * PS_PER_S // 1000)
 
@@ -56,6 +69,30 @@ def test_engine_and_oracle_agree_on_sessions(
     assert cluster.sender.n_sent == n_ended == len(truth.lives) + len(truth.rejected)
     sent_ps = cluster.rows.arrivals[cluster.sender.rows_sent]
     assert (np.diff(sent_ps) >= 0).all()
+
+
+@settings(max_examples=examples(300))
+@given(
+    setups(),
+    st.sampled_from(ROUTERS),
+    beside(st.one_of(traces(), dependent(traces()))),
+    st.integers(1, 5),
+    front_ends(),
+    STOPS,
+)
+def test_engine_and_oracle_agree_on_rows_with_their_own_times_beside_users(
+    setups: list[ReplicaSetup],
+    router: Any,
+    loaded: tuple[Trace, int],
+    n_users: int,
+    front_end: FrontEnd,
+    stop_ps: int | None,
+) -> None:
+    load, n_timed = loaded
+    if load.dependencies is None and not n_timed:
+        stop_ps = None  # the oracle ends other loads with their last row
+    cluster, truth = run_both(setups, router, load, n_users, front_end, stop_ps=stop_ps, n_timed=n_timed)
+    assert_agreement(setups, cluster, truth)
 
 
 @settings(max_examples=examples(150))

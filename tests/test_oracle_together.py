@@ -22,7 +22,7 @@ from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import assert_tiers_agree, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import delays, of_sessions, routers
-from tests.test_oracle_sessions import STOPS, dependent
+from tests.test_oracle_sessions import STOPS, beside, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
     can_be_disaggregated,
@@ -187,10 +187,10 @@ def test_sessions(
     front_end: FrontEnd,
     delay: Delay | None,
 ) -> None:
-    load = data.draw(dependent(loads(world)))
-    limits = {"patience": data.draw(st.none() | patiences()), "stop_ps": data.draw(STOPS)}
-    limits["admission"] = data.draw(admissions())
-    check(world, load, router, n_users, front_end, delay=delay, **limits)
+    load, n_timed = data.draw(beside(dependent(loads(world))))
+    patience, admission, stop_ps = data.draw(st.none() | patiences()), data.draw(admissions()), data.draw(STOPS)
+    limits = {"patience": patience, "admission": admission, "n_timed": 0 if n_users is None else n_timed}
+    check(world, load, router, n_users, front_end, delay=delay, stop_ps=stop_ps, **limits)
 
 
 @SLOWLY

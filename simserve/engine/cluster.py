@@ -141,7 +141,7 @@ class Cluster:
         """Return a sender that waits for answers; None: all send times are known in advance."""
         shared = (self.clock, self.rows, self.recorder, offered, self.front_end, send, self._all_sent)
         patience = offered.patience
-        if patience is None and offered.trace.dependencies is None:
+        if patience is None and offered.trace.dependencies is None and not offered.n_timed:
             return None if offered.concurrency is None else ClosedLoopSender(*shared)
         sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
         if patience is not None and patience.is_limited:

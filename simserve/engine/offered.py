@@ -75,6 +75,8 @@ class Offered:
     """End of sending in a closed loop."""
     patience: Patience | None = None
     """Timeouts and retries of clients; None: they wait forever."""
+    n_timed: int = 0
+    """Rows at the end of the trace that no client of a closed loop sends, but that have their own times."""
 
     def check_refusals(self, n_in_a_row: int, reason: str) -> None:
         """Raise ScenarioError if a closed loop that draws rows without end is only ever refused."""

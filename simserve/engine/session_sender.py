@@ -113,8 +113,12 @@ class SessionSender:
     ) -> None:
         self.sessions = Sessions(offered.trace.dependencies or Dependencies.none(len(offered.trace)))
         self._n_begun = 0
-        self._n_drawn = self._n_left = len(rows)
-        """Rows of the load, and those of them that may still reach the router."""
+        self._timed = range(len(self.sessions) - offered.n_timed, len(self.sessions))
+        """Sessions that have their own times beside those of users."""
+        self._n_drawn = len(rows) - offered.n_timed
+        """Rows drawn for users."""
+        self._n_left = len(rows)
+        """Rows of the load that may still reach the router."""
         self._rows = rows
         self._recorder = recorder
         self._offered = offered
@@ -130,7 +134,7 @@ class SessionSender:
         self._ended: set[int] = set()
         """Sessions that ended before all their requests were answered."""
         self._ready_ps: dict[int, int] = {}
-        """Earliest start of the think time of rows that wait for further answers."""
+        """Earliest start of the think time of rows that wait for further answers, where clients go on without one."""
         self._sent = array("q")
         self._to_send: list[tuple[int, int]] = []
         """A heap of (instant, row) of rows that wait only for their time; of session starts only the next."""
@@ -141,7 +145,7 @@ class SessionSender:
 
     @property
     def n_sent(self) -> int:
-        """Requests that reached the router, or whose client gave up before."""
+        """Requests that reached the router, or were given up before."""
         return len(self._sent)
 
     @property
@@ -217,10 +221,11 @@ class SessionSender:
         if sessions.n_unsent[session]:
             for child in sessions.children(row):
                 sessions.n_awaited[child] -= 1
-                if sessions.n_awaited[child]:
+                if not sessions.n_awaited[child]:
+                    begin_ps = max(at_ps, ready_ps.pop(child, 0)) if ready_ps else at_ps
+                    self._plan(child, begin_ps + sessions.think_ps[child])
+                elif self._patience.goes_on:
                     ready_ps[child] = max(at_ps, ready_ps.get(child, 0))
-                else:
-                    self._plan(child, max(at_ps, ready_ps.pop(child, 0)) + sessions.think_ps[child])
         self._end_one(session, at_ps)
 
     def _end_session(self, session: int, now_ps: int) -> None:
@@ -248,7 +253,7 @@ class SessionSender:
             row = self._next_first_row()
             self._plan(row, self._rows.arrival_ps[row])
 
-    def _on_over(self, at_ps: int) -> None:
+    def _on_over(self, session: int, at_ps: int) -> None:
         """Handle a session that is over: all its sent requests have ended, and none is left to send."""
 
     def _next_first_row(self) -> int:
@@ -259,7 +264,7 @@ class SessionSender:
         sessions = self.sessions
         sessions.n_unanswered[session] -= 1
         if not sessions.n_unanswered[session] and not sessions.n_unsent[session]:
-            self._on_over(at_ps)
+            self._on_over(session, at_ps)
 
     def _plan(self, row: int, sent_ps: int) -> None:
         """Schedule a row, unless sending ends before."""
@@ -273,28 +278,25 @@ class SessionSender:
             self._due.set(sent_ps)
 
     def _send_due(self, now_ps: int) -> None:
-        """Let the rows of this instant into the front end, and forward those that leave it, in the order of sending."""
-        coming = self._coming
+        """Let the rows of this instant into the front end, and forward those that leave it, in the order of sending,
+        unless their clients have given up."""
+        coming, deadlines = self._coming, self.deadlines
         while True:
             while self._to_send and self._to_send[0][0] <= now_ps:
                 self._enter(heappop(self._to_send)[1], now_ps)
             if not coming or coming[0][0] > now_ps:
                 break
-            self._forward(coming.popleft()[1], now_ps)
+            row = coming.popleft()[1]
+            self._n_left -= row not in self._attempts
+            self._sent.append(row)
+            if deadlines is None:
+                self._send(row, now_ps)
+            elif not deadlines.has_gone(row):
+                deadlines.placed(row, self._send(row, now_ps))
         instants = [each[0][0] for each in (self._to_send, coming) if each]
         if instants:
             self._due.set(min(instants))
         self._check_end()
-
-    def _forward(self, row: int, now_ps: int) -> None:
-        """Forward a request from the front end to the router, unless its client has given up."""
-        self._n_left -= row not in self._attempts
-        self._sent.append(row)
-        deadlines = self.deadlines
-        if deadlines is None:
-            self._send(row, now_ps)
-        elif not deadlines.has_gone(row):
-            deadlines.placed(row, self._send(row, now_ps))
 
     def _check_end(self) -> None:
         """End the sending with the load's last row, retries aside, unless a fixed instant ends it."""
@@ -328,37 +330,42 @@ class UserSender(SessionSender):
 
     def on_refusal(self, row: int, reason: str, now_ps: int) -> None:
         """Count a refusal and end its session."""
-        self._count_refusal(reason)
+        self._count_refusal(row, reason)
         super().on_refusal(row, reason, now_ps)
 
     def on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
         """Count a request that is not admitted, unless retries let time pass."""
         if self._patience.backoff is None:
-            self._count_refusal(reason)
+            self._count_refusal(row, reason)
         super().on_not_admitted(row, reason, now_ps)
 
-    def _count_refusal(self, reason: str) -> None:
-        self._n_consecutive_refusals += 1
+    def _count_refusal(self, row: int, reason: str) -> None:
+        self._n_consecutive_refusals += self.sessions.of_row[row] not in self._timed
         self._offered.check_refusals(self._n_consecutive_refusals, reason)
 
     def _begin_first(self) -> None:
-        """Begin a session of each user at time zero."""
+        """Begin a session of each user at time zero, and schedule the sessions that have their own times."""
         for _ in range(self._offered.concurrency or 0):
             if self._has_session(0):
                 self._plan(self._next_first_row(), 0)
+        for session in self._timed:
+            row = self.sessions.first_rows[session]
+            self._plan(row, self._rows.arrival_ps[row])
 
     def _on_begun(self) -> None:
         """Do nothing: a session begins only when its user's last one is over."""
 
-    def _on_over(self, at_ps: int) -> None:
+    def _on_over(self, session: int, at_ps: int) -> None:
         """Schedule the user's next session after its think time."""
-        if self._has_session(at_ps):
+        if session not in self._timed and self._has_session(at_ps):
             row = self._next_first_row()
             self._plan(row, at_ps + self.sessions.think_ps[row])
 
     def _has_session(self, at_ps: int) -> bool:
         """Return whether a session is left; draw more where users run for a fixed time."""
         draw_more = self._offered.draw_more
+        if self._n_begun == self._timed.start:
+            self._n_begun = self._timed.stop
         if self._n_begun == len(self.sessions) and draw_more is not None and at_ps < self._stop_ps:
             trace = draw_more(self._n_drawn)
             self._rows.append(trace)

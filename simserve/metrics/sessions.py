@@ -22,7 +22,9 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)
     status = requests["status"]
     is_finished = status.is_("finished")[rows]
-    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows] & _is_last(requests["request_id"][rows])
+    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows]
+    if is_refused.any():
+        is_refused &= _is_last(requests["request_id"][rows])
     n_finished = np.bincount(session[is_finished], minlength=len(names))
     began = window.has[rows][first]
     n_requests = requests["session_requests"][rows][first]

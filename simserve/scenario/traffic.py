@@ -43,11 +43,6 @@ def _check_batch(draft: Draft, workload: Workload) -> None:
     batch = workload.batch
     if batch is None or draft.problems.touch((*AT, "batch")):
         return
-    if workload.client is not None:
-        rule = "arrives at fixed times, and closed-loop clients send when they are answered"
-        draft.problem(
-            (*AT, "batch"), rule, None, "give workload.arrivals or workload.trace in place of workload.client"
-        )
     last_s = (max(batch.at_s) if isinstance(batch.at_s, tuple) else batch.at_s) + batch.over_s
     if workload.duration_s is not None and last_s > workload.duration_s:
         rule = f"at_s + over_s must be at most workload.duration_s, {workload.duration_s:g}"

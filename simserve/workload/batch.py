@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from simserve import plugins
-from simserve.errors import TraceError
+from simserve.workload.dependencies import Dependencies
 from simserve.workload.draws import draw_lengths
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS, Prefixes, Trace
+
+Column = TypeVar("Column", Prefixes, Dependencies)
 
 FILLERS: dict[str, Callable[[int], Any]] = {
     "max_tokens": lambda n: np.full(n, MOST_TOKENS),
@@ -24,35 +26,33 @@ FILLERS: dict[str, Callable[[int], Any]] = {
 """Fill values for a column that only one of the two traces has."""
 
 
-def with_batch(trace: Trace, workload: Any, stream: Stream) -> Trace:
-    """Return the trace of `scenario.workload` with its batch traffic, if any; ties favor interactive requests."""
+def batch_jobs(workload: Any, stream: Stream) -> Trace | None:
+    """Return the requests of the batch jobs of `scenario.workload`, if any."""
     spec = workload.batch
     if spec is None:
-        return trace
-    if trace.dependencies is not None:
-        rule = "must not be combined with requests that wait for answers"
-        raise TraceError(f"workload.batch: {rule}; leave it out, or send turns by the clock")
+        return None
     jobs_s = np.atleast_1d(np.array(spec.at_s, np.float64))
     paces_s = np.arange(spec.n_requests) * (spec.over_s / spec.n_requests)
     arrival_s = np.sort((jobs_s[:, None] + paces_s).ravel())
     n = len(arrival_s)
     lengths = plugins.build("workload.lengths", spec.lengths)
     drawn = draw_lengths(lengths, n, lambda purpose: stream(f"batch/{purpose}"))
-    batch = Trace(
+    return Trace(
         arrival_s,
         drawn.prompt_tokens,
         drawn.output_tokens,
-        request_id=None if trace.request_id is None else np.char.add("batch-", np.arange(n).astype(np.str_)),
         priority=np.full(n, spec.priority),
         slo_class=np.full(n, spec.slo_class),
         tenant=None if spec.tenant is None else np.full(n, spec.tenant),
         notes=drawn.notes,
     )
-    return _merged(trace, batch)
 
 
-def _merged(first: Trace, second: Trace) -> Trace:
-    """Merge two traces by arrival; prompts of the second share nothing."""
+def merged(first: Trace, second: Trace) -> Trace:
+    """Merge batch jobs into a trace by arrival; ties favor the trace. Their prompts share nothing, nothing waits for
+    their answers, and they have ids where the trace has."""
+    if first.request_id is not None:
+        second = replace(second, request_id=np.char.add("batch-", np.arange(len(second)).astype(np.str_)))
     columns: dict[str, Any] = {
         name: np.concatenate([getattr(first, name), getattr(second, name)])
         for name in ("arrival_s", "prompt_tokens", "output_tokens")
@@ -64,11 +64,18 @@ def _merged(first: Trace, second: Trace) -> Trace:
             filled = [filler(n) if half is None else half for half, n in zip(halves, sizes, strict=True)]
             columns[name] = np.concatenate(filled)
     notes = (*first.notes, *second.notes)
-    both = Trace(**columns, prefixes=first.prefixes and _extended(first.prefixes, len(second)), notes=notes)
+    if first.prefixes is not None:
+        columns["prefixes"] = _extended(first.prefixes, len(second))
+    if first.dependencies is not None:
+        columns["dependencies"] = _extended(first.dependencies, len(second))
+    both = Trace(**columns, notes=notes)
     order = np.argsort(both.arrival_s, kind="stable")
     return both.take(order)
 
 
-def _extended(prefixes: Prefixes, n: int) -> Prefixes:
-    """Add n requests without ids."""
-    return replace(prefixes, starts=np.concatenate([prefixes.starts, np.full(n, prefixes.starts[-1])]))
+def _extended(column: Column, n: int) -> Column:
+    """Add n requests without ids, or without requests that they wait for."""
+    starts = np.concatenate([column.starts, np.full(n, column.starts[-1])])
+    if isinstance(column, Dependencies):
+        return replace(column, starts=starts, think_s=np.append(column.think_s, np.zeros(n)))
+    return replace(column, starts=starts)

@@ -13,7 +13,7 @@ from simserve import plugins
 from simserve.errors import NoArrivals
 from simserve.workload.amounts import Time, seconds
 from simserve.workload.arrivals.base import Arrivals
-from simserve.workload.batch import with_batch
+from simserve.workload.batch import batch_jobs, merged
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw_arrivals, prefix_structure
 from simserve.workload.labels import labeled
@@ -61,6 +61,8 @@ class Load:
     """Limit on the run after the last arrival; None: until all requests are done."""
     drawn: DrawnArrivals | None = None
     """What an arrival process drew; None of a trace or a closed loop."""
+    n_timed: int = 0
+    """Rows at the end of the trace that no client of a closed loop sends: those of batch jobs, at their own times."""
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
@@ -96,15 +98,17 @@ def _offered(workload: Any, seed: int, base_dir: Path) -> Load:
 
 def _complete(trace: Trace, workload: Any, stream: Stream) -> Trace:
     """Add labels, batch traffic and limits of the scenario to a trace."""
-    return _limited(with_batch(labeled(trace, workload, stream), workload, stream), workload.max_tokens)
+    batch, trace = batch_jobs(workload, stream), labeled(trace, workload, stream)
+    return _limited(trace if batch is None else merged(trace, batch), workload.max_tokens)
 
 
 def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
-    """Draw rows in the order in which clients send them, or users begin their sessions."""
+    """Draw rows in the order in which clients send them, or users begin their sessions; batch jobs come last."""
+    batch = batch_jobs(workload, stream)
     think_s = workload.client.get("think_s")
 
     def drawn(n: int) -> Trace:
-        trace = _limited(labeled(prompts.draw(np.zeros(n), None, stream), workload, stream), workload.max_tokens)
+        trace = labeled(prompts.draw(np.zeros(n), None, stream), workload, stream)
         if think_s is None and trace.dependencies is None:
             return trace
         return _with_thinking(trace, think_s or 0.0, stream)
@@ -116,11 +120,18 @@ def _closed_loop(workload: Any, prompts: Prompts, stream: Stream) -> Load:
         last = int(np.flatnonzero(trace.dependencies.n_parents == 0)[-1])  # its session may be cut short
         return rows(start, 2 * end) if last <= start else trace.take(slice(start, last))
 
+    def with_jobs(trace: Trace, n_timed: int) -> Trace:
+        """Return the trace followed by n_timed rows of batch jobs, with the same columns for every n_timed."""
+        trace = trace if batch is None else merged(trace, batch.take(slice(n_timed)))
+        return _limited(trace, workload.max_tokens)
+
     concurrency: int = workload.client["concurrency"]
+    n_timed = 0 if batch is None else len(batch)
     if workload.n_requests is not None:
-        return Load(drawn(workload.n_requests), concurrency)
+        return Load(with_jobs(drawn(workload.n_requests), n_timed), concurrency, n_timed=n_timed)
     first = max(CLOSED_LOOP_ROWS, concurrency)
-    return Load(rows(0, first), concurrency, lambda n_sent: rows(n_sent, 2 * n_sent))
+    first_rows = with_jobs(rows(0, first), n_timed)
+    return Load(first_rows, concurrency, lambda n_sent: with_jobs(rows(n_sent, 2 * n_sent), 0), n_timed=n_timed)
 
 
 def _with_thinking(trace: Trace, think_s: Any, stream: Stream) -> Trace:

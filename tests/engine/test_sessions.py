@@ -131,6 +131,24 @@ def test_users_who_go_on_draw_further_sessions() -> None:
     assert log(cluster) == [(0, 0, 10), (1, 15, 25), (2, 25, 35), (3, 40, 50), (4, 50, 60)]
 
 
+def test_a_row_with_its_own_time_has_no_user_and_is_in_no_ones_way() -> None:
+    # One user; the third row is sent at 12. The user's second turn, at 15, waits for the step in flight until 22.
+    chunk = waiting(trace([0.0] * 2, [8] * 2, [1, 1]), {1: [0]}, {1: 5})
+    load = waiting(trace([0.0, 0.0, 0.012], [8] * 3, [1] * 3), {1: [0]}, {1: 5})
+    drawn: list[int] = []
+
+    def draw_more(n_rows: int) -> Trace:
+        drawn.append(n_rows)
+        return chunk
+
+    cluster = Cluster(
+        [replica_setup(Chunked(), TEN_MS)], RoundRobin(), Offered(load, 1, draw_more, 60 * MS, n_timed=1), 0
+    )
+    cluster.run()
+    assert log(cluster) == [(0, 0, 10), (2, 12, 22), (1, 15, 32), (3, 32, 42), (4, 47, 57), (5, 57, 67)]
+    assert drawn == [2, 4]
+
+
 def tables(load: Trace) -> Columns:
     """Return the requests table of a run."""
     cluster = served(load)

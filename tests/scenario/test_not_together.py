@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from simserve import Scenario, simulate
-from simserve.errors import ScenarioError, TraceError
+from simserve.errors import ScenarioError
 
 LENGTHS = {"kind": "fixed", "prompt_tokens": 64, "output_tokens": 8}
 WORKLOAD: dict[str, Any] = {"arrivals": {"kind": "poisson", "rate_per_s": 8}, "lengths": LENGTHS, "n_requests": 20}
@@ -78,6 +78,25 @@ def test_clients_that_give_up_or_ask_again_and_turns_that_follow_answers(then: s
     assert result.summary["sessions"]["refused"] == result.summary["sessions"]["n"] > 1
 
 
-def test_jobs_and_turns_that_follow_answers() -> None:
-    with pytest.raises(TraceError, match=r"workload\.batch: must not be combined with requests that wait for answers"):
-        simulate(scenario({"prefixes": TURNS, "batch": {"n_requests": 5, "lengths": LENGTHS}}, {}))
+USERS = {"kind": "closed_loop", "concurrency": 4}
+JOB = {"n_requests": 5, "lengths": LENGTHS, "at_s": 0.25, "over_s": 1}
+
+
+@pytest.mark.parametrize("ends", [{"n_requests": 20}, {"n_requests": None, "duration_s": 60}])
+@pytest.mark.parametrize(
+    "load", [{"prefixes": TURNS}, {"prefixes": TURNS, "client": USERS}, {"client": USERS | {"think_s": 0.1}}]
+)
+def test_jobs_beside_turns_that_follow_answers_and_users(load: dict[str, Any], ends: dict[str, Any]) -> None:
+    load = load | ends | ({"arrivals": None} if "client" in load else {})
+    alone, beside = (simulate(scenario(load | more, {})).requests for more in ({}, {"batch": JOB}))
+    is_job = beside["slo_class"] == "batch"
+    assert beside[is_job]["arrival_s"].tolist() == [0.25, 0.45, 0.65, 0.85, 1.05]
+    assert set(beside[is_job]["status"]) == {"finished"}
+    if ends.get("n_requests"):
+        assert len(beside[~is_job]) == len(alone)
+    else:
+        assert len(beside[~is_job]) > 200 and beside["arrival_s"].max() < 60
+    if "prefixes" in load:
+        assert set(beside[is_job]["session_id"]) == {""}
+        assert set(beside[is_job]["session_requests"]) == {1}
+        assert (beside[~is_job]["session_id"] != "").all()

@@ -73,11 +73,6 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
             "workload.classes.chat.lengths.prompt_tokens: must be at least 1, got 0",
         ),
         (
-            [JOB, "workload.arrivals=null", "workload.client={kind: closed_loop, concurrency: 2}"],
-            "arrives at fixed times, and closed-loop clients send when they are answered; "
-            "give workload.arrivals or workload.trace in place of workload.client",
-        ),
-        (
             [JOB[:-1] + ", at_s: [0, 50], over_s: 20}", "workload.n_requests=null", "workload.duration_s=60"],
             "at_s + over_s must be at most workload.duration_s, 60, got 70; the load ends there",
         ),

@@ -8,7 +8,7 @@ import pytest
 
 from simserve.errors import TraceError
 from simserve.scenario import Scenario
-from simserve.workload.load import offered_load
+from simserve.workload.load import Load, offered_load
 from simserve.workload.trace import Trace
 
 BASE: dict[str, Any] = {
@@ -19,11 +19,15 @@ BASE: dict[str, Any] = {
 FIXED = {"kind": "fixed", "prompt_tokens": 7, "output_tokens": 3}
 
 
-def drawn(**workload: Any) -> Trace:
+def load_of(**workload: Any) -> Load:
     given = {key: value for key, value in (BASE | workload).items() if value is not None}
     data = {"schema": "simserve/1", "model": "llama-3.1-8b", "gpu": "h100-sxm", "workload": given}
     scenario = Scenario.from_dict(data)
-    return offered_load(scenario.workload, scenario.seed, scenario.base_dir).trace
+    return offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+
+
+def drawn(**workload: Any) -> Trace:
+    return load_of(**workload).trace
 
 
 def test_classes_have_their_shares_and_change_neither_arrivals_nor_lengths() -> None:
@@ -99,6 +103,37 @@ def test_jobs_share_no_prefixes_and_leave_those_of_others_where_they_were() -> N
     assert [result for result, mine in zip(ids, is_batch.tolist(), strict=True) if mine] == [[]] * 50
     others = [result for result, mine in zip(ids, is_batch.tolist(), strict=True) if not mine]
     assert others == [plain.prefixes.of(row) for row in range(len(plain))]
+
+
+def test_jobs_beside_turns_that_follow_answers_leave_these_as_they_were() -> None:
+    turns = {"kind": "conversations", "turns": 4, "think_s": 5.0, "next_turn": "after_answer"}
+    job = {"n_requests": 50, "over_s": 20.0, "lengths": FIXED}
+    trace, plain = drawn(prefixes=turns, batch=job, n_requests=400), drawn(prefixes=turns, n_requests=400)
+    assert trace.dependencies is not None and plain.dependencies is not None and trace.slo_class is not None
+    mine = np.flatnonzero(trace.slo_class == "")
+    assert (np.diff(trace.arrival_s) >= 0).all()
+    assert (np.delete(trace.dependencies.n_parents, mine) == 0).all()
+    kept = trace.dependencies.take(mine)
+    for name in ("parents", "starts", "think_s"):
+        assert (getattr(kept, name) == getattr(plain.dependencies, name)).all()
+    assert (trace.prompt_tokens[mine] == plain.prompt_tokens).all()
+
+
+def test_jobs_come_after_the_rows_of_a_closed_loop_which_stay_as_they_were() -> None:
+    loop = {"client": {"concurrency": 3, "think_s": 1.0}, "arrivals": None, "n_requests": None, "duration_s": 60}
+    batch = {"n_requests": 10, "over_s": 5.0, "lengths": FIXED, "tenant": "ops"}
+    load, plain = load_of(batch=batch, max_tokens=99, **loop), load_of(**loop)
+    assert load.n_timed == 10
+    assert load.trace.arrival_s[-10:].tolist() == np.arange(0, 5, 0.5).tolist()
+    assert load.draw_more is not None and plain.draw_more is not None
+    more, same = load.draw_more(len(plain.trace)), plain.draw_more(len(plain.trace))
+    assert (load.trace.prompt_tokens[:-10] == plain.trace.prompt_tokens).all()
+    assert (more.prompt_tokens == same.prompt_tokens).all()
+    for name in ("slo_class", "tenant", "priority", "max_tokens", "dependencies"):
+        first, later = getattr(load.trace, name), getattr(more, name)
+        assert first is not None and (len(first), len(later)) == (len(load.trace), len(more))
+    assert load.trace.slo_class is not None and more.slo_class is not None
+    assert set(load.trace.slo_class[-10:].tolist()) == {"batch"} and set(more.slo_class.tolist()) == {""}
 
 
 def test_a_trace_keeps_its_own_marks_and_may_be_given_those_it_has_not(tmp_path: Path) -> None:
