@@ -14,7 +14,7 @@ from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, StepPlan
 from simserve.state.queues import Ordered
-from simserve.state.request import DECODE, TRANSFER, WAITING, Request
+from simserve.state.request import DECODE, DONE, TRANSFER, WAITING, Request
 
 DECODE_ON = StepPlan()
 
@@ -230,6 +230,7 @@ class Replica:
             role.ended(request, now_ps)
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
+            request.phase = DONE
         elif request.phase is DECODE and self._runs_to_completion:
             self._linger(request, now_ps)
             return None
