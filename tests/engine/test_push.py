@@ -7,7 +7,8 @@ from typing import Literal
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec, Port
-from simserve.engine.offered import Offered
+from simserve.engine.offered import Offered, Patience
+from simserve.engine.recorder import TIMED_OUT
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
@@ -22,9 +23,10 @@ def pool(role: Literal["prefill", "decode"], n_blocks: int = 1000, batch: int = 
     return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
 
 
-def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK) -> Cluster:
+def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK, patience: Patience | None = None) -> Cluster:
     how = Disaggregation(RoundRobin(), link, is_pushed=True)
-    cluster = Cluster(setups, RoundRobin(), Offered(load), router_seed=0, disaggregation=how)
+    offered = Offered(load, patience=patience)
+    cluster = Cluster(setups, RoundRobin(), offered, router_seed=0, disaggregation=how)
     cluster.run()
     assert [replica.pool.free_blocks for replica in cluster.replicas] == [setup.n_blocks for setup in setups]
     assert [replica.n_outstanding for replica in cluster.replicas] == [0] * len(setups)
@@ -104,3 +106,13 @@ def test_the_closed_form_of_layers_is_that_of_one_after_another() -> None:
             at_ps = max(at_ps, ready_ps) + layer_ps
         assert Link(spec).streamed_arrival_ps(5, (port, other), (20 * MS, (20 + step_ms) * MS)) == at_ps
         assert port.free_at_ps == at_ps
+
+
+def test_one_that_gives_up_before_the_scheduler_sees_it_gives_its_blocks_back() -> None:
+    # Steps are planned ahead. The second has notice at 5, during the step from 1 to 11, so the scheduler would see it a
+    # step after that. It gives up at 10, leaves at 11, and its blocks are free at 12.
+    ahead = replace(pool("prefill"), async_scheduling=True)
+    patience = Patience(e2e_ps=6 * MS)
+    cluster = serve([ahead, pool("decode")], trace([0.0, 0.004], [5, 5], [4, 4]), patience=patience)
+    assert cluster.recorder.columns["status"].tolist() == [TIMED_OUT, TIMED_OUT]
+    assert instants(cluster, "scheduled_ps") == [1, -1]
