@@ -557,6 +557,7 @@ class OracleReplica:
             just_preempted = True
         if just_preempted:
             self.setup.scheduler.on_preempt()
+        has_preempted = just_preempted
         plan = StepPlan()
         while self.waiting or self.prefilling:
             self.look_up()
@@ -591,6 +592,8 @@ class OracleReplica:
                 self.setup.scheduler.on_idle()
         if self.host:
             self.host.copy(now_ps)
+            if has_preempted and self.step is None and self.host.swapped:
+                self.plan(now_ps, how)  # no step runs, so the next boundary is now
 
     def view(self, now_ps: int, just_preempted: bool) -> OracleView:
         setup = self.setup

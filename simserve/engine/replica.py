@@ -496,7 +496,7 @@ class Replica:
             self._before_plan(now_ps)
         # fast: room is made only where a step could begin more blocks than are free
         just_preempted = self.pool.free_blocks < cohort.n * self._most_blocks and batch.make_room(now_ps)
-        plan = DECODE_ON
+        has_preempted, plan = just_preempted, DECODE_ON
         while batch.waiting or batch.prefilling:
             plan = batch.plan(now_ps, just_preempted)
             if plan.preempt:
@@ -544,6 +544,8 @@ class Replica:
             self._scheduler.on_idle()
         if has_more:
             self._after_plan(now_ps)
+            if has_preempted and self.step_run is None and self._swap is not None and self._swap.swapped:
+                self.decide(now_ps)  # no step runs, so the next boundary, at which they may return, is now
 
     def _before_plan(self, now_ps: int) -> None:
         """Let requests decode that have their keys and values again, then let others in."""
