@@ -158,7 +158,7 @@ class BatchState:
         self.prefilling.append(request)
         request.phase = PREFILL
         if reserve_tokens:
-            request.reserved_blocks = -(-reserve_tokens // self.pool.block_size)
+            request.reserved_blocks = self.pool.blocks_for(reserve_tokens)
             self.pool.reserve(request.reserved_blocks)
         if request.n_preemptions:
             self._recorder.resume(request.row, request.preempted_at_ps, now_ps)

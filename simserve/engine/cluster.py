@@ -155,7 +155,7 @@ class Cluster:
         shared = (self.clock, self.rows, self.recorder, on_answer)
         numbered = enumerate(setups, len(self.replicas))
         ranks = [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
-        set_stepping(ranks, self.clock, setup.n_stages, setup.cost, is_alone=is_alone)
+        set_stepping(ranks, self.clock, setup.n_stages, setup.cost)
         return ranks
 
     def _open_view(self, router: Router, replicas: Sequence[Replica]) -> RoutingView:
@@ -230,4 +230,4 @@ def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recor
         if all_blocks != pool.total_blocks:
             raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
         if held_blocks and not replica.batch.running and not replica.n_away:
-            raise InvariantError(f"blocks held by no request on replica {replica.index}", held_blocks, 0, at_s)
+            raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

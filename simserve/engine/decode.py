@@ -20,7 +20,7 @@ FEW_STEPS = 4
 class Decode:
     """Decoding requests that get one token a step."""
 
-    __slots__ = ("_cost", "_lines", "_pool", "_reserves", "cohort", "drafting_ps", "most_blocks")
+    __slots__ = ("_cost", "_lines", "_n_slots", "_pool", "_reserves", "cohort", "drafting_ps", "most_blocks")
 
     cohort: Cohort
     is_uneven = False
@@ -28,6 +28,7 @@ class Decode:
 
     def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
         self.cohort = cohort
+        self._n_slots = cohort.n_slots
         self.most_blocks = -(-cohort.n_slots // cohort.block_size)
         """Blocks that a decoding request begins in a step, at most."""
         self.drafting_ps = 0
@@ -44,8 +45,8 @@ class Decode:
         n_steps = cohort.next_finish_step - cohort.step
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
-        # fast: at most one block per member and block_size steps, so the exact count is seldom needed
-        if n * (n_steps // cohort.block_size + 1) > free_blocks and not self._reserves:
+        # fast: a step fills at most n_slots of each member, so the exact count is seldom needed
+        if n * (n_steps * self._n_slots // cohort.block_size + 1) > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         line = self._lines.get(n)
         if line is None:
@@ -74,9 +75,6 @@ class Decode:
         used_blocks: those at its start. queued_from: first step, from 0, that begins with each arrival that is shown
         later. rows: step-run rows.
         """
-
-    def committed(self) -> None:
-        """Called after a commit."""
 
 
 @dataclass(frozen=True)
@@ -151,17 +149,9 @@ class Speculative(Decode):
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
-        cohort, free_blocks = self.cohort, self._pool.free_blocks
-        n = cohort.n
-        n_steps = cohort.next_finish_step - cohort.step
-        if n_most is not None and n_most < n_steps:
-            n_steps = n_most
-        if not self._reserves and cohort.blocks_to_grow(n_steps) > free_blocks:
-            n_steps = cohort.steps_within(free_blocks)
-        line = self._lines.get(n)
-        if line is None:
-            line = self._new_line(n)
-        return UnevenStepRun(now_ps, self._ends_ps(now_ps, line, n_steps), n, queue_len)
+        even = super().start(now_ps, n_most, queue_len)
+        n, n_steps = even.n_decoding, even.n_steps
+        return UnevenStepRun(now_ps, self._ends_ps(now_ps, self._lines[n], n_steps), n, queue_len)
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
         """Return the ends of the next n_steps steps."""
@@ -184,8 +174,12 @@ class Speculative(Decode):
         self._queued_from.append(step_run.steps_begun(now_ps))
 
     def n_accepted(self, step_run: StepRun) -> int:
-        """Return the accepted tokens of a single step, before it is committed; note the time of its drafts."""
+        """Return the accepted tokens of a single step, before it is committed; note the time of its drafts.
+
+        The run ends with that step, so the arrivals during it are forgotten.
+        """
         cohort, n = self.cohort, step_run.n_decoding
+        self._queued_from.clear()
         if step_run.chunks:
             n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
             prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
@@ -217,10 +211,6 @@ class Speculative(Decode):
             start_ps = end_ps
         pool.take(cohort.advance(n_first), self._reserves)
         step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
-
-    def committed(self) -> None:
-        """Forget the arrivals during the run."""
-        self._queued_from.clear()
 
     def _note_drafting(self, n: int, n_steps: int) -> None:
         line = self._draft_lines.get(n)

@@ -63,9 +63,12 @@ class Handoff:
     def add_sender(self, replica: Replica) -> Role:
         """Let a replica prefill for others."""
         self._ports[replica.id] = self._link.port()
-        side = HandsOver(replica, self)
+        side = self._sending_side(replica)
         replica.play(side)
         return side
+
+    def _sending_side(self, replica: Replica) -> Role:
+        return HandsOver(replica, self)
 
     def note(self, request: Request, sender: Replica) -> None:
         """Note a computed prompt; its blocks stay allocated until they are fetched."""
@@ -98,44 +101,52 @@ class Handoff:
         receiver.expect(self._link.arrival_ps(request.prompt_tokens, ports, now_ps), request, sender)
 
 
-class HandsOver(Role):
+class Prefills(Role):
     """A prefill replica. It decodes itself the requests that are marked so, among the prompts of others."""
 
-    def __init__(self, replica: Replica, handoff: Handoff) -> None:
-        self._replica = replica
-        self._handoff = handoff
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
         self._kept: set[Request] = set()
-
-    def enqueue(self, request: Request, now_ps: int) -> None:
-        """Accept a request from the router."""
-        self._replica.queue_up(request, now_ps)
 
     def keep(self, request: Request, now_ps: int) -> None:
         """Accept a request that is decoded here."""
         self._kept.add(request)
-        self._replica.queue_up(request, now_ps)
+        self.replica.queue_up(request, now_ps)
 
     def hands_over(self, request: Request) -> bool:
         """Return whether another replica decodes a prefilled request."""
         return request not in self._kept
-
-    def hand_over(self, request: Request, now_ps: int) -> None:
-        """Route a prefilled request after the commit."""
-        self._handoff.note(request, self._replica)
-
-    def after_commit(self, now_ps: int) -> None:
-        """Route the prefilled requests."""
-        self._handoff.settle(now_ps)
 
     def ended(self, request: Request, now_ps: int) -> None:
         """Forget a request that ended here."""
         self._kept.discard(request)
 
 
+class HandsOver(Prefills):
+    """A prefill replica with computed prompts that decode replicas fetch."""
+
+    def __init__(self, replica: Replica, handoff: Handoff) -> None:
+        super().__init__(replica)
+        self._handoff = handoff
+
+    def enqueue(self, request: Request, now_ps: int) -> None:
+        """Accept a request from the router."""
+        self.replica.queue_up(request, now_ps)
+
+    def hand_over(self, request: Request, now_ps: int) -> None:
+        """Route a prefilled request after the commit."""
+        self._handoff.note(request, self.replica)
+
+    def after_commit(self, now_ps: int) -> None:
+        """Route the prefilled requests."""
+        self._handoff.settle(now_ps)
+
+
 @dataclass(slots=True)
 class _Push:
-    """Destination of a request, and its tokens sent so far."""
+    """The two sides of a request, and its tokens sent so far."""
 
+    sender: "Pushes"
     receiver: Receives
     sent_tokens: int = 0
     arrival_ps: int = 0
@@ -151,44 +162,40 @@ class PushHandoff(Handoff):
 
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
         super().__init__(clock, recorder, link, pick)
-        self._senders: dict[int, Pushes] = {}
         self._pushes: dict[Request, _Push] = {}
-        self._notices: deque[tuple[int, Request, Replica]] = deque()
-        """(instant, request, its prefill replica) of notices of allocated blocks, in flight."""
+        self._notices: deque[tuple[int, Request]] = deque()
+        """(instant, request) of notices of allocated blocks, in flight."""
         self._notice_due = Alarm(clock, self._begin, SEND_PHASE - 1)
 
-    def add_sender(self, replica: Replica) -> Role:
-        """Let a replica prefill for others."""
-        self._ports[replica.id] = self._link.port()
-        side = self._senders[replica.id] = Pushes(replica, self)
-        replica.play(side)
-        return side
+    def _sending_side(self, replica: Replica) -> Role:
+        return Pushes(replica, self)
 
     @property
     def streams(self) -> bool:
         """Chunks are sent as they are computed, rather than whole prompts."""
         return self._link.spec.n_layers is not None
 
-    def announce(self, request: Request, sender: Replica, now_ps: int) -> None:
+    def announce(self, request: Request, side: "Pushes", now_ps: int) -> None:
         """Ask a decode replica for blocks for a new request."""
         receiver = self._receivers[self._pick(request).id]
-        self._pushes[request] = _Push(receiver)
-        receiver.receive(request, sender, now_ps)
+        self._pushes[request] = _Push(side, receiver)
+        receiver.receive(request, side.replica, now_ps)
 
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
         """Notify the sender that the receiver has blocks for it."""
         notice_ps = self._link.spec.notice_ps
         self._recorder.find_room(request.row, now_ps - request.arrival_ps, notice_ps)
         receiver.granted[request] = None
-        self._notices.append((now_ps + notice_ps, request, sender))
+        self._notices.append((now_ps + notice_ps, request))
         if len(self._notices) == 1:
             self._notice_due.set(self._notices[0][0])
 
     def _begin(self, now_ps: int) -> None:
         while self._notices and self._notices[0][0] <= now_ps:
-            _, request, sender = self._notices.popleft()
-            del self._pushes[request].receiver.granted[request]
-            self._senders[sender.id].begin(request, now_ps)
+            _, request = self._notices.popleft()
+            push = self._pushes[request]
+            del push.receiver.granted[request]
+            push.sender.begin(request, now_ps)
         if self._notices:
             self._notice_due.set(self._notices[0][0])
 
@@ -230,46 +237,36 @@ class PushHandoff(Handoff):
         push.receiver.expect(max(now_ps + self._link.spec.notice_ps, push.arrival_ps), request, sender)
 
 
-class Pushes(Role):
+class Pushes(Prefills):
     """A prefill replica where requests wait for blocks on the decode side before they queue here."""
 
     def __init__(self, replica: Replica, handoff: PushHandoff) -> None:
-        self._replica = replica
+        super().__init__(replica)
         self._handoff = handoff
+        self._streams = handoff.streams
         self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
-        self._kept: set[Request] = set()
-        self._streams = handoff.streams and replica.stepping.n_stages == 1
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""
-        self._replica.n_outstanding += 1
+        self.replica.n_outstanding += 1
         self._without_blocks.add(request)
-        self._handoff.announce(request, self._replica, now_ps)
-
-    def keep(self, request: Request, now_ps: int) -> None:
-        """Accept a request that is decoded here; it needs no blocks elsewhere."""
-        self._kept.add(request)
-        self._replica.queue_up(request, now_ps)
+        self._handoff.announce(request, self, now_ps)
 
     def begin(self, request: Request, now_ps: int) -> None:
         """Queue a request that has blocks on the decode side."""
         self._without_blocks.remove(request)
-        self._replica.n_outstanding -= 1
-        self._replica.queue_up(request, now_ps)
+        self.replica.n_outstanding -= 1
+        self.replica.queue_up(request, now_ps)
 
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
         """Push the chunks of a step, if they are sent as they are computed."""
         if self._streams and step_run.chunks:
-            self._handoff.send_chunks(step_run, self._replica, now_ps)
-
-    def hands_over(self, request: Request) -> bool:
-        """Return whether another replica decodes a prefilled request."""
-        return request not in self._kept
+            self._handoff.send_chunks(step_run, self.replica, now_ps)
 
     def hand_over(self, request: Request, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
-        self._handoff.send_rest(request, self._replica, now_ps)
+        self._handoff.send_rest(request, self.replica, now_ps)
 
     def holds(self, request: Request) -> bool:
         """Return whether a request waits for blocks on the decode side."""
@@ -278,14 +275,13 @@ class Pushes(Role):
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a request that waits for blocks on the decode side."""
         self._without_blocks.remove(request)
-        self._replica.n_outstanding -= 1
+        self.replica.n_outstanding -= 1
         request.phase = DONE
-        self._handoff.withdraw(request, self._replica, now_ps)
+        self._handoff.withdraw(request, self.replica, now_ps)
         return None
 
     def ended(self, request: Request, now_ps: int) -> None:
         """Let the receiver free its blocks: the first token was the last, or the client has given up."""
-        if request in self._kept:
-            self._kept.remove(request)
-        else:
-            self._handoff.cancel(request, self._replica, now_ps)
+        if self.hands_over(request):
+            self._handoff.cancel(request, self.replica, now_ps)
+        super().ended(request, now_ps)

@@ -31,7 +31,7 @@ class Memory:
 
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, used and reserved; return how many used ones become free."""
-        n_used = -(-kv_tokens // self.pool.block_size)
+        n_used = self.pool.blocks_for(kv_tokens)
         n_reserved = request.reserved_blocks
         self.pool.release(n_used, n_reserved - n_used if n_reserved else 0)
         request.reserved_blocks = 0
@@ -62,7 +62,7 @@ class Memory:
 
     def take_back(self, request: Request) -> int:
         """Take the blocks of a swapped request; return how many of them were still on the GPU."""
-        self.pool.take(-(-request.prefilled_tokens // self.pool.block_size), from_reserved=False)
+        self.pool.take(self.pool.blocks_for(request.prefilled_tokens), from_reserved=False)
         return 0
 
     def fetch(self) -> None:
@@ -220,7 +220,7 @@ class CachingMemory(Memory):
         """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
         cache = self._cache
-        n_blocks = -(-kv_tokens // self.pool.block_size)
+        n_blocks = self.pool.blocks_for(kv_tokens)
         n_own = n_blocks - request.n_held_ids * cache.blocks_per_id
         n_free = cache.release(request.chain, request.n_held_ids, n_own, request.copies)
         self.pool.release(n_free)
@@ -248,7 +248,7 @@ class CachingMemory(Memory):
         n_here, n_ids = self._n_here(request), self._n_ids(request)
         n_found = n_here * self._cache.blocks_per_id
         self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)
-        n_blocks = -(-request.prefilled_tokens // self.pool.block_size)
+        n_blocks = self.pool.blocks_for(request.prefilled_tokens)
         self.pool.take(n_blocks - n_found, from_reserved=False)
         self._cache.insert(request.chain, n_here, n_ids, request.copies)
         request.n_held_ids = n_ids

@@ -39,7 +39,7 @@ class Receives(Role):
         self._max_running = scheduler.max_running
         self._here: list[Request] = []
         self._blocked_by: Blocked | None = None
-        self._arrival = Alarm(clock, self._on_arrival, TRANSFER_PHASE + replica.index)
+        self._arrival = Alarm(clock, self._on_arrival, TRANSFER_PHASE + replica.id)
 
     @property
     def in_transit(self) -> list[Request]:
@@ -98,8 +98,8 @@ class Receives(Role):
                 return at_ps
         if request in self._here:
             self._here.remove(request)
-            replica.drop_transferred(request)
             replica.n_outstanding -= 1
+            replica.give_back(request, now_ps)
             replica.stepping.wake(now_ps)
         else:
             sender = self.withdraw(request, now_ps)
@@ -107,7 +107,7 @@ class Receives(Role):
                 sender.give_back(request, now_ps)
         if request.phase is TRANSFER:
             request.join_step = replica.cohort.step
-            self._recorder.span(replica.index, request, replica.cohort.step)
+            self._recorder.span(replica.id, request, replica.cohort.step)
         request.phase = DONE
         return None
 
@@ -141,7 +141,7 @@ class Receives(Role):
 
     def _allocate(self, now_ps: int) -> None:
         replica, coming_in = self.replica, self.coming_in
-        batch, pool, block_size = replica.batch, replica.pool, replica.pool.block_size
+        batch, pool = replica.batch, replica.pool
         free_blocks = pool.free_blocks - replica.cohort.blocks_to_grow(1)
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
@@ -156,14 +156,13 @@ class Receives(Role):
             if free_slots <= 0:
                 self._blocked_by = "seats"
                 return
-            n_blocks = -(-request.prompt_tokens // block_size)
             n_next = min(replica.cohort.n_slots, request.max_tokens)
-            if -(-(request.prompt_tokens + n_next) // block_size) > free_blocks:
+            if pool.blocks_for(request.prompt_tokens + n_next) > free_blocks:
                 self._blocked_by = "blocks"
                 return
             coming_in.popleft()
-            replica.take_ahead(n_blocks)
-            free_blocks -= n_blocks
+            replica.take_ahead(request)
+            free_blocks -= pool.blocks_for(request.prompt_tokens)
             free_slots -= 1
             self._on_room(request, sender, self, now_ps)
 
@@ -173,7 +172,7 @@ class Receives(Role):
         while in_transfer and in_transfer[0][0] <= now_ps:
             _, _, request, sender = heappop(in_transfer)
             if request.phase is DONE:
-                self.replica.let_go(-(-request.prompt_tokens // self.replica.block_size))
+                self.replica.let_go(request)
                 continue
             self._recorder.arrive(request.row, now_ps - request.joined_ps)
             sender.give_back(request, now_ps)

@@ -86,7 +86,6 @@ class Replica:
         "decode",
         "enqueue",
         "id",
-        "index",
         "is_alone",
         "n_ahead",
         "n_away",
@@ -115,7 +114,7 @@ class Replica:
         *,
         is_alone: bool = False,
     ) -> None:
-        self.index = self.id = index
+        self.id = index
         self.is_alone = is_alone
         """All requests come to this replica, and none waits for an answer."""
         self.role: Role | None = None
@@ -181,8 +180,8 @@ class Replica:
             self._coming.append((request, 1 + step_run.steps_begun(now_ps) if step_run is not None else 1))
         else:
             self.batch.waiting.append(request)
-            if self._is_uneven:
-                self.note_queued(now_ps)
+            if self._is_uneven and step_run is not None:
+                self.decode.arrived(step_run, now_ps)
         if step_run is None or may_lead or (self.blocked_by is None and not self.is_alone):
             self.stepping.wake(now_ps, self.n_ahead)
 
@@ -244,7 +243,7 @@ class Replica:
         lingering = self.cohort.lingering
         if request in lingering:
             return
-        self._recorder.span(self.index, request, self.cohort.step)
+        self._recorder.span(self.id, request, self.cohort.step)
         self.cohort.forget(request)
         lingering.append(request)
         self.n_outstanding -= self._scheduler.stream  # whole answers count until they leave
@@ -280,13 +279,13 @@ class Replica:
         ended = [*self.cohort.lingering, *(() if self._swap is None else self._swap.returned)]
         for request in self.batch.running:
             if request.phase is DECODE and request not in ended:
-                self._recorder.span(self.index, request, self.cohort.step)
+                self._recorder.span(self.id, request, self.cohort.step)
 
     # -- called by its parts -------------------------------------------------------------------------------------------
 
     def note_queued(self, now_ps: int) -> None:
         """Note that a request waits from now on, during the step run in flight."""
-        if self.step_run is not None:
+        if self._is_uneven and self.step_run is not None:
             self.decode.arrived(self.step_run, now_ps)
 
     def give_back(self, request: Request, now_ps: int) -> None:
@@ -299,23 +298,19 @@ class Replica:
         elif self.batch.waiting or self.batch.prefilling:
             self.stepping.wake(now_ps)
 
-    def take_ahead(self, n_blocks: int) -> None:
+    def take_ahead(self, request: Request) -> None:
         """Take a slot and blocks for a request that another replica prefills."""
-        self.pool.take(n_blocks, False)
+        self.pool.take(self.pool.blocks_for(request.prompt_tokens), False)
         self.n_away += 1
 
-    def let_go(self, n_blocks: int) -> None:
-        """Free the slot and blocks taken for a request that ended on its prefill replica."""
+    def let_go(self, request: Request) -> None:
+        """Free the slot and blocks taken ahead for a request that ended on its prefill replica."""
+        n_blocks = self.pool.blocks_for(request.prompt_tokens)
         self.pool.release(n_blocks)
         if self.step_run is not None:
             self._n_given_back += n_blocks
         self.n_away -= 1
         self.n_outstanding -= 1
-
-    def drop_transferred(self, request: Request) -> None:
-        """Free the slot and blocks of a request that ends after its transfer."""
-        self.n_away -= 1
-        self.batch.release(request, request.prefilled_tokens)
 
     def join(self, request: Request) -> None:
         """Let a request with all its keys and values decode."""
@@ -328,7 +323,7 @@ class Replica:
         """Explain a deadlock: what waits, and for what."""
         n_running, n_waiting = len(self.batch.running), len(self.batch.waiting)
         return (
-            f"deadlock: replica {self.index} is idle with {n_running} requests admitted and {n_waiting} waiting, "
+            f"deadlock: replica {self.id} is idle with {n_running} requests admitted and {n_waiting} waiting, "
             f"kept out by {self.blocked_by or 'its scheduler'}; {self.pool.free_blocks} KV blocks are free"
         )
 
@@ -381,7 +376,7 @@ class Replica:
     def _before_commit(self, step_run: StepRun, now_ps: int) -> int:
         """Prepare a commit; return the accepted tokens of the last step."""
         if step_run.wait_ps:
-            self._recorder.wait_for_copies(self.index, step_run.wait_ps)
+            self._recorder.wait_for_copies(self.id, step_run.wait_ps)
         if self.role is not None:
             self.role.before_commit(step_run, now_ps)
         if self._swap is not None and step_run.n_decoding:
@@ -406,9 +401,7 @@ class Replica:
             self.decode.commit_but_last(step_run, used_blocks, self._blocked_code, queued_from, self._step_run_rows)
             if self._coming:
                 self._show_arrivals(n_first)
-        n_accepted = self.decode.n_accepted(step_run)
-        self.decode.committed()
-        return n_accepted
+        return self.decode.n_accepted(step_run)
 
     def _show_arrivals(self, n_steps: int) -> None:
         """Show the scheduler the arrivals that have waited for n_steps steps, in the order of arrival."""
@@ -462,7 +455,7 @@ class Replica:
 
     def _last_token(self, request: Request, now_ps: int) -> None:
         """Close a request's span; without streaming, the client gets the answer with the whole batch."""
-        self._recorder.span(self.index, request, self.cohort.step)
+        self._recorder.span(self.id, request, self.cohort.step)
         if self._runs_to_completion:
             self.cohort.lingering.append(request)
         if self._scheduler.stream:
@@ -539,7 +532,7 @@ class Replica:
         elif plan.wake_at_ps is not None:
             self.stepping.plan_at(plan.wake_at_ps)
         elif self._blocked_code:
-            self._recorder.stall(self.index, now_ps, self._blocked_code)
+            self._recorder.stall(self.id, now_ps, self._blocked_code)
         elif self._is_stateful and not batch.running and not batch.waiting:
             self._scheduler.on_idle()
         if has_more:

@@ -16,14 +16,12 @@ class Alone:
     group: Group | None = None
     """Ranks that step together."""
 
-    def __init__(self, replica: Replica, clock: Clock, *, is_alone: bool = False) -> None:
+    def __init__(self, replica: Replica, clock: Clock) -> None:
         self._replica = replica
         self._clock = clock
-        self._is_alone = is_alone
-        """All requests come to this replica."""
         self._n_ahead = replica.n_ahead
-        self._step_end = Alarm(clock, self._on_step_end, phase=replica.index)
-        self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + replica.index)
+        self._step_end = Alarm(clock, self._on_step_end, phase=replica.id)
+        self._plan_time = Alarm(clock, self._plan, phase=PLAN_PHASE + replica.id)
 
     def plan_at(self, at_ps: int) -> None:
         """Plan at an instant, as the last event."""
@@ -77,7 +75,7 @@ class Alone:
     def _sleep(self, step_run: StepRun) -> None:
         """Sleep until the end of the step run, or of the step that the next arrival falls into."""
         events = self._clock.events
-        if self._is_alone and self._replica.blocked_by is None and step_run.n_steps > 1 and events:
+        if self._replica.is_alone and self._replica.blocked_by is None and step_run.n_steps > 1 and events:
             # fast: the next event can only be an arrival for this replica, so cut in advance
             n_steps = step_run.steps_begun(events[0][0]) + self._n_ahead
             if n_steps < step_run.n_steps:
@@ -167,8 +165,8 @@ class Lockstep:
         self.cost = cost
         """Cost model of each rank."""
         self._is_stepping = False
-        self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].index)
-        self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].index)
+        self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].id)
+        self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].id)
 
     def plan(self, now_ps: int) -> None:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
@@ -199,7 +197,7 @@ class Lockstep:
         self._plan_time.set(now_ps)
 
 
-def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel, *, is_alone: bool) -> None:
+def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel) -> None:
     """Let the ranks of one replica step: through the stages of a pipeline, in lockstep, or one on its own."""
     if n_stages > 1:
         pipeline = Pipeline(n_stages)
@@ -211,4 +209,4 @@ def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: Co
             rank.stepping = Rank(rank, clock, group)
     else:
         (replica,) = ranks
-        replica.stepping = Alone(replica, clock, is_alone=is_alone)
+        replica.stepping = Alone(replica, clock)

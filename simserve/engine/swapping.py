@@ -20,6 +20,7 @@ class SwapQueue:
 
     def __init__(self, memory: Memory, tier: HostTier, recorder: Recorder) -> None:
         self._memory = memory
+        self._blocks_for = memory.pool.blocks_for
         self._tier = tier
         self._recorder = recorder
         self.swapped: deque[Request] = deque()
@@ -35,11 +36,11 @@ class SwapQueue:
 
     def has_room(self, kv_tokens: int) -> bool:
         """Return whether the host has room for the blocks of a request."""
-        return self._tier.memory.has_room(self._n_blocks(kv_tokens))
+        return self._tier.memory.has_room(self._blocks_for(kv_tokens))
 
     def swap_out(self, request: Request, kv_tokens: int, now_ps: int) -> None:
         """Copy the blocks of a preempted request to the host."""
-        self._tier.swap_out(self._n_blocks(kv_tokens))
+        self._tier.swap_out(self._blocks_for(kv_tokens))
         self._recorder.swap(request.row)
         request.phase = WAITING
         request.prefilled_tokens = kv_tokens
@@ -55,13 +56,13 @@ class SwapQueue:
         """
         request = self.swapped[0]
         n_tokens = min(request.prefilled_tokens + n_slots, request.prompt_tokens + request.max_tokens)
-        n_blocks = self._n_blocks(n_tokens) - self._memory.shared_blocks(request)
+        n_blocks = self._blocks_for(n_tokens) - self._memory.shared_blocks(request)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
     def abandon(self, request: Request) -> None:
         """Drop a swapped request: its blocks on the host are free at once, without a copy."""
         self.swapped.remove(request)
-        self._tier.discard(self._n_blocks(request.prefilled_tokens))
+        self._tier.discard(self._blocks_for(request.prefilled_tokens))
 
     def swap_in(self, now_ps: int) -> Request:
         """Copy the blocks of the first request back."""
@@ -69,7 +70,7 @@ class SwapQueue:
         self.returned.append(request)
         self._recorder.resume(request.row, request.preempted_at_ps, now_ps, is_swapped=True)
         n_found = self._memory.take_back(request)
-        self._tier.swap_in(self._n_blocks(request.prefilled_tokens), n_found)
+        self._tier.swap_in(self._blocks_for(request.prefilled_tokens), n_found)
         return request
 
     def give_tokens(self, cohort: Cohort, now_ps: int) -> None:
@@ -78,6 +79,3 @@ class SwapQueue:
             request.joined_ps = now_ps
             cohort.count_first(request)
         self.returned.clear()
-
-    def _n_blocks(self, kv_tokens: int) -> int:
-        return -(-kv_tokens // self._memory.pool.block_size)

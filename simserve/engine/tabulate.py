@@ -103,7 +103,7 @@ def _instants(ps: NDArray[np.int64], later_ps: int = 0) -> NDArray[np.float64]:
 
 
 def _steps(cluster: Cluster) -> Columns:
-    per_replica = [cluster.recorder.step_runs(replica.index) for replica in cluster.replicas]
+    per_replica = [cluster.recorder.step_runs(replica.id) for replica in cluster.replicas]
     lengths = list(map(len, per_replica))
     rows = _columns(per_replica)
     n_steps, first_ps, growth_ps = rows["n_steps"].astype(np.int64), rows["first_ps"], rows["growth_ps"]
@@ -156,7 +156,7 @@ def _before(counts: NDArray[np.int64], lengths: list[int]) -> NDArray[np.int64]:
 
 
 def _spans(cluster: Cluster) -> Columns:
-    per_replica = [cluster.recorder.spans(replica.index) for replica in cluster.replicas]
+    per_replica = [cluster.recorder.spans(replica.id) for replica in cluster.replicas]
     rows = _columns(per_replica)
     return {
         "request_id": _places(cluster)[rows["request_id"]],
@@ -170,7 +170,7 @@ def _spans(cluster: Cluster) -> Columns:
 def _extra(cluster: Cluster, sent: slice | NDArray[np.int64]) -> ExtraColumns:
     recorder = cluster.recorder
     routed_ps, arrival_ps = recorder.columns["routed_ps"][sent], cluster.rows.arrivals[sent]
-    stalls = [recorder.stalls(replica.index) for replica in cluster.replicas]
+    stalls = [recorder.stalls(replica.id) for replica in cluster.replicas]
     pauses, stalled = recorder.pauses(), _columns(stalls)
     return ExtraColumns(
         routed_s=array_to_s(np.where(routed_ps == NEVER, arrival_ps, routed_ps)),

@@ -70,7 +70,7 @@ class Wiring:
         """Return the intake: `router`, or a split one if some requests are not prefilled remotely."""
         splitter = self._how.splitter
         if splitter is None:
-            return self._open_view(router, sorted([*prefill, *both], key=lambda replica: replica.index))
+            return self._open_view(router, sorted([*prefill, *both], key=lambda replica: replica.id))
         remote, local = self._open_view(router, prefill), self._decode
         if both:
             local_router = deepcopy(router)

@@ -20,6 +20,10 @@ class KvPool:
         self.reserved_blocks = 0
         """Blocks reserved for running requests that hold no token yet."""
 
+    def blocks_for(self, n_tokens: int) -> int:
+        """Return the blocks that n_tokens of one request fill."""
+        return -(-n_tokens // self.block_size)
+
     def reserve(self, n_blocks: int) -> None:
         """Reserve free blocks."""
         self.reserved_blocks += n_blocks
