@@ -53,11 +53,6 @@ class KvLayout:
         """Return the most blocks that a request of n tokens holds in all groups."""
         return sum(self.blocks_by_group(n_tokens))
 
-    def held_blocks(self, n_computed: int, n_tokens: int) -> int:
-        """Return the blocks that a request holds during a step that brings it from n_computed to n_tokens tokens; all
-        groups together. Blocks that no later token attends were freed before."""
-        return sum(part.n_parts * self._held(part.group, n_computed, n_tokens) for part in self.parts)
-
     def bytes_by_group(self, n_tokens: int) -> tuple[float, ...]:
         """Return the most bytes that a request of n tokens holds, by group, without padding layers."""
         return tuple(
@@ -75,15 +70,6 @@ class KvLayout:
             is_aligned = window % self.block_size == 0
             return self._whole(min(window + self.max_num_batched_tokens, n_tokens)) + (not is_aligned)
         return self._whole(n_tokens) if group.attends else int(group.kind == "state")
-
-    def _held(self, group: LayerGroup, n_computed: int, n_tokens: int) -> int:
-        if not group.attends:
-            return int(group.kind == "state")
-        n_skipped = 0
-        if group.window is not None:
-            is_chunk = group.kind == "chunked"
-            n_skipped = n_computed // group.window * group.window if is_chunk else max(0, n_computed - group.window + 1)
-        return self._whole(n_tokens) - n_skipped // self.block_size
 
     def _whole(self, n_tokens: int) -> int:
         return -(-n_tokens // self.block_size)

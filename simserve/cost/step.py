@@ -117,7 +117,7 @@ class StepCost:
             return self._lines[n]
         except IndexError:
             counts = _counts_to(n)
-            intercepts, of_groups = self._attention_ps(counts)
+            intercepts, of_groups = self.attention_by_group_ps(counts)
             slopes = np.zeros_like(counts)
             for group, slope in zip(self.shard.model.groups, of_groups, strict=True):
                 if group.window is None:
@@ -127,15 +127,9 @@ class StepCost:
             self._lines = list(zip(intercepts.tolist(), slopes.tolist(), strict=True))
             return self._lines[n]
 
-    def lines_by_group(self, n: int) -> tuple[int, tuple[int, ...]]:
-        """Return (intercept, slopes): attention of n decoding requests takes the intercept, and in each group of layers
-        its slope times the keys that these requests attend in one of them (`LayerGroup.keys`)."""
-        intercepts, slopes = self._attention_ps(_counts_to(n))
-        return int(intercepts[n]), tuple(int(each[n]) for each in slopes)
-
-    def _attention_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-        """Return the attention of that many decoding requests without keys, and per key in each group of layers,
-        `(n_counts,)` each."""
+    def attention_by_group_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+        """Return the attention of that many decoding requests without keys, and per key that these requests attend in
+        one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
         model = self.shard.model
         intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
         intercepts_s = model.n_attention_layers * intercept_s

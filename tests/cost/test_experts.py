@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simserve import catalog
@@ -181,9 +182,15 @@ def test_timed_collectives_stand_between_ranks() -> None:
     assert kernels.all_gather_s(1, n_bytes) == kernels.reduce_scatter_s(1, n_bytes) == 0
 
 
+def by_group(cost: StepCost, n: int) -> tuple[int, list[int]]:
+    """Return the decode attention of n requests without keys, and per key in each group of layers."""
+    intercepts, slopes = cost.attention_by_group_ps(np.array([n]))
+    return int(intercepts[0]), [int(each[0]) for each in slopes]
+
+
 def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
     for cost in (StepCost(OSS, H100, IDEAL, weight_dtype="mxfp4"), timed(OSS, "mxfp4")):
-        intercept, (windowed, full) = cost.lines_by_group(10)
+        intercept, (windowed, full) = by_group(cost, 10)
         assert windowed == full > 0  # 18 layers of each
         of_all = replace(OSS, groups=())
         plain = StepCost(of_all, H100, cost.engine, kernels=cost.kernels, weight_dtype="mxfp4")
@@ -191,8 +198,8 @@ def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
         assert plain.decode_line(10)[1] == pytest.approx(2 * full, abs=1)
         assert cost.decode_line(10) == (intercept + 10 * 128 * windowed, full)
         contexts = [50, 128, 5000]
-        by_group = [sum(group.keys(n) for n in contexts) for group in OSS.groups]
-        assert by_group == [50 + 128 + 128, 5178]
+        keys = [sum(group.keys(n) for n in contexts) for group in OSS.groups]
+        assert keys == [50 + 128 + 128, 5178]
 
 
 def test_a_chunked_layer_attends_half_a_chunk_of_a_long_prompt() -> None:
@@ -209,7 +216,7 @@ def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None
     shard, n = cost.shard, 64
     assert shard.linear_matrices == {"qkvz": (2048, 12_288), "gates": (2048, 64), "output": (4096, 2048)}
     assert shard.attention_matrices["qkv"] == (2048, (2 * 16 + 2 * 2) * 256)  # queries come with gates
-    intercept, (of_states, of_keys) = cost.lines_by_group(n)
+    intercept, (of_states, of_keys) = by_group(cost, n)
     of_layer_s = kernels.decode_attention(shard, n)
     assert of_states == 0
     assert to_s(of_keys) == pytest.approx(12 * of_layer_s[1], rel=1e-4)
@@ -233,7 +240,7 @@ def test_layers_without_attention_or_state_cost_their_mlp_only() -> None:
     )
     projections_s = cost.kernels.projections_s(cost.shard, 100)
     assert cost.tokens_s(100) == pytest.approx(all_full.tokens_s(100) - 18 * projections_s)
-    assert cost.lines_by_group(4)[1][0] == 0
+    assert by_group(cost, 4)[1][0] == 0
 
 
 def test_int8_activations_are_quantized_as_fp8_ones_are_and_multiplied_at_the_int8_rate() -> None:

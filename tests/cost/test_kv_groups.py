@@ -91,22 +91,17 @@ KINDS = st.sampled_from([("full", None), ("windowed", 24), ("windowed", 4096), (
 @given(
     st.lists(KINDS, min_size=1, max_size=3, unique=True),
     st.lists(st.integers(1, 20), min_size=3, max_size=3),
-    st.lists(st.integers(1, 300), min_size=1, max_size=12),
+    st.integers(1, 9000),
 )
-def test_a_request_never_holds_more_than_its_bound_nor_less_than_it_attends(
-    kinds: list[tuple[str, int | None]], counts: list[int], chunks: list[int]
+def test_a_request_has_room_for_all_that_its_last_token_attends(
+    kinds: list[tuple[str, int | None]], counts: list[int], n_tokens: int
 ) -> None:
     groups = [LayerGroup(kind, n, window) for (kind, window), n in zip(kinds, counts, strict=False)]  # type: ignore[arg-type]
     held = layout(replace(NEXT, n_layers=sum(group.n_layers for group in groups), groups=tuple(groups)), 300)
-    n_computed = 0
-    for chunk in chunks:
-        n_tokens = n_computed + chunk
-        assert held.held_blocks(n_computed, n_tokens) <= held.blocks(n_tokens)
-        attended = sum(
-            part.n_parts * -(-part.group.keys(n_tokens) // held.block_size) for part in held.parts if part.group.attends
-        )
-        assert held.held_blocks(n_computed, n_tokens) >= attended
-        n_computed = n_tokens
+    attended = sum(
+        part.n_parts * -(-part.group.keys(n_tokens) // held.block_size) for part in held.parts if part.group.attends
+    )
+    assert held.blocks(n_tokens) >= attended
 
 
 def test_keys_that_the_last_token_attends() -> None:
