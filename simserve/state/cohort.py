@@ -6,6 +6,8 @@ from simserve.state.request import DECODE, Request
 
 NO_FINISH = 1 << 62
 """Later than any step."""
+CANCELED = -1
+"""`join_number` once the finish of a member is canceled."""
 
 
 class Cohort:
@@ -24,6 +26,7 @@ class Cohort:
 
     __slots__ = (
         "_finishes",
+        "_n_canceled",
         "_n_joins",
         "block_size",
         "crossings",
@@ -46,6 +49,9 @@ class Cohort:
         self.lingering: list[Request] = []
         """Finished members that stay, at full cost, until the whole batch has finished."""
         self._finishes: list[tuple[int, int, Request]] = []
+        """Heap of (step, number of the join, member); a canceled one differs from the member's `join_number`."""
+        self._n_canceled = 0
+        """Canceled finishes in the heap."""
         self._n_joins = 0
         self.next_finish_step = NO_FINISH
         """Value of `step` at which the next member finishes."""
@@ -63,9 +69,10 @@ class Cohort:
         self.crossings[residue] += 1
         self.crossings[residue + self.block_size] += 1
         if n_left:
-            finish_step = step + n_left
-            heappush(self._finishes, (finish_step, self._n_joins, request))
-            self._n_joins += 1
+            finish_step, number = step + n_left, self._n_joins
+            self._n_joins = number + 1
+            request.join_number = number
+            heappush(self._finishes, (finish_step, number, request))
             if finish_step < self.next_finish_step:
                 self.next_finish_step = finish_step
 
@@ -97,16 +104,31 @@ class Cohort:
 
     def forget(self, request: Request) -> None:
         """Cancel a member's finish; it stays until it leaves."""
-        self._finishes = [entry for entry in self._finishes if entry[2] is not request]
-        heapify(self._finishes)
-        self.next_finish_step = self._finishes[0][0] if self._finishes else NO_FINISH
+        request.join_number = CANCELED
+        self._n_canceled += 1
+        if 2 * self._n_canceled > len(self._finishes):
+            self._finishes = [entry for entry in self._finishes if entry[2].join_number == entry[1]]
+            heapify(self._finishes)
+            self._n_canceled = 0
+        finishes = self._finishes
+        while finishes and finishes[0][2].join_number != finishes[0][1]:
+            heappop(finishes)
+            self._n_canceled -= 1
+        self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
 
     def pop_finished(self) -> list[Request]:
         """Return the members finished by the last step, in the order of joining; they are still members."""
         finished: list[Request] = []
         finishes, step = self._finishes, self.step
-        while finishes and finishes[0][0] <= step:
-            finished.append(heappop(finishes)[2])
+        while finishes:
+            finish_step, number, request = finishes[0]
+            if request.join_number != number:
+                self._n_canceled -= 1
+            elif finish_step <= step:
+                finished.append(request)
+            else:
+                break
+            heappop(finishes)
         self.next_finish_step = finishes[0][0] if finishes else NO_FINISH
         return finished
 

@@ -33,6 +33,7 @@ class Request:
         "copies",
         "emitted_tokens",
         "idle_hit_blocks",
+        "join_number",
         "join_step",
         "joined_ps",
         "kv_offset",
@@ -51,7 +52,9 @@ class Request:
         "tenant",
     )
 
-    # Set when it joins a Cohort: the cohort's step and the instant then, and its stored tokens minus that step.
+    # Set when it joins a Cohort: the number of the join, the cohort's step and the instant then, and its stored tokens
+    # minus that step.
+    join_number: int
     join_step: int
     joined_ps: int
     kv_offset: int

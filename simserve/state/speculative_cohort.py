@@ -102,6 +102,7 @@ class SpeculativeCohort(Cohort):
         request.join_step = step
         self.n += 1
         self.kv_tokens += stored_tokens + 1
+        request.join_number = self._n_joins
         heappush(self._finishes, (finish_step, self._n_joins, request))
         self._n_joins += 1
         if finish_step < self.next_finish_step:
