@@ -1,12 +1,15 @@
 """The table of kernel timings that the fits read, one row per measurement, whatever its origin."""
 
+import zlib
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from simserve.catalog.specs import BYTES_PER_VALUE, NEEDS_RATE
-from simserve.errors import CalibrationError
+from simserve.errors import CalibrationError, OutputError
+from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.tables.parquet import read_columns
 
 FITTED = [dtype for dtype in BYTES_PER_VALUE if dtype not in NEEDS_RATE]
@@ -47,9 +50,13 @@ def read_timings(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise CalibrationError(f"{path}: no such file; give a CSV or parquet table of kernel timings")
     try:
-        table = pd.DataFrame(read_columns(path)) if path.suffix == ".parquet" else pd.read_csv(path)
-    except (ValueError, OSError) as error:
-        raise CalibrationError(f"{path}: must be a table of timings ({error})") from None
+        if path.suffix == ".parquet":
+            table = pd.DataFrame(read_columns(path))
+        else:
+            table = pd.read_csv(BytesIO(read_file(path, ANSWER_BYTES, may_be_gzip=True)))
+    except (ValueError, OSError, EOFError, zlib.error, OutputError) as error:
+        text = getattr(error, "strerror", None) or error
+        raise CalibrationError(f"{path}: must be a table of timings ({text})") from None
     return _with_dtypes(_with_numbers(checked(table, str(path)), str(path)), str(path))
 
 
@@ -57,9 +64,8 @@ def checked(table: pd.DataFrame, place: str) -> pd.DataFrame:
     """Return the table if it has what its operations need. Raises CalibrationError."""
     missing = [name for name in ("op", "latency_s") if name not in table]
     if missing:
-        raise CalibrationError(
-            f"{place}: columns {', '.join(missing)} are missing, got {', '.join(table.columns)}; add them"
-        )
+        got = ", ".join(map(str, table.columns))[:200]
+        raise CalibrationError(f"{place}: columns {', '.join(missing)} are missing, got {got}; add them")
     for name in table["op"].unique():
         if name not in SHAPES:
             raise CalibrationError(f"{place}: no such op, got '{name}'; there are {', '.join(SHAPES)}")

@@ -1,6 +1,5 @@
 """Fit every operation of a table of timings, and write a calibration file with its sources."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from simserve.calibrate.fit import Fit
 from simserve.catalog.specs import GpuSpec
 from simserve.cost.calibration import SCHEMA
 from simserve.errors import CalibrationError, OutputError
+from simserve.input_files import read_json
 from simserve.tables.files import json_text, replace_text
 
 FAMILIES: Sequence[Callable[[pd.DataFrame, GpuSpec], list[Fit]]] = (gemm.fit, attention.fit, comm.fit, moe.fit, mla.fit)
@@ -101,7 +101,7 @@ def write_host(path: Path, constants: Mapping[str, float], source: str) -> None:
 
 def _before(path: Path) -> dict[str, Any] | None:
     try:
-        data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except (OSError, ValueError):
         return None
     return data if isinstance(data, dict) and data.get("schema") == SCHEMA else None

@@ -14,6 +14,7 @@ from simserve.catalog.layer_parts import check_count, dense_size, read_experts, 
 from simserve.catalog.quantization import only_experts, read_weight_dtype
 from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, ModelSpec
 from simserve.errors import CatalogError, closest
+from simserve.input_files import SCENARIO_BYTES, read_json
 
 NEEDED = (
     "hidden_size",
@@ -109,10 +110,10 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
 def _load(path: Path) -> dict[str, Any]:
     """Read a file's keys; those of an inner text_config take precedence, as only the language model is simulated."""
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_json(path, SCENARIO_BYTES)
     except OSError as error:
         raise CatalogError(f"{path}: cannot be read ({error.strerror}); give a catalog name or a config.json") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise CatalogError(f"{path}: must be a Hugging Face config.json, but is not JSON ({error})") from None
     inner = config.get("text_config") if isinstance(config, dict) else None
     for what, value in (("must be", config), ("text_config must be", {} if inner is None else inner)):
@@ -134,7 +135,7 @@ def _quantized_by_file(path: Path) -> dict[str, Any]:
     if not extra.is_file():
         return {}
     try:
-        return {"quantization_config": json.loads(extra.read_text(encoding="utf-8"))["quantization"]}
+        return {"quantization_config": read_json(extra, SCENARIO_BYTES)["quantization"]}
     except (OSError, ValueError, KeyError, TypeError):
         raise CatalogError(f"{extra}: must be modelopt's JSON object with the key quantization") from None
 

@@ -108,9 +108,9 @@ def _timings(gpu: str, engine: str, table: Path | None, engine_version: str | No
     from simserve.calibrate.table import read_timings
 
     if table is not None:
-        source = {"file": table.name, "sha256": sha256(table.read_bytes()).hexdigest()} if table.is_file() else {}
         timings = read_timings(table)
-        return timings, engine_version or "unknown", {"from": [source | {"n_rows": len(timings)}]}
+        source = {"file": table.name, "sha256": sha256(table.read_bytes()).hexdigest(), "n_rows": len(timings)}
+        return timings, engine_version or "unknown", {"from": [source]}
     timings, sources, version = read_package(gpu, engine)
     made = {"package": PACKAGE, "package_version": package_version(), "from": [asdict(each) for each in sources]}
     return timings, version, made

@@ -1,7 +1,6 @@
 """Calibration: the fitted forms of a GPU's kernels under one engine, in a readable file."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
@@ -15,6 +14,7 @@ from simserve.cost.forms.gemm import Gemm
 from simserve.cost.forms.mla import MlaDecode, MlaDecodeModule, MlaPrefill, MlaPrefillModule
 from simserve.cost.forms.moe import MoeLayer
 from simserve.errors import CalibrationError
+from simserve.input_files import ANSWER_BYTES, parse_json, read_file
 
 SCHEMA = "simserve.calibration/1"
 
@@ -118,15 +118,16 @@ def read_calibration(path: Path) -> Calibration:
     except FileNotFoundError:
         known = ", ".join(shipped_names())
         raise CalibrationError(f"{path}: no such calibration; there are {known}; or leave it out") from None
-    except OSError as error:
-        raise CalibrationError(f"{path}: must be a calibration as JSON ({error}); run simserve calibrate") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the path
+        rule = f"must be a calibration as JSON ({getattr(error, 'strerror', None) or error})"
+        raise CalibrationError(f"{path}: {rule}; run simserve calibrate") from None
 
 
 @cache
 def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
-    raw = path.read_bytes()
+    raw = read_file(path, ANSWER_BYTES)
     try:
-        data = json.loads(raw)
+        data = parse_json(raw)
     except ValueError as error:
         raise CalibrationError(f"{path}: must be a calibration as JSON ({error}); run simserve calibrate") from None
     schema = data.get("schema") if isinstance(data, dict) else None

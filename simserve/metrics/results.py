@@ -3,13 +3,13 @@
 RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
 """
 
-import json
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simserve.errors import OutputError
+from simserve.input_files import parse_json
 from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
@@ -154,7 +154,7 @@ def _is_there(folder: Path, name: str) -> bool:
 def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:
     """Read the facts of the run from the metadata of its table of requests."""
     try:
-        return facts_from_dict(json.loads(metadata["facts"]), wall_s)
+        return facts_from_dict(parse_json(metadata["facts"]), wall_s)
     except (AttributeError, KeyError, TypeError, ValueError):
         rule = "must carry the facts of its run, as this version of simserve writes them"
         raise OutputError(f"{path}: {rule}; run the scenario again") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simserve.errors import Problem, ScenarioError
+from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem
 from simserve.scenario.models import Scenario
 from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
@@ -89,7 +90,7 @@ def _parsed(text: str) -> Override | UnreadOption:
 def _content(path: Path) -> bytes:
     """Read a file. Raises ScenarioError if it cannot be read."""
     try:
-        return path.read_bytes()
+        return read_file(path, SCENARIO_BYTES)
     except FileNotFoundError:
         raise ScenarioError([Problem(str(path), "there is no such file", None, _similar(path))]) from None
     except IsADirectoryError:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from simserve.plugins.validation import Path, ValueProblem, dotted, shown
-from simserve.scenario.yaml_lines import NotYaml, scalar
+from simserve.scenario.yaml_lines import MOST_LEVELS, NotYaml, scalar
 
 SHORT_FORMS = {"engine": "name"} | dict.fromkeys(("router", "scheduler", "arrivals", "lengths", "prefixes"), "kind")
 """Keys with a bare name as short form, and the key that the name stands for."""
@@ -37,6 +37,8 @@ def parse_override(text: str) -> Override:
         raise BadOverride(
             ValueProblem((), "must be key.path=value", shown(text), "for example cluster.pools.0.replicas=4")
         )
+    if len(keys) > MOST_LEVELS:
+        raise BadOverride(ValueProblem((), f"must have at most {MOST_LEVELS} keys", shown(text), "shorten the path"))
     try:
         return Override(f"--set {text}", keys, scalar(value))
     except NotYaml as error:

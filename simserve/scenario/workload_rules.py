@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from simserve import plugins
+from simserve.input_files import open_file
 from simserve.plugins.validation import Path, as_json, problems_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
@@ -163,7 +164,7 @@ def _trace(draft: Draft, trace: TraceFile | None) -> TraceFile | None:
         draft.problem((*at, "path"), "there is no such file", trace.path, f"looked in {draft.looked_in()}")
         return trace
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         draft.problem((*at, "path"), f"cannot be read: {error.strerror}", trace.path)

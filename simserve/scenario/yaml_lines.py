@@ -12,6 +12,9 @@ from simserve.plugins.validation import Path, ValueProblem
 MOST_NODES = 100_000
 """Limit on the values of a document, aliases expanded; a scenario has a few dozen."""
 
+MOST_LEVELS = 50
+"""Limit on lists and mappings inside each other; a scenario has fewer than ten."""
+
 MOST_DIGITS = 400
 
 NULL, BOOL, INT, FLOAT, TEXT = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str"))
@@ -59,6 +62,7 @@ class NotYaml(Exception):
 def read_yaml(text: str) -> Document:
     """Read the single document of a text. Raises NotYaml."""
     try:
+        _check_size(text)
         loader = _Loader(text)
         try:
             root = loader.get_single_node()
@@ -74,6 +78,25 @@ def read_yaml(text: str) -> Document:
         document.lines[()] = root.start_mark.line + 1
         document.data = _Reader(document).read(root, ())
     return document
+
+
+def _check_size(text: str) -> None:
+    """Raise NotYaml for more values or levels than allowed, before libyaml composes them, which is recursive."""
+    n_values = n_levels = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        n_values += isinstance(event, yaml.NodeEvent)
+        n_levels += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if n_levels > MOST_LEVELS or n_values > 2 * MOST_NODES:  # a value and its key
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise _too_deep(line) if n_levels > MOST_LEVELS else _too_large(line)
+
+
+def _too_deep(line: int | None) -> NotYaml:
+    return NotYaml(f"must have at most {MOST_LEVELS} levels of lists and mappings; is a bracket left open?", line)
+
+
+def _too_large(line: int | None) -> NotYaml:
+    return NotYaml(f"must have at most {MOST_NODES:,} values; move long lists into a file", line)
 
 
 def scalar(text: str) -> Any:
@@ -96,7 +119,9 @@ class _Reader:
         if id(node) in self._open:
             raise NotYaml("is not a tree: an alias contains itself", line)
         if self._n_nodes > MOST_NODES:
-            raise NotYaml(f"is too large: more than {MOST_NODES} values", line)
+            raise _too_large(line)
+        if len(path) > MOST_LEVELS:  # aliases inside each other
+            raise _too_deep(line)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):

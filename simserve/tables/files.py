@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve import input_files
 from simserve.errors import OutputError
 
 
@@ -52,11 +53,12 @@ def plain(value: Any) -> Any:
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises OutputError."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = input_files.read_json(path)
     except FileNotFoundError:
         raise OutputError(f"{path}: no such file; name the folder of a finished run") from None
     except (OSError, ValueError) as error:
-        raise OutputError(f"{path}: cannot be read as JSON ({error}); run the scenario again") from None
+        text = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path}: cannot be read as JSON ({text}); run the scenario again") from None
     if not isinstance(value, dict):
         raise OutputError(f"{path}: must hold a JSON object; run the scenario again")
     return value

@@ -10,10 +10,14 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError
+from simserve.input_files import open_file
 from simserve.tables.columns import Categorical, Columns, Flags, Lists
 from simserve.tables.schema import SCHEMA, Field
 
 SCHEMA_KEY = b"simserve.schema"
+
+MOST_ROWS = 1_000_000_000
+"""Limit on the rows of a file: a small one can declare more than fit any memory."""
 
 _TYPES = {
     "float": pa.float64(),
@@ -64,11 +68,11 @@ def write_table(
 def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str, str]]:
     """Read the columns of a file by `write_table`, and its extra metadata. Raises OutputError."""
     try:
-        table = pq.read_table(path)
+        table = _table(path)
     except FileNotFoundError:
         raise OutputError(f"{path}: no such file; name the folder of a finished run") from None
-    except (OSError, pa.ArrowException) as error:
-        raise OutputError(f"{path}: cannot be read as parquet ({error}); run the scenario again") from None
+    except OutputError as error:
+        raise OutputError(f"{error}; run the scenario again") from None
     metadata = table.schema.metadata or {}
     _check(path, table, metadata, fields)
     columns = {field.name: _column(field, table[field.name]) for field in fields}
@@ -81,11 +85,28 @@ def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str
 
 def read_columns(path: Path) -> Columns:
     """Read every column of any parquet file as numpy: floats with NaN for null, or objects. Raises OutputError."""
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowException) as error:
-        raise OutputError(f"{path}: cannot be read as parquet ({error})") from None
+    table = _table(path)
     return {name: _plain(table[name]).to_numpy() for name in table.column_names}
+
+
+def _table(path: Path) -> Any:
+    """Read a parquet file of distinct columns. Raises OutputError, or FileNotFoundError."""
+    try:
+        with open_file(path) as file:
+            content = pq.ParquetFile(file)
+            if content.metadata.num_rows > MOST_ROWS:
+                raise OutputError(f"{path}: must have at most {MOST_ROWS:,} rows, got {content.metadata.num_rows:,}")
+            table = content.read()
+        names = table.column_names
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: a name that is not UTF-8
+        text = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path}: cannot be read as parquet ({text})") from None
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise OutputError(f"{path}: columns must have distinct names, got {twice} twice")
+    return table
 
 
 def _plain(column: Any) -> Any:

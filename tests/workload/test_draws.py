@@ -100,7 +100,7 @@ def profile(**changes: Any) -> str:
     ("text", "sentence"),
     [
         ("{", "must be a profile as JSON"),
-        ("[" * 100_000, "too many brackets"),
+        ("[" * 100_000, "more than 100 levels of brackets"),
         ("[]", "no mapping"),
         (json.dumps({"shares": [0, 1]}), "prompt_tokens_by_bin and output_tokens_by_bin are missing"),
         (profile(shares=[0, 0.5]), "rise"),

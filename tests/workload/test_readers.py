@@ -105,9 +105,9 @@ BAD = {
     "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must appear once"),
     "value over two lines": ("t.csv", "request_id," + HEAD + 'a,0,1,1\n"b\nc",0,0,1\n', "line 3: prompt_tokens"),
     "stamps in nanoseconds": ("t.csv", HEAD + "0,1,1\n1.7e18,1,1\n", "line 3: an arrival must be at most 1e+11 s"),
-    "too deep JSON": ("t.jsonl", VLLM_ROW + "[" * 100_000, "t.jsonl:2: must be one JSON object a line (too many"),
+    "too deep JSON": ("t.jsonl", VLLM_ROW + "[" * 100_000, "t.jsonl:2: must be one JSON object a line (has more"),
     "too long a number": ("t.jsonl", VLLM_ROW + "1" * 5000, "t.jsonl:2: must be one JSON object a line (a number"),
-    "result too deep": ("t.json", '{"start_times": ' + "[" * 100_000, "must be one JSON object (too many brackets"),
+    "result too deep": ("t.json", '{"start_times": ' + "[" * 100_000, "must be one JSON object (has more than 100"),
     "result too wide": (
         "t.json",
         json.dumps({"start_times": [1e308, -1e308], "input_lens": [1, 1], "output_lens": [1, 1]}),

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from simserve.errors import OutputError
+from simserve.input_files import read_json
 from simserve.study.check.gate import LOOKS, AttainmentCurve
 from simserve.study.check.side import Grid
 from simserve.tables.columns import Floats
@@ -160,7 +161,7 @@ def read_baseline(path: Path) -> Baseline:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
     except FileNotFoundError:
         raise OutputError(f"{path}: there is no such baseline; write it with --update and commit it") from None
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from simserve import __version__
 from simserve.errors import OutputError
+from simserve.input_files import parse_json
 from simserve.scenario import Scenario
 from simserve.study.sweep.run import Row
 from simserve.tables.files import plain
@@ -67,7 +68,7 @@ class Journal:
 
     def _take(self, line: bytes) -> None:
         try:
-            entry = json.loads(line)
+            entry = parse_json(line)
             self.rows[entry["key"]] = dict(entry["row"])
         except (ValueError, TypeError, KeyError):
             return  # foreign or damaged line: that run is repeated

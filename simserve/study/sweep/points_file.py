@@ -2,10 +2,12 @@
 
 import csv
 from collections.abc import Iterable, Mapping
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from simserve.errors import Problem, ScenarioError, SimserveError
+from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.scenario.dump import flow
 from simserve.scenario.overrides import Override
 from simserve.scenario.yaml_lines import NotYaml, read_yaml, scalar
@@ -25,6 +27,8 @@ def read_points(path: Path) -> list[tuple[Override, ...]]:
         raise _problem(path, "there is no such file", None, "name a file with scenario keys as columns") from None
     except OSError as error:
         raise _problem(path, f"cannot be read: {error.strerror or error}", None, None) from None
+    except csv.Error as error:
+        raise _problem(path, f"is not CSV: {error}", None, "is a quote left open?") from None
     except UnicodeDecodeError as error:
         raise _problem(path, f"is not UTF-8 text (byte {error.start})", None, None) from None
     if not rows:
@@ -45,14 +49,17 @@ def _keys(key: str, where: str) -> tuple[str, ...]:
 
 
 def _csv(path: Path) -> Iterable[Row]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
-        for row in rows:
-            where = f"{path} line {rows.line_num}"
-            if None in row or None in row.values():
-                rule = f"must have {len(rows.fieldnames or ())} cells, as the first line"
-                raise ScenarioError([Problem(where, rule, None, "quote cells that hold commas")])
-            yield where, {key: _cell(text, where) for key, text in row.items() if text.strip()}
+    rows = csv.DictReader(StringIO(_text(path), newline=""))
+    for row in rows:
+        where = f"{path} line {rows.line_num}"
+        if None in row or None in row.values():
+            rule = f"must have {len(rows.fieldnames or ())} cells, as the first line"
+            raise ScenarioError([Problem(where, rule, None, "quote cells that hold commas")])
+        yield where, {key: _cell(text, where) for key, text in row.items() if text.strip()}
+
+
+def _text(path: Path) -> str:
+    return read_file(path, SCENARIO_BYTES).decode("utf-8-sig")
 
 
 def _cell(text: str, where: str) -> Any:
@@ -76,7 +83,7 @@ def _parquet(path: Path) -> Iterable[Row]:
 
 def _yaml(path: Path) -> Iterable[Row]:
     try:
-        document = read_yaml(path.read_text(encoding="utf-8-sig"))
+        document = read_yaml(_text(path))
     except NotYaml as error:
         raise SimserveError(f"{path}{'' if error.line is None else f':{error.line}'}: {error.rule}") from None
     if document.problems:

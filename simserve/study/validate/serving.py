@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from simserve import catalog
 from simserve.errors import CalibrationError, CatalogError, ScenarioError, did_you_mean
+from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 
@@ -133,13 +135,12 @@ class ServingPoint:
 def read_rows(path: Path) -> list[ServingRow]:
     """Read serving runs from a CSV. Raises CalibrationError."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            table = list(csv.DictReader(file))
+        table = list(csv.DictReader(StringIO(read_file(path, ANSWER_BYTES).decode("utf-8"), newline="")))
     except FileNotFoundError:
         raise CalibrationError(f"{path}: no such file; give a CSV of serving runs") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        remedy = "a log of single requests needs --scenario"
-        raise CalibrationError(f"{path}: must be a CSV of serving runs ({error}); {remedy}") from None
+        text, remedy = getattr(error, "strerror", None) or error, "a log of single requests needs --scenario"
+        raise CalibrationError(f"{path}: must be a CSV of serving runs ({text}); {remedy}") from None
     if not table:
         raise CalibrationError(f"{path}: must contain serving runs, got none")
     missing = [name for name in NEEDED if name not in table[0]]

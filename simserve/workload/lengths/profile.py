@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic.dataclasses import dataclass
 
+from simserve.input_files import SCENARIO_BYTES, parse_json, read_json
 from simserve.workload.lengths.base import STRICT, Drawn, Lengths
-from simserve.workload.readers.json_lines import parsed
 from simserve.workload.streams import Stream
 from simserve.workload.trace import MOST_TOKENS
 
@@ -50,13 +50,15 @@ def profile_names() -> list[str]:
 
 def load_profile(name: str) -> dict[str, Any]:
     """Load a shipped profile by name, or one from a file. Raises ValueError for a file that is no profile."""
-    is_file = name.endswith(".json")
-    place = Path(name) if is_file else resources.files("simserve.workload") / "profiles" / f"{name}.json"
+    if not name.endswith(".json"):
+        shipped = resources.files("simserve.workload") / "profiles" / f"{name}.json"
+        return dict(parse_json(shipped.read_bytes()))
     try:
-        profile = parsed(place.read_text(encoding="utf-8"))
+        profile = read_json(Path(name), SCENARIO_BYTES)
     except (OSError, ValueError) as error:
+        text = getattr(error, "strerror", None) or error
         raise ValueError(
-            f"must be a profile as JSON ({error}), got '{name}'; make one with `simserve trace fit`"
+            f"must be a profile as JSON ({text}), got '{name}'; make one with `simserve trace fit`"
         ) from None
     wrong = _why_invalid(profile)
     if wrong is not None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
+from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
 from simserve.workload.readers.base import read_text
-from simserve.workload.readers.json_lines import parsed
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
 from simserve.workload.trace import Trace
 
@@ -75,6 +75,6 @@ def _json_hint(text: str) -> tuple[str, str | None]:
 
 def _json(line: str) -> Any:
     try:
-        return parsed(line)
+        return parse_json(line)
     except json.JSONDecodeError:
         return None  # the reader of the format reports the error and its place

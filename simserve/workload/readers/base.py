@@ -1,6 +1,5 @@
 """Base of all readers: file text, checks of rows, and the trace of valid rows."""
 
-import gzip
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError, UnreadableTrace
+from simserve.input_files import TRACE_BYTES, read_file
 from simserve.workload.trace import MOST_TOKENS, Trace
 
 MOST_NAMED_ROWS = 5
@@ -21,9 +21,6 @@ LEAST = {"prompt_tokens": 1, "output_tokens": 1, "max_tokens": 1, "turn": 0, "pr
 
 MOST_S = 1e11
 """Largest stamp in seconds, the year 5138 since 1970; a larger one is in finer units."""
-
-GZIP_MAGIC = b"\x1f\x8b"
-"""First bytes of a gzip file, RFC 1952 section 2.3.1; the file name does not matter."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +43,17 @@ def items(path: Path, n_rows: int, word: str) -> Place:
 
 def read_text(path: Path) -> str:
     """Return the text of a file, unpacked if it is gzip. Raises TraceError."""
-    if path.is_dir():
-        raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it")
     try:
-        raw = path.read_bytes()
-        return (gzip.decompress(raw) if raw.startswith(GZIP_MAGIC) else raw).decode("utf-8-sig")
+        return read_file(path, TRACE_BYTES, may_be_gzip=True).decode("utf-8-sig")
+    except IsADirectoryError:
+        raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it") from None
     except FileNotFoundError:
         raise UnreadableTrace(f"{path}: no such file; see traces/README.md for where to get public traces") from None
     except UnicodeDecodeError as error:
         raise TraceError(f"{path}: must be UTF-8 text, got byte {error.start} that is not; convert the file") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise UnreadableTrace(f"{path}: cannot be read ({error}); check that it is complete and readable") from None
+        text = getattr(error, "strerror", None) or error
+        raise UnreadableTrace(f"{path}: cannot be read ({text}); check that it is complete and readable") from None
 
 
 def numbers(place: Place, name: str, values: Sequence[Any] | NDArray[Any]) -> NDArray[Any]:

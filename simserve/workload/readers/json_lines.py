@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.input_files import parse_json
 from simserve.workload.readers.base import Place, checked, numbers, read_text
 from simserve.workload.readers.prefix_ids import HashIds
 from simserve.workload.trace import Trace
@@ -38,21 +39,9 @@ def read_lines(path: Path, seconds_per_stamp: float, meaning: Meaning) -> Trace:
     return checked(place, Trace(stamps * seconds_per_stamp, prompts, outputs), put_prefixes)
 
 
-def parsed(text: str) -> Any:
-    """Parse JSON. Raises JSONDecodeError, also where Python's own reader gives up."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except RecursionError:
-        raise json.JSONDecodeError("too many brackets inside each other", text, 0) from None
-    except ValueError:  # an integer of more than 4300 digits
-        raise json.JSONDecodeError("a number of too many digits", text, 0) from None
-
-
 def _row(path: Path, line: int, text: str) -> dict[str, Any]:
     try:
-        row = parsed(text)
+        row = parse_json(text)
     except json.JSONDecodeError as error:
         remedy = "is it the right format?" if line == 1 else "was the file cut?"
         raise TraceError(f"{path}:{line}: must be one JSON object a line ({error.msg}); {remedy}") from None

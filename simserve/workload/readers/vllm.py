@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import TraceError
+from simserve.input_files import parse_json
 from simserve.workload.readers.base import checked, items, numbers, read_text
-from simserve.workload.readers.json_lines import parsed, read_lines
+from simserve.workload.readers.json_lines import read_lines
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, HashIds, given_block_tokens
 from simserve.workload.trace import Trace
 
@@ -50,7 +51,7 @@ def _hash_ids(rows: list[Any], prompt_tokens: NDArray[Any]) -> HashIds:
 
 def _arrays(path: Path, text: str) -> dict[str, list[Any]]:
     try:
-        result = parsed(text)
+        result = parse_json(text)
     except json.JSONDecodeError as error:
         remedy = "was the file cut, or does it hold several results?"
         raise TraceError(f"{path}:{error.lineno}: must be one JSON object ({error.msg}); {remedy}") from None

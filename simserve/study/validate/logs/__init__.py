@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from simserve.errors import TraceError
+from simserve.input_files import parse_json
 from simserve.study.validate.logs import bench, table
 from simserve.study.validate.logs.base import Log
 from simserve.workload.readers.base import items, read_text, shown
-from simserve.workload.readers.json_lines import parsed
 
 KINDS = "give a table of requests (CSV, JSON lines, parquet) or a result of vllm bench serve"
 
@@ -46,6 +46,6 @@ _LINES = object()
 
 def _whole(text: str) -> Any:
     try:
-        return parsed(text)
+        return parse_json(text)
     except json.JSONDecodeError:
         return _LINES  # the reader of lines reports errors with their place

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve.errors import OutputError, TraceError
+from simserve.input_files import parse_json
 from simserve.study.validate.logs import bench
 from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order, times
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.base import Place, items, numbers, shown
 from simserve.workload.readers.csv_rows import read_csv
-from simserve.workload.readers.json_lines import parsed
 from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
 
@@ -97,7 +97,7 @@ def of_rows(place: Place, rows: Sequence[Mapping[str, Any]]) -> Log:
 
 def _row(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
-        row = parsed(line)
+        row = parse_json(line)
     except json.JSONDecodeError as error:
         raise TraceError(f"{path}:{number}: must be one JSON object per line ({error.msg}); was it cut?") from None
     if not isinstance(row, dict):
