@@ -157,7 +157,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
     is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
     cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
-    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].tensor for pool in _replica_pool(scenario)]
+    block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
     return _Served(
         tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
         tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),

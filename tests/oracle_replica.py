@@ -780,6 +780,8 @@ def replicas_of(
     for rank in ranks:
         if setup.n_stages > 1:
             rank.stages_free_ps = stages_free_ps
+            if rank.host and ranks[0].host:
+                rank.host.free_ps = ranks[0].host.free_ps  # one link for all lanes
         if setup.n_in_step > 1:
             rank.group = ranks
     return ranks

@@ -39,7 +39,12 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
 def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
     """Draw replicas with slots for more requests than their blocks hold, so that some are preempted."""
     result = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
-    return [draw(short_of_blocks(st.just(result[0]), least_tokens))] * min(len(result), 2)
+    return [draw(short_of_blocks(st.just(result[0]), least_tokens))] * crowded(result)
+
+
+def crowded(result: list[ReplicaSetup]) -> int:
+    """Return how many replicas leave each lane or rank enough requests to be preempted."""
+    return 1 if result[0].n_ranks > 1 else min(len(result), 2)
 
 
 @st.composite

@@ -19,7 +19,7 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
 from tests.effort import examples
 from tests.test_oracle_handoff import layered
-from tests.test_oracle_host_tier import assert_tiers_agree, short_of_blocks, tiers
+from tests.test_oracle_host_tier import assert_tiers_agree, crowded, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, beside, dependent
@@ -89,7 +89,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     if caches:
         result = cached(result, draw(st.integers(1, 3)))
     if kind == "tiered":
-        result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * len(result)
+        result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * crowded(result)
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
         result = [replace(setup, host_tier=tier) for setup in result]
     return World(result)

@@ -38,16 +38,16 @@ class Channel:
         self.awaited_blocks = 0
         self.background_blocks = 0
         self._block_s = block_s
-        self._port = Port()
+        self.port = Port()
 
     def copy(self, now_ps: int) -> int:
         """Start the pending copies after all earlier ones; return how long the next step waits for them."""
         wait_ps = 0
         if self.awaited_blocks:
-            wait_ps = self._port.through_ps(to_ps(self.awaited_blocks * self._block_s), now_ps) - now_ps
+            wait_ps = self.port.through_ps(to_ps(self.awaited_blocks * self._block_s), now_ps) - now_ps
             self.awaited_blocks = 0
         if self.background_blocks:
-            self._port.through_ps(to_ps(self.background_blocks * self._block_s), now_ps)
+            self.port.through_ps(to_ps(self.background_blocks * self._block_s), now_ps)
             self.background_blocks = 0
         return wait_ps
 
@@ -63,6 +63,10 @@ class HostTier:
         self.memory = HostMemory(spec.n_blocks, blocks_per_id, spec.disk_blocks)
         self.counts = HostCounts()
         self._link, self._disk = Channel(spec.block_s), Channel(spec.disk_block_s)
+
+    def share_links(self, other: "HostTier") -> None:
+        """Queue on the link and the disk of another lane of a pipeline: each GPU holds a part of all lanes' blocks."""
+        self._link.port, self._disk.port = other._link.port, other._disk.port
 
     def swap_out(self, n_blocks: int) -> None:
         """Copy the blocks of a request to the host."""

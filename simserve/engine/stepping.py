@@ -203,6 +203,8 @@ def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: Co
         pipeline = Pipeline(n_stages)
         for rank in ranks:
             rank.stepping = Lane(rank, clock, pipeline)
+            if rank.tier is not None and ranks[0].tier is not None:
+                rank.tier.share_links(ranks[0].tier)
     elif len(ranks) > 1:
         group = Lockstep(ranks, cost, clock)
         for rank in ranks:

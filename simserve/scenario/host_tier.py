@@ -1,4 +1,4 @@
-"""Resolve the host memory tier of a pool: its users and its speed, and whether the pool supports it."""
+"""Resolve the host memory tier of a pool: its users and its speed."""
 
 from typing import Any
 
@@ -16,8 +16,6 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
     tier, here = pool.host_tier, (*at, "host_tier")
     if tier is None or scheduler is None or draft.problems.touch(here):
         return pool
-    if not _can_have_one(draft, pool, here):
-        return pool
     update: dict[str, Any] = {
         "preemption": _preemption(draft, pool, here, scheduler),
         "offload_prefixes": _offload_prefixes(draft, pool, here),
@@ -34,24 +32,16 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
 
 
 def check_host_room(draft: Draft, pool: Pool, at: Path, memory: MemoryLedger) -> None:
-    """Check that host memory and disk hold at least one block."""
+    """Check that host memory and disk hold at least one block for each lane."""
     tier = pool.host_tier
     sizes: list[tuple[Path, float]] = [] if tier is None else [(("bytes",), tier.bytes)]
     if tier is not None and tier.disk is not None:
         sizes.append((("disk", "bytes"), tier.disk.bytes))
     for key, n_bytes in sizes:
-        if n_bytes < memory.block_bytes:
-            rule = f"must hold a block of {memory.block_size} tokens, {memory.block_bytes:.0f} bytes of each GPU"
+        if n_bytes < memory.n_lanes * memory.block_bytes:
+            each = "" if memory.n_lanes == 1 else " for each lane of the pipeline"
+            rule = f"must hold a block of {memory.block_size} tokens{each}, {memory.block_bytes:.0f} bytes of each GPU"
             draft.problem((*at, "host_tier", *key), rule, n_bytes, "give bytes, as 200e9 for 200 GB")
-
-
-def _can_have_one(draft: Draft, pool: Pool, here: Path) -> bool:
-    """Check for pipelines, where the lanes of a replica share one link to host memory."""
-    if pool.parallel.pipeline == 1:
-        return True
-    rule = "the lanes of a pipeline would share one link to host memory, which is not simulated"
-    draft.problem(here, rule, None, "use parallel.pipeline 1, or leave it out")
-    return False
 
 
 def _preemption(draft: Draft, pool: Pool, here: Path, scheduler: Scheduler) -> str:

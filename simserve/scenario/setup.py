@@ -71,6 +71,11 @@ class PoolSetup:
         return self.tensor * self.ranks_per_replica
 
     @property
+    def gpus_per_lane(self) -> int:
+        """GPUs that hold parts of a block."""
+        return self.tensor * self.pipeline
+
+    @property
     def ranks_per_replica(self) -> int:
         """Schedulers of a replica: its data-parallel ranks times the lanes of a pipeline."""
         return self.data * self.pipeline
@@ -162,15 +167,16 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
 
 
 def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:
-    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel."""
+    """Convert a resolved host tier to blocks; the GPUs of a replica copy their shards of a block in parallel. Each lane
+    of a pipeline has an equal part, as the virtual engines of vLLM 0 had (core/scheduler.py, num_cpu_blocks)."""
     block_bytes, disk = memory.block_bytes, tier.disk
     assert tier.bytes_per_s is not None, "resolved"
     return HostTierSpec(
-        n_blocks=int(tier.bytes // block_bytes),
+        n_blocks=int(tier.bytes // block_bytes) // memory.n_lanes,
         block_s=block_bytes / tier.bytes_per_s,
         swaps=tier.preemption == "swap",
         offloads=bool(tier.offload_prefixes),
-        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes),
+        disk_blocks=0 if disk is None else int(disk.bytes // block_bytes) // memory.n_lanes,
         disk_block_s=0.0 if disk is None else block_bytes / disk.bytes_per_s,
     )
 

@@ -88,6 +88,23 @@ def test_who_is_still_out_when_the_run_ends_keeps_the_tokens_that_it_had() -> No
     assert "still there at drain_limit_s" in cluster.recorder.reasons[-1]
 
 
+def test_copies_of_the_lanes_of_a_pipeline_queue_on_one_link() -> None:
+    # Each lane has two requests of five tokens, and a stage takes 5 ms. The first lane swaps 7 blocks at 30 ms and the
+    # second at 35, when the link is free at 37: its step enters at 44, and not at 42.
+    four = trace([0.0] * 4, [5] * 4, [6] * 4)
+    cluster = serve(replace(swapping(), n_stages=2), four)
+    assert column(cluster, "n_swaps") == [0, 0, 1, 1]
+    starts, ends = zip(*(steps_of(cluster, lane) for lane in (0, 1)), strict=True)
+    assert (starts[0][3], ends[0][3]) == (30, 47)
+    assert (starts[1][3], ends[1][3]) == (35, 54)
+
+
+def steps_of(cluster: Cluster, replica: int) -> tuple[list[float], list[float]]:
+    """Return starts and ends of single steps, in milliseconds."""
+    runs = cluster.recorder.step_runs(replica)
+    return (runs["start_ps"] / MS).tolist(), ((runs["start_ps"] + runs["first_ps"]) / MS).tolist()
+
+
 def test_all_that_goes_out_comes_in_when_many_are_swapped_again_and_again() -> None:
     load = trace([0.001 * i for i in range(40)], [3] * 40, [9] * 40)
     cluster = serve(swapping(), load)

@@ -75,7 +75,7 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
             ": is for prefixes, and none are offloaded; leave it out",
         ),
         (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
-        (["parallel.pipeline=2"], "host_tier: the lanes of a pipeline would share one link to host memory"),
+        (["parallel.pipeline=2", "host_tier.bytes=2e6"], ": must hold a block of 16 tokens for each lane"),
         (["swap_space=4"], ": unknown key; use cluster.pools[].host_tier.bytes"),
     ],
 )
@@ -92,6 +92,14 @@ def test_each_rank_that_steps_with_others_has_the_host_memory_of_its_gpus(load: 
     assert setup.n_sharing == 2
     assert setup.host_tier is not None
     assert setup.host_tier.n_blocks == int(20e9 // setup.ledger.block_bytes)
+
+
+def test_lanes_of_a_pipeline_share_the_host_memory_of_its_gpus(load: Load, small: str) -> None:
+    # Each of two stages holds half of a block of 2 MiB, and each of two lanes half of these blocks.
+    (setup,) = load(small + POOL, "cluster.pools.0.parallel.pipeline=2").setups
+    assert setup.host_tier is not None
+    assert setup.host_tier.n_blocks == int(20e9 // 2**20) // 2
+    assert setup.host_tier.block_s == pytest.approx(2**20 / 64e9)
 
 
 APART = """\

@@ -35,6 +35,7 @@ def separate(prefill: dict[str, Any], decode: dict[str, Any]) -> list[dict[str, 
         (TIMEOUT, [{"host_tier": TIER} | BY_PRIORITY], {}),
         (TIMEOUT, [{"speculation": NGRAM, "host_tier": TIER} | BY_PRIORITY], {}),
         ({}, [{"speculation": NGRAM, "parallel": {"pipeline": 2}}], {}),
+        (TIMEOUT, [{"host_tier": TIER, "parallel": {"pipeline": 2}}], {}),
         (TIMEOUT, separate({"speculation": NGRAM} | BY_PRIORITY, {"speculation": NGRAM, "host_tier": TIER}), {}),
         (TIMEOUT, separate({"enable_prefix_caching": True, "host_tier": TIER} | BY_PRIORITY, {}), PUSH),
         (TIMEOUT, separate({"speculation": NGRAM}, {"host_tier": TIER}), PUSH | KEEPS),
@@ -52,7 +53,6 @@ def test_mechanisms_that_run_together(
 @pytest.mark.parametrize(
     ("pool", "rule"),
     [
-        ({"host_tier": TIER, "parallel": {"pipeline": 2}}, "host_tier: the lanes of a pipeline would share one link"),
         (
             {"speculation": NGRAM, "scheduler": {"kind": "chunked", "policy": "vtc"}},
             "chunked counts one token per step",
