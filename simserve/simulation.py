@@ -26,7 +26,7 @@ from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
-from simserve.engine.tabulate import tabulate
+from simserve.engine.tabulate import member_facts, tabulate
 from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import PoolSetup, Scenario
@@ -34,7 +34,7 @@ from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
-from simserve.tables.facts import HostFacts, LinkFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
+from simserve.tables.facts import HostFacts, LinkFacts, MemberFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
 from simserve.units import to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -100,6 +100,7 @@ def simulate(
         host_tier=served.host_tier,
         drafting_s=served.drafting_s,
         respond_s=to_s(_front_end(setups).respond_ps),
+        members=served.members,
     )
     return Results.from_run(tables, facts, scenario.to_yaml(), load.drawn)
 
@@ -134,6 +135,7 @@ class _Served:
     """Time that each rank spent on proposals."""
     host_tier: HostFacts | None
     """Copies to and from hosts."""
+    members: tuple[MemberFacts, ...]
 
 
 def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[Progress], None] | None) -> _Served:
@@ -163,6 +165,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
         tuple(r.pool.total_blocks - r.pool.least_free_blocks for r in cluster.replicas),
         tuple(to_s(replica.decode.drafting_ps) for replica in cluster.replicas),
         host_facts([replica.tier for replica in cluster.replicas], block_bytes),
+        member_facts(cluster),
     )
 
 

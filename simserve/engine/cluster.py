@@ -14,6 +14,7 @@ from simserve.engine.alarm import END_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
+from simserve.engine.members import Member
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import OnAnswer, Replica
@@ -88,8 +89,10 @@ class Cluster:
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
         on_answer = self._closed_loop.on_answer if self._closed_loop else None
         is_alone = len(ranks) == 1 and self._closed_loop is None
+        self.members: list[Member] = []
         for setup in setups:
-            self.replicas += self._ranks(setup, on_answer, is_alone=is_alone)
+            self.members.append(Member(self._ranks(setup, on_answer, is_alone=is_alone), 0, "at the start", ready_ps=0))
+            self.replicas += self.members[-1].ranks
         self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
         router.begin(Random(router_seed))
         members = [self.replicas[index] for index in entries]

@@ -8,8 +8,9 @@ from simserve.engine.interference import interference_ps
 from simserve.engine.recorder import BLOCKED_BY, NEVER, STATUS
 from simserve.engine.session_sender import SessionSender
 from simserve.tables.columns import Categorical, Columns
+from simserve.tables.facts import MemberFacts
 from simserve.tables.run_tables import ExtraColumns, RunTables
-from simserve.units import PS_PER_S, array_to_s
+from simserve.units import PS_PER_S, array_to_s, to_s
 
 GIVEN = ("request_id", "session_id", "turn", "priority", "slo_class", "tenant", "max_tokens")
 """Columns of the load that the tables pass through, null if the load lacks them."""
@@ -61,6 +62,26 @@ def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
         "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
         "session_requests": sender.session_requests if isinstance(sender, SessionSender) else None,
     }
+
+
+def member_facts(cluster: Cluster) -> tuple[MemberFacts, ...]:
+    """Return when each rank was in the fleet."""
+
+    def instant_s(at_ps: int | None) -> float | None:
+        return None if at_ps is None else to_s(at_ps)
+
+    lives = (
+        MemberFacts(
+            to_s(each.ordered_ps),
+            instant_s(each.ready_ps),
+            instant_s(each.draining_ps),
+            instant_s(each.gone_ps),
+            each.why,
+        )
+        for each in cluster.members
+        for _ in each.ranks
+    )
+    return tuple(lives)
 
 
 def attempt_columns(cluster: Cluster) -> Columns:

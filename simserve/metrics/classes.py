@@ -80,7 +80,7 @@ def _group(requests: Columns, facts: RunFacts, window: Window, met: Mapping[str,
         "input_tokens_per_s": tokens["prompt_tokens"] / window.duration_s,
         "output_tokens_per_s": tokens["output_tokens"] / window.duration_s,
         "slo_attainment": attained,
-        "goodput": attained and goodput(attained["n_met"], window.duration_s, facts),
+        "goodput": attained and goodput(attained["n_met"], window, facts),
         "preemptions": preemptions(requests, window),
     }
 

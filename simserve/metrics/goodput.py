@@ -8,6 +8,7 @@ import numpy as np
 
 from simserve.metrics.batches import inefficiency
 from simserve.metrics.intervals import share_interval
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags
 from simserve.tables.facts import RunFacts
@@ -82,11 +83,12 @@ def attainment(requests: Columns, window: Window, met: Mapping[str, Flags]) -> d
     }
 
 
-def goodput(n_met: int, duration_s: float, facts: RunFacts) -> dict[str, float]:
+def goodput(n_met: int, window: Window, facts: RunFacts) -> dict[str, float]:
     """Return SLO-meeting requests per second of the window, per GPU and second, and per dollar at catalog prices."""
-    n_gpus = sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools)
-    usd_per_hour = sum(pool.n_replicas * pool.gpus_per_replica * pool.price_per_gpu_hour_usd for pool in facts.pools)
-    per_s = n_met / duration_s
+    gpus = Lifetimes(facts).gpus_by_pool(window.span_s).tolist()
+    n_gpus = sum(gpus)
+    usd_per_hour = sum(n * pool.price_per_gpu_hour_usd for n, pool in zip(gpus, facts.pools, strict=True))
+    per_s = n_met / window.duration_s
     return {
         "per_s": per_s,
         "per_gpu_s": per_s / n_gpus if n_gpus else np.nan,

@@ -49,12 +49,13 @@ def places(steps: Columns, until_s: Floats, n_replicas: int, at_s: Floats) -> Pl
     return Places(row, has_begun, np.clip(over_frac, 0.0, 1.0), before)
 
 
-def next_starts(steps: Columns, end_s: float) -> Floats:
-    """Return the start of the next row of the same replica, `(n_rows,)`; the end of the run after the last."""
-    following = np.append(steps["start_s"][1:], end_s)
+def next_starts(steps: Columns, gone_s: Floats) -> Floats:
+    """Return the start of the next row of the same replica, `(n_rows,)`; after the last, when the replica is gone."""
     replica = steps["replica"]
-    following[:-1][replica[1:] != replica[:-1]] = end_s
-    return np.asarray(following)
+    following: Floats = gone_s[replica]
+    same = replica[1:] == replica[:-1]
+    following[:-1][same] = steps["start_s"][1:][same]
+    return following
 
 
 def presence(enter_s: Floats, leave_s: Floats, group: Ints, n_groups: int, edges_s: Floats) -> Floats:

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
 from simserve.tables.facts import RunFacts
@@ -13,13 +14,17 @@ NEAR_LIMIT_FRAC = 0.9
 
 
 def kv_use(facts: RunFacts) -> dict[str, Any]:
-    """Return blocks and tokens of the whole cluster, and the peak of the replica closest to its limit."""
+    """Return blocks and tokens of the whole cluster, a mean over the run, and the peak of the replica closest to its
+    limit."""
     totals = [facts.pools[pool].n_blocks for pool in facts.replica_pool]
-    sizes = [facts.pools[pool].block_size for pool in facts.replica_pool]
+    lived = Lifetimes(facts).lived_frac((0.0, facts.end_s)).tolist()
+    pairs = [
+        (total * frac, facts.pools[pool]) for total, frac, pool in zip(totals, lived, facts.replica_pool, strict=True)
+    ]
     fracs = [peak / total for peak, total in zip(facts.peak_kv_blocks, totals, strict=True) if total]
     return {
-        "blocks": sum(totals),
-        "tokens": sum(total * size for total, size in zip(totals, sizes, strict=True)),
+        "blocks": round(sum(n_blocks for n_blocks, _ in pairs)),
+        "tokens": round(sum(n_blocks * pool.block_size for n_blocks, pool in pairs)),
         "peak_blocks": max(facts.peak_kv_blocks, default=0),
         "peak_frac": max(fracs, default=None),
     }

@@ -1,5 +1,6 @@
 """Pool series: the time series of a pool, aggregated over its replicas and, where there are many, over intervals."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
     of_pool = timeseries["pool"].is_(pool)
     names = ("start_s", "end_s", *SUMS, *MEANS)
     table: dict[str, Floats] = {name: timeseries[name][of_pool] for name in names}
-    starts, interval = np.unique(table["start_s"], return_inverse=True)
-    n = len(starts)
-    ends = _most(table["end_s"], interval, n)
-    n_replicas = np.bincount(interval, minlength=n)
-    summed = {name: np.bincount(interval, table[name], n).astype(np.float64) for name in (*SUMS, *MEANS)}
+    numbers, interval = np.unique(interval_numbers(timeseries)[of_pool], return_inverse=True)
+    n = len(numbers)
+    starts, ends = -_most(-table["start_s"], interval, n), _most(table["end_s"], interval, n)
+    lived = (table["end_s"] - table["start_s"]) / (ends - starts)[interval]
+    n_replicas = np.bincount(interval, lived, n)
+    summed = {name: np.bincount(interval, table[name] * lived, n).astype(np.float64) for name in (*SUMS, *MEANS)}
     means = {name: values / n_replicas if name in MEANS else values for name, values in summed.items()}
     n_merged = max(1, -(-n // most_rows))
     first = np.arange(0, n, n_merged)
@@ -35,6 +37,14 @@ def pool_series(timeseries: Columns, pool: str, most_rows: int) -> tuple[dict[st
         **{name: _mean(values, ends - starts, first) for name, values in means.items()},
         **{name: _reduced(np.maximum, _most(table[of], interval, n), first) for name, of in MOST.items()},
     }, n_merged
+
+
+def interval_numbers(timeseries: Mapping[str, Any]) -> Ints:
+    """Return the number of the interval in which each row starts, `(n_rows,)`; one that joins starts within it."""
+    starts_s, ends_s = timeseries["start_s"], timeseries["end_s"]
+    width_s = float((ends_s - starts_s).max(initial=0.0)) or 1.0
+    numbers: Ints = np.floor(starts_s / width_s + 1e-6).astype(np.int64)
+    return numbers
 
 
 def _mean(values: Floats, lengths: Floats, first: Ints) -> Floats:

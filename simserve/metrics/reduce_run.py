@@ -14,6 +14,7 @@ from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.goodput import all_met, met_by_goal
 from simserve.metrics.itl import itl_intervals, largest_gaps, pooled_itl
 from simserve.metrics.latency import latency_columns
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.mechanisms import Measured
 from simserve.metrics.stats import Distribution, distribution, with_intervals
 from simserve.metrics.summary import summary
@@ -59,14 +60,15 @@ def reduce_run(tables: RunTables, facts: RunFacts, arrivals: ArrivalRates | None
         pool.speculation for pool in facts.pools
     ):  # with speculation, gaps are between chunks, of unknown number
         latencies["itl_s"] = replace(latencies["itl_s"], intervals=itl_intervals(requests, counted, latencies["itl_s"]))
-    series = time_series(tables, rows, facts, (window.start_s, window.start_s + window.duration_s))
-    use = utilization(series.window_work, window.duration_s, facts)
+    series = time_series(tables, rows, facts, window.span_s)
+    use = utilization(series.window_work, window, facts)
     fastest = max_output_tokens_per_s(requests, rows, spans, counted, answers_whole)
     columns = {
         "requests": {field.name: requests[field.name] for field in REQUESTS},
         "steps": tables.steps,
         "spans": spans,
         "timeseries": series.columns,
+        "members": Lifetimes(facts).table(),
     }
 
     def latencies_of(some: Flags) -> dict[str, Distribution]:

@@ -75,6 +75,11 @@ class Results:
         return self._frame("timeseries")
 
     @cached_property
+    def members(self) -> "pd.DataFrame":
+        """One row a replica: when it was in the fleet, and why. Raises OutputError for a run of an earlier version."""
+        return self._frame("members")
+
+    @cached_property
     def replications(self) -> "pd.DataFrame":
         """One row a seed. Raises OutputError for a run without replications."""
         return self._frame("replications")
@@ -116,7 +121,8 @@ class Results:
         from simserve.tables.frames import frame
 
         if name not in self.columns:
-            remedy = "with --replications" if name in MORE_TABLES else "without --steps none"
+            remedies = dict.fromkeys(MORE_TABLES, "with --replications") | {"members": "with this version"}
+            remedy = remedies.get(name, "without --steps none")
             raise OutputError(f"{name}: this run was written without them; run it again {remedy}")
         return frame((TABLES | MORE_TABLES)[name], self.columns[name])
 
@@ -147,8 +153,9 @@ def load_results(directory: str | Path) -> Results:
 
 
 def _is_there(folder: Path, name: str) -> bool:
-    """Return whether a table exists; steps and spans may be left out, and most runs have no replications."""
-    return name not in ("steps", "spans", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
+    """Return whether a table exists; steps and spans may be left out, most runs have no replications, and those of
+    earlier versions no members."""
+    return name not in ("steps", "spans", "members", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
 
 
 def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:

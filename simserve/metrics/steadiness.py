@@ -9,7 +9,7 @@ import numpy as np
 from simserve.metrics.batches import LEAST, inefficiency
 from simserve.metrics.integrals import presence
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns
+from simserve.tables.columns import Columns, Floats, Ints
 
 SETTLES = 20
 """Effective sample size of a backlog that counts as steady; one that wanders at capacity has 2 to 14, however long
@@ -45,11 +45,14 @@ class Steadiness:
     """Share of the window in which the head of the queue was not blocked, in the pool with the lowest share."""
 
 
-def steadiness(requests: Columns, steps: Columns, window: Window, replica_pool: Sequence[int]) -> Steadiness:
-    """Assess the queue. requests: with n_in_system, in order of arrival. replica_pool: the pool of each replica."""
+def steadiness(
+    requests: Columns, steps: Columns, window: Window, replica_pool: Sequence[int], lived_frac: Floats | None = None
+) -> Steadiness:
+    """Assess the queue. requests: with n_in_system, in order of arrival. replica_pool: the pool of each replica.
+    lived_frac: share of the window in which each was there, `(n_replicas,)`; None: all of it."""
     n_in_system = requests["n_in_system"][window.has]
     n_effective = len(n_in_system) / inefficiency(n_in_system)
-    free_frac = _free_frac(steps, window, replica_pool)
+    free_frac = _free_frac(steps, window, np.array(replica_pool, np.int64), lived_frac)
     if window.ends_with != "last arrival" or not window.duration_s > 0:
         return Steadiness("undetermined", n_effective, (math.nan,) * 3, free_frac)
     backlog = backlog_by_thirds(requests, window)
@@ -93,15 +96,15 @@ def backlog_by_thirds(requests: Columns, window: Window) -> tuple[float, float, 
     return early, middle, late
 
 
-def _free_frac(steps: Columns, window: Window, replica_pool: Sequence[int]) -> float:
+def _free_frac(steps: Columns, window: Window, pool: Ints, lived_frac: Floats | None) -> float:
     """Return the lowest share of unblocked time over pools; NaN for an empty window or a pool without steps."""
-    if not window.end_s > window.start_s or not len(replica_pool):
+    if not window.end_s > window.start_s or not len(pool):
         return math.nan
     held_up = steps["blocked_by"].without_blank().codes >= 0
     replica = steps["replica"][held_up]
     until_s = np.minimum(steps["end_s"][held_up], window.end_s)
     lasts_s = np.maximum(until_s - np.maximum(steps["start_s"][held_up], window.start_s), 0.0)
-    held_up_s = np.bincount(replica, lasts_s, minlength=len(replica_pool))
-    pool = np.array(replica_pool)
-    by_pool = np.bincount(pool, held_up_s) / np.maximum(np.bincount(pool), 1) / (window.end_s - window.start_s)
-    return 1.0 - float(by_pool.max())
+    held_up_s = np.bincount(replica, lasts_s, minlength=len(pool))
+    n_there = np.bincount(pool, lived_frac)
+    held_up_frac = np.bincount(pool, held_up_s)[n_there > 0] / n_there[n_there > 0] / (window.end_s - window.start_s)
+    return 1.0 - float(held_up_frac.max(initial=0.0))

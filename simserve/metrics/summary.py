@@ -13,6 +13,7 @@ from simserve.metrics.drawn_load import ArrivalRates, drawn_load, load_warning
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import attainment, good_tokens, goodput
 from simserve.metrics.kv import kv_use, preemptions
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.mechanisms import Measured, mechanisms
 from simserve.metrics.reasons import reasons
 from simserve.metrics.reliability import cautions, reliability
@@ -34,7 +35,9 @@ def summary(
     requests, facts, window = run.requests, run.facts, run.window
     fates = {fate: int(np.count_nonzero(requests["status"].is_(fate) & window.has)) for fate in FATES}
     attained = attainment(requests, window, run.met)
-    queue = steadiness(requests, run.steps, window, facts.replica_pool)
+    lives = Lifetimes(facts)
+    there_frac = lives.lived_frac((window.start_s, window.end_s))
+    queue = steadiness(requests, run.steps, window, facts.replica_pool, there_frac)
     result = reliability(facts, window, queue, fates["finished"])
     text = mechanisms(run)
     rates = throughput(requests, window)
@@ -68,15 +71,21 @@ def summary(
         **rates,
         "load": load,
         "slo_attainment": attained,
-        "goodput": attained
-        and goodput(attained["n_met"], window.duration_s, facts) | good_tokens(requests, window, run.met),
+        "goodput": attained and goodput(attained["n_met"], window, facts) | good_tokens(requests, window, run.met),
         "time_split": time_split(requests, window, facts),
         "preemptions": preemptions(requests, window),
         **text,
         "kv": kv_use(facts),
-        "gpu_seconds": facts.end_s * sum(pool.n_replicas * pool.gpus_per_replica for pool in facts.pools),
+        "gpu_seconds": lives.gpu_seconds(),
+        "fleet": {
+            "starting_gpu_s": lives.gpu_seconds(until="ready_s"),
+            "serving_gpu_s": lives.gpu_seconds("ready_s", "draining_s"),
+            "draining_gpu_s": lives.gpu_seconds("draining_s"),
+        },
         **vars(run.use.whole),
-        "pools": [_pool(*each) for each in zip(facts.pools, run.use.by_pool, strict=True)],
+        "pools": [
+            _pool(*each) for each in zip(facts.pools, run.use.by_pool, lives.gpus_by_pool(window.span_s), strict=True)
+        ],
         "trust": result,
         "notes": list(facts.notes),
         "warnings": list(chain(*warnings)),
@@ -90,8 +99,8 @@ def _latency(result: Distribution) -> dict[str, Any]:
     return numbers | {"intervals": dict(result.intervals)}
 
 
-def _pool(pool: PoolFacts, use: Shares) -> dict[str, Any]:
+def _pool(pool: PoolFacts, use: Shares, mean_gpus: float) -> dict[str, Any]:
     left_out = {"work", "speculation"}
     how = pool.speculation and {name: value for name, value in vars(pool.speculation).items() if name != "draft"}
     facts = {name: value for name, value in vars(pool).items() if name not in left_out}
-    return facts | {"speculation": how} | vars(use)
+    return facts | {"speculation": how, "mean_gpus": mean_gpus} | vars(use)

@@ -7,6 +7,7 @@ import numpy as np
 from simserve.metrics.decode_rows import DecodeRows
 from simserve.metrics.integrals import Places, counts, next_starts, places, presence
 from simserve.metrics.itl import span_ends
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.utilization import WorkDone, shares, work_done
 from simserve.tables.columns import Categorical, Columns, Floats, Ints
 from simserve.tables.facts import RunFacts
@@ -28,22 +29,25 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
     """Return means over intervals of 1, 2 or 5 × 10^k seconds, at most MOST_INTERVALS; the last may be shorter.
 
     queue_len and the KV share are values at the start of steps, interpolated linearly. running counts requests from the
-    start of their prefill to their last token, without recomputation after a preemption.
+    start of their prefill to their last token, without recomputation after a preemption. A replica that was ready in a
+    part of an interval has a row for that part, and none for an interval in which it was not.
     """
-    edges_s = interval_edges(facts.end_s)
-    n_replicas, lasts_s = len(facts.replica_pool), np.diff(edges_s)
+    edges_s, lives = interval_edges(facts.end_s), Lifetimes(facts)
+    n_replicas, lived_s = len(facts.replica_pool), lives.lived_s(edges_s)
+    was_there = lived_s > 0
+    lasts_s = np.where(was_there, lived_s, np.nan)
     steps = tables.steps
     at_s = np.append(edges_s, window_s)
     in_steps = places(steps, steps["end_s"], n_replicas, at_s)
     work = work_done(steps, in_steps, facts)
     grid = WorkDone(*(amount[:, :-2] for amount in vars(work).values())).between()
     busy, mfu, mbu = shares(grid, lasts_s, facts)
-    until_s = next_starts(steps, facts.end_s)
+    until_s = next_starts(steps, np.minimum(lives.at_s("gone_s"), facts.end_s))
     held = places(steps, until_s, n_replicas, edges_s)
-    n_intervals = len(lasts_s)
+    n_intervals = len(edges_s) - 1
     grids = {
         "queue_len": _mean_queue(steps, until_s, held) / lasts_s,
-        "running": _running(tables, rows, n_replicas, edges_s),
+        "running": _running(tables, rows, n_replicas, edges_s) * (np.diff(edges_s) / lasts_s),
         "kv_frac": _mean_kv_frac(steps, until_s, in_steps, facts)[:, :-2] / lasts_s,
         "prefill_tokens_per_s": grid.prefill_tokens / lasts_s,
         "output_tokens_per_s": _output_tokens(tables, rows, n_replicas, edges_s) / lasts_s,
@@ -52,12 +56,13 @@ def time_series(tables: RunTables, rows: DecodeRows, facts: RunFacts, window_s: 
         "busy_frac": busy,
     }
     pool = np.repeat(np.array(facts.replica_pool, np.int32), n_intervals)
+    chosen = was_there.ravel()
     columns: Columns = {
-        "replica": np.repeat(np.arange(n_replicas, dtype=np.int32), n_intervals),
-        "pool": Categorical(pool, tuple(each.name for each in facts.pools)),
-        "start_s": np.tile(edges_s[:-1], n_replicas),
-        "end_s": np.tile(edges_s[1:], n_replicas),
-        **{name: values.ravel() for name, values in grids.items()},
+        "replica": np.repeat(np.arange(n_replicas, dtype=np.int32), n_intervals)[chosen],
+        "pool": Categorical(pool[chosen], tuple(each.name for each in facts.pools)),
+        "start_s": np.maximum(edges_s[:-1], lives.at_s("ready_s")[:, None])[was_there],
+        "end_s": np.minimum(edges_s[1:], lives.at_s("gone_s")[:, None])[was_there],
+        **{name: values[was_there] for name, values in grids.items()},
     }
     return TimeSeries(columns, WorkDone(*(amount[:, -2:] for amount in vars(work).values())).between())
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from simserve.metrics.drafted import DraftedWork, drafted
 from simserve.metrics.integrals import Places
+from simserve.metrics.lifetimes import Lifetimes
+from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats
 from simserve.tables.facts import RunFacts, WorkFacts
 
@@ -77,29 +79,31 @@ def _proposed(facts: RunFacts) -> Floats:
 
 
 def shares(work: WorkDone, lasts_s: Floats, facts: RunFacts) -> tuple[Floats, Floats, Floats]:
-    """Return busy, MFU and MBU of each replica and interval, `(n_replicas, n_intervals)`; lasts_s `(n_intervals,)`."""
+    """Return busy, MFU and MBU of each replica and interval, all `(n_replicas, n_intervals)`."""
     of = [facts.pools[pool].work for pool in facts.replica_pool]
     peak, bandwidth = _each(of, "peak_flop_per_s"), _each(of, "hbm_bytes_per_s")
     busy = np.minimum(work.busy_s / lasts_s, 1.0)  # sums of many rows have rounding errors
     return busy, work.flop / (peak * lasts_s), work.bytes / (bandwidth * lasts_s)
 
 
-def utilization(work: WorkDone, duration_s: float, facts: RunFacts) -> Utilization:
-    """Return the utilization of all replicas and of each pool over one interval; `work` is `(n_replicas, 1)`, and
-    replicas weigh by their peaks."""
-    pool = np.array(facts.replica_pool, np.int64)
-    by_pool = (_shares(work, pool == index, duration_s, facts) for index in range(len(facts.pools)))
-    return Utilization(_shares(work, pool >= 0, duration_s, facts), tuple(by_pool))
+def utilization(work: WorkDone, window: Window, facts: RunFacts) -> Utilization:
+    """Return the utilization of all replicas and of each pool over the window; `work` is `(n_replicas, 1)`, and
+    replicas weigh by their peaks and by their time in the fleet."""
+    pool, duration_s = np.array(facts.replica_pool, np.int64), window.duration_s
+    lived_frac = Lifetimes(facts).lived_frac(window.span_s)
+    by_pool = (_shares(work, pool == index, duration_s, lived_frac, facts) for index in range(len(facts.pools)))
+    return Utilization(_shares(work, pool >= 0, duration_s, lived_frac, facts), tuple(by_pool))
 
 
-def _shares(work: WorkDone, chosen: Flags, duration_s: float, facts: RunFacts) -> Shares:
+def _shares(work: WorkDone, chosen: Flags, duration_s: float, lived_frac: Floats, facts: RunFacts) -> Shares:
     """Return the utilization of the chosen replicas, `(n_replicas,)`."""
-    if not duration_s > 0:
+    lived = lived_frac[chosen].reshape(-1, 1)
+    if not duration_s > 0 or not lived.sum():
         return Shares(np.nan, np.nan, np.nan)
     of = [facts.pools[pool].work for pool in np.array(facts.replica_pool, np.int64)[chosen]]
-    peak, bandwidth = _each(of, "peak_flop_per_s").sum(), _each(of, "hbm_bytes_per_s").sum()
+    peak, bandwidth = ((_each(of, name) * lived).sum() for name in ("peak_flop_per_s", "hbm_bytes_per_s"))
     return Shares(
-        busy_frac=min(float(work.busy_s[chosen].mean() / duration_s), 1.0),
+        busy_frac=min(float(work.busy_s[chosen].sum() / lived.sum() / duration_s), 1.0),
         mfu=float(work.flop[chosen].sum() / (peak * duration_s)),
         mbu=float(work.bytes[chosen].sum() / (bandwidth * duration_s)),
     )

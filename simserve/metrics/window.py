@@ -28,6 +28,11 @@ class Window:
     """The end of the warm-up was found in the run itself; False: it has none, so all counts; None: it was given."""
 
     @property
+    def span_s(self) -> tuple[float, float]:
+        """Start and end of what rates divide by."""
+        return self.start_s, self.start_s + self.duration_s
+
+    @property
     def n_requests(self) -> int:
         """Requests that count."""
         return int(np.count_nonzero(self.has))

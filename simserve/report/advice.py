@@ -3,7 +3,7 @@
 import math
 
 from simserve.report.formats import SHORT, count, goal, listed, plural, rate, seconds, share
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.summary_reader import SummaryReader, has_changed
 
 HELD_UP = {
     "link": "mostly waiting for the link. Raise kv_link.bytes_per_s, or prefill shorter prompts locally",
@@ -102,7 +102,7 @@ def replicas_needed(reader: SummaryReader) -> str:
     offered, served = reader.number("offered_per_s"), reader.number("served_per_s")
     if reader.binds:
         return " or raise kv_link.bytes_per_s" if reader.binds == "link" else f" or add {reader.binds} replicas"
-    if len(reader.pools) != 1 or not offered or not served:
+    if len(reader.pools) != 1 or has_changed(reader.pools[0]) or not offered or not served:
         return " or add replicas"
     n_replicas = int(reader.pools[0]["n_replicas"])
     needed = max(math.ceil(n_replicas * offered / served), n_replicas + 1)

@@ -173,7 +173,7 @@ def _of_worst(reader: SummaryReader) -> str:
 
 
 def _met(reader: SummaryReader) -> str:
-    goodput = f"Goodput is {rate(reader.number('goodput', 'per_s'))} req/s on {plural(reader.n_gpus, 'GPU')}"
+    goodput = f"Goodput is {rate(reader.number('goodput', 'per_s'))} req/s on {reader.gpus}"
     return f"{_attained(reader)}; the goal is {GOAL}. {goodput}{_margin(reader)}."
 
 

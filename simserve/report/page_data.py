@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.pool_series import interval_numbers
 from simserve.report.chart_data import Floats
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def gather(results: "Results") -> PageData:
 
 def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
     """Return each column of the long table as `(n_replicas, n_intervals)`; an interval that a replica lacks is NaN."""
-    at = np.rint(series["start_s"] / _interval_s(series)).astype(np.int64)
+    at = interval_numbers(series)
     shape = (n_replicas, int(at.max(initial=-1)) + 1)
     grids = {}
     for name in SERIES:

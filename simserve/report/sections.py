@@ -36,7 +36,7 @@ from simserve.report.headline import (
 from simserve.report.mechanisms import mechanisms
 from simserve.report.replicas import COLUMNS, ReplicaRow
 from simserve.report.run_warnings import cautions
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.summary_reader import SummaryReader, gpus_of, has_changed
 
 GLYPHS = {
     "met": "✓",
@@ -101,6 +101,7 @@ def pool_words(pool: Mapping[str, Any]) -> str:
     gpus += f", with {n_ranks} schedulers" if n_ranks > 1 else ""
     role = f"{pool['role']}: " if pool.get("role", "both") != "both" else ""
     replicas = plural(int(pool["n_replicas"]), "replica")
+    replicas += f" at the start ({rate(gpus_of(pool))} GPUs on average)" if has_changed(pool) else ""
     return f"{role}{replicas} of {pool['model']} on {gpus} ({pool['engine']}, {str(pool['scheduler']).lower()})"
 
 

@@ -13,6 +13,16 @@ UNEVEN = 3
 """Standard deviation over replicas, in roots of the mean (1 for random routing), above which a run is uneven."""
 
 
+def has_changed(pool: Mapping[str, Any]) -> bool:
+    """Return whether replicas of a pool joined or left during the window."""
+    return pool.get("mean_gpus") not in (None, pool["n_replicas"] * pool["gpus_per_replica"])
+
+
+def gpus_of(pool: Mapping[str, Any]) -> float:
+    """Return the GPUs of a pool; if it changed, the mean over the window."""
+    return float(pool["mean_gpus"]) if has_changed(pool) else int(pool["n_replicas"]) * int(pool["gpus_per_replica"])
+
+
 @dataclass(frozen=True)
 class SummaryReader:
     """A summary for the report; a number that was not measured is None."""
@@ -153,9 +163,16 @@ class SummaryReader:
         return number(answer["by_slo"][key])
 
     @property
-    def n_gpus(self) -> int:
-        """GPUs of all pools."""
-        return sum(int(pool["n_replicas"]) * int(pool["gpus_per_replica"]) for pool in self.pools)
+    def n_gpus(self) -> float:
+        """GPUs of all pools; of a fleet that changed, the mean over the window."""
+        return sum(map(gpus_of, self.pools))
+
+    @property
+    def gpus(self) -> str:
+        """`2 GPUs`, or `3.4 GPUs on average` of a fleet that changed."""
+        return (
+            f"{rate(self.n_gpus)} GPUs on average" if any(map(has_changed, self.pools)) else plural(self.n_gpus, "GPU")
+        )
 
     @property
     def is_saturated(self) -> bool:
@@ -193,7 +210,10 @@ class SummaryReader:
 
     @property
     def mean_outstanding(self) -> float | None:
-        """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered."""
+        """Mean requests at a replica, by Little's law; None where they are handed off, or not all answered, and where
+        replicas joined or left."""
+        if any(map(has_changed, self.pools)):
+            return None
         entered_per_s, stay_s = self.number("requests_per_s"), self.number("e2e_s", "mean")
         if self.summary.get("transfer") or self.n("finished") < self.n("arrived") or not entered_per_s or not stay_s:
             return None

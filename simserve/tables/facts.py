@@ -62,6 +62,18 @@ class PoolFacts:
 
 
 @dataclass(frozen=True)
+class MemberFacts:
+    """When a rank was in the fleet, in seconds; None for an instant that never came."""
+
+    ordered_s: float = 0.0
+    ready_s: float | None = 0.0
+    draining_s: float | None = None
+    gone_s: float | None = None
+    why: str = ""
+    """Reasons for its joining and its leaving."""
+
+
+@dataclass(frozen=True)
 class LinkFacts:
     """Link that carries keys and values from prefill to decode replicas."""
 
@@ -130,6 +142,8 @@ class RunFacts:
     """Time that each rank spent on proposals."""
     respond_s: float = 0.0
     """From the end of a step until the client has its token."""
+    members: tuple[MemberFacts, ...] = ()
+    """When each rank was in the fleet; empty: all from start to end."""
 
 
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
@@ -137,6 +151,7 @@ def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
     facts_by_name["link"] = facts.link and _own_fields(facts.link)
     facts_by_name["host_tier"] = facts.host_tier and _own_fields(facts.host_tier)
+    facts_by_name["members"] = [_own_fields(member) for member in facts.members]
     del facts_by_name["wall_s"]
     return facts_by_name
 
@@ -146,6 +161,7 @@ def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     pools = tuple(_pool_from_dict(pool) for pool in given["pools"])
     values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}
+    values["members"] = tuple(MemberFacts(**member) for member in given.get("members", ()))
     values["host_tier"] = given.get("host_tier") and HostFacts(**given["host_tier"])
     return RunFacts(**values)
 

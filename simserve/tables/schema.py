@@ -109,7 +109,15 @@ TIMESERIES = _fields("""
     float share 0..1: mfu mbu busy_frac
 """)
 
-TABLES = {"requests": REQUESTS, "steps": STEPS, "spans": SPANS, "timeseries": TIMESERIES}
+MEMBERS = _fields("""
+    replica: replica
+    category: pool
+    float s: ordered_s ready_s draining_s gone_s
+    category: why
+    int32: gpus
+""")
+
+TABLES = {"requests": REQUESTS, "steps": STEPS, "spans": SPANS, "timeseries": TIMESERIES, "members": MEMBERS}
 """Tables of a result by name; each is the file `<name>.parquet`."""
 
 REPLICATIONS = _fields("""

@@ -19,7 +19,7 @@ from tests.cli.scenarios import write_scenario
 from tests.cli.test_start_up import modules_after
 from tests.effort import is_thorough
 
-TABLES = {"requests.parquet", "steps.parquet", "spans.parquet", "timeseries.parquet"}
+TABLES = {"requests.parquet", "steps.parquet", "spans.parquet", "timeseries.parquet", "members.parquet"}
 OTHERS = {"summary.json", "vllm_bench.json", "scenario.yaml"}
 
 
@@ -239,7 +239,7 @@ def test_an_earlier_result_is_replaced_whole(tmp_path: Path) -> None:
     out = tmp_path / "out"
     invoke("run", write_scenario(tmp_path), "--out", out)
     assert invoke("run", write_scenario(tmp_path), "--out", out, "--no-report", "--steps", "none").exit_code == 0
-    assert names(out) == {"requests.parquet", "timeseries.parquet"} | OTHERS
+    assert names(out) == {"requests.parquet", "timeseries.parquet", "members.parquet"} | OTHERS
     assert names(tmp_path) == {"out", "tiny.yaml"}
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
 from simserve.tables.facts import PoolFacts, RunFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
@@ -200,6 +201,11 @@ def run_facts(run: RunTables, n_replicas: int = 1, pools: tuple[PoolFacts, ...] 
         "wall_s": 0.25,
     }
     return RunFacts(**facts | changes)
+
+
+def window_of(start_s: float, end_s: float) -> Window:
+    """A measured window, without its requests."""
+    return Window(start_s, end_s, end_s - start_s, "last arrival", np.empty(0, np.bool_))
 
 
 def random_story(

@@ -8,7 +8,7 @@ import pytest
 from simserve.metrics.goodput import attainment, good_tokens, goodput, met_by_goal
 from simserve.metrics.window import Window
 from simserve.tables.columns import Categorical, Columns
-from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables
+from tests.metrics.stories import STATUS, Life, Teller, pool_facts, run_facts, tables, window_of
 
 
 def requests(status: list[str], output_tokens: list[int] | None = None, **latencies: list[float]) -> Columns:
@@ -93,7 +93,9 @@ def test_goodput_is_per_second_per_gpu_and_per_dollar() -> None:
     pools = (pool_facts("a", 2, gpus_per_replica=4, price_per_gpu_hour_usd=9.0),)
     facts = run_facts(tables(lives, [Teller(lives)]), pools=pools)
     # 800 requests in 10 s on 8 GPUs that cost 72 dollars an hour, which is 0.02 dollars a second
-    assert goodput(800, 10.0, facts) == pytest.approx({"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0})
+    assert goodput(800, window_of(0.0, 10.0), facts) == pytest.approx(
+        {"per_s": 80.0, "per_gpu_s": 10.0, "per_usd": 4000.0}
+    )
 
 
 def test_good_tokens_are_those_of_requests_in_the_window_that_met_every_slo() -> None:

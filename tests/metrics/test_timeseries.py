@@ -14,7 +14,7 @@ from simserve.metrics.utilization import utilization
 from simserve.tables.facts import RunFacts
 from simserve.tables.run_tables import RunTables
 from tests.effort import examples
-from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables
+from tests.metrics.stories import Life, S, Teller, pool_facts, random_story, run_facts, tables, window_of
 
 
 def series(run: RunTables, facts: RunFacts, window_s: tuple[float, float] = (0.0, 1.0)) -> TimeSeries:
@@ -58,7 +58,7 @@ def test_every_column_is_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_window_has_its_own_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
     result = series(run, facts, (0.5, 1.5))
-    use = utilization(result.window_work, 1.0, facts).whole
+    use = utilization(result.window_work, window_of(0.5, 1.5), facts).whole
     assert use.busy_frac == pytest.approx(0.5)
     assert use.mfu == pytest.approx((1 * 2 + 41 * 3 + 5) / 1000)
     assert use.mbu == pytest.approx((7 + 42 * 11) / 2000)
@@ -66,7 +66,7 @@ def test_the_window_has_its_own_utilization(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_window_without_length_has_no_utilization(monkeypatch: pytest.MonkeyPatch) -> None:
     run, facts = one_busy_second_of_two(monkeypatch)
-    assert np.isnan(utilization(series(run, facts).window_work, np.nan, facts).whole.mfu)
+    assert np.isnan(utilization(series(run, facts).window_work, window_of(0.0, np.nan), facts).whole.mfu)
 
 
 def test_a_stretch_across_intervals_is_spread_over_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +171,6 @@ def test_contexts_grow_within_a_stretch() -> None:
     teller.row(1 * S, n=3, kv_tokens=10)
     run = tables(lives, [teller])
     facts = run_facts(run)
-    use = utilization(series(run, facts, (1.0, 4.0)).window_work, 3.0, facts).whole
+    use = utilization(series(run, facts, (1.0, 4.0)).window_work, window_of(1.0, 4.0), facts).whole
     assert use.mfu == pytest.approx((33 * 3 + 3 * 2 + 3 * 5) / 1000 / 3)
     assert use.mbu == pytest.approx((3 * 7 + (33 + 3) * 11) / 2000 / 3)

@@ -29,7 +29,7 @@ class Basis:
 
     unit: str
     """Increment of capacity: `replica`, or the whole `fleet` where its pools depend on each other."""
-    gpus: Mapping[str, int]
+    gpus: Mapping[str, float]
     """GPUs of a unit, by their names in the catalog."""
     prices: Mapping[str, Known]
     """USD per GPU-hour by GPU, of the unit's and of others that were compared."""
@@ -55,7 +55,7 @@ class Basis:
     """GPUs by month that a plan needs at its own growth, simulated rather than in proportion."""
 
     @property
-    def gpus_per_unit(self) -> int:
+    def gpus_per_unit(self) -> float:
         """Return the GPUs of a unit, of all kinds."""
         return sum(self.gpus.values())
 

@@ -8,7 +8,7 @@ from simserve.metrics.result_folder import ResultFolder
 from simserve.report.formats import count, rate, share
 from simserve.report.spreadsheet.cost_basis import UNKNOWN, Basis, Known
 from simserve.report.spreadsheet.sheets import at
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.summary_reader import SummaryReader, gpus_of, has_changed
 
 MEAN_GPU = "mean of its GPUs"
 """Name of the GPU of a fleet that mixes several, or does not say which it has."""
@@ -123,10 +123,10 @@ def _of_capacity(source: ResultFolder) -> Basis | None:
     for pool in pools:
         if is_replicas and pool["name"] == result["pool"]:
             pool["n_replicas"] = answer["replicas"]
-    n_units, gpus = _units(pools, round(n_gpus))
+    unit, n_units, gpus = _units(pools, n_gpus)
     price = Known(hourly and hourly / n_gpus, f"{text}: {'the catalog' if len(gpus) == 1 else 'the mean of its GPUs'}.")
     return Basis(
-        unit="replica" if len(pools) == 1 else "fleet",
+        unit=unit,
         gpus=gpus,
         prices=dict.fromkeys(gpus, price),
         holds_per_s=Known(
@@ -185,7 +185,7 @@ def _of_run(source: ResultFolder) -> Basis | None:
     reader, text = SummaryReader(source.answer), f"Run {source.label}"
     if not reader.pools or not reader.n_gpus:
         return None
-    n_units, gpus = _units(reader.pools, reader.n_gpus)
+    unit, n_units, gpus = _units(reader.pools, reader.n_gpus)
     holds, finished = _held(reader, text), reader.number("requests_per_s")
     tokens: dict[str, Any] = {
         name: Known(total / finished, f"{text}: mean of what was answered.")
@@ -193,7 +193,7 @@ def _of_run(source: ResultFolder) -> Basis | None:
         if finished and (total := reader.number(key)) is not None
     }
     return Basis(
-        unit="replica" if len(reader.pools) == 1 else "fleet",
+        unit=unit,
         gpus=gpus,
         prices={
             str(pool["gpu"]): Known(at(pool, "price_per_gpu_hour_usd"), f"{text}: the catalog.")
@@ -223,12 +223,12 @@ def _load(reader: SummaryReader) -> float | None:
     return reader.number("load", "nominal_per_s") or reader.number("offered_per_s")
 
 
-def _units(pools: Sequence[Mapping[str, Any]], n_gpus: int) -> tuple[int, dict[str, int]]:
-    """Return the number of units of a fleet and the GPUs of one: replicas of a single pool, else the fleet as it is."""
-    if len(pools) == 1:
-        n = int(pools[0]["n_replicas"])
-        return n, {str(pools[0]["gpu"]): int(pools[0]["gpus_per_replica"])}
-    gpus: dict[str, int] = {}
+def _units(pools: Sequence[Mapping[str, Any]], n_gpus: float) -> tuple[str, int, dict[str, float]]:
+    """Return the unit of a fleet, their number and the GPUs of one: replicas of a single pool; else the fleet as it is,
+    or as it was on average."""
+    if len(pools) == 1 and not has_changed(pools[0]):
+        return "replica", int(pools[0]["n_replicas"]), {str(pools[0]["gpu"]): int(pools[0]["gpus_per_replica"])}
+    gpus: dict[str, float] = {}
     for pool in pools:
-        gpus[str(pool["gpu"])] = gpus.get(str(pool["gpu"]), 0) + int(pool["n_replicas"]) * int(pool["gpus_per_replica"])
-    return 1, gpus or {"GPU": n_gpus}
+        gpus[str(pool["gpu"])] = gpus.get(str(pool["gpu"]), 0) + gpus_of(pool)
+    return "fleet", 1, gpus or {"GPU": round(n_gpus)}

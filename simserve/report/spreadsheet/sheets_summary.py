@@ -11,7 +11,7 @@ from simserve.report.headline import headline, prediction
 from simserve.report.run_warnings import cautions
 from simserve.report.spreadsheet.cost_basis import CAPACITY_NAME, Basis
 from simserve.report.spreadsheet.sheets import Cell, Form, Row, Sheet, SheetColumn, SheetGroup, at
-from simserve.report.summary_reader import SummaryReader
+from simserve.report.summary_reader import SummaryReader, has_changed
 from simserve.report.sweep import words as sweep
 
 
@@ -61,7 +61,7 @@ def _run(result: Mapping[str, Any]) -> list[Row]:
         _figure("Good requests per dollar", at(result, "goodput", "per_usd"), "rate requests/USD"),
         _figure("Prompt tokens", at(result, "input_tokens_per_s"), "rate tokens/s"),
         _figure("Output tokens", at(result, "output_tokens_per_s"), "rate tokens/s"),
-        _figure("GPUs", reader.n_gpus, "count"),
+        _figure("GPUs", reader.n_gpus, "rate" if any(map(has_changed, reader.pools)) else "count"),
         _figure("Busy", at(result, "busy_frac"), "share share"),
         _figure("KV memory, peak of the fullest replica", at(result, "kv", "peak_frac"), "share share"),
         _figure("Preemptions", at(result, "preemptions", "n"), "count"),
