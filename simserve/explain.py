@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from simserve.cost.comm import LOW_LATENCY_TOKENS
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.cost.shape import StepShape
@@ -38,6 +39,8 @@ class TypicalStep:
     """Tokens delivered; with speculation, one per request plus the expected accepted proposals."""
     drafting_s: float = 0.0
     """Proposing tokens."""
+    exchange_s: float = 0.0
+    """The part of tokens_s that moves tokens to their experts and outputs back, between ranks that share experts."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,30 @@ class KvGroupAnswer:
     """Bytes of states of fixed size."""
     longest_bytes: float
     """Most bytes of a request of max_model_len."""
+
+
+@dataclass(frozen=True)
+class ExchangeAnswer:
+    """Copies of a token that cross between the GPUs of a replica with experts over several nodes, in each layer."""
+
+    n_nodes: int
+    experts_per_gpu: int
+    """Copies included."""
+    kernels: str
+    """normal: one copy to each node, forwarded there; low_latency: one to each expert; by_batch: by the tokens."""
+    far_nodes: float
+    """Other nodes with one of a token's experts, which a normal exchange sends it to."""
+    gpus: float
+    """GPUs with one of its experts, which it is forwarded to."""
+    far_experts: float
+    """Its experts on other nodes, which a low-latency exchange sends it to."""
+    near_experts: float
+    """Its experts on other GPUs of its node."""
+    low_latency_tokens: int
+    """Most tokens of a GPU for which by_batch takes low-latency kernels."""
+    bytes_per_s: float
+    """Link of a GPU to other nodes, one direction."""
+    latency_s: float
 
 
 @dataclass(frozen=True)
@@ -87,6 +114,8 @@ class PoolAnswer:
     """Copy time of one token's keys and values between GPU and host, one way."""
     tokens_per_step: float = 1.0
     """Expected tokens per step of a decoding request."""
+    exchange: ExchangeAnswer | None = None
+    """None where experts are not spread over several nodes."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +157,25 @@ def _pool(setup: PoolSetup) -> PoolAnswer:
         steps=tuple(_typical_steps(setup)),
         **_host_tier(setup),
         tokens_per_step=1.0 if setup.speculation is None else setup.speculation.tokens_per_step,
+        exchange=_exchange(setup.step_cost()),
+    )
+
+
+def _exchange(cost: StepCost) -> ExchangeAnswer | None:
+    exchange = cost.exchange
+    if exchange is None:
+        return None
+    return ExchangeAnswer(
+        n_nodes=exchange.n_nodes,
+        experts_per_gpu=cost.shard.n_experts,
+        kernels=exchange.kernels,
+        far_nodes=exchange.far_nodes,
+        gpus=exchange.gpus,
+        far_experts=exchange.far_experts,
+        near_experts=exchange.near_experts,
+        low_latency_tokens=LOW_LATENCY_TOKENS,
+        bytes_per_s=exchange.link.bytes_per_s,
+        latency_s=exchange.link.latency_s,
     )
 
 
@@ -168,10 +216,10 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
         yield from _speculating_steps(setup, how.running_cost(cost), how.tokens_per_step)
         return
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
-    for n, shape in _decodes(setup, context_tokens):
-        yield _step(cost, "decode", shape, cost.group_ps(setup.n_sharing * n))
-    for n, prompt in _prompts(setup):
-        yield _step(cost, "prefill", prompt, cost.group_ps(n))
+    for _, shape in _decodes(setup, context_tokens):
+        yield _step(cost, "decode", shape, setup.n_sharing)
+    for _, prompt in _prompts(setup):
+        yield _step(cost, "prefill", prompt)
 
 
 def _decodes(setup: PoolSetup, context_tokens: int) -> Iterator[tuple[int, StepShape]]:
@@ -211,8 +259,10 @@ def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step:
             )
 
 
-def _step(cost: StepCost, phase: str, shape: StepShape, group_ps: int) -> TypicalStep:
+def _step(cost: StepCost, phase: str, shape: StepShape, n_ranks: int = 1) -> TypicalStep:
+    """Return a step that n_ranks of those that share experts take alike."""
     n_tokens = shape.prefill_tokens + shape.decode_requests
+    group_ps = cost.group_ps(n_ranks * n_tokens, n_tokens)
     total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
     sampling_ps = cost.sampled_ps(shape.sampled_rows)
     return TypicalStep(
@@ -225,4 +275,5 @@ def _step(cost: StepCost, phase: str, shape: StepShape, group_ps: int) -> Typica
         attention_s=to_s(total_ps - tokens_ps - sampling_ps),
         sampling_s=to_s(sampling_ps),
         tokens_per_s=n_tokens / to_s(total_ps),
+        exchange_s=to_s(cost.exchange_ps(n_tokens)),
     )

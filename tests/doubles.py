@@ -22,7 +22,7 @@ MS = 10**9
 
 @dataclass(frozen=True)
 class LineCost:
-    """Linear step costs: per step, token, sampled row, pair, key, and token of a group."""
+    """Linear step costs: per step, token, sampled row, pair, key, and tokens of a group."""
 
     step: int = 0
     token: int = 0
@@ -31,6 +31,8 @@ class LineCost:
     key: int = 0
     shared: int = 0
     """Per token of all ranks in lockstep."""
+    busiest: int = 0
+    """Per token of the rank in lockstep with most."""
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens
@@ -47,8 +49,8 @@ class LineCost:
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         return self.step_ps(StepShape(n_tokens, n_pairs, n_context_tokens, n, kv_tokens, n_rows))
 
-    def group_ps(self, n_tokens: int) -> int:
-        return self.shared * n_tokens
+    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+        return self.shared * n_tokens + self.busiest * n_busiest
 
     def step_ps(self, shape: StepShape) -> int:
         return (

@@ -759,13 +759,14 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
     if len(group) > 1 and stepping:
         shapes = [rank.step[3] for rank in stepping if rank.step is not None]
         each = 1 if group[0].setup.speculation is None else 1 + len(group[0].setup.speculation.acceptance.rates)
-        n_tokens = sum(shape.prefill_tokens + each * shape.decode_requests for shape in shapes)
+        n_tokens = [shape.prefill_tokens + each * shape.decode_requests for shape in shapes]
         slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
         copied_ps = slowest_ps - max((rank.step_end_ps or 0) - rank.copied_ps for rank in stepping)
-        n_decoding = sum(shape.decode_requests for shape in shapes)
-        alone_ps = max(rank.alone_ps for rank in stepping) + group[0].setup.cost.group_ps(each * n_decoding)
+        n_decoding = [each * shape.decode_requests for shape in shapes]
+        alone_ps = max(rank.alone_ps for rank in stepping)
+        alone_ps += group[0].setup.cost.group_ps(sum(n_decoding), max(n_decoding))
         for rank in stepping:
-            rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(n_tokens)
+            rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens))
             rank.alone_ps, rank.copied_ps = alone_ps, copied_ps
 
 

@@ -26,6 +26,7 @@ READ = _words(
     n_shared_experts shared_expert_intermediate_size shared_intermediate_size first_k_dense_replace moe_layer_freq
     decoder_sparse_step mlp_only_layers kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim
     num_nextn_predict_layers num_kv_heads n_kv_heads n_head_kv multi_query multi_query_group_num is_encoder_decoder
+    n_group topk_group
     """
 )
 """Keys that the reader uses, whatever the family."""
@@ -63,9 +64,9 @@ IGNORED = _words(
     attn_logit_softcapping final_logit_softcapping query_pre_attn_scalar clip_qkv logit_scale logits_scaling
     attention_multiplier embedding_multiplier residual_multiplier scale_emb scale_depth dim_model_base mup_denominator
 
-    aux_loss_alpha aux_loss_coef ep_size input_jitter_noise moe_router_enable_expert_bias n_group norm_topk_prob
+    aux_loss_alpha aux_loss_coef ep_size input_jitter_noise moe_router_enable_expert_bias norm_topk_prob
     output_router_logits routed_scaling_factor router_aux_loss_coef router_dtype router_jitter_noise router_z_loss_coef
-    scoring_func score_function seq_aux topk_group topk_method swiglu_limit use_routing_bias scale_router_weights
+    scoring_func score_function seq_aux topk_method swiglu_limit use_routing_bias scale_router_weights
     qk_head_dim
     """
 )

@@ -45,6 +45,7 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
     if top_k > n_experts:
         raise CatalogError(f"{top_key} must be at most the {n_experts} experts of {key}, got {top_k}")
     n_shared, shared_size = _shared(config)
+    n_groups, top_groups = _routing_groups(config, n_experts, top_k)
     return Experts(
         n_experts=n_experts,
         top_k=top_k,
@@ -52,6 +53,8 @@ def read_experts(config: Mapping[str, Any]) -> Experts | None:
         n_dense_layers=_n_dense_layers(config),
         n_shared_experts=n_shared,
         shared_size=shared_size,
+        n_groups=n_groups,
+        top_groups=top_groups,
     )
 
 
@@ -80,6 +83,20 @@ def dense_size(config: Mapping[str, Any]) -> int:
     check_count(key, config[key])
     size: int = config[key]
     return size
+
+
+def _routing_groups(config: Mapping[str, Any], n_experts: int, top_k: int) -> tuple[int, int]:
+    """Return the groups that experts are chosen in, and how many of them a token uses; 1 and 1 without."""
+    n_groups, top_groups = config.get("n_group") or 1, config.get("topk_group") or 1
+    check_count("n_group", n_groups)
+    check_count("topk_group", top_groups)
+    if n_experts % n_groups:
+        raise CatalogError(f"n_group must divide the {n_experts} experts, got {n_groups}")
+    if top_groups > n_groups:
+        raise CatalogError(f"topk_group must be at most the {n_groups} groups of n_group, got {top_groups}")
+    if top_k > n_experts // n_groups * top_groups:
+        raise CatalogError(f"topk_group must have at least the {top_k} experts of a token, got {top_groups}")
+    return n_groups, top_groups
 
 
 def _refuse_other_names(config: Mapping[str, Any]) -> None:

@@ -85,7 +85,7 @@ class LayerGroup:
 class Experts:
     """The experts that replace the MLP in layers of a mixture-of-experts model.
 
-    Invariant: 1 <= top_k <= n_experts.
+    Invariant: 1 <= top_k <= n_experts * top_groups / n_groups; 1 <= top_groups <= n_groups, which divides n_experts.
     """
 
     n_experts: int
@@ -100,6 +100,9 @@ class Experts:
     """Experts that every token uses."""
     shared_size: int = 0
     """Inner size of one shared expert."""
+    n_groups: int = 1
+    """Groups of experts; a token chooses among the experts of its best `top_groups` groups (DeepSeek-V3)."""
+    top_groups: int = 1
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
 
 if TYPE_CHECKING:
-    from simserve.explain import KvGroupAnswer, PoolAnswer, TypicalStep
+    from simserve.explain import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
 
 
 def explain(
@@ -47,6 +47,8 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""
         yield f"    host: {pool.host_tokens:,} tokens, {pool.host_token_s * 1e6:,.3g} us each from or to the GPU{disk}"
+    if pool.exchange is not None:
+        yield from _exchange_lines(pool.exchange)
     together = "" if pool.ranks_per_replica == 1 else ", for one scheduler"
     yield f"\n  Cost of typical steps{together} ({'calibrated' if pool.calibrated else 'uncalibrated'})"
     heading = ("", "time", "tokens/s", "by tokens", "attention", "sampling")
@@ -55,7 +57,25 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
         drafting = ["drafting", *(f"{step.drafting_s * 1e3:,.2f} ms" for step in pool.steps)]
         rows = [(*row, cell) for row, cell in zip(rows, drafting, strict=True)]
         yield f"    {pool.tokens_per_step:.2f} expected tokens per step and decoding request"
+    if pool.exchange is not None:
+        exchange = ["exchange", *(f"{step.exchange_s * 1e3:,.2f} ms" for step in pool.steps)]
+        rows = [(*row, cell) for row, cell in zip(rows, exchange, strict=True)]
     yield table(rows, indent="    ")
+
+
+def _exchange_lines(exchange: "ExchangeAnswer") -> Iterator[str]:
+    by_batch = exchange.kernels == "by_batch"
+    above, most = (
+        f", {word} {exchange.low_latency_tokens} tokens a GPU" if by_batch else "" for word in ("above", "up to")
+    )
+    link = f"{exchange.bytes_per_s / 1e9:,.4g} GB/s a GPU, {exchange.latency_s * 1e6:,.3g} us"
+    yield f"\n  Experts over {exchange.n_nodes} nodes ({link}), {exchange.experts_per_gpu} on each GPU; a token goes"
+    if exchange.kernels != "low_latency":
+        nodes = f"to {exchange.far_nodes:.2f} other nodes, and there on to its experts' {exchange.gpus:.2f} GPUs"
+        yield f"    {nodes} (normal kernels{above})"
+    if exchange.kernels != "normal":
+        far = f"to {exchange.far_experts:.2f} experts on other nodes and {exchange.near_experts:.2f} in its own"
+        yield f"    {far} (low-latency kernels{most})"
 
 
 def _group_row(group: "KvGroupAnswer") -> tuple[str, ...]:

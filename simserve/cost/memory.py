@@ -106,11 +106,12 @@ def ledger(
     data: int = 1,
     expert: int = 1,
     extra_memory: ExtraMemory | None = None,
+    buffer_bytes: float = 0.0,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
     `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
-    replicated on every data-parallel rank.
+    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes.
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
     rows = min(max_num_batched_tokens, max_num_seqs)
@@ -120,7 +121,7 @@ def ledger(
         logits = rows * model.vocab_size * engine.logit_bytes if stage.is_last else 0.0
         weights = weights_bytes(shard, stage) + extra_memory.weights_bytes
         activations = activations_bytes(shard, max_num_batched_tokens, logits) if engine.profiles_activations else 0.0
-        reserve = reserve_bytes(gpu, engine, tensor * pipeline * data)
+        reserve = reserve_bytes(gpu, engine, tensor * pipeline * data) + buffer_bytes
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
         n_attention = sum(n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.attends)

@@ -27,8 +27,9 @@ class CostModel(Protocol):
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
         """Return a step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts."""
 
-    def group_ps(self, n_tokens: int) -> int:
-        """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them."""
+    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+        """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them and those of
+        the rank with most."""
 
     def step_ps(self, shape: StepShape) -> int:
         """Return the cost of a StepShape."""

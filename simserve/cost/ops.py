@@ -32,12 +32,16 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ExpertLayer:
-    """The routed experts of a layer and the GPUs that share them, as a cost form needs them."""
+    """The routed experts of a layer and the GPUs that share them, as a cost form needs them.
+
+    GPUs that do not divide the experts hold copies of some, so that each has as many (vLLM, num_redundant_experts).
+    """
 
     hidden_size: int
     expert_size: int
     """Inner size of one expert, before `tensor` GPUs divide it."""
     n_experts: int
+    """Experts of all GPUs, copies included."""
     top_k: int
     tensor: int
     """GPUs that divide each expert."""
@@ -171,7 +175,7 @@ class Shard:
         return ExpertLayer(
             hidden_size=self.model.hidden_size,
             expert_size=experts.expert_size,
-            n_experts=experts.n_experts,
+            n_experts=self.n_experts * self.expert,
             top_k=experts.top_k,
             tensor=max(1, self.tensor * self.data // self.expert),
             expert=self.expert,
@@ -179,7 +183,7 @@ class Shard:
 
     @property
     def n_experts(self) -> int:
-        """Routed experts of a layer on this GPU, whole or in part; the largest count of any GPU."""
+        """Routed experts of a layer on this GPU, whole or in part, copies included."""
         return -(-self._experts.n_experts // self.expert)
 
     @property

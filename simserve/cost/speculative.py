@@ -38,9 +38,9 @@ class SpeculativeCost:
         """Return the target's part."""
         return self.target.prefill_ps(n_tokens, n_pairs, n_context_tokens)
 
-    def group_ps(self, n_tokens: int) -> int:
+    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the target's part."""
-        return self.target.group_ps(n_tokens)
+        return self.target.group_ps(n_tokens, n_busiest)
 
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return the line of n requests beyond tokens_ps(n) and sampled_ps(n)."""

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, EngineSpec, GpuSpec, LayerGroup, ModelSpec
-from simserve.cost.comm import send_s
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, LayerGroup, ModelSpec
+from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
@@ -59,10 +59,16 @@ class StepCost:
         data: int = 1,
         expert: int = 1,
         routing: str = "uniform",
+        node_link: NodeLink | None = None,
+        exchange: ExchangeKernels = "by_batch",
     ) -> None:
         self.shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data, routing)
         self.gpu = gpu
         self.engine = engine
+        self.node_link = node_link or NodeLink(gpu.nic_bytes_per_s)
+        self._n_nodes = max(1, tensor // gpu.gpus_per_node)
+        self.exchange = exchange_of(self.shard, gpu, self.node_link, exchange)
+        """The exchange of tokens where experts are spread over several nodes; else None."""
         self._pipeline = pipeline
         self._kernels = kernels or Roofline(gpu, engine)
         self._windows = [group for group in model.groups if group.window is not None]
@@ -71,6 +77,7 @@ class StepCost:
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
+        self._exchange_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
@@ -89,13 +96,24 @@ class StepCost:
             self._sampled_ps = _rising(self.sampled_s(_counts_to(n_rows)))
             return self._sampled_ps[n_rows]
 
-    def group_ps(self, n_tokens: int) -> int:
-        """Return the joint work of groups that share experts, for the tokens of all."""
+    def group_ps(self, n_tokens: int, n_busiest: int) -> int:
+        """Return the joint work of groups that share experts, for the tokens of all, and the exchange between nodes,
+        for those of the group with most."""
         try:
-            return self._group_ps[n_tokens]
+            group_ps = self._group_ps[n_tokens]
         except IndexError:
             self._group_ps = _rising(self.group_s(_counts_to(n_tokens)))
-            return self._group_ps[n_tokens]
+            group_ps = self._group_ps[n_tokens]
+        return group_ps if self.exchange is None else group_ps + self.exchange_ps(n_busiest)
+
+    def exchange_ps(self, n_busiest: int) -> int:
+        """Return what moves tokens to their experts on other nodes and outputs back, for the tokens of the group with
+        most; 0 inside a node, where `group_s` has it."""
+        try:
+            return self._exchange_ps[n_busiest]
+        except IndexError:
+            self._exchange_ps = _rising(self.exchange_s(_counts_to(n_busiest)))
+            return self._exchange_ps[n_busiest]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the attention of all prompt chunks of the step, as one kernel per layer."""
@@ -164,6 +182,7 @@ class StepCost:
         """Evaluate every kernel once. Raises CalibrationError for one that was never timed."""
         self.tokens_s(1)
         self.group_s(1)
+        self.exchange_s(1)
         self.sampled_s(1)
         self._kernels.decode_attention(self.shard, 1)
 
@@ -171,7 +190,7 @@ class StepCost:
         """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model
         common_s = kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
-        reduce_s = kernels.all_reduce_s(shard.tensor, shard.hidden_bytes(n_tokens))
+        reduce_s = self._all_reduce_s(shard.hidden_bytes(n_tokens))
         n_other = model.n_layers - model.n_attention_layers - model.n_state_layers
         layers_s = n_other * (common_s + reduce_s)
         if model.n_attention_layers:
@@ -189,17 +208,26 @@ class StepCost:
         return self.engine.step_host_s + layers_s + self._sends_s(n_tokens)
 
     def group_s(self, n_tokens: Any) -> Any:
-        """Return the seconds of the routed experts of all layers, for the tokens of all `data` groups that share them,
-        including the gather of inputs and the scatter of sums. 0 where experts are not shared.
+        """Return the seconds of the routed experts of all layers, for the tokens of all `data` groups that share them.
+        Inside a node this includes the gather of inputs and the scatter of sums. 0 where experts are not shared.
 
         Source: vLLM's all-gather and reduce-scatter, its default between the groups.
         """
         shard, kernels = self.shard, self._kernels
         if shard.data == 1:
             return 0.0 * n_tokens
-        n_bytes = shard.hidden_bytes(n_tokens)
-        exchange_s = kernels.all_gather_s(shard.data, n_bytes) + kernels.reduce_scatter_s(shard.data, n_bytes)
-        return shard.model.n_moe_layers * (kernels.experts_s(shard, n_tokens) + exchange_s)
+        layer_s, n_bytes = kernels.experts_s(shard, n_tokens), shard.hidden_bytes(n_tokens)
+        if self.exchange is None:
+            layer_s += kernels.all_gather_s(shard.data, n_bytes) + kernels.reduce_scatter_s(shard.data, n_bytes)
+        return shard.model.n_moe_layers * layer_s
+
+    def exchange_s(self, n_tokens: Any) -> Any:
+        """Return the seconds of all exchanges between nodes for n_tokens of a group. Each of its GPUs sends a part
+        and gathers the others'."""
+        if self.exchange is None:
+            return 0.0 * n_tokens
+        gathered_s = self._all_gather_s(self.shard.hidden_bytes(n_tokens))
+        return self.shard.model.n_moe_layers * (self.exchange.seconds(n_tokens / self.shard.tensor) + gathered_s)
 
     def sampled_s(self, n_rows: Any) -> Any:
         """Return the seconds of the LM head and of the host's work for n_rows requests; 0 for none."""
@@ -239,15 +267,30 @@ class StepCost:
         gate_s = kernels.matmul_s(HEAD_DTYPE, n_tokens, n_out, n_in)
         return gate_s + matrices_s(kernels, shard.dense_dtype, n_tokens, shard.shared_matrices)
 
+    def _all_reduce_s(self, n_bytes: Any) -> Any:
+        """Return an all-reduce of a tensor-parallel group: in each node, then of each GPU's part with those of the
+        other nodes."""
+        near_s = self._kernels.all_reduce_s(self.shard.tensor // self._n_nodes, n_bytes)
+        return near_s + 2 * between_nodes_s(self.node_link, self._n_nodes, self._node_part(n_bytes))
+
+    def _all_gather_s(self, n_bytes: Any) -> Any:
+        """Return an all-gather of a tensor-parallel group: between nodes, then in each node."""
+        near_s = self._kernels.all_gather_s(self.shard.tensor // self._n_nodes, n_bytes)
+        return near_s + between_nodes_s(self.node_link, self._n_nodes, self._node_part(n_bytes))
+
+    def _node_part(self, n_bytes: Any) -> Any:
+        """Return one GPU's part of bytes that the GPUs of a node divide."""
+        return n_bytes * self._n_nodes / self.shard.tensor
+
     def _sends_s(self, n_tokens: Any) -> Any:
         """Return the sends between stages: hidden states and residuals, of which each GPU of a stage sends its part and
         collects the others' (vLLM, send_tensor_dict). Stages fill nodes one after another."""
         if self._pipeline == 1:
             return 0.0
         tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
-        n_far = -(-self._pipeline * tensor // self.gpu.gpus_per_node) - 1
-        near_s, far_s = (send_s(self.gpu, n_bytes / tensor, to_other_node=far) for far in (False, True))
-        collected_s = self._kernels.all_gather_s(tensor, n_bytes)
+        n_far = min(-(-self._pipeline * tensor // self.gpu.gpus_per_node), self._pipeline) - 1
+        near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
+        collected_s = self._all_gather_s(n_bytes)
         return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s
 
     def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, group: LayerGroup) -> float:
@@ -257,6 +300,15 @@ class StepCost:
         most_pairs = n_tokens * window if group.kind == "windowed" else n_tokens * (window + 1) // 2
         pairs, keys = min(n_pairs, most_pairs), min(n_context_tokens, n_tokens + window)
         return group.n_layers * float(self._prefill_s(n_tokens, pairs, keys))
+
+
+def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKernels) -> Exchange | None:
+    """Return the exchange of groups that share experts over several nodes; None for other shards."""
+    n_gpus, experts = shard.tensor * shard.data, shard.model.experts
+    if experts is None or shard.data == 1 or n_gpus <= gpu.gpus_per_node:
+        return None
+    sends_fp8 = COMPUTES_IN.get(shard.weight_dtype) == "fp8"
+    return Exchange(gpu, link, experts, shard.model.hidden_size, n_gpus, sends_fp8, kernels)
 
 
 def _counts_to(n: int) -> NDArray[np.int64]:

@@ -61,10 +61,12 @@ def _scale_to_slowest(group: Group, n_each: int, step_runs: Sequence[NDArray[np.
     starts_ps, step = np.unique(np.concatenate([rows["start_ps"] for rows in step_runs]), return_inverse=True)
     slowest_ps = np.zeros(len(starts_ps), np.int64)
     np.maximum.at(slowest_ps, step, np.concatenate(alone))
-    n_tokens = np.zeros(len(starts_ps), np.int64)
-    np.add.at(n_tokens, step, np.concatenate([rows["decode_requests"] * n_each for rows in step_runs]))
-    counts, place = np.unique(n_tokens, return_inverse=True)
-    slowest_ps += np.array([group.cost.group_ps(n) for n in counts.tolist()], np.int64)[place]
+    counts = np.zeros((2, len(starts_ps)), np.int64)
+    n_own = np.concatenate([rows["decode_requests"] * n_each for rows in step_runs])
+    np.add.at(counts[0], step, n_own)
+    np.maximum.at(counts[1], step, n_own)
+    unique, place = np.unique(counts, axis=1, return_inverse=True)
+    slowest_ps += np.array([group.cost.group_ps(n, most) for n, most in unique.T.tolist()], np.int64)[place]
     edges = np.cumsum([len(rows) for rows in step_runs])[:-1]
     for mine, rows, own_step in zip(alone, step_runs, np.split(step, edges), strict=True):
         mine[:] = slowest_ps[own_step] * (rows["decode_requests"] > 0)

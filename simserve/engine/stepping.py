@@ -172,16 +172,18 @@ class Lockstep:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
-        slowest_ps = uncopied_ps = n_tokens = 0
+        slowest_ps = uncopied_ps = n_tokens = n_busiest = 0
         for rank in self._ranks:
             rank.decide(now_ps)
             if rank.step_run is not None:
                 slowest_ps = max(slowest_ps, rank.step_run.first_ps)
                 uncopied_ps = max(uncopied_ps, rank.step_run.first_ps - rank.step_run.wait_ps)
-                n_tokens += rank.step_run.n_prefill_tokens + rank.step_run.n_decoding * rank.cohort.n_tokens
+                n_own = rank.step_run.n_prefill_tokens + rank.step_run.n_decoding * rank.cohort.n_tokens
+                n_tokens += n_own
+                n_busiest = max(n_busiest, n_own)
         if not n_tokens:
             return
-        step_ps = slowest_ps + self.cost.group_ps(n_tokens)
+        step_ps = slowest_ps + self.cost.group_ps(n_tokens, n_busiest)
         for rank in self._ranks:
             if rank.step_run is not None:
                 rank.step_run.last(step_ps)

@@ -77,4 +77,7 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     what = "the stages of a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
     if setup.pipeline == setup.n_sharing == 1:
         return None
-    return f"pool {setup.name}: {what} cost what their kernels and links do, not validated against a server"
+    text = f"pool {setup.name}: {what} cost what their kernels and links do, not validated against a server"
+    if setup.step_cost().exchange is None:
+        return text
+    return f"{text}; exchanges between nodes follow DeepEP's published figures, and nothing overlaps with them"

@@ -32,6 +32,7 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
         nic_bytes_per_s=setup.gpu.nic_bytes_per_s / by.link,
         link_latency_s=setup.gpu.link_latency_s * by.link,
     )
+    node_link = replace(setup.node_link, bytes_per_s=setup.node_link.bytes_per_s / by.link)
     factors = dict.fromkeys(HOST, by.host) | dict.fromkeys(FRONT_END, by.front_end)
     engine = replace(setup.engine, **{name: getattr(setup.engine, name) * by for name, by in factors.items()})
     ledger = setup.ledger
@@ -39,4 +40,4 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
         least = ledger.n_lanes * -(-setup.max_model_len // ledger.block_size)
         ledger = replace(ledger, n_blocks=max(least, round(ledger.n_blocks * by.kv_blocks)))
     tier = setup.host_tier and replace(setup.host_tier, block_s=setup.host_tier.block_s * by.link)
-    return replace(setup, gpu=gpu, engine=engine, ledger=ledger, host_tier=tier)
+    return replace(setup, gpu=gpu, node_link=node_link, engine=engine, ledger=ledger, host_tier=tier)

@@ -21,7 +21,7 @@ MORE_STAGES = (2, 4, 8)
 
 
 def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
-    """Check that heads and layers divide evenly, and that GPUs which communicate in every layer share a node."""
+    """Check that heads and layers divide evenly, and that GPUs which communicate in every layer fill their nodes."""
     model, gpu, parallel = machine.model, machine.gpu, pool.parallel
     _check_tensor(draft, pool, at, machine)
     if parallel.pipeline > model.n_layers:
@@ -29,10 +29,14 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
         draft.problem((*at, "parallel", "pipeline"), rule, parallel.pipeline)
     if model.experts is None or parallel.data == 1:
         return
-    here = (*at, "parallel", "data")
-    if parallel.tensor * parallel.data > gpu.gpus_per_node:
-        rule = f"ranks that share experts must share a node, {gpu.gpus_per_node} GPUs, with parallel.tensor"
-        draft.problem(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
+    n_gpus, here = parallel.tensor * parallel.data, (*at, "parallel", "data")
+    if n_gpus > gpu.gpus_per_node and n_gpus % gpu.gpus_per_node:
+        rule = f"ranks that share experts fill one node or several, {gpu.gpus_per_node} GPUs each with parallel.tensor"
+        draft.problem(here, f"{rule}: tokens cross to the same place of another node", parallel.data)
+    elif n_gpus > gpu.gpus_per_node and parallel.expert != n_gpus:
+        rule = f"must be parallel.tensor times parallel.data, {n_gpus}, over several nodes"
+        why = "of an expert divided between them every token would need all parts"
+        draft.problem((*at, "parallel", "expert"), f"{rule}: {why}", parallel.expert, f"use {n_gpus}")
     elif parallel.pipeline > 1:
         rule = "pipelines with data-parallel ranks that share experts are not supported yet"
         draft.problem(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
@@ -54,8 +58,9 @@ def _check_tensor(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
         draft.problem(at, f"must divide the model's {model.n_heads} attention heads", tensor, remedy)
     elif model.n_kv_heads % tensor and tensor % model.n_kv_heads:
         draft.problem(at, f"must divide the model's {model.n_kv_heads} KV heads, or be a multiple", tensor, remedy)
-    elif tensor > gpu.gpus_per_node:
-        draft.problem(at, f"must be at most the {gpu.gpus_per_node} GPUs of a node", tensor, remedy)
+    elif tensor > gpu.gpus_per_node and tensor % gpu.gpus_per_node:
+        rule = f"must be at most the {gpu.gpus_per_node} GPUs of a node, or fill several"
+        draft.problem(at, f"{rule}: a GPU sums with those at its place of the other nodes", tensor, remedy)
 
 
 def valid_tensors(model: ModelSpec, gpu: GpuSpec) -> list[int]:

@@ -84,7 +84,7 @@ def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec,
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:
-    """Return the pool with its expert routing filled in; report an expert parallelism that does not divide evenly."""
+    """Return the pool with its expert routing filled in; report an expert parallelism that is not of whole experts."""
     model, parallel = machine.model, pool.parallel
     here = (*at, "parallel", "expert")
     if model.experts is None:
@@ -98,10 +98,6 @@ def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Po
         product = "parallel.tensor" if parallel.data == 1 else "parallel.tensor times parallel.data"
         rule = f"must divide {product}, {n_gpus}: the GPUs of a replica share the experts"
         draft.problem(here, rule, parallel.expert, f"use 1 or {n_gpus}")
-    elif model.experts.n_experts % parallel.expert:
-        draft.problem(
-            here, f"must divide the {model.experts.n_experts} experts of {model.name}", parallel.expert, "use 1"
-        )
     if pool.expert_routing is None:
         draft.origins[*at, "expert_routing"] = "default"
         return pool.model_copy(update={"expert_routing": DEFAULT_ROUTING})

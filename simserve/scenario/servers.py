@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simserve.cost.comm import NIC_LATENCY_S
 from simserve.scenario.types import (
     Chance,
     Count,
@@ -41,8 +42,17 @@ class Engine(Section):
         return {key: value for key, value in self if key not in ("name", "version") and value is not None}
 
 
+class NodeLinkSection(Section):
+    """The link of each GPU to GPUs of other nodes."""
+
+    bytes_per_s: Annotated[float, Field(ge=1e8, le=1e13)]
+    """Bandwidth of a GPU, one direction; at least that of 1 Gb/s Ethernet."""
+    latency_s: Annotated[float, Field(ge=0, le=1)] = NIC_LATENCY_S
+    """Latency of a small message; left out: that of a library call over RDMA."""
+
+
 class Parallel(Section):
-    """The split of one replica over tensor * pipeline * data GPUs."""
+    """The split of one replica over tensor * pipeline * data GPUs, which fill nodes one after another."""
 
     tensor: Count = 1
     """GPUs that share every layer."""
@@ -52,6 +62,8 @@ class Parallel(Section):
     """Data-parallel ranks, each with its own requests. Ranks of an MoE model share the experts and step together."""
     expert: Count = 1
     """GPUs that distribute the experts: 1 (every expert is split over all GPUs), or tensor * data."""
+    node_link: NodeLinkSection | None = None
+    """What a replica of several nodes sends between them; left out: the card's nic_bytes_per_s."""
 
 
 class CalibrationFile(Section):

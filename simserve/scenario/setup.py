@@ -1,5 +1,6 @@
 """PoolSetup: a pool of a resolved scenario with everything looked up and built, ready for the engine."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -7,11 +8,12 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
+from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
-from simserve.cost.step import StepCost
+from simserve.cost.step import StepCost, exchange_of
 from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
@@ -24,6 +26,9 @@ DEFAULT_ROUTING = "uniform"
 
 STEP_TOKENS = ("max_num_batched_tokens", "max_num_tokens")
 """Policies' names for the token budget of a step."""
+
+EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
+"""Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
 
 TOKENS_WITHOUT_BUDGET = 8192
 """Step size for sizing activations where neither scheduler nor engine has a token budget."""
@@ -45,6 +50,7 @@ class PoolSetup:
     pipeline: int
     data: int
     expert: int
+    node_link: NodeLink
     expert_routing: str
     scheduler: Scheduler
     max_model_len: int
@@ -115,6 +121,8 @@ class PoolSetup:
             data=self.n_sharing,
             expert=self.expert,
             routing=self.expert_routing,
+            node_link=self.node_link,
+            exchange=EXCHANGES[self.role],
         )
 
 
@@ -154,6 +162,7 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
         pipeline=pool.parallel.pipeline,
         data=pool.parallel.data,
         expert=pool.parallel.expert,
+        node_link=node_link_of(pool, machine.gpu),
         expert_routing=pool.expert_routing or DEFAULT_ROUTING,
         scheduler=scheduler,
         max_model_len=max_model_len,
@@ -181,6 +190,12 @@ def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpe
     )
 
 
+def node_link_of(pool: "Pool", gpu: GpuSpec) -> NodeLink:
+    """Return the link between nodes of a pool: its own, else the card's network adapter."""
+    own = pool.parallel.node_link
+    return NodeLink(gpu.nic_bytes_per_s) if own is None else NodeLink(own.bytes_per_s, own.latency_s)
+
+
 def calibration_of(pool: "Pool") -> Calibration | None:
     """Return the calibration that a resolved pool names. Raises CalibrationError."""
     named = pool.calibration
@@ -199,6 +214,8 @@ def memory_of(
     """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
     parallel = pool.parallel.model_copy(update=what_if)
     data = n_sharing(machine.model, parallel.data)
+    shard = Shard(machine.model, tensor=parallel.tensor, data=data)
+    exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), EXCHANGES[pool.role])
     return ledger(
         machine.model,
         machine.gpu,
@@ -215,6 +232,7 @@ def memory_of(
         data=data,
         expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
         extra_memory=_extra_memory(scenario, pool, machine, parallel.tensor),
+        buffer_bytes=0.0 if exchange is None else exchange.buffer_bytes,
     )
 
 

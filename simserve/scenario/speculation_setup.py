@@ -132,6 +132,7 @@ class SpeculationSetup:
             tensor=shard.tensor,
             expert=shard.expert,
             routing=shard.routing,
+            node_link=target.node_link,
         )
 
     def _drafting(self, target: StepCost) -> Drafting:

@@ -53,6 +53,19 @@ def test_explain_tells_values_origins_memory_and_steps(tmp_path: Path) -> None:
     assert outcome.err == ""
 
 
+def test_explain_splits_an_exchange_between_nodes(tmp_path: Path) -> None:
+    link = "{tensor: 1, data: 16, expert: 16, node_link: {bytes_per_s: 25e9, latency_s: 5e-6}}"
+    sets = ("--set", "model=qwen3-30b-a3b", "--set", f"cluster.pools.0.parallel={link}")
+    outcome = invoke("explain", write_scenario(tmp_path), *sets)
+    assert "Experts over 2 nodes (25 GB/s a GPU, 5 us), 8 on each GPU; a token goes" in outcome.out
+    assert "to 1.00 other nodes, and there on to its experts' 6.60 GPUs (normal kernels, above 256 tok" in outcome.out
+    assert "to 4.00 experts on other nodes and 3.50 in its own (low-latency kernels, up to 256 tok" in outcome.out
+    assert re.search(r"sampling +exchange\n", outcome.out)
+    (pool,) = json.loads(invoke("explain", write_scenario(tmp_path), *sets, "--json").out)["pools"]
+    assert pool["exchange"]["n_nodes"] == 2
+    assert all(0 < step["exchange_s"] < step["tokens_s"] for step in pool["steps"])
+
+
 def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
     assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm" in outcome.out

@@ -161,7 +161,7 @@ def test_ranks_that_share_experts_pay_for_them_together() -> None:
     """What one rank does alone and what all do together come to the step of a replica that does not share."""
     one, shared = (StepCost(MIXTRAL, H100, IDEAL, data=data, expert=data) for data in (1, 4))
     kernels, n = Roofline(H100, IDEAL), 64
-    assert one.group_ps(n) == 0
+    assert one.group_ps(n, n) == 0
     apart_s = one.tokens_s(n) - 32 * kernels.experts_s(one.shard, n)
     assert shared.tokens_s(n) == pytest.approx(apart_s)
     # All four get the tokens of all and give back sums of as many, three quarters of them over the links each way.

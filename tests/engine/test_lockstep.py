@@ -29,6 +29,14 @@ def test_experts_are_paid_for_the_tokens_of_all_ranks() -> None:
     assert instants(cluster, "finish_ps") == [43.7, 43.7]
 
 
+def test_what_the_busiest_rank_sends_is_paid_once_a_step() -> None:
+    # In addition, 20 prompt tokens at 0.1 ms, then one decoded one.
+    cost = replace(COST, busiest=MS // 10)
+    cluster = serve(ranks(2, cost), trace([0.0, 0.0], [5, 20], [2, 2]))
+    assert instants(cluster, "first_token_ps") == [32, 32]
+    assert instants(cluster, "finish_ps") == [43.1, 43.1]
+
+
 def test_who_comes_to_an_idle_rank_waits_for_the_step_of_the_others() -> None:
     # Round robin sends b to the idle rank; a's prefill runs from 0 to 30.
     cluster = serve(ranks(2), trace([0.0, 0.001], [20, 5], [1, 1]))

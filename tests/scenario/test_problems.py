@@ -365,12 +365,16 @@ def test_one_replay_makes_no_interval(messages_of: MessagesOf, small: str) -> No
 # -- what must fit -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tensor", [3, 6, 7, 16])
-def test_tensor_parallelism_must_split_the_heads_inside_a_node(
-    messages_of: MessagesOf, small: str, tensor: int
-) -> None:
+@pytest.mark.parametrize("tensor", [3, 6, 7])
+def test_tensor_parallelism_must_split_the_heads(messages_of: MessagesOf, small: str, tensor: int) -> None:
     (message,) = messages_of(small, f"cluster.pools.0.parallel.tensor={tensor}")
     assert f"got {tensor}; try 1, 2, 4 or 8" in message
+
+
+def test_tensor_parallelism_fills_a_node_or_several(messages_of: MessagesOf, load: Load, small: str) -> None:
+    assert load(small, "cluster.pools.0.parallel.tensor=16").setups[0].gpus_per_replica == 16
+    (message,) = messages_of(small.replace("llama-3.1-8b", "llama-2-13b"), "cluster.pools.0.parallel.tensor=10")
+    assert "must be at most the 8 GPUs of a node, or fill several: a GPU sums with those at its place" in message
 
 
 def test_tensor_parallelism_must_split_the_kv_heads_too(messages_of: MessagesOf, small: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from simserve import catalog
+from simserve.cost.comm import NIC_LATENCY_S, NodeLink
+from simserve.scenario.distortion import Distortion, distorted
 from tests.scenario.conftest import Load, MessagesOf
 
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -82,16 +84,18 @@ def test_a_model_with_experts_routes_uniformly_unless_told_otherwise(load: Load,
     assert (skewed.expert_routing, skewed.expert) == ("power_law_1.2", 4)
 
 
-def test_experts_that_cannot_be_shared_out_are_a_mistake(messages_of: MessagesOf, small: str, tmp_path: Path) -> None:
+def test_experts_that_cannot_be_shared_out_are_a_mistake(messages_of: MessagesOf, small: str) -> None:
     text = with_model(small, "qwen3-30b-a3b")
     assert messages_of(text, FOUR, f"{EXPERT}=3") == [
         f"command line --set {EXPERT}=3: must divide parallel.tensor, 4: the GPUs of a replica share the experts, "
         "got 3; use 1 or 4"
     ]
+
+
+def test_gpus_that_do_not_divide_the_experts_hold_copies_of_some(load: Load, small: str, tmp_path: Path) -> None:
     config(tmp_path / "odd", num_local_experts=6, num_experts_per_tok=2, moe_intermediate_size=512)
-    assert messages_of(with_model(small, "odd/config.json"), FOUR, f"{EXPERT}=4") == [
-        f"command line --set {EXPERT}=4: must divide the 6 experts of odd, got 4; use 1"
-    ]
+    shard = load(with_model(small, "odd/config.json"), FOUR, f"{EXPERT}=4").setups[0].step_cost().shard
+    assert (shard.n_experts, shard.expert_layer.n_experts) == (2, 8)
 
 
 def test_a_dense_model_has_no_experts_to_share_out_or_route_to(messages_of: MessagesOf, small: str) -> None:
@@ -121,11 +125,17 @@ DATA = "cluster.pools.0.parallel.data"
 PIPELINE = "cluster.pools.0.parallel.pipeline"
 
 
-def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(messages_of: MessagesOf, small: str) -> None:
+def test_ranks_that_share_experts_fill_nodes_with_whole_experts_and_have_no_pipeline_yet(
+    messages_of: MessagesOf, small: str
+) -> None:
     text = with_model(small, "qwen3-30b-a3b")
-    assert messages_of(text, FOUR, f"{DATA}=4") == [
-        f"command line --set {DATA}=4: ranks that share experts must share a node, 8 GPUs, with parallel.tensor, "
-        "got 4; use at most 2"
+    assert messages_of(text, FOUR, f"{DATA}=3", f"{EXPERT}=12") == [
+        f"command line --set {DATA}=3: ranks that share experts fill one node or several, 8 GPUs each with "
+        "parallel.tensor: tokens cross to the same place of another node, got 3"
+    ]
+    assert messages_of(text, FOUR, f"{DATA}=4", f"{EXPERT}=8") == [
+        f"command line --set {EXPERT}=8: must be parallel.tensor times parallel.data, 16, over several nodes: of an "
+        "expert divided between them every token would need all parts, got 8; use 16"
     ]
     assert messages_of(text, f"{DATA}=2", f"{PIPELINE}=2") == [
         f"command line --set {DATA}=2: pipelines with data-parallel ranks that share experts are not supported yet, "
@@ -135,6 +145,44 @@ def test_ranks_that_share_experts_share_a_node_and_have_no_pipeline_yet(messages
         f"command line --set {EXPERT}=3: must divide parallel.tensor times parallel.data, 4: the GPUs of a replica "
         "share the experts, got 3; use 1 or 4"
     ]
+
+
+NODE_LINK = "cluster.pools.0.parallel.node_link"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("bytes_per_s", "1e6", "must be at least 100000000"),
+        ("bytes_per_s", "1e15", "must be at most 10000000000000"),
+        ("latency_s", "-1", "must be at least 0"),
+        ("latency_s", "5", "must be at most 1"),
+        ("speed", "1", "unknown key"),
+    ],
+)
+def test_a_link_between_nodes_that_cannot_be_is_a_mistake(
+    messages_of: MessagesOf, small: str, key: str, value: str, rule: str
+) -> None:
+    (message,) = messages_of(small, f"{NODE_LINK}={{bytes_per_s: 5e10}}", f"{NODE_LINK}.{key}={value}")
+    assert f"{NODE_LINK}.{key}" in message and rule in message
+
+
+def test_a_replica_of_several_nodes_has_its_own_link_or_the_cards(load: Load, small: str) -> None:
+    text = with_model(small, "qwen3-30b-a3b")
+    own, cards = (
+        load(text, FOUR, f"{DATA}=4", f"{EXPERT}=16", *more).setups[0]
+        for more in ((f"{NODE_LINK}={{bytes_per_s: 25e9, latency_s: 2e-6}}",), ())
+    )
+    assert own.node_link == NodeLink(25e9, 2e-6)
+    assert cards.node_link == NodeLink(50e9, NIC_LATENCY_S)
+    assert own.gpus_per_replica == 16
+    assert own.step_cost().exchange_ps(100) > cards.step_cost().exchange_ps(100) > 0
+    near = load(text, FOUR, f"{DATA}=2", f"{EXPERT}=8").setups[0]
+    buffers = own.ledger.reserve_bytes - near.ledger.reserve_bytes
+    assert buffers == pytest.approx(4 * 128 * 256 * 2048 * 2 + 2**30)  # low-latency ones of twice two, and 1 GiB
+    of_roles = [replace(own, role=role).step_cost().exchange for role in ("prefill", "decode", "both")]
+    assert [each and each.kernels for each in of_roles] == ["normal", "low_latency", "by_batch"]
+    assert distorted(own, Distortion(link=2)).node_link == NodeLink(12.5e9, 2e-6)
 
 
 def test_a_pipeline_has_a_layer_for_each_stage(messages_of: MessagesOf, small: str) -> None:

@@ -1,0 +1,121 @@
+"""Experts and attention over several nodes: against published figures, and by hand."""
+
+from dataclasses import replace
+from math import comb
+
+import numpy as np
+import pytest
+
+from simserve import catalog
+from simserve.catalog.specs import Experts
+from simserve.cost.comm import EXCHANGE_S, FORWARD_SHARE, LINK_SHARE, NIC_SHARE, Exchange, ExchangeKernels, NodeLink
+from simserve.cost.roofline import Roofline
+from simserve.cost.step import StepCost
+from tests.cost.specs import H100, IDEAL
+
+DEEPSEEK, QWEN = (catalog.load_model(name) for name in ("deepseek-v3", "qwen3-30b-a3b"))
+LINK = NodeLink(50e9, 5e-6)
+H800 = replace(H100, link_bytes_per_s=200e9)
+FP8, BF16 = 7168 * (1 + 4 / 128), 7168 * 2
+
+
+def exchange(n_gpus: int, kernels: ExchangeKernels, experts: Experts | None = DEEPSEEK.experts) -> Exchange:
+    assert experts is not None
+    return Exchange(H800, LINK, experts, 7168, n_gpus, sends_fp8=True, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("n_gpus", "dispatch_us", "combine_us"), [(16, 118, 195), (32, 155, 273), (64, 173, 314), (128, 192, 369)]
+)
+def test_low_latency_kernels_take_what_deepep_publishes(n_gpus: int, dispatch_us: float, combine_us: float) -> None:
+    """128 tokens a GPU of DeepSeek-V3 on H800 with 400 Gb/s each (DeepEP, docs/legacy.md, low-latency kernels)."""
+    here = exchange(n_gpus, "low_latency")
+    assert here.pass_s(128, FP8) == pytest.approx(dispatch_us * 1e-6, rel=0.08)
+    assert here.pass_s(128, BF16) == pytest.approx(combine_us * 1e-6, rel=0.08)
+    assert here.seconds(128) == here.pass_s(128, FP8) + here.pass_s(128, BF16)
+
+
+@pytest.mark.parametrize(("n_gpus", "dispatch", "combine"), [(16, 43, 43), (32, 58, 57), (64, 51, 50)])
+def test_normal_kernels_reach_the_bandwidth_that_deepep_publishes(n_gpus: int, dispatch: int, combine: int) -> None:
+    """4,096 tokens a GPU; GB/s count a token's own node too (DeepEP, docs/legacy.md, normal kernels)."""
+    here = exchange(n_gpus, "normal")
+    to_nodes = here.far_nodes / (1 - 8 / n_gpus)
+    for token_bytes, published in ((FP8, dispatch), (BF16, combine)):
+        gb_per_s = 4096 * to_nodes * token_bytes / here.pass_s(4096, token_bytes) / 1e9
+        assert gb_per_s == pytest.approx(published, rel=0.08)
+
+
+def drawn(experts: Experts, n_parts: int, n_draws: int = 4000) -> float:
+    """Return how many parts have an expert of a token, by drawing tokens."""
+    generator, of_group = np.random.default_rng(1), experts.n_experts // experts.n_groups
+    chosen = np.argsort(generator.random((n_draws, experts.n_groups)), axis=1) < experts.top_groups
+    scores = generator.random((n_draws, experts.n_experts)) + np.repeat(chosen, of_group, axis=1)
+    parts = np.argsort(-scores, axis=1)[:, : experts.top_k] * n_parts // experts.n_experts
+    return float((np.diff(np.sort(parts, axis=1), axis=1) > 0).sum(axis=1).mean() + 1)
+
+
+@pytest.mark.parametrize("limits", [(8, 4), (8, 3), (4, 1), (16, 8), (1, 1)])
+@pytest.mark.parametrize("n_nodes", [2, 3, 4, 8, 16])
+def test_nodes_and_gpus_of_a_token_are_those_of_random_draws(limits: tuple[int, int], n_nodes: int) -> None:
+    experts = Experts(n_experts=768, top_k=8, expert_size=1, n_groups=limits[0], top_groups=limits[1])
+    here = exchange(8 * n_nodes, "normal", experts)
+    assert here.far_nodes == pytest.approx(drawn(experts, n_nodes) * (1 - 1 / n_nodes), rel=0.02)
+    assert here.gpus == pytest.approx(drawn(experts, 8 * n_nodes), rel=0.02)
+
+
+def test_an_exchange_by_hand() -> None:
+    experts = Experts(n_experts=16, top_k=2, expert_size=1)  # on 16 GPUs of two nodes, one each
+    few, many = (exchange(16, kernels, experts) for kernels in ("low_latency", "normal"))
+    assert few.far_experts == 1 and few.near_experts == pytest.approx(2 * 7 / 16)
+    assert many.far_nodes == pytest.approx(1 - comb(8, 2) / comb(16, 2)) and many.gpus == pytest.approx(2)
+    launch_s = EXCHANGE_S + 5e-6
+    far_s = 100 * 1000 / (50e9 * NIC_SHARE)
+    assert few.pass_s(100, 1000) == pytest.approx(launch_s + far_s)
+    assert few.pass_s(600, 1000) == pytest.approx(3 * launch_s + 6 * far_s)  # in three rounds
+    near_s = 100 * 2 * 7 / 16 * 1000 / (200e9 * LINK_SHARE)
+    fast = replace(few, link=NodeLink(50e12, 0.0))
+    assert fast.pass_s(100, 1000) == pytest.approx(EXCHANGE_S + near_s)
+    assert many.pass_s(1000, 1000) == pytest.approx(launch_s + 10 * far_s * many.far_nodes)
+    forwarded = replace(many, link=NodeLink(50e12, 0.0))
+    assert forwarded.pass_s(1000, 1000) == pytest.approx(EXCHANGE_S + 1000 * 2000 / (200e9 * FORWARD_SHARE))
+    assert few.pass_s(0, 1000) == many.pass_s(0, 1000) == 0
+    both = exchange(16, "by_batch", experts)
+    assert [float(both.pass_s(n, 1000)) for n in (256, 257)] == [few.pass_s(256, 1000), many.pass_s(257, 1000)]
+    assert both.buffer_bytes == few.buffer_bytes + many.buffer_bytes
+
+
+def test_ranks_over_two_nodes_pay_for_experts_together_and_for_the_tokens_of_the_busiest() -> None:
+    cost = StepCost(QWEN, H100, IDEAL, tensor=2, data=8, expert=16, node_link=LINK)
+    near, n = StepCost(QWEN, H100, IDEAL, tensor=2, data=4, expert=8), 64
+    assert near.exchange is None and near.exchange_ps(n) == 0
+    assert cost.exchange is not None and not cost.exchange.sends_fp8
+    experts_s = 48 * Roofline(H100, IDEAL).experts_s(cost.shard, 8 * n)
+    assert cost.group_s(8 * n) == pytest.approx(experts_s)  # no gather of all tokens
+    gathered_s = H100.link_latency_s + n * 2048 * 2 / 2 / H100.link_bytes_per_s
+    assert cost.exchange_s(n) == pytest.approx(48 * (cost.exchange.seconds(n / 2) + gathered_s))
+    assert cost.group_ps(8 * n, n) == pytest.approx((cost.group_s(8 * n) + cost.exchange_s(n)) * 1e12, rel=1e-6)
+    assert cost.group_ps(8 * n, 2 * n) > cost.group_ps(8 * n, n)
+    wide = StepCost(QWEN, H100, IDEAL, weight_dtype="fp8_block", data=144, expert=144)
+    assert wide.shard.n_experts == 1 and wide.exchange is not None and wide.exchange.sends_fp8
+
+
+def test_an_all_reduce_over_nodes_sums_each_gpus_part_between_them() -> None:
+    llama, n = catalog.load_model("llama-3.1-70b"), 100
+    wide, none = (StepCost(llama, H100, IDEAL, tensor=16, node_link=link) for link in (LINK, NodeLink(1e20, 0.0)))
+    n_bytes = n * 8192 * 2
+    part_s = LINK.latency_s + n_bytes / 8 / 2 / LINK.bytes_per_s
+    assert wide.tokens_s(n) - none.tokens_s(n) == pytest.approx(80 * 2 * 2 * part_s)
+    half = replace(H100, gpus_per_node=16)
+    one_node = StepCost(llama, half, IDEAL, tensor=16)
+    saved_s = 80 * 2 * 2 * (15 / 16 - 7 / 8) * n_bytes / H100.link_bytes_per_s
+    assert one_node.tokens_s(n) - none.tokens_s(n) == pytest.approx(saved_s)
+
+
+def test_stages_of_two_nodes_each_send_between_nodes_once() -> None:
+    llama, n = catalog.load_model("llama-3.1-70b"), 100
+    staged, whole = (StepCost(llama, H100, IDEAL, tensor=16, pipeline=stages, node_link=LINK) for stages in (2, 1))
+    n_bytes = n * 8192 * 2 * 2
+    sent_s = LINK.latency_s + n_bytes / 16 / LINK.bytes_per_s
+    near_s = H100.link_latency_s + 7 / 8 * n_bytes / H100.link_bytes_per_s
+    gathered_s = near_s + LINK.latency_s + n_bytes / 8 / 2 / LINK.bytes_per_s
+    assert staged.tokens_s(n) - whole.tokens_s(n) == pytest.approx(sent_s + gathered_s)
