@@ -7,6 +7,7 @@ Read on in `engine/cluster.py` (which replica gets a request), `engine/replica.p
 `state/cohort.py` (why a step is O(1)), `schedulers/chunked.py` (a policy) and `cost/step.py` (its price).
 """
 
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -36,7 +37,7 @@ from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
 from simserve.tables.facts import HostFacts, LinkFacts, MemberFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
 from simserve.tables.run_tables import RunTables
-from simserve.units import to_ps, to_s
+from simserve.units import MAX_PS, to_ps, to_s
 from simserve.workload.load import Load, offered_load
 from simserve.workload.trace import Prefixes
 
@@ -158,7 +159,12 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
     )
     is_open = load.stop_sending_s is not None or scenario.workload.retries is not None
     on_send = _reporter(progress, None if is_open else len(load.trace)) if progress else None
-    cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
+    try:
+        cluster.run(None if load.drain_limit_s is None else to_ps(load.drain_limit_s), on_send)
+    except (OverflowError, ValueError, struct.error) as error:  # an instant that a column does not hold
+        if cluster.clock.now_ps <= MAX_PS:
+            raise
+        raise _too_late(cluster, setups, _replica_pool(scenario)) from error
     block_bytes = [setups[pool].ledger.block_bytes * setups[pool].gpus_per_lane for pool in _replica_pool(scenario)]
     return _Served(
         tabulate(cluster, _replica_pool(scenario), tuple(setup.name for setup in setups)),
@@ -167,6 +173,18 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
         host_facts([replica.tier for replica in cluster.replicas], block_bytes),
         member_facts(cluster),
     )
+
+
+def _too_late(cluster: Cluster, setups: Sequence[PoolSetup], replica_pool: NDArray[np.int32]) -> TraceError:
+    """Return the error of a run beyond the instant that 64 bits hold, which names its longest step."""
+    longest_ps, pool = 0, ""
+    for replica, index in zip(cluster.replicas, replica_pool.tolist(), strict=True):
+        runs = cluster.recorder.step_runs(replica.id)
+        last_ps = int((runs["first_ps"] + runs["growth_ps"] * (runs["n_steps"] - 1)).max(initial=0))
+        longest_ps, pool = max((longest_ps, pool), (last_ps, setups[index].name))
+    step = f"a step of pool {pool} took {to_s(longest_ps) / 3600:,.3g} h" if longest_ps else "no step had ended by then"
+    rule = f"a run must end within {to_s(MAX_PS) / 86_400:.0f} days of simulated time"
+    return TraceError(f"{rule}, and {step}; check the constants of engine and calibration, or shorten the load")
 
 
 def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:

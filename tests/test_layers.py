@@ -52,6 +52,7 @@ ALLOWED: dict[str, set[str]] = {
         "admission.base",
         "splitters.base",
         "workload.amounts",
+        "workload.size",
     },
     "plugins": set(),
     "cost": {"catalog"},

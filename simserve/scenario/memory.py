@@ -20,10 +20,19 @@ MORE_STAGES = (2, 4, 8)
 """Pipeline sizes to suggest for a model that is too large for one node."""
 
 
+MOST_RANKS = 10_000
+"""Limit on the schedulers of a pool; a hundred times the largest published fleet, and seconds to set up."""
+
+
 def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None:
     """Check that heads and layers divide evenly, and that GPUs which communicate in every layer fill their nodes."""
     model, gpu, parallel = machine.model, machine.gpu, pool.parallel
     _check_tensor(draft, pool, at, machine)
+    n_ranks = pool.replicas * parallel.pipeline * parallel.data
+    if n_ranks > MOST_RANKS:
+        key = ("replicas",) if pool.replicas > parallel.data else ("parallel", "data")
+        rule = f"a pool may have at most {MOST_RANKS:,} schedulers (replicas × data × pipeline)"
+        draft.problem((*at, *key), rule, n_ranks, "simulate a part of the fleet under its share of the load")
     if parallel.pipeline > model.n_layers:
         rule = f"must be at most the {model.n_layers} layers of {model.name}"
         draft.problem((*at, "parallel", "pipeline"), rule, parallel.pipeline)

@@ -8,6 +8,7 @@ from simserve.cost.comm import NIC_LATENCY_S
 from simserve.scenario.types import (
     Chance,
     Count,
+    HostTime,
     NotNegative,
     PluginSpec,
     Positive,
@@ -25,14 +26,14 @@ class Engine(Section):
     version: str | None = None
     compute_efficiency: Share | None = None
     memory_efficiency: Share | None = None
-    launch_s: NotNegative | None = None
-    step_host_s: NotNegative | None = None
-    request_host_s: NotNegative | None = None
+    launch_s: HostTime | None = None
+    step_host_s: HostTime | None = None
+    request_host_s: HostTime | None = None
     busy_compute_frac: Share | None = None
-    gap_s: NotNegative | None = None
-    receive_s: NotNegative | None = None
-    receive_token_s: NotNegative | None = None
-    respond_s: NotNegative | None = None
+    gap_s: HostTime | None = None
+    receive_s: HostTime | None = None
+    receive_token_s: HostTime | None = None
+    respond_s: HostTime | None = None
     async_scheduling: bool | None = None
     reserve_bytes: NotNegative | None = None
 
@@ -109,7 +110,7 @@ class SpeculationSection(Section):
     """Model of a draft_model: a name in the catalog, or the path of a config.json."""
     weight_dtype: WeightDtype | None = None
     """Weight dtype of a draft_model; left out: its checkpoint's, else the target's."""
-    propose_s: NotNegative = 0.0
+    propose_s: HostTime = 0.0
     """Host time per step for proposals."""
 
     @property

@@ -7,7 +7,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 LONGEST_S = 90 * 86_400
 """90 days; time in whole ticks must fit 63 bits, which hold 106 days."""
 
-MOST_REQUESTS = 10**9
+MOST = 10**9
+"""Limit on counts of all kinds."""
 
 
 def spelled_as_mapping(key: str) -> BeforeValidator:
@@ -17,11 +18,13 @@ def spelled_as_mapping(key: str) -> BeforeValidator:
 
 PluginSpec = Annotated[dict[str, Any], spelled_as_mapping("kind")]
 """A plug-in: its name, or `{kind: name, its arguments...}`."""
-Count = Annotated[int, Field(ge=1, le=MOST_REQUESTS)]
+Count = Annotated[int, Field(ge=1, le=MOST)]
 Natural = Annotated[int, Field(ge=0)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[Finite, Field(gt=0)]
 NotNegative = Annotated[Finite, Field(ge=0)]
+HostTime = Annotated[NotNegative, Field(le=3600)]
+"""Time of one operation of a host: at most an hour, so that a mistaken unit is seen."""
 Share = Annotated[Finite, Field(gt=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 Priority = Annotated[int, Field(ge=-(10**6), le=10**6)]

@@ -8,11 +8,12 @@ from pydantic import ValidationError
 
 from simserve import plugins
 from simserve.input_files import open_file
-from simserve.plugins.validation import Path, as_json, problems_of
+from simserve.plugins.validation import Path, ValueProblem, as_json, problems_of
 from simserve.scenario.clients import check_clients
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Batch, ClosedLoop, TraceFile, TrafficClass, Workload
 from simserve.scenario.traffic import check_traffic
+from simserve.workload.size import expected_requests, why_too_many
 
 SOURCES = ("arrivals", "trace", "client")
 AT: Path = ("workload",)
@@ -39,7 +40,21 @@ def resolve_workload(draft: Draft) -> Workload:
     }
     _check_measure(draft, workload)
     check_traffic(draft, workload)
-    return workload.model_copy(update=update)
+    resolved = workload.model_copy(update=update)
+    _check_size(draft, resolved)
+    return resolved
+
+
+def _check_size(draft: Draft, workload: Workload) -> None:
+    """Check that a run of the load is possible, before anything is drawn."""
+    if draft.problems.touch(AT):
+        return
+    n_requests = expected_requests(workload)
+    wrong = None if n_requests is None else why_too_many(n_requests)
+    if wrong is not None:
+        key = next(key for key in ("n_requests", "arrivals", "client") if getattr(workload, key) is not None)
+        rule, value, remedy = wrong
+        draft.problems.add(ValueProblem((*AT, key), rule, value, remedy, is_conflict=True))
 
 
 def _check_sources(draft: Draft, workload: Workload) -> None:

@@ -17,8 +17,8 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 FEWEST = 64
 
-MOST = 2**30
-"""Most requests of a scenario, and of a process that never reaches duration_s."""
+MOST = 2**27
+"""More instants than a run may have requests (size.py): where a process that never reaches duration_s ends."""
 
 
 class Arrivals:
