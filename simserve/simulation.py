@@ -39,7 +39,6 @@ from simserve.tables.facts import HostFacts, LinkFacts, MemberFacts, PoolFacts, 
 from simserve.tables.run_tables import RunTables
 from simserve.units import MAX_PS, to_ps, to_s
 from simserve.workload.load import Load, offered_load
-from simserve.workload.trace import Prefixes
 
 REPORT_EVERY_S = 0.1
 """Wall time between two calls of `progress`."""
@@ -147,7 +146,7 @@ def _serve(scenario: Scenario, priced: _Priced, load: Load, progress: Callable[[
         [
             replica
             for setup, cost in zip(setups, priced.costs, strict=True)
-            for replica in _replicas(setup, cost, load.trace.prefixes, scenario.seed)
+            for replica in _replicas(setup, cost, load.trace.prefixes is not None, scenario.seed)
         ],
         scenario.build_router(),
         replace(_offered(load), patience=_patience(scenario)),
@@ -193,15 +192,8 @@ def _replica_pool(scenario: Scenario) -> NDArray[np.int32]:
     return np.repeat(np.arange(len(n_ranks), dtype=np.int32), n_ranks)
 
 
-def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed: int) -> list[ReplicaSetup]:
+def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -> list[ReplicaSetup]:
     """Return the replicas of a pool; data-parallel ranks that share nothing are replicas of their own."""
-    block_tokens = prefixes.block_tokens if prefixes is not None and setup.caches_prefixes else None
-    block_size = setup.ledger.block_size
-    if block_tokens is not None and block_tokens % block_size:
-        raise TraceError(
-            f"pool {setup.name}: block_size must divide the {block_tokens} tokens of a block of the load's prefixes, "
-            f"got {block_size}; give workload.prefixes.block_tokens or block_size so, or enable_prefix_caching: false"
-        )
     how = setup.speculation
     speculation = None if how is None else Speculation.drawn(how.rates, seed, how.n_slots)
     return [
@@ -209,13 +201,13 @@ def _replicas(setup: PoolSetup, cost: StepCost, prefixes: Prefixes | None, seed:
             deepcopy(setup.scheduler),  # a policy may keep state: each replica of each run has its own
             cost if how is None else how.running_cost(cost),
             setup.ledger.lane_blocks,
-            block_size,
+            setup.ledger.block_size,
             setup.max_model_len,
             setup.plans_ahead,
             n_stages=setup.pipeline,
             n_in_step=setup.n_sharing,
             role=setup.role,
-            block_tokens=block_tokens,
+            caches_prefixes=setup.caches_prefixes and has_prefixes,
             host_tier=setup.host_tier,
             speculation=speculation,
         )

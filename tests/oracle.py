@@ -20,6 +20,7 @@ from simserve.routers.base import Router
 from simserve.state.request import Request
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
+from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
@@ -145,7 +146,8 @@ def run(
             rejected.add(row)
             return "turned away"
         request = OracleRequest(row, now_ps, prompt, most)
-        request.chain = [] if trace.prefixes is None else trace.prefixes.of(original)
+        sizes = {replica.block_size for replica in replicas}
+        request.chains = {} if trace.prefixes is None else {n: blocks_by_name(trace, original, n) for n in sizes}
         request.session = "" if trace.session_id is None else str(trace.session_id[original])
         request.priority = 0 if trace.priority is None else int(trace.priority[original])
         request.tenant = "" if trace.tenant is None else str(trace.tenant[original])
@@ -156,7 +158,7 @@ def run(
             return "impossible"
         request.max_tokens = min(most, longest - prompt)
         life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
-        life.chain, life.is_kept = list(request.chain), is_kept
+        life.is_kept = is_kept
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders and not is_kept:
             sender.n_outstanding += 1

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 class OracleHost:
     """Host memory and disk of one replica."""
 
-    def __init__(self, spec: HostTierSpec, cost: int) -> None:
-        self.spec, self.cost = spec, cost
+    def __init__(self, spec: HostTierSpec) -> None:
+        self.spec = spec
         self.swapped: list[Request] = []
         self.n_discarded = 0
         self.swapped_blocks: dict[Request, int] = {}
@@ -29,7 +29,7 @@ class OracleHost:
         self.reads: list[tuple[Request, list[int], list[int]]] = []
 
     def ids_that_fit(self) -> int:
-        return (self.spec.n_blocks - sum(self.swapped_blocks.values())) // self.cost
+        return self.spec.n_blocks - sum(self.swapped_blocks.values())
 
     def has(self, block: int) -> bool:
         return block in self.host or block in self.disk
@@ -37,10 +37,10 @@ class OracleHost:
     def overflow(self) -> None:
         while len(self.host) > self.ids_that_fit():
             block = self.host.pop(0)
-            if self.spec.disk_blocks >= self.cost:
+            if self.spec.disk_blocks:
                 self.disk.append(block)
-                self.copies.append(("disk", self.cost, False))
-        while len(self.disk) * self.cost > self.spec.disk_blocks:
+                self.copies.append(("disk", 1, False))
+        while len(self.disk) > self.spec.disk_blocks:
             self.disk.pop(0)
 
     def use(self, chain: list[int], read_from_disk: list[int]) -> None:
@@ -52,14 +52,14 @@ class OracleHost:
                 if block in self.disk:
                     self.disk.remove(block)
                 if block not in read_from_disk:
-                    self.copies.append(("link", self.cost, False))
+                    self.copies.append(("link", 1, False))
             self.host.append(block)
         self.overflow()
 
     def read(self, request: Request, chain: list[int], missing: list[int]) -> None:
         """Read the blocks of a chain that the GPU lacks, before anything here changes."""
         from_disk = [block for block in missing if block not in self.host]
-        self.copies += [("link", self.cost, True) for _ in missing] + [("disk", self.cost, True) for _ in from_disk]
+        self.copies += [("link", 1, True) for _ in missing] + [("disk", 1, True) for _ in from_disk]
         self.reads.append((request, chain, from_disk))
 
     def end_reads(self) -> None:
@@ -104,15 +104,15 @@ class OracleHost:
         while self.swapped and len(replica.running) + len(replica.kept) < replica.setup.scheduler.max_running:
             request = self.swapped[0]
             life = replica.lives[request]
-            named = life.chain[: life.stored // replica.id_tokens] if replica.cache else []
+            named = replica.chain(request)[: life.stored // replica.block_size] if replica.cache else []
             here = [block for block in named if replica.cache and block in replica.cache.copies]
             held = [block for block in here if replica.cache and replica.cache.is_held(block)]
-            n_needed = replica.blocks(replica.room(request)) - len(held) * self.cost
+            n_needed = replica.blocks(replica.room(request)) - len(held)
             if n_needed > replica.free_blocks() - replica.growth():
                 return
             self.swapped.pop(0)
             n_blocks = self.swapped_blocks.pop(request)
-            self.copies.append(("link", n_blocks - len(here) * self.cost, True))
+            self.copies.append(("link", n_blocks - len(here), True))
             self._resume(replica, request, (here, named))
             life.preempted_ps += now_ps - life.preempted_at_ps
             life.preempted_at_ps = -1

@@ -51,7 +51,6 @@ class Life:
     host_cached_tokens: int = 0
     disk_cached_tokens: int = 0
     n_swaps: int = 0
-    chain: list[int] = field(default_factory=list)
     n_held_ids: int = 0
     n_computed: int = 0
     """Its tokens computed by steps, without those after its end in a padded batch."""
@@ -116,7 +115,7 @@ class OracleReplica:
         """Instants and reasons of stalls: no step although requests wait."""
         self.n_outstanding = 0
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
-        self.block_tokens = setup.block_tokens
+        self.block_tokens = setup.block_size if setup.caches_prefixes else None
         self.stages_free_ps: list[int] = []
         """When each stage of its pipeline is free; one list for all lanes."""
         self.group: list[OracleReplica] = [self]
@@ -136,10 +135,8 @@ class OracleReplica:
         """Requests with all their KV that decode from the next step on."""
         self.port = [0]
         """When its port of the link is free, in a list that replicas with one port for all share."""
-        self.id_tokens = setup.block_tokens or 0
-        self.cache = OracleCache(self.id_tokens // setup.block_size) if self.id_tokens else None
-        cost = self.cache.cost if self.cache else 1
-        self.host = OracleHost(setup.host_tier, cost) if setup.has_tier and setup.host_tier else None
+        self.cache = OracleCache() if setup.caches_prefixes else None
+        self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
         self.policy = getattr(setup.scheduler, "policy", "fcfs")
@@ -175,11 +172,15 @@ class OracleReplica:
     def own_blocks(self, request: Request) -> int:
         """Return its blocks not counted as blocks of an id."""
         life = self.lives[request]
-        return self.blocks(life.held) - life.n_held_ids * (self.cache.cost if self.cache else 0)
+        return self.blocks(life.held) - life.n_held_ids
+
+    def chain(self, request: Request) -> list[int]:
+        """Return its blocks with a name."""
+        return list(request.chains[self.block_size]) if request.chains else []
 
     def found_tokens(self, request: Request) -> int:
-        most = (request.prompt_tokens - 1) // self.id_tokens if self.cache else 0
-        return self.hits(list(request.chain), most) * self.id_tokens
+        most = (request.prompt_tokens - 1) // self.block_size if self.cache else 0
+        return self.hits(self.chain(request), most) * self.block_size
 
     def hits(self, chain: list[int], most: int) -> int:
         """Return hits on the GPU, and on host and disk where prefixes are kept there."""
@@ -194,33 +195,32 @@ class OracleReplica:
 
     def look_up(self) -> None:
         for request in self.waiting if self.cache else ():
-            life = self.lives[request]
-            most = (request.prompt_tokens + request.emitted_tokens - 1) // self.id_tokens
-            request.prefilled_tokens = self.hits(life.chain, most) * self.id_tokens
+            most = (request.prompt_tokens + request.emitted_tokens - 1) // self.block_size
+            request.prefilled_tokens = self.hits(self.chain(request), most) * self.block_size
             request.idle_hit_blocks = self.idle_blocks(request)
 
     def idle_blocks(self, request: Request) -> int:
         """Return the free blocks that the cache hit of a waiting request takes: those that no request holds."""
         if self.cache is None:
             return 0
-        hit = self.lives[request].chain[: request.prefilled_tokens // self.id_tokens]
-        return sum(self.cache.cost for block in hit if not self.cache.is_held(block))
+        hit = self.chain(request)[: request.prefilled_tokens // self.block_size]
+        return sum(not self.cache.is_held(block) for block in hit)
 
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
         n_before = life.n_held_ids
-        while self.cache and life.n_held_ids < min(n_tokens // self.id_tokens, len(life.chain)):
-            self.cache.add(request, life.chain[life.n_held_ids])
+        while self.cache and life.n_held_ids < min(n_tokens // self.block_size, len(self.chain(request))):
+            self.cache.add(request, self.chain(request)[life.n_held_ids])
             life.n_held_ids += 1
         if self.offloads and self.host and life.n_held_ids > n_before:
-            self.host.use(life.chain[: life.n_held_ids], [])
+            self.host.use(self.chain(request)[: life.n_held_ids], [])
 
     def let_go(self, request: Request) -> None:
         life = self.lives[request]
         life.slots = 0
         if self.cache:
             self.note_computed(request, life.stored)
-            self.cache.let_go(request, life.chain[: life.n_held_ids], self.own_blocks(request))
+            self.cache.let_go(request, self.chain(request)[: life.n_held_ids], self.own_blocks(request))
         life.n_held_ids = 0
 
     def shrink_cache(self) -> None:
@@ -715,15 +715,15 @@ class OracleReplica:
         life = self.lives[request]
         life.stored = request.prefilled_tokens
         request.idle_hit_blocks = 0
-        life.n_held_ids = request.prefilled_tokens // self.id_tokens if self.cache else 0
-        result = life.chain[: life.n_held_ids]
+        life.n_held_ids = request.prefilled_tokens // self.block_size if self.cache else 0
+        result = self.chain(request)[: life.n_held_ids]
         missing = [block for block in result if self.cache and block not in self.cache.copies]
         if self.offloads and self.host:
             self.host.read(request, result, missing)
             if life.scheduled_ps < 0:
                 n_host = sum(block in self.host.host for block in missing)
-                life.host_cached_tokens = n_host * self.id_tokens
-                life.disk_cached_tokens = (len(missing) - n_host) * self.id_tokens
+                life.host_cached_tokens = n_host * self.block_size
+                life.disk_cached_tokens = (len(missing) - n_host) * self.block_size
         for block in result:
             assert self.cache is not None
             if block in missing:

@@ -52,7 +52,6 @@ def test_engine_and_oracle_agree_on_who_passes_whom(
 def test_engine_and_oracle_agree_where_prefixes_are_shared_or_prompts_handed_over(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject
 ) -> None:
-    block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
-    load = data.draw(tagged(shared_prompts(block_tokens) if block_tokens else traces()))
+    load = data.draw(tagged(shared_prompts()))
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     assert_agreement(setups, *run_both(setups, router, load, None, link=link if is_disaggregated else None))

@@ -59,9 +59,8 @@ def test_on_layers_that_are_pushed_as_they_are_computed(
 def test_on_layers_of_prompts_of_which_a_cache_has_a_part(
     setups: list[ReplicaSetup], link: LinkSpec, data: st.DataObject
 ) -> None:
-    block_size = next(setup.block_size for setup in setups if setup.role == "prefill")
-    setups = [replace(s, block_tokens=s.block_size) if s.role == "prefill" else s for s in setups]
-    load = data.draw(shared_prompts(block_size))
+    setups = [replace(s, caches_prefixes=s.role == "prefill") for s in setups]
+    load = data.draw(shared_prompts())
     assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, is_pushed=True))
 
 
@@ -93,9 +92,8 @@ def test_on_requests_of_which_prefill_replicas_keep_some(
 def test_on_kept_requests_of_whose_prompts_a_cache_has_a_part(
     setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, data: st.DataObject
 ) -> None:
-    block_size = next(setup.block_size for setup in setups if setup.role == "prefill")
-    setups = [replace(s, block_tokens=s.block_size) if s.role == "prefill" else s for s in setups]
-    load = data.draw(shared_prompts(block_size))
+    setups = [replace(s, caches_prefixes=s.role == "prefill") for s in setups]
+    load = data.draw(shared_prompts())
     assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, splitter=splitter))
 
 

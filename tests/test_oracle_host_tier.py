@@ -76,17 +76,14 @@ def at_the_far_end(draw: st.DrawFn) -> list[ReplicaSetup]:
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw replicas that offload prefixes, and perhaps swap too; prefill replicas only offload."""
-    n_blocks_an_id = draw(st.integers(1, 3))
     result = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
     is_disaggregated = any(setup.role == "decode" for setup in result)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_disaggregated, offloads=offloads or is_disaggregated))
     limit = min(setup.max_model_len for setup in result)
     result = [replace(setup, max_model_len=limit) for setup in result]
-    id_tokens = [n_blocks_an_id * setup.block_size for setup in result]
     return [
-        setup if setup.role == "decode" else replace(setup, block_tokens=n, host_tier=tier)
-        for setup, n in zip(result, id_tokens, strict=True)
+        setup if setup.role == "decode" else replace(setup, caches_prefixes=True, host_tier=tier) for setup in result
     ]
 
 
@@ -135,7 +132,7 @@ def test_engine_and_oracle_agree_on_swapping_in_decode_pools(
 def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:
-    load = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    load = data.draw(shared_prompts())
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     cluster, truth = run_both(setups, router, load, concurrency, link=link if is_disaggregated else None)
     assert_agreement(setups, cluster, truth)

@@ -151,8 +151,7 @@ def test_engine_and_oracle_agree_on_clients_of_caches_and_of_prefill_and_decode_
     patience: Patience | None,
     admission: Admission | None,
 ) -> None:
-    block_tokens = next((setup.block_tokens for setup in setups if setup.block_tokens), None)
-    plain = traces() if block_tokens is None else shared_prompts(block_tokens)
+    plain = shared_prompts()
     load = data.draw(st.one_of(plain, dependent(plain)))
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     cluster, truth = run_both(

@@ -78,7 +78,7 @@ def test_engine_and_oracle_agree_whatever_routers_see(
 def test_engine_and_oracle_agree_on_old_news_and_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: MakeRouter, data: st.DataObject, delay: Delay | None
 ) -> None:
-    prompts = data.draw(shared_prompts(next(setup.block_tokens for setup in setups if setup.block_tokens) or 1))
+    prompts = data.draw(shared_prompts())
     load = data.draw(of_sessions(prompts))
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     assert_agreement(

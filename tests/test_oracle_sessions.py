@@ -100,8 +100,7 @@ def test_engine_and_oracle_agree_on_rows_with_their_own_times_beside_users(
 def test_engine_and_oracle_agree_on_sessions_over_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, n_users: int | None
 ) -> None:
-    block_tokens = next(setup.block_tokens for setup in setups if setup.block_tokens) or 1
-    load = data.draw(dependent(shared_prompts(block_tokens)))
+    load = data.draw(dependent(shared_prompts()))
     is_disaggregated = any(setup.role == "decode" for setup in setups)
     assert_agreement(setups, *run_both(setups, router, load, n_users, link=link if is_disaggregated else None))
 

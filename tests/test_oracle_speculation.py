@@ -71,7 +71,7 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
 def test_engine_and_oracle_agree_on_prefix_caches(
     setups: list[ReplicaSetup], router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:
-    load = data.draw(shared_prompts(setups[0].block_tokens or 1))
+    load = data.draw(shared_prompts())
     assert_agreement(setups, *run_both(setups, router, load, concurrency))
 
 

@@ -51,24 +51,15 @@ class World:
     splitter: Splitter | None = None
 
     @property
-    def block_tokens(self) -> int | None:
-        """Tokens per prompt block, if any replica caches prefixes."""
-        return next((setup.block_tokens for setup in self.setups if setup.block_tokens), None)
+    def caches_prefixes(self) -> bool:
+        """Any replica does."""
+        return any(setup.caches_prefixes for setup in self.setups)
 
 
-def with_blocks_of(size: int, setup: ReplicaSetup) -> ReplicaSetup:
-    """Keep the number of tokens, in blocks of this size."""
-    n_blocks = -(-setup.n_blocks * setup.block_size // size)
-    return replace(setup, block_size=size, n_blocks=n_blocks)
-
-
-def cached(result: list[ReplicaSetup], n_blocks_an_id: int) -> list[ReplicaSetup]:
+def cached(result: list[ReplicaSetup]) -> list[ReplicaSetup]:
     """Add prefix caches to all replicas except decode replicas."""
-    size = next(setup.block_size for setup in result if setup.role != "decode")
     return [
-        replace(with_blocks_of(size, setup), block_tokens=n_blocks_an_id * size)
-        if setup.role != "decode" and can_be_disaggregated(setup.scheduler)
-        else setup
+        replace(setup, caches_prefixes=setup.role != "decode" and can_be_disaggregated(setup.scheduler))
         for setup in result
     ]
 
@@ -87,7 +78,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     if kind == "speculating" or draw(st.booleans()):
         result = [draw(perhaps_speculating(result[0]))] * len(result)
     if caches:
-        result = cached(result, draw(st.integers(1, 3)))
+        result = cached(result)
     if kind == "tiered":
         result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * crowded(result)
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
@@ -110,7 +101,7 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     if link.n_layers is not None:
         result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered" or draw(st.booleans()):
-        result = cached(result, draw(st.integers(1, 3)))
+        result = cached(result)
     if kind == "tiered":
         tier, swap = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=False))
         by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, swap])), "both": None}
@@ -130,7 +121,7 @@ def perhaps_speculating(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
 @st.composite
 def loads(draw: st.DrawFn, world: World) -> Trace:
     """Draw requests with priority, tenant and session; prompts share prefixes where a replica caches."""
-    plain = traces() if world.block_tokens is None else shared_prompts(world.block_tokens)
+    plain = shared_prompts() if world.caches_prefixes else traces()
     return draw(of_sessions(draw(tagged(plain))))
 
 

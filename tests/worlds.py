@@ -105,17 +105,20 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
 def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Add prefix caches to all replicas, or only to prefill replicas."""
     separate, together = disaggregated(), setups().filter(lambda result: can_be_disaggregated(result[0].scheduler))
-    n_blocks_an_id = draw(st.integers(1, 3))
     return [
-        setup if setup.role == "decode" else replace(setup, block_tokens=n_blocks_an_id * setup.block_size)
+        replace(setup, caches_prefixes=setup.role != "decode")
         for setup in draw(st.one_of(together, together, separate))
     ]
 
 
 @st.composite
-def shared_prompts(draw: st.DrawFn, block_tokens: int) -> Trace:
-    """Let each prompt share a prefix with an earlier one; its own ids may extend into its output."""
+def shared_prompts(draw: st.DrawFn) -> Trace:
+    """Let each prompt share a prefix with an earlier one; its own ids may extend into its output.
+
+    The blocks of these ids may be smaller and larger than those of the replicas, and not divide them.
+    """
     load = draw(traces())
+    block_tokens = draw(st.integers(1, 9) | st.sampled_from([12, 16, 32]))
     chains: list[list[int]] = [[]]
     n_ids = 0
     for prompt, output in zip(load.prompt_tokens, load.output_tokens, strict=True):

@@ -76,7 +76,7 @@ class Cluster:
         if disaggregation is not None and disaggregation.keeps:
             prefill = [index for index, rank in enumerate(ranks) if rank.role == "prefill"]
             local_decode = {index: _Entry.of(replace(ranks[index], role="both"), setups) for index in prefill}
-        self._caches = any(rank.block_tokens is not None for rank in ranks)
+        self._cached_sizes = {rank.block_size for rank in ranks if rank.caches_prefixes}
         limits_tokens = [entry.limit_tokens for entry in (*entries.values(), *local_decode.values())]
         self.rows = OfferedRows(offered.trace, max(limits_tokens))
         self._labels = self.rows.has_labels
@@ -172,8 +172,8 @@ class Cluster:
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
-        if self._caches:
-            request.chain = rows.chain(row)
+        if self._cached_sizes:
+            request.chains = rows.chains(row, self._cached_sizes)
         if self._labels:
             rows.label(request)
         if self._keeps_sessions:

@@ -59,8 +59,8 @@ class HostTier:
     waits for swaps, in or out, and for prefix reads; prefix writes follow and run in the background.
     """
 
-    def __init__(self, spec: HostTierSpec, blocks_per_id: int = 1) -> None:
-        self.memory = HostMemory(spec.n_blocks, blocks_per_id, spec.disk_blocks)
+    def __init__(self, spec: HostTierSpec) -> None:
+        self.memory = HostMemory(spec.n_blocks, spec.disk_blocks)
         self.counts = HostCounts()
         self._link, self._disk = Channel(spec.block_s), Channel(spec.disk_block_s)
 
@@ -96,14 +96,12 @@ class HostTier:
     def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> None:
         """Mark the first n ids of a chain as used; the last n_from_disk of them were just read from disk."""
         n_written, n_down = self.memory.keep(chain, n, n_from_disk)
-        n_blocks = n_written * self.memory.blocks_per_id
-        self.counts.written += n_blocks
-        self._link.background_blocks += n_blocks
+        self.counts.written += n_written
+        self._link.background_blocks += n_written
         self._demote(n_down)
 
-    def _demote(self, n_ids: int) -> None:
-        """Write ids evicted from host memory to disk."""
-        n_blocks = n_ids * self.memory.blocks_per_id
+    def _demote(self, n_blocks: int) -> None:
+        """Write blocks evicted from host memory to disk."""
         self.counts.disk_written += n_blocks
         self._disk.background_blocks += n_blocks
 

@@ -8,7 +8,7 @@ from simserve.engine.host_tier import HostTier
 from simserve.engine.recorder import Recorder
 from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
-from simserve.state.prefix_cache import PrefixCache
+from simserve.state.prefix_cache import Chain, PrefixCache
 from simserve.state.queues import Ordered, Waiting
 from simserve.state.request import Request
 
@@ -74,9 +74,9 @@ class CachingPool(KvPool):
 
     __slots__ = ("cache",)
 
-    def __init__(self, total_blocks: int, block_size: int, block_tokens: int) -> None:
+    def __init__(self, total_blocks: int, block_size: int) -> None:
         super().__init__(total_blocks, block_size)
-        self.cache = PrefixCache(block_tokens // block_size)
+        self.cache = PrefixCache()
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
         """Put tokens into blocks; the cache evicts what they held."""
@@ -147,7 +147,6 @@ class CachingMemory(Memory):
     def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
         super().__init__(pool)
         self._cache = pool.cache
-        self._block_tokens = pool.cache.blocks_per_id * pool.block_size
         self._recorder = recorder
         self._tier = tier
         self._admitted: list[tuple[Request, int, int, int]] = []
@@ -163,24 +162,27 @@ class CachingMemory(Memory):
 
     # -- lookups -----------------------------------------------------------------------------------------------------
 
+    def _chain(self, request: Request) -> Chain:
+        return request.chains[self.pool.block_size]
+
     def _look_up(self, request: Request) -> None:
         """Look up the cache hit of a waiting request; what is not on the GPU needs free blocks."""
-        n_ids = self._n_found(request)
-        n_here = n_ids if self._tier is None else self._cache.match(request.chain, n_ids)
-        n_idle = self._cache.idle_blocks_among(request.chain, n_here)
-        request.prefilled_tokens = n_ids * self._block_tokens
-        request.idle_hit_blocks = n_idle + (n_ids - n_here) * self._cache.blocks_per_id
+        chain, n_ids = self._chain(request), self._n_found(request)
+        n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
+        request.prefilled_tokens = n_ids * self.pool.block_size
+        request.idle_hit_blocks = self._cache.idle_blocks_among(chain, n_here) + n_ids - n_here
 
     def _n_found(self, request: Request) -> int:
         """Return the number of leading ids in the hit, on any tier; never all tokens, as the last one must be
         computed."""
-        most = (request.prompt_tokens + request.emitted_tokens - 1) // self._block_tokens
-        n_here = self._cache.match(request.chain, most)
-        return n_here if self._tier is None else max(n_here, self._tier.memory.match(request.chain, most)[1])
+        chain = self._chain(request)
+        most = (request.prompt_tokens + request.emitted_tokens - 1) // self.pool.block_size
+        n_here = self._cache.match(chain, most)
+        return n_here if self._tier is None else max(n_here, self._tier.memory.match(chain, most)[1])
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the cache."""
-        return self._n_found(request) * self._block_tokens
+        return self._n_found(request) * self.pool.block_size
 
     def reclaim(self, n_blocks: int) -> None:
         """Evict what n_blocks free blocks hold."""
@@ -194,22 +196,21 @@ class CachingMemory(Memory):
 
     def admit(self, request: Request) -> None:
         """Hold the cache hit of an admitted request: its blocks are no longer free."""
-        n_ids = request.prefilled_tokens // self._block_tokens
+        n_ids = request.prefilled_tokens // self.pool.block_size
         request.n_held_ids, request.copies, request.idle_hit_blocks = n_ids, set(), 0
         if self._tier is None:
-            self.pool.take(self._cache.pin(request.chain, n_ids), from_reserved=False)
+            self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
         else:
             self._hold_from_tiers(request, n_ids, self._tier)
         self._recorder.find(request.row, request.prefilled_tokens, is_first=not request.n_preemptions)
 
     def _hold_from_tiers(self, request: Request, n_ids: int, tier: HostTier) -> None:
         """Hold the hit; what comes from host and disk can be found on the GPU from the next lookup on."""
-        cache = self._cache
-        n_here = cache.match(request.chain, n_ids)
-        n_new_blocks = (n_ids - n_here) * cache.blocks_per_id
-        self.pool.take_at_once(cache.pin(request.chain, n_here) + n_new_blocks)
-        cache.insert(request.chain, n_here, n_ids, request.copies)
-        n_above_disk = max(n_here, tier.memory.match(request.chain, n_ids)[0])
+        cache, chain = self._cache, self._chain(request)
+        n_here = cache.match(chain, n_ids)
+        self.pool.take_at_once(cache.pin(chain, n_here) + n_ids - n_here)
+        cache.insert(chain, n_here, n_ids, request.copies)
+        n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
         self._admitted.append((request, n_ids, n_above_disk - n_here, n_ids - n_above_disk))
 
     def computed(self, request: Request) -> None:
@@ -219,56 +220,53 @@ class CachingMemory(Memory):
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
-        cache = self._cache
-        n_blocks = self.pool.blocks_for(kv_tokens)
-        n_own = n_blocks - request.n_held_ids * cache.blocks_per_id
-        n_free = cache.release(request.chain, request.n_held_ids, n_own, request.copies)
+        n_ids = request.n_held_ids
+        n_own = self.pool.blocks_for(kv_tokens) - n_ids
+        n_free = self._cache.release(self._chain(request), n_ids, n_own, request.copies)
         self.pool.release(n_free)
         return n_free
 
     def _insert(self, request: Request, kv_tokens: int) -> None:
         """Let other requests find the whole blocks of the first kv_tokens, on the host too."""
-        n_ids = min(kv_tokens // self._block_tokens, len(request.chain))
+        chain = self._chain(request)
+        n_ids = min(kv_tokens // self.pool.block_size, len(chain))
         if n_ids > request.n_held_ids:
-            self._cache.insert(request.chain, request.n_held_ids, n_ids, request.copies)
+            self._cache.insert(chain, request.n_held_ids, n_ids, request.copies)
             request.n_held_ids = n_ids
             if self._tier is not None:
-                self._tier.keep(request.chain, n_ids)
+                self._tier.keep(chain, n_ids)
 
     # -- host memory -----------------------------------------------------------------------------------------------
 
     def shared_blocks(self, request: Request) -> int:
         """Return how many blocks of a swapped request others hold on the GPU."""
         n_ids = self._n_here(request)
-        n_idle = self._cache.idle_blocks_among(request.chain, n_ids)
-        return n_ids * self._cache.blocks_per_id - n_idle
+        return n_ids - self._cache.idle_blocks_among(self._chain(request), n_ids)
 
     def take_back(self, request: Request) -> int:
         """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
-        n_here, n_ids = self._n_here(request), self._n_ids(request)
-        n_found = n_here * self._cache.blocks_per_id
-        self.pool.take(self._cache.pin(request.chain, n_here), from_reserved=False)
-        n_blocks = self.pool.blocks_for(request.prefilled_tokens)
-        self.pool.take(n_blocks - n_found, from_reserved=False)
-        self._cache.insert(request.chain, n_here, n_ids, request.copies)
+        chain, n_here, n_ids = self._chain(request), self._n_here(request), self._n_ids(request)
+        self.pool.take(self._cache.pin(chain, n_here), from_reserved=False)
+        self.pool.take(self.pool.blocks_for(request.prefilled_tokens) - n_here, from_reserved=False)
+        self._cache.insert(chain, n_here, n_ids, request.copies)
         request.n_held_ids = n_ids
-        return n_found
+        return n_here
 
     def _n_ids(self, request: Request) -> int:
-        return min(request.prefilled_tokens // self._block_tokens, len(request.chain))
+        return min(request.prefilled_tokens // self.pool.block_size, len(self._chain(request)))
 
     def _n_here(self, request: Request) -> int:
-        return self._cache.match(request.chain, self._n_ids(request))
+        return self._cache.match(self._chain(request), self._n_ids(request))
 
     def fetch(self) -> None:
         """Read what admitted requests hit on host and disk. The tiers do not change until all are admitted."""
-        tier, cost, tokens = self._tier, self._cache.blocks_per_id, self._block_tokens
+        tier, tokens = self._tier, self.pool.block_size
         if tier is None:
             return
         for request, n_ids, n_on_host, n_on_disk in self._admitted:
             if n_on_host or n_on_disk:
-                tier.read((n_on_host + n_on_disk) * cost, n_on_disk * cost)
+                tier.read(n_on_host + n_on_disk, n_on_disk)
             if not request.n_preemptions:
                 self._recorder.read(request.row, n_on_host * tokens, n_on_disk * tokens)
-            tier.keep(request.chain, n_ids, n_on_disk)
+            tier.keep(self._chain(request), n_ids, n_on_disk)
         self._admitted.clear()

@@ -1,7 +1,7 @@
 """Offered: the load to serve, as columns that the engine reads cell by cell, and the patience of its clients."""
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from random import Random
@@ -157,10 +157,11 @@ class OfferedRows:
         """Cells of each column, including those reserved for rows to come."""
         return len(self.arrivals)
 
-    def chain(self, row: int) -> list[int]:
-        """Return the ids of a request's leading blocks; none without prefixes."""
+    def chains(self, row: int, block_sizes: Iterable[int]) -> dict[int, list[int]]:
+        """Return the ids of a request's leading blocks of each size; none without prefixes."""
         trace, place = self._in_load(row)
-        return [] if trace.prefixes is None else trace.prefixes.of(place)
+        ids = trace.prefixes
+        return {size: [] if ids is None else ids.of(place, size) for size in block_sizes}
 
     def session(self, row: int) -> str:
         """Return the session id of a row; "" without sessions."""

@@ -126,7 +126,7 @@ class Replica:
         self.n_before_queue = 0
         """Requests from other replicas that had no blocks here at the last plan."""
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
-        self.block_tokens = setup.block_tokens
+        self.block_tokens = setup.block_size if setup.caches_prefixes else None
         self.tier = setup.tier()
         self.batch = setup.batch(index, recorder, self.tier)
         self._memory, self._swap = self.batch.memory, self.batch.swap

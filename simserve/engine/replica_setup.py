@@ -36,8 +36,8 @@ class ReplicaSetup:
     """Data-parallel ranks that step together, each with such a scheduler and blocks."""
     role: RoleName = "both"
     """Prefill replicas hand over to decode replicas."""
-    block_tokens: int | None = None
-    """Tokens per prefix-cache id; None: no prefix caching."""
+    caches_prefixes: bool = False
+    """Computed blocks are kept for later requests."""
 
     host_tier: HostTierSpec | None = None
     """Host memory and disk beside the GPUs."""
@@ -48,13 +48,13 @@ class ReplicaSetup:
     def has_tier(self) -> bool:
         """A host tier is in use: offloading needs prefix caching."""
         tier = self.host_tier
-        return tier is not None and (tier.swaps or (tier.offloads and self.block_tokens is not None))
+        return tier is not None and (tier.swaps or (tier.offloads and self.caches_prefixes))
 
     def tier(self) -> HostTier | None:
         """Return an empty host tier, if one is in use."""
         if self.host_tier is None or not self.has_tier:
             return None
-        return HostTier(self.host_tier, 1 if self.block_tokens is None else self.block_tokens // self.block_size)
+        return HostTier(self.host_tier)
 
     def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
         """Return the empty batch state of a replica."""
@@ -66,9 +66,9 @@ class ReplicaSetup:
         return BatchState(index, self.scheduler, recorder, memory, cohort, self.max_model_len, swap)
 
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
-        if self.block_tokens is None:
+        if not self.caches_prefixes:
             return Memory(KvPool(self.n_blocks, self.block_size))
-        pool = CachingPool(self.n_blocks, self.block_size, self.block_tokens)
+        pool = CachingPool(self.n_blocks, self.block_size)
         offloads = self.host_tier is not None and self.host_tier.offloads
         return CachingMemory(pool, recorder, tier if offloads else None)
 

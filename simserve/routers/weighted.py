@@ -61,7 +61,7 @@ class Weighted(Router):
         scores = self._scores_of_load(views, loads)
         sent: Sequence[SentPrompts] = ()
         index: Sequence[LoadView | SentPrompts] = ()
-        if self.prefix and getattr(request, "chain", None):  # without ids no index finds anything
+        if self.prefix and any(request.chains.values()):  # without ids no index finds anything
             index = views if self.index == "exact" else (sent := self._sent.of(views))
         by_token = self.prefix / request.prompt_tokens
         for place, known in enumerate(index):

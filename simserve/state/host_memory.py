@@ -13,19 +13,18 @@ class HostMemory:
     uses all ids before it, the last ones first (`keep`), so no id is present without those before it, and the host ids
     of a chain precede its disk ids.
 
-    Invariant: swapped_blocks + blocks_per_id * ids on the host <= total_blocks; no id is on host and disk.
+    Invariant: swapped_blocks + ids on the host <= total_blocks; no id is on host and disk.
     """
 
-    __slots__ = ("_disk", "_host", "_most_on_disk", "blocks_per_id", "swapped_blocks", "total_blocks")
+    __slots__ = ("_disk", "_host", "_most_on_disk", "swapped_blocks", "total_blocks")
 
-    def __init__(self, total_blocks: int, blocks_per_id: int = 1, disk_blocks: int = 0) -> None:
+    def __init__(self, total_blocks: int, disk_blocks: int = 0) -> None:
         self.total_blocks = total_blocks
-        self.blocks_per_id = blocks_per_id
         self.swapped_blocks = 0
         """Blocks of swapped-out requests."""
         self._host: OrderedDict[int, None] = OrderedDict()
         self._disk: OrderedDict[int, None] = OrderedDict()
-        self._most_on_disk = disk_blocks // blocks_per_id
+        self._most_on_disk = disk_blocks
 
     @property
     def n_host_ids(self) -> int:
@@ -89,14 +88,14 @@ class HostMemory:
 
     def check(self) -> None:
         """Assert the invariant."""
-        held_blocks = self.swapped_blocks + self.blocks_per_id * len(self._host)
+        held_blocks = self.swapped_blocks + len(self._host)
         assert 0 <= held_blocks <= self.total_blocks, (held_blocks, self.total_blocks)
         assert not self._host.keys() & self._disk.keys(), "an id is on host and disk"
         assert len(self._disk) <= self._most_on_disk, (len(self._disk), self._most_on_disk)
 
     @property
     def _most_on_host(self) -> int:
-        return (self.total_blocks - self.swapped_blocks) // self.blocks_per_id
+        return self.total_blocks - self.swapped_blocks
 
     def _shrink(self) -> int:
         """Evict what no longer fits; return how many ids moved to disk."""

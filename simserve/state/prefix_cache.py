@@ -7,6 +7,18 @@ Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
 
 
+class IdleRun:
+    """Blocks that became idle together: of the ids [low, high) of a chain, or without ids; the last goes first."""
+
+    __slots__ = ("high", "ids", "low", "start")
+
+    def __init__(self, ids: Chain, start: int, n_blocks: int) -> None:
+        self.ids = ids
+        """Ids [start, start + n_blocks) of the chain; empty for blocks without ids."""
+        self.start = self.low = start
+        self.high = start + n_blocks
+
+
 class PrefixCache:
     """KV blocks of one replica by content id, as engines keep them by hash (vLLM) or in a tree (SGLang).
 
@@ -18,31 +30,30 @@ class PrefixCache:
     A request that computes an id held by others has a copy in blocks of its own (engines do not merge them). The copy
     stays when the others release theirs; later requests share the oldest blocks.
 
-    An id costs blocks_per_id blocks of the pool, as ids may cover several engine blocks. Idle blocks without an id are
-    of no use, but are evicted in turn with the others: engines do not know this, and evict older, useful blocks first.
+    Idle blocks without an id are of no use, but are evicted in turn with the others: engines do not know this, and
+    evict older, useful blocks first.
 
     The cache has no size of its own. Idle blocks are part of the pool's free blocks, so taking free blocks must evict
     until idle_blocks <= free_blocks. Without eviction nothing is forgotten.
 
-    Invariant: pinned_blocks = blocks_per_id * (ids with holders); idle_blocks = sum of _idle; _idle has exactly the ids
-    present that have no holders; an id has fewer copies than holders.
+    Invariant: pinned_blocks = ids with holders; idle_blocks = sum of _idle; the runs of _idle have exactly the ids
+    present that have no holders, each where its chain has it; an id has fewer copies than holders.
     """
 
-    __slots__ = ("_copies", "_holders", "_idle", "_n_nameless", "blocks_per_id", "idle_blocks", "pinned_blocks")
+    __slots__ = ("_copies", "_holders", "_idle", "_n_runs", "idle_blocks", "pinned_blocks")
 
-    def __init__(self, blocks_per_id: int = 1) -> None:
-        self.blocks_per_id = blocks_per_id
+    def __init__(self) -> None:
         self.pinned_blocks = 0
         """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
         """Blocks without holders, with or without an id."""
         self._holders: dict[int, int] = {}
-        """Number of requests that hold each id present."""
+        """Number of requests that hold each id present; for an idle id the negative number of its run."""
         self._copies: dict[int, list[set[int]]] = {}
         """For ids present more than once: the `copies` of the requests that have one, the oldest first."""
-        self._idle: OrderedDict[int, int] = OrderedDict()
-        """Blocks of each id without holders, the next to evict first; those without an id have keys -1, -2, ..."""
-        self._n_nameless = 0
+        self._idle: OrderedDict[int, IdleRun] = OrderedDict()
+        """Runs of idle blocks by number, the next to evict first."""
+        self._n_runs = 0
 
     def __len__(self) -> int:
         """Return the number of ids present."""
@@ -52,7 +63,7 @@ class PrefixCache:
         """Return how many leading ids of a chain, at most `most`, are present. O(log n); changes nothing.
 
         The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
-        (prompt_tokens - 1) // block_tokens.
+        (prompt_tokens - 1) // block_size.
         """
         holders = self._holders
         low, high = 0, min(most, len(chain))
@@ -66,30 +77,19 @@ class PrefixCache:
 
     def idle_blocks_among(self, chain: Chain, n: int) -> int:
         """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n)."""
-        holders = self._holders
-        low, high = 0, n
-        while low < high:  # fast: a holder holds all earlier ids, so held ids come first
-            middle = (low + high) // 2
-            if holders[chain[middle]]:
-                low = middle + 1
-            else:
-                high = middle
-        return (n - low) * self.blocks_per_id
+        return n - self._n_with(chain, n, 1)
 
     def pin(self, chain: Chain, n: int) -> int:
         """Hold the first n ids, all present. Return their blocks that were idle, and now are not free."""
-        holders, idle = self._holders, self._idle
-        n_idle = 0
-        for block in chain[:n]:
-            n_holders = holders[block]
-            if not n_holders:
-                del idle[block]
-                n_idle += 1
-            holders[block] = n_holders + 1
-        blocks = n_idle * self.blocks_per_id
-        self.idle_blocks -= blocks
-        self.pinned_blocks += blocks
-        return blocks
+        holders = self._holders
+        n_held = self._n_with(chain, n, 1)
+        for block in chain[:n_held]:
+            holders[block] += 1
+        self._wake(chain, n_held, n)
+        holders.update(dict.fromkeys(chain[n_held:n], 1))  # fast: a loop in C, as are those below
+        self.idle_blocks -= n - n_held
+        self.pinned_blocks += n - n_held
+        return n - n_held
 
     def insert(self, chain: Chain, start: int, end: int, copies: set[int]) -> None:
         """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them.
@@ -98,23 +98,18 @@ class PrefixCache:
         it when its other blocks are gone. If the other block is idle, the new one replaces it, and the idle one loses
         its id and is evicted first; so neither used nor free blocks change.
         """
-        holders, idle = self._holders, self._idle
-        n_new = 0
-        for block in chain[start:end]:
-            n_holders = holders.get(block)
-            if n_holders is None:
-                holders[block] = 1
-                n_new += 1
-            elif n_holders:
-                holders[block] = n_holders + 1
-                copies.add(block)
-                self._copies.setdefault(block, []).append(copies)
-            else:
-                del idle[block]
-                self._add_unnamed(self.blocks_per_id, first=True)
-                holders[block] = 1
-                n_new += 1
-        self.pinned_blocks += n_new * self.blocks_per_id
+        holders = self._holders
+        n_present = max(start, self.match(chain, end))
+        n_held = max(start, self._n_with(chain, n_present, 1))
+        for block in chain[start:n_held]:
+            holders[block] += 1
+            copies.add(block)
+            self._copies.setdefault(block, []).append(copies)
+        if n_held < n_present:
+            self._wake(chain, n_held, n_present)
+            self._rest(IdleRun((), 0, n_present - n_held), first=True)
+        holders.update(dict.fromkeys(chain[n_held:end], 1))
+        self.pinned_blocks += end - n_held
 
     def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int]) -> int:
         """Release the first n ids of a request, some in `copies`, and own_blocks without an id.
@@ -122,22 +117,88 @@ class PrefixCache:
         Return the blocks that become free: its own, and those without other holders. All are now idle. The eviction
         order is that of engines: first blocks without an id and extra copies, then its ids from the last to the first.
         """
-        holders, cost = self._holders, self.blocks_per_id
-        free: list[int] = []
-        for block in reversed(chain[:n]):
-            n_holders = holders[block] - 1
-            holders[block] = n_holders
+        holders = self._holders
+        n_shared = self._n_with(chain, n, 2)  # ids with copies are among these
+        for block in chain[:n_shared]:
+            holders[block] -= 1
             if block in self._copies:
-                own_blocks += cost * self._frees_a_copy(block, n_holders, copies)
-            elif not n_holders:
-                free.append(block)
+                own_blocks += self._frees_a_copy(block, holders[block], copies)
         if own_blocks:
-            self._add_unnamed(own_blocks)
-        self._idle.update(dict.fromkeys(free, cost))
-        n_free = len(free) * cost
-        self.pinned_blocks -= n_free
-        self.idle_blocks += n_free + own_blocks
-        return n_free + own_blocks
+            self._rest(IdleRun((), 0, own_blocks))
+        if n > n_shared:
+            free = chain[n_shared:n]
+            holders.update(dict.fromkeys(free, -self._rest(IdleRun(free, n_shared, n - n_shared))))
+            self.pinned_blocks -= n - n_shared
+        n_free = n - n_shared + own_blocks
+        self.idle_blocks += n_free
+        return n_free
+
+    def evict(self, n_blocks: int) -> None:
+        """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""
+        holders = self._holders
+        self.idle_blocks -= n_blocks
+        while n_blocks > 0:
+            number = next(iter(self._idle))
+            run = self._idle[number]
+            low = max(run.low, run.high - n_blocks)
+            for block in run.ids[low - run.start : run.high - run.start]:
+                del holders[block]
+            n_blocks -= run.high - low
+            run.high = low
+            if low == run.low:
+                del self._idle[number]
+
+    def check(self) -> None:
+        """Assert the invariant. O(ids)."""
+        free = {block: -number for block, number in self._holders.items() if number <= 0}
+        assert self.pinned_blocks == len(self._holders) - len(free), self.pinned_blocks
+        n_idle = sum(run.high - run.low for run in self._idle.values())
+        assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
+        assert all(run.low < run.high for run in self._idle.values()), "an empty run"
+        named = {
+            block: number
+            for number, run in self._idle.items()
+            for block in run.ids[run.low - run.start : run.high - run.start]
+        }
+        assert named == free, "an idle id is held, or a free one is not idle"
+        assert all(0 < len(owners) < self._holders[block] for block, owners in self._copies.items()), self._copies
+
+    def _n_with(self, chain: Chain, n: int, n_holders: int) -> int:
+        """Return how many of the first n ids, all present, have n_holders or more. O(log n)."""
+        holders = self._holders
+        low, high = 0, n
+        while low < high:  # fast: a holder holds all earlier ids, so those with more holders come first
+            middle = (low + high) // 2
+            if holders[chain[middle]] >= n_holders:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _rest(self, run: IdleRun, first: bool = False) -> int:
+        """Add a run of idle blocks, the last or the first to evict; return its number."""
+        self._n_runs += 1
+        self._idle[self._n_runs] = run
+        if first:
+            self._idle.move_to_end(self._n_runs, last=False)
+        return self._n_runs
+
+    def _wake(self, chain: Chain, start: int, end: int) -> None:
+        """Take the ids [start, end), all idle, from their runs: always the first ones, as all ids before are held."""
+        holders = self._holders
+        while start < end:
+            number = holders[chain[start]]
+            low, high = start + 1, min(self._idle[-number].high, end)
+            while low < high:  # fast: a run goes on as its own chain does, so its ids come first
+                middle = (low + high) // 2
+                if holders[chain[middle]] == number:
+                    low = middle + 1
+                else:
+                    high = middle
+            run = self._idle[-number]
+            run.low = start = low
+            if run.low == run.high:
+                del self._idle[-number]
 
     def _frees_a_copy(self, block: int, n_left: int, mine: set[int]) -> bool:
         """Release an id present more than once, with n_left holders remaining; return whether its blocks become free:
@@ -153,40 +214,3 @@ class PrefixCache:
         if not owners:
             del self._copies[block]
         return True
-
-    def evict(self, n_blocks: int) -> int:
-        """Evict at least n_blocks idle blocks, the longest idle first; return how many, as ids are evicted whole.
-
-        Needs n_blocks <= idle_blocks.
-        """
-        idle, holders = self._idle, self._holders
-        n_left = n_blocks
-        while n_left > 0:
-            block, n = idle.popitem(last=False)
-            if block >= 0:
-                del holders[block]
-            elif n > n_left:  # blocks without an id are evicted singly
-                idle[block] = n - n_left
-                idle.move_to_end(block, last=False)
-                n = n_left
-            n_left -= n
-        self.idle_blocks -= n_blocks - n_left
-        return n_blocks - n_left
-
-    def check(self) -> None:
-        """Assert the invariant. O(ids)."""
-        free = {block for block, n_holders in self._holders.items() if not n_holders}
-        assert min(self._holders.values(), default=0) >= 0, "an id has fewer holders than none"
-        assert self.pinned_blocks == self.blocks_per_id * (len(self._holders) - len(free)), self.pinned_blocks
-        assert self.idle_blocks == sum(self._idle.values()), (self.idle_blocks, sum(self._idle.values()))
-        assert {block for block in self._idle if block >= 0} == free, "an idle id is held, or a free one is not idle"
-        assert all(0 < len(owners) < self._holders[block] for block, owners in self._copies.items()), self._copies
-        assert all(n == self.blocks_per_id if block >= 0 else n > 0 for block, n in self._idle.items())
-
-    def _add_unnamed(self, n_blocks: int, first: bool = False) -> None:
-        """Add blocks without an id to the idle ones."""
-        self._n_nameless += 1
-        name = -self._n_nameless
-        self._idle[name] = n_blocks
-        if first:
-            self._idle.move_to_end(name, last=False)

@@ -1,6 +1,6 @@
 """Request: counters and phase of one live request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 
 
@@ -19,6 +19,9 @@ class Phase(Enum):
 WAITING, PREFILL, TRANSFER, DECODE, DONE = Phase
 
 
+NO_CHAINS: Mapping[int, Sequence[int]] = {}
+
+
 class Request:
     """One live request, as policies and the engine see it.
 
@@ -29,7 +32,7 @@ class Request:
 
     __slots__ = (
         "arrival_ps",
-        "chain",
+        "chains",
         "copies",
         "emitted_tokens",
         "idle_hit_blocks",
@@ -58,9 +61,7 @@ class Request:
     join_step: int
     joined_ps: int
     kv_offset: int
-    # With prefix caching: the ids of its blocks, how many of them it holds, and which of these are copies of blocks
-    # that others hold.
-    chain: Sequence[int]
+    # With prefix caching: how many ids of its blocks it holds, and which of these are copies of others' blocks.
     n_held_ids: int
     copies: set[int]
 
@@ -92,6 +93,8 @@ class Request:
         self.priority = 0
         """A lower value is better, for policies that use it."""
         self.tenant = ""
+        self.chains: Mapping[int, Sequence[int]] = NO_CHAINS
+        """Ids of its blocks by block size, where a replica caches prefixes."""
 
     @property
     def is_new(self) -> bool:

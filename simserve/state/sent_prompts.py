@@ -37,11 +37,12 @@ class SentPrompts:
 
     def found_tokens(self, request: Request) -> int:
         """Return the leading prompt tokens that were sent before. O(log n); changes nothing."""
-        ids = self._ids
-        low, high = 0, self._n_ids(request)
+        ids, n_ids = self._ids, self._n_ids(request)
+        chain = request.chains[self._block_tokens] if n_ids else ()
+        low, high = 0, n_ids
         while low < high:  # fast: a prefix of each chain is held; the test against plain lists checks it
             middle = (low + high) // 2
-            if request.chain[middle] in ids:
+            if chain[middle] in ids:
                 low = middle + 1
             else:
                 high = middle
@@ -50,7 +51,7 @@ class SentPrompts:
     def add(self, request: Request) -> None:
         """Record a prompt sent there. O(blocks of the prompt)."""
         ids, n_ids = self._ids, self._n_ids(request)
-        for block in reversed(request.chain[:n_ids]) if n_ids else ():
+        for block in reversed(request.chains[self._block_tokens][:n_ids]) if n_ids else ():
             ids[block] = None
             ids.move_to_end(block)
         while len(ids) > self._most_ids:
@@ -63,7 +64,7 @@ class SentPrompts:
         """
         if not self._most_ids:
             return 0
-        return min(request.prompt_tokens // self._block_tokens, len(request.chain), self._most_ids)
+        return min(request.prompt_tokens // self._block_tokens, len(request.chains[self._block_tokens]), self._most_ids)
 
 
 class OwnSends:

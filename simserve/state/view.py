@@ -79,7 +79,7 @@ class LoadView(Protocol):
 
     @property
     def block_tokens(self) -> int | None:
-        """Tokens per id of `request.chain`; None: no prefix caching, and requests may lack ids."""
+        """The block size, of which `request.chains` has the ids; None: no prefix caching, and requests may lack ids."""
 
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved, including those of the step in flight."""

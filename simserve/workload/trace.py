@@ -53,13 +53,23 @@ class Prefixes:
         ends = np.concatenate([[0], np.cumsum(self.n_ids)])
         return np.diff(ends[self.starts])
 
-    def of(self, row: int) -> list[int]:
-        """Return the ids of one request, first block first."""
+    def of(self, row: int, block_size: int | None = None) -> list[int]:
+        """Return the ids of one request, first block first; of whole blocks of another size, if given.
+
+        Such a block is shared by the requests that share the block of this trace in which it ends, as ids are chained:
+        its id is made of that one's and of its place in there. Tokens after the last whole block have none.
+        """
+        tokens, size = self.block_tokens, block_size or self.block_tokens
+        most = -(-tokens // size)  # blocks that may end in one of the trace
+        scale = most if tokens % size == 0 else 1
         runs = slice(self.starts[row], self.starts[row + 1])
         ids: list[int] = []
         for first, n in zip(self.first_ids[runs].tolist(), self.n_ids[runs].tolist(), strict=True):
-            ids += range(first, first + n)
-        return ids
+            ids += range(scale * first, scale * (first + n))
+        if tokens % size == 0:
+            return ids
+        ends_in = [(end - 1) // tokens for end in range(size, len(ids) * tokens + 1, size)]
+        return [ids[at] * most + place - at * tokens // size for place, at in enumerate(ends_in)]
 
     def ids(self) -> tuple[Ints, Ints]:
         """Return all ids concatenated, and the bounds of each request: the arguments of `from_ids`."""

@@ -121,7 +121,7 @@ def offloading(host_blocks: int = 100, block_s: float = 1e-3, disk_blocks: int =
     policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
     setup = replica_setup(policy, STEPS_OF_10_MS, n_blocks=5, block_size=4)
     tier = HostTierSpec(host_blocks, block_s, offloads=True, disk_blocks=disk_blocks, disk_block_s=3e-3)
-    return replace(setup, block_tokens=4, host_tier=tier)
+    return replace(setup, caches_prefixes=True, host_tier=tier)
 
 
 def evicted_between(chain: list[int]) -> Trace:

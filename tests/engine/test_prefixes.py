@@ -20,10 +20,10 @@ TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"
 MOONCAKE = TRACES / "mooncake_conversation.jsonl"
 
 
-def caching(n_blocks: int = 1000, id_blocks: int = 1, cost: LineCost | None = None) -> ReplicaSetup:
+def caching(n_blocks: int = 1000, cost: LineCost | None = None) -> ReplicaSetup:
     policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10)
     setup = replica_setup(policy, cost or LineCost(step=10 * MS), n_blocks=n_blocks, block_size=4)
-    return replace(setup, block_tokens=4 * id_blocks)
+    return replace(setup, caches_prefixes=True)
 
 
 def sharing(load: Trace, chains: list[list[int]], block_tokens: int = 4) -> Trace:
@@ -122,11 +122,40 @@ def test_who_was_preempted_finds_again_what_is_left_of_its_own() -> None:
     assert instants(cluster, "finish_ps") == [40, 60]
 
 
-def test_ids_of_several_blocks_are_found_whole() -> None:
-    load = sharing(trace([0.0, 1.0], [17, 15], [1, 1]), [[1, 2], [1]], block_tokens=8)
-    cluster = serve(caching(id_blocks=2), load)
-    assert cached(cluster) == [0, 8]
-    assert blocks(cluster) == (1000, 7)  # five of the first, two more of the second
+@pytest.mark.parametrize(
+    ("id_tokens", "block_size", "n_shared", "prompt_tokens", "n_cached"),
+    [
+        (512, 16, 2, 1500, 1024),
+        (512, 16, 2, 1024, 1008),  # one token is computed, and with it its block
+        (512, 544, 2, 1500, 544),  # of 1,024 shared tokens
+        (512, 544, 1, 1500, 0),
+        (16, 64, 11, 200, 128),  # of 176
+        (16, 128, 11, 177, 128),
+        (6, 4, 3, 20, 16),  # of 18; the second block lies in two of the trace
+        (6, 4, 1, 20, 4),
+        (4, 6, 3, 13, 12),
+        (4, 6, 3, 12, 6),
+    ],
+)
+def test_a_hit_is_whole_blocks_of_the_engine_whatever_those_of_the_trace(
+    id_tokens: int, block_size: int, n_shared: int, prompt_tokens: int, n_cached: int
+) -> None:
+    own, shared = range(100, 200), [*range(n_shared)]
+    load = trace([0.0, 1.0, 2.0], [prompt_tokens] * 3, [1] * 3)
+    chains = [[*shared, *own[first:]][: prompt_tokens // id_tokens] for first in (0, 20)] + [[50]]
+    setup = replica_setup(Chunked(max_num_batched_tokens=2000), LineCost(step=10 * MS), 1000, block_size)
+    cluster = serve(replace(setup, caches_prefixes=True), sharing(load, chains, id_tokens))
+    assert cached(cluster) == [0, n_cached, 0]
+    assert prefills(cluster) == [prompt_tokens, prompt_tokens - n_cached, prompt_tokens]
+
+
+def test_routers_look_a_prompt_up_in_the_blocks_of_each_replica() -> None:
+    # Blocks of 32 on the first replica share nothing of 24 tokens, blocks of 16 on the second share 16.
+    setups = [replace(caching(), block_size=size) for size in (32, 16)]
+    load = sharing(trace([0.0, 0.001, 1.0], [30] * 3, [1] * 3), [[1, 2, 3]] * 3, 8)
+    cluster = serve(setups, load, PrefixAffinity())
+    assert cluster.recorder.columns["replica"].tolist() == [0, 1, 1]
+    assert cached(cluster) == [0, 0, 16]
 
 
 def test_affinity_sends_turns_of_a_conversation_to_the_replica_that_knows_it() -> None:
@@ -163,7 +192,7 @@ def test_an_unbounded_cache_finds_what_mooncakes_conversations_share() -> None:
         seen.update(chain)
     policy = Chunked(max_num_batched_tokens=10**6, max_num_seqs=10)
     setup = replica_setup(policy, LineCost(step=1), n_blocks=10**7, block_size=16, max_model_len=10**6)
-    cluster = serve(replace(setup, block_tokens=512), load)
+    cluster = serve(replace(setup, caches_prefixes=True), load)
     assert cached(cluster) == result
     assert sum(result) / load.prompt_tokens.sum() == pytest.approx(0.373, abs=0.001)
 
@@ -172,7 +201,7 @@ def test_a_copy_of_what_others_computed_takes_no_room_from_its_owner_once_they_h
     # Both begin with the same three ids and compute them at once; the longer one needs all blocks but one in the end.
     setup = replace(
         replica_setup(Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False), n_blocks=41, block_size=1),
-        block_tokens=1,
+        caches_prefixes=True,
     )
     load = trace([0.0] * 5, [1, 1, 1, 4, 40], [1, 1, 1, 2, 1])
     ids = np.array([0, 1, 2, 3, 0, 1, 2, 3])

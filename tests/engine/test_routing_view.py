@@ -151,7 +151,7 @@ def test_an_index_of_own_sends_knows_prompts_and_not_answers() -> None:
     for index in indices:
         for least_frac in (0.4, 0.5, 0.9):
             router = PrefixAffinity(min_hit_frac=least_frac, index=index)
-            setup = replace(replica_setup(cost=EVERY_MS, block_size=8), block_tokens=8)
+            setup = replace(replica_setup(cost=EVERY_MS, block_size=8), caches_prefixes=True)
             cluster = Cluster(own([setup] * 2), router, Offered(load), router_seed=0)
             cluster.run()
             where[index, least_frac] = cluster.recorder.columns["replica"].tolist()[2]
@@ -223,7 +223,7 @@ def test_a_member_gets_requests_only_while_it_is_ready(router: Router, delay: De
     load = trace([i * 1e-4 for i in range(n)], [20] * n, [5] * n)
     chains = Prefixes.from_ids(8, np.arange(2 * n) % 16, np.arange(n + 1) * 2)
     load = replace(load, session_id=np.array([str(i % 4) for i in range(n)]), prefixes=chains)
-    setup = replace(replica_setup(cost=EVERY_MS, block_size=8), block_tokens=8)
+    setup = replace(replica_setup(cost=EVERY_MS, block_size=8), caches_prefixes=True)
     cluster = Cluster(own([setup] * 3), router, Offered(load), router_seed=0, delay=delay)
     routing_view = cluster._routing_view
     assert isinstance(routing_view, RoutingView)

@@ -177,6 +177,6 @@ def test_the_second_turn_finds_prompt_and_answer_of_the_first_in_the_cache() -> 
     # 40 + 25 tokens: of 64 computed ones (the last token's keys never are) four blocks are whole.
     ids = Prefixes.from_ids(16, np.array([0, 1, 2, 3, 0, 1, 2, 3], np.int64), np.array([0, 4, 8]))
     load = replace(waiting(trace([0.0] * 2, [40, 75], [25, 1]), {1: [0]}, {1: 1}), prefixes=ids)
-    cluster = Cluster([replace(replica_setup(), block_tokens=16)], RoundRobin(), Offered(load), 0)
+    cluster = Cluster([replace(replica_setup(), caches_prefixes=True)], RoundRobin(), Offered(load), 0)
     cluster.run()
     assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 64]

@@ -114,7 +114,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 @SLOWLY
 @given(caching().filter(lambda result: result[0].role == "both"), st.data())
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
-    load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
+    load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
     assert_split(request_table(replicas, cluster)[0], truth)
 
@@ -129,7 +129,7 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 @SLOWLY
 @given(offloading().filter(lambda result: result[0].role == "both"), st.data())
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
-    load = data.draw(shared_prompts(replicas[0].block_tokens or 1))
+    load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
     assert_split(request_table(replicas, cluster)[0], truth)
 

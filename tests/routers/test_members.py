@@ -51,7 +51,8 @@ class Member:
 
 def n_leading(request: Request, blocks: set[int]) -> int:
     """Return how many blocks of a prompt lie in a cache, from the first on."""
-    return next((n for n, block in enumerate(request.chain) if block not in blocks), len(request.chain))
+    chain = request.chains[BLOCK_TOKENS]
+    return next((n for n, block in enumerate(chain) if block not in blocks), len(chain))
 
 
 @dataclass
@@ -68,9 +69,8 @@ class Plain:
 
     def sent_tokens(self, request: Request, member: Member) -> int:
         """Return the leading prompt tokens that were sent to a member before."""
-        return (
-            n_leading(request, {b for each, to in self.history if to == member.id for b in each.chain}) * BLOCK_TOKENS
-        )
+        chains = [each.chains[BLOCK_TOKENS] for each, to in self.history if to == member.id]
+        return n_leading(request, {block for chain in chains for block in chain}) * BLOCK_TOKENS
 
 
 Reference = Callable[[Plain, Request, list[Member]], Member]
@@ -159,7 +159,8 @@ def request_of(session: str, branches: Sequence[int]) -> Request:
     """Return a request with a chain of block ids; equal branches from the first on are the same blocks."""
     request = Request(row=0, arrival_ps=0, prompt_tokens=PROMPT_TOKENS, max_tokens=1)
     request.session = session
-    request.chain = [int("1" + "".join(map(str, branches[: n + 1]))) for n in range(len(branches))]
+    chain = [int("1" + "".join(map(str, branches[: n + 1]))) for n in range(len(branches))]
+    request.chains = {BLOCK_TOKENS: chain}
     return request
 
 
@@ -167,7 +168,7 @@ def draw_loads(stream: Stream, members: list[Member]) -> None:
     for member in members:
         member.n_outstanding, member.n_waiting = stream.choice((0, 2, 4)), stream.choice((0, 2, 4))
         member.n_held = 16 * stream.randrange(5)
-        member.cached = set(draw_request(stream).chain[: stream.randrange(5)])
+        member.cached = set(draw_request(stream).chains[BLOCK_TOKENS][: stream.randrange(5)])
 
 
 def draw_request(stream: Stream) -> Request:

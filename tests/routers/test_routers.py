@@ -20,7 +20,7 @@ from simserve.state.view import LoadView
 from tests.doubles import replica_setup, serve, trace
 
 REQUEST = Request(row=0, arrival_ps=0, prompt_tokens=10, max_tokens=10)
-REQUEST.chain = [1, 2]
+REQUEST.chains = {5: [1, 2]}
 
 
 @dataclass

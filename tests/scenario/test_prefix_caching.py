@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from simserve.errors import TraceError
 from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
@@ -70,6 +69,6 @@ def test_a_run_finds_what_its_prompts_share(load: Load, small: str) -> None:
     assert with_cache.summary["ttft_s"]["mean"] < without.summary["ttft_s"]["mean"]
 
 
-def test_ids_of_blocks_that_the_engines_do_not_divide_are_refused(load: Load, small: str) -> None:
-    with pytest.raises(TraceError, match="pool serve: block_size must divide the 32 tokens of a block"):
-        chats(load, small, f"{POOL}.block_size=24")
+def test_a_prefix_is_shared_in_blocks_of_the_engine_of_any_size(load: Load, small: str) -> None:
+    results = chats(load, small, f"{POOL}.block_size=48")
+    assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 288}  # six whole ones of 320 tokens

@@ -36,15 +36,6 @@ def test_prefixes_make_way_for_requests_that_are_swapped_out_and_these_for_nobod
     memory.check()
 
 
-def test_an_id_of_several_blocks_takes_all_of_them() -> None:
-    memory = HostMemory(total_blocks=7, blocks_per_id=3, disk_blocks=5)
-    memory.keep([1, 2, 3], 3)
-    assert (memory.n_host_ids, memory.n_disk_ids) == (2, 0)  # the third never fitted
-    memory.keep([7], 1)
-    assert (memory.n_host_ids, memory.n_disk_ids) == (2, 1)
-    memory.check()
-
-
 USES = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 6), st.integers(0, 6)), max_size=40)
 
 

@@ -29,9 +29,9 @@ def test_a_prompt_finds_the_beginning_that_an_earlier_one_left() -> None:
 def test_the_last_token_of_a_prompt_is_computed_whatever_is_there() -> None:
     cache = PrefixCache()
     served(cache, [1, 2])
-    prompt_tokens, block_tokens = 32, 16  # two blocks to the token
-    assert cache.match([1, 2], (prompt_tokens - 1) // block_tokens) == 1
-    assert cache.match([1, 2], prompt_tokens // block_tokens) == 2  # a prompt of 33 tokens
+    prompt_tokens, block_size = 32, 16  # two blocks to the token
+    assert cache.match([1, 2], (prompt_tokens - 1) // block_size) == 1
+    assert cache.match([1, 2], prompt_tokens // block_size) == 2  # a prompt of 33 tokens
 
 
 def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
@@ -49,12 +49,12 @@ def test_shared_blocks_count_once_and_stay_until_the_last_holder_goes() -> None:
 
 
 def test_holding_an_idle_beginning_takes_its_blocks_from_what_is_free() -> None:
-    cache = PrefixCache(blocks_per_id=32)  # ids of 512 tokens over blocks of 16
+    cache = PrefixCache()
     served(cache, [1, 2, 3])
     cache.insert([1], 0, 1, set())  # another request computed block 1 again, and holds it
-    assert cache.idle_blocks_among([1, 2, 3], 3) == 64
-    assert cache.pin([1, 2, 3], 3) == 64
-    assert cache.pinned_blocks == 96
+    assert cache.idle_blocks_among([1, 2, 3], 3) == 2
+    assert cache.pin([1, 2, 3], 3) == 2
+    assert cache.pinned_blocks == 3
 
 
 def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first() -> None:
@@ -68,21 +68,25 @@ def test_leaves_are_given_up_before_their_beginning_and_the_longest_idle_first()
     assert left == [[2, 2], [1, 2], [1, 1], [0, 0]]
 
 
+def test_a_fork_takes_its_part_of_what_another_left_and_the_rest_stays_idle() -> None:
+    cache = PrefixCache()
+    served(cache, [1, 2, 3, 4])
+    served(cache, [1, 2, 5, 6])  # leaves 1, 2, 5 and 6 together; 3 and 4 are idle for longer
+    assert cache.pin([1, 2, 3, 4], 4) == 4
+    cache.check()
+    assert (cache.pinned_blocks, cache.idle_blocks) == (4, 2)
+    cache.evict(1)
+    assert cache.match([1, 2, 5, 6], 4) == 3
+
+
 def test_what_is_held_is_never_given_up() -> None:
     cache = PrefixCache()
     cache.insert([1, 2], 0, 2, set())
     served(cache, [3])
-    assert cache.evict(1) == 1
+    cache.evict(1)
     assert (cache.match([1, 2], 2), cache.match([3], 1)) == (2, 0)
-    with pytest.raises(KeyError):
+    with pytest.raises(StopIteration):
         cache.evict(1)
-
-
-def test_an_id_of_many_blocks_is_given_up_as_a_whole() -> None:
-    cache = PrefixCache(blocks_per_id=32)
-    served(cache, [1, 2])
-    assert cache.evict(5) == 32
-    assert (cache.idle_blocks, cache.match([1, 2], 2)) == (32, 1)
 
 
 def test_two_that_compute_the_same_at_once_have_a_copy_each_and_what_remains_is_found() -> None:
@@ -116,7 +120,7 @@ def test_a_block_computed_again_while_the_first_is_idle_takes_its_place() -> Non
     served(cache, [1])  # another request computes block 1 and leaves,
     cache.insert(late, 0, 2, set())  # and what is idle then is free for other use, at once
     assert (cache.pinned_blocks, cache.idle_blocks) == (2, 1)
-    assert cache.evict(1) == 1
+    cache.evict(1)
     assert cache.match(late, 2) == 2
 
 
@@ -125,8 +129,8 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
     served(cache, [1], own_blocks=3)
     served(cache, [2])
     assert (cache.idle_blocks, len(cache)) == (5, 2)
-    assert cache.evict(2) == 2  # two of the three
-    assert cache.evict(2) == 2  # the third, then block 1
+    cache.evict(2)  # two of the three
+    cache.evict(2)  # the third, then block 1
     assert (cache.match([1], 1), cache.match([2], 1)) == (0, 1)
 
 
@@ -137,7 +141,6 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
 class Naive:
     """The same cache, with a list of copies per id and loops for everything."""
 
-    blocks_per_id: int
     copies: dict[int, list[list["Hold"]]] = field(default_factory=dict)
     """For each id present: its copies, each with its holders; an idle one has none."""
     idle: list[list[int | None]] = field(default_factory=list)
@@ -161,7 +164,7 @@ class Naive:
     def compute(self, hold: "Hold", block: int) -> None:
         if block in self.copies and not self.is_held(block):
             self.idle.remove([block])
-            self.idle[:0] = [[None]] * self.blocks_per_id
+            self.idle[:0] = [[None]]
             del self.copies[block]
         self.copies.setdefault(block, []).append([hold])
         hold.append(block)
@@ -176,26 +179,19 @@ class Naive:
                 named.append([block])
             elif not users:
                 copies[:] = [each for each in copies if each]
-                own_blocks += self.blocks_per_id
+                own_blocks += 1
         self.idle += [[None]] * own_blocks
         self.idle += named
 
-    def evict(self, n_blocks: int) -> int:
-        n = 0
-        while n < n_blocks:
-            entry = self.idle.pop(0)
-            n += self.cost(entry)
-            if entry[0] is not None:
-                del self.copies[entry[0]]
-        return n
-
-    def cost(self, entry: list[int | None]) -> int:
-        return 1 if entry == [None] else self.blocks_per_id
+    def evict(self, n_blocks: int) -> None:
+        for _ in range(n_blocks):
+            (block,) = self.idle.pop(0)
+            if block is not None:
+                del self.copies[block]
 
     def counts(self) -> tuple[int, int, int]:
         """Return blocks of ids held, each id counted once; idle blocks; ids present."""
-        n_held = sum(map(self.is_held, self.copies))
-        return n_held * self.blocks_per_id, sum(map(self.cost, self.idle)), len(self.copies)
+        return sum(map(self.is_held, self.copies)), len(self.idle), len(self.copies)
 
 
 TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=1, max_size=6)
@@ -206,13 +202,11 @@ class Hold(list[int]):
     """The ids that a request holds; two equal chains are two holders."""
 
 
-@given(texts=TEXTS, steps=STEPS, blocks_per_id=st.sampled_from([1, 3]))
-def test_it_does_what_a_list_of_blocks_does(
-    texts: list[list[int]], steps: list[tuple[str, int]], blocks_per_id: int
-) -> None:
+@given(texts=TEXTS, steps=STEPS)
+def test_it_does_what_a_list_of_blocks_does(texts: list[list[int]], steps: list[tuple[str, int]]) -> None:
     ids: dict[tuple[int, ...], int] = {}
     chains = [[ids.setdefault(tuple(text[: i + 1]), len(ids)) for i in range(len(text))] for text in texts]
-    cache, naive = PrefixCache(blocks_per_id), Naive(blocks_per_id)
+    cache, naive = PrefixCache(), Naive()
     running: list[tuple[list[int], Hold, set[int]]] = []
     for what, n in steps:
         if what == "start":
@@ -220,7 +214,7 @@ def test_it_does_what_a_list_of_blocks_does(
             result = cache.match(chain, len(chain))
             assert result == naive.match(chain)
             n_idle = cache.idle_blocks_among(chain, result)
-            assert n_idle == sum(blocks_per_id for block in chain[:result] if not naive.is_held(block))
+            assert n_idle == sum(not naive.is_held(block) for block in chain[:result])
             assert cache.pin(chain, result) == n_idle
             for block in chain[:result]:
                 naive.share(hold, block)
@@ -239,7 +233,8 @@ def test_it_does_what_a_list_of_blocks_does(
             assert freed == cache.idle_blocks - free_before
         elif what == "evict":
             n_blocks = min(n, cache.idle_blocks)
-            assert cache.evict(n_blocks) == naive.evict(n_blocks)
+            cache.evict(n_blocks)
+            naive.evict(n_blocks)
         cache.check()
         assert (cache.pinned_blocks, cache.idle_blocks, len(cache)) == naive.counts()
         assert [cache.match(chain, len(chain)) for chain in chains] == [naive.match(chain) for chain in chains]

@@ -14,7 +14,7 @@ BLOCK_TOKENS = 4
 
 def prompt(chain: Sequence[int], prompt_tokens: int) -> Request:
     request = Request(row=0, arrival_ps=0, prompt_tokens=prompt_tokens, max_tokens=1)
-    request.chain = chain
+    request.chains = {BLOCK_TOKENS: chain}
     return request
 
 
