@@ -679,11 +679,6 @@ class OracleReplica:
             self.step_end_ps += self.copied_ps
             if self.host.swapped and plan.blocked_by is None:
                 self.kept_out_by = "seats" if len(self.running) >= self.setup.scheduler.max_running else "blocks"
-        if self.stages_free_ps:
-            n_stages = len(self.stages_free_ps)
-            self.alone_ps = n_stages * ((self.alone_ps + n_stages - 1) // n_stages)
-            step_ps = self.step_ps(shape, [self.lives[r].stored for r in decoded])
-            self.step_end_ps = self.through_stages(now_ps + self.copied_ps, step_ps, shape.sampled_rows)
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""
@@ -756,8 +751,8 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
     if is_stepping:
         return
     stepping = [rank for rank in group if rank.step is not None]
+    shapes = [rank.step[3] for rank in stepping if rank.step is not None]
     if len(group) > 1 and stepping:
-        shapes = [rank.step[3] for rank in stepping if rank.step is not None]
         each = 1 if group[0].setup.speculation is None else 1 + len(group[0].setup.speculation.acceptance.rates)
         n_tokens = [shape.prefill_tokens + each * shape.decode_requests for shape in shapes]
         slowest_ps = max(rank.step_end_ps or 0 for rank in stepping)
@@ -768,6 +763,14 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         for rank in stepping:
             rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens))
             rank.alone_ps, rank.copied_ps = alone_ps, copied_ps
+    if stepping and group[0].stages_free_ps:
+        begin_ps = now_ps + stepping[0].copied_ps
+        step_ps = (stepping[0].step_end_ps or 0) - begin_ps
+        end_ps = group[0].through_stages(begin_ps, step_ps, sum(shape.sampled_rows for shape in shapes))
+        n_stages = len(group[0].stages_free_ps)
+        for rank in stepping:
+            rank.step_end_ps = end_ps
+            rank.alone_ps = n_stages * ((rank.alone_ps + n_stages - 1) // n_stages)
 
 
 def replicas_of(
@@ -777,14 +780,14 @@ def replicas_of(
     ranks = [
         OracleReplica(replace(setup, scheduler=deepcopy(setup.scheduler)), lives, on_done) for _ in range(setup.n_ranks)
     ]
-    stages_free_ps = [0] * setup.n_stages
-    for rank in ranks:
+    stages_free_ps, n = [0] * setup.n_stages, setup.n_in_step
+    for index, rank in enumerate(ranks):
+        rank.group = ranks[index // n * n :][:n]
         if setup.n_stages > 1:
             rank.stages_free_ps = stages_free_ps
-            if rank.host and ranks[0].host:
-                rank.host.free_ps = ranks[0].host.free_ps  # one link for all lanes
-        if setup.n_in_step > 1:
-            rank.group = ranks
+            beside = ranks[index % n]  # on the same GPUs
+            if rank.host and beside.host:
+                rank.host.free_ps = beside.host.free_ps
     return ranks
 
 

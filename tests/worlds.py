@@ -85,8 +85,8 @@ def setups(draw: st.DrawFn) -> list[ReplicaSetup]:
     block_size = draw(st.sampled_from([1, 3, 4, 16]))
     n_blocks = -(-draw(st.integers(60, 160)) // block_size)
     limit = min(n_blocks * block_size, draw(st.sampled_from([10**6, 50])))
-    n_stages, n_in_step = draw(st.sampled_from([(1, 1), (1, 1), (1, 1), (2, 1), (3, 1), (1, 2), (1, 3)]))
-    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), n_stages, n_in_step)
+    parallel = draw(st.sampled_from([*[(1, 1)] * 3, (2, 1), (3, 1), (1, 2), (1, 3), (2, 2), (3, 2)]))
+    setup = ReplicaSetup(scheduler, cost, n_blocks, block_size, limit, draw(st.booleans()), *parallel)
     return [setup] * draw(st.integers(1, 3))
 
 

@@ -288,7 +288,8 @@ class StepCost:
         if self._pipeline == 1:
             return 0.0
         tensor, n_bytes = self.shard.tensor, 2 * self.shard.hidden_bytes(n_tokens)
-        n_far = min(-(-self._pipeline * tensor // self.gpu.gpus_per_node), self._pipeline) - 1
+        n_gpus = self._pipeline * tensor * self.shard.data
+        n_far = min(-(-n_gpus // self.gpu.gpus_per_node), self._pipeline) - 1
         near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
         collected_s = self._all_gather_s(n_bytes)
         return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s

@@ -44,13 +44,15 @@ def _scale_to_group(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.
     """Lengthen steps that go through pipeline stages or run in lockstep."""
     groups: dict[int, tuple[Group, list[int]]] = {}
     for index, replica in enumerate(replicas):
-        stepping = replica.stepping
-        alone[index] = -(-alone[index] // stepping.n_stages) * stepping.n_stages
-        if stepping.group is not None:
-            groups.setdefault(id(stepping.group), (stepping.group, []))[1].append(index)
+        group = replica.stepping.group
+        if group is not None:
+            groups.setdefault(id(group), (group, []))[1].append(index)
     for group, members in groups.values():
         n_each = replicas[members[0]].cohort.n_tokens
         _scale_to_slowest(group, n_each, [step_runs[index] for index in members], [alone[index] for index in members])
+    for index, replica in enumerate(replicas):
+        n_stages = replica.stepping.n_stages
+        alone[index] = -(-alone[index] // n_stages) * n_stages
 
 
 def _scale_to_slowest(group: Group, n_each: int, step_runs: Sequence[NDArray[np.void]], alone: Sequence[Ints]) -> None:

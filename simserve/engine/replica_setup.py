@@ -31,9 +31,9 @@ class ReplicaSetup:
     async_scheduling: bool = False
     """A step is planned while the previous one runs, so a request that arrives meanwhile waits one step more."""
     n_stages: int = 1
-    """Pipeline stages, and as many batches in flight: lanes, each with such a scheduler and blocks."""
+    """Pipeline stages, and as many batches in flight: lanes."""
     n_in_step: int = 1
-    """Data-parallel ranks that step together, each with such a scheduler and blocks."""
+    """Data-parallel ranks that step together in each lane, each with such a scheduler and blocks."""
     role: RoleName = "both"
     """Prefill replicas hand over to decode replicas."""
     caches_prefixes: bool = False

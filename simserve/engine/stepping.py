@@ -106,64 +106,40 @@ class Pipeline:
         return free_at_ps[0], at_ps
 
 
-class Lane(Alone):
-    """Steps of one of the batches in flight in a pipeline.
-
-    Each lane is a replica with its scheduler and its share of the KV blocks, like the virtual engines of vLLM 0
-    (core/scheduler.py). A step that emits no token ends for the scheduler once the first stage is through: the next
-    chunk of a long prompt follows closely, as in Sarathi-Serve (OSDI '24, section 4).
-    """
-
-    def __init__(self, replica: Replica, clock: Clock, pipeline: Pipeline) -> None:
-        super().__init__(replica, clock)
-        self._pipeline = pipeline
-        self.n_stages = pipeline.n_stages
-
-    def _on_step_end(self, now_ps: int) -> None:
-        """Commit, and plan after all other events of this instant."""
-        step_run = self._replica.step_run
-        assert step_run is not None, "a step was in flight"
-        self._replica.commit(step_run, now_ps)
-        self._plan_time.set(now_ps)
-
-    def _plan(self, now_ps: int) -> None:
-        """Plan one step and send it through the pipeline."""
-        self._replica.decide(now_ps)
-        step_run = self._replica.step_run
-        if step_run is None:
-            return
-        wait_ps = step_run.wait_ps
-        first_end_ps, end_ps = self._pipeline.enter(now_ps + wait_ps, step_run.first_ps - wait_ps)
-        gives_tokens = step_run.n_decoding or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
-        step_run.last((end_ps if gives_tokens else first_end_ps) - now_ps)
-        self._step_end.set(step_run.end_ps)
-
-
 class Rank(Alone):
-    """Steps of one data-parallel rank: it has its own scheduler and KV blocks, but steps together with the others.
+    """Steps of one data-parallel rank, or of one of its batches in flight in a pipeline.
 
-    Without requests it runs a dummy batch (as in vLLM), which takes no time.
+    It has its own scheduler and KV blocks. Without requests it runs a dummy batch (as in vLLM), which takes no time.
     """
 
-    def __init__(self, replica: Replica, clock: Clock, group: "Lockstep") -> None:
+    def __init__(self, replica: Replica, clock: Clock, lane: "Lane") -> None:
         super().__init__(replica, clock)
-        self.group = self._group = group
+        self._lane = lane
+        self.n_stages = lane.n_stages
+        self.group = lane if lane.n_ranks > 1 else None
 
     def _plan(self, now_ps: int) -> None:
         """Plan with all ranks; arrivals during a step wait for its end."""
-        self._group.plan(now_ps)
+        self._lane.plan(now_ps)
 
 
-class Lockstep:
-    """The ranks of a replica that step together.
+class Lane:
+    """The ranks of a replica in one of the batches in flight in its pipeline; they step together.
 
-    A step lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks.
+    A step lasts as long as that of the busiest rank, plus the time of the experts for the tokens of all ranks, and goes
+    through the stages. Several lanes are like the virtual engines of vLLM 0 (core/scheduler.py). A step that emits no
+    token ends for the schedulers once the first stage is through: the next chunk of a long prompt follows closely, as
+    in Sarathi-Serve (OSDI '24, section 4).
     """
 
-    def __init__(self, ranks: Sequence[Replica], cost: CostModel, clock: Clock) -> None:
+    def __init__(self, ranks: Sequence[Replica], cost: CostModel, clock: Clock, pipeline: Pipeline) -> None:
         self._ranks = ranks
+        self.n_ranks = len(ranks)
+        """Ranks that step together."""
+        self.n_stages = pipeline.n_stages
         self.cost = cost
         """Cost model of each rank."""
+        self._pipeline = pipeline
         self._is_stepping = False
         self._step_end = Alarm(clock, self._on_step_end, phase=ranks[0].id)
         self._plan_time = Alarm(clock, self.plan, phase=PLAN_PHASE + ranks[0].id)
@@ -172,26 +148,35 @@ class Lockstep:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
-        slowest_ps = uncopied_ps = n_tokens = n_busiest = 0
+        slowest_ps = step_ps = n_tokens = n_busiest = 0
+        gives_tokens = False
         for rank in self._ranks:
             rank.decide(now_ps)
-            if rank.step_run is not None:
-                slowest_ps = max(slowest_ps, rank.step_run.first_ps)
-                uncopied_ps = max(uncopied_ps, rank.step_run.first_ps - rank.step_run.wait_ps)
-                n_own = rank.step_run.n_prefill_tokens + rank.step_run.n_decoding * rank.cohort.n_tokens
+            step_run = rank.step_run
+            if step_run is not None:
+                slowest_ps = max(slowest_ps, step_run.first_ps)
+                step_ps = max(step_ps, step_run.first_ps - step_run.wait_ps)
+                n_own = step_run.n_prefill_tokens + step_run.n_decoding * rank.cohort.n_tokens
                 n_tokens += n_own
                 n_busiest = max(n_busiest, n_own)
+                gives_tokens = gives_tokens or gives_token(step_run)
         if not n_tokens:
             return
-        step_ps = slowest_ps + self.cost.group_ps(n_tokens, n_busiest)
+        wait_ps = slowest_ps - step_ps  # all wait for what delays the slowest
+        if self.n_ranks > 1:
+            step_ps += self.cost.group_ps(n_tokens, n_busiest)
+        first_end_ps, end_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
+        if not gives_tokens:
+            end_ps = first_end_ps
         for rank in self._ranks:
             if rank.step_run is not None:
-                rank.step_run.last(step_ps)
-                rank.step_run.wait_ps = slowest_ps - uncopied_ps  # all wait for what delays the slowest
+                rank.step_run.last(end_ps - now_ps)
+                rank.step_run.wait_ps = wait_ps
         self._is_stepping = True
-        self._step_end.set(now_ps + step_ps)
+        self._step_end.set(end_ps)
 
     def _on_step_end(self, now_ps: int) -> None:
+        """Commit, and plan after all other events of this instant."""
         self._is_stepping = False
         for rank in self._ranks:
             if rank.step_run is not None:
@@ -199,18 +184,23 @@ class Lockstep:
         self._plan_time.set(now_ps)
 
 
+def gives_token(step_run: StepRun) -> bool:
+    """Return whether a step emits a token."""
+    return bool(step_run.n_decoding) or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
+
+
 def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel) -> None:
-    """Let the ranks of one replica step: through the stages of a pipeline, in lockstep, or one on its own."""
-    if n_stages > 1:
-        pipeline = Pipeline(n_stages)
-        for rank in ranks:
-            rank.stepping = Lane(rank, clock, pipeline)
-            if rank.tier is not None and ranks[0].tier is not None:
-                rank.tier.share_links(ranks[0].tier)
-    elif len(ranks) > 1:
-        group = Lockstep(ranks, cost, clock)
-        for rank in ranks:
-            rank.stepping = Rank(rank, clock, group)
-    else:
-        (replica,) = ranks
-        replica.stepping = Alone(replica, clock)
+    """Let the ranks of one replica step: through the stages of a pipeline, in lockstep, or one on its own.
+
+    ranks: `(n_stages * n_in_step,)`, those of the first lane first. The lanes of a rank share its GPUs.
+    """
+    if len(ranks) == 1:
+        ranks[0].stepping = Alone(ranks[0], clock)
+        return
+    pipeline, n_in_step = Pipeline(n_stages), len(ranks) // n_stages
+    for first in range(0, len(ranks), n_in_step):
+        lane = Lane(ranks[first : first + n_in_step], cost, clock, pipeline)
+        for rank, first_lane in zip(ranks[first : first + n_in_step], ranks, strict=False):
+            rank.stepping = Rank(rank, clock, lane)
+            if rank.tier is not None and first_lane.tier is not None:
+                rank.tier.share_links(first_lane.tier)

@@ -74,9 +74,11 @@ def _of_speculation(setup: PoolSetup) -> str | None:
 
 
 def _of_ranks(setup: PoolSetup) -> str | None:
-    what = "the stages of a pipeline" if setup.pipeline > 1 else "data-parallel ranks that share experts"
-    if setup.pipeline == setup.n_sharing == 1:
+    stages = ["the stages of a pipeline"] if setup.pipeline > 1 else []
+    ranks = ["data-parallel ranks that share experts"] if setup.n_sharing > 1 else []
+    if not stages and not ranks:
         return None
+    what = " and ".join(stages + ranks)
     text = f"pool {setup.name}: {what} cost what their kernels and links do, not validated against a server"
     if setup.step_cost().exchange is None:
         return text

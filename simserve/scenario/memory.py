@@ -46,9 +46,6 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
         rule = f"must be parallel.tensor times parallel.data, {n_gpus}, over several nodes"
         why = "of an expert divided between them every token would need all parts"
         draft.problem((*at, "parallel", "expert"), f"{rule}: {why}", parallel.expert, f"use {n_gpus}")
-    elif parallel.pipeline > 1:
-        rule = "pipelines with data-parallel ranks that share experts are not supported yet"
-        draft.problem(here, rule, parallel.data, "use 1, or parallel.pipeline 1")
 
 
 def check_rate(draft: Draft, here: Path, dtype: str, gpu: GpuSpec) -> None:

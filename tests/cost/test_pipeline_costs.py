@@ -33,3 +33,15 @@ def test_stages_fill_one_node_after_another() -> None:
     collected_s = H100.link_latency_s + 1 / 2 * 100 * 8192 * 4 / H100.link_bytes_per_s
     one_far = NIC_LATENCY_S + 100 * 8192 * 4 / 2 / H100.nic_bytes_per_s + collected_s
     assert far == pytest.approx(6 * one_near + one_far)
+
+
+def test_the_ranks_of_a_stage_fill_its_node_too() -> None:
+    # Two stages of eight ranks are two nodes; of four ranks, one.
+    model = catalog.load_model("qwen3-30b-a3b")
+    n_bytes = 100 * model.hidden_size * 2 * 2
+    for data, latency_s, bytes_per_s in (
+        (4, H100.link_latency_s, H100.link_bytes_per_s),
+        (8, NIC_LATENCY_S, H100.nic_bytes_per_s),
+    ):
+        staged, whole = (StepCost(model, H100, IDEAL, pipeline=n, data=data, expert=data) for n in (2, 1))
+        assert float(staged.tokens_s(100) - whole.tokens_s(100)) == pytest.approx(latency_s + n_bytes / bytes_per_s)

@@ -52,3 +52,23 @@ def test_a_rank_without_requests_does_not_slow_the_others() -> None:
 def test_two_groups_do_not_wait_for_each_other() -> None:
     cluster = serve([ranks(2), ranks(2)], trace([0.0] * 4, [5, 5, 5, 20], [1] * 4))
     assert instants(cluster, "finish_ps") == [15, 15, 30, 30]
+
+
+def test_ranks_go_through_the_stages_together_in_each_of_their_lanes() -> None:
+    # Two stages and two lanes of two ranks; round robin sends a and b to the first lane, c to the second. The prompts
+    # of a and b take 15 and 30 ms, and 25 tokens of experts 2.5: 16.25 in each stage. c's 15.5 ms enter at 16.25 and
+    # have the second from 32.5 to 40.25. The decode step of a and b, 11.2, has the first from 32.5 and waits for that.
+    setup = replace(ranks(2, replace(COST, shared=MS // 10)), n_stages=2)
+    cluster = serve(setup, trace([0.0, 0.0, 0.0], [5, 20, 5], [2, 2, 1]))
+    assert instants(cluster, "first_token_ps") == [32.5, 32.5, 40.25]
+    assert instants(cluster, "finish_ps") == [45.85, 45.85, 40.25]
+
+
+def test_a_chunk_of_one_rank_waits_for_the_tokens_of_another() -> None:
+    # a's prompt of 20 takes two chunks; alone, its second would enter when the first has left the first stage. b's
+    # token leaves the last one at 20, and only then do both plan again.
+    policy = Chunked(max_num_batched_tokens=10, max_num_seqs=10)
+    setup = replace(replica_setup(policy, COST, n_blocks=1000, block_size=1), n_in_step=2, n_stages=2)
+    assert instants(serve(setup, trace([0.0], [20], [1])), "finish_ps") == [30]
+    cluster = serve(setup, trace([0.0, 0.0], [20, 10], [1, 1]))
+    assert instants(cluster, "finish_ps") == [40, 20]

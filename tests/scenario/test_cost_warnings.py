@@ -43,7 +43,11 @@ def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, re
 
 @pytest.mark.parametrize(
     ("parallel", "what"),
-    [("{pipeline: 2}", "the stages of a pipeline"), ("{data: 2, expert: 2}", "data-parallel ranks that share experts")],
+    [
+        ("{pipeline: 2}", "the stages of a pipeline"),
+        ("{data: 2, expert: 2}", "data-parallel ranks that share experts"),
+        ("{data: 2, pipeline: 2}", "the stages of a pipeline and data-parallel ranks that share experts"),
+    ],
 )
 def test_what_no_server_was_compared_with_is_said(load: Load, small: str, parallel: str, what: str) -> None:
     setups = load(small, "model=qwen3-30b-a3b", f"{POOL}.parallel={parallel}").setups

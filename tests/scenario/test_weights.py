@@ -125,9 +125,7 @@ DATA = "cluster.pools.0.parallel.data"
 PIPELINE = "cluster.pools.0.parallel.pipeline"
 
 
-def test_ranks_that_share_experts_fill_nodes_with_whole_experts_and_have_no_pipeline_yet(
-    messages_of: MessagesOf, small: str
-) -> None:
+def test_ranks_that_share_experts_fill_nodes_with_whole_experts(messages_of: MessagesOf, small: str) -> None:
     text = with_model(small, "qwen3-30b-a3b")
     assert messages_of(text, FOUR, f"{DATA}=3", f"{EXPERT}=12") == [
         f"command line --set {DATA}=3: ranks that share experts fill one node or several, 8 GPUs each with "
@@ -136,10 +134,6 @@ def test_ranks_that_share_experts_fill_nodes_with_whole_experts_and_have_no_pipe
     assert messages_of(text, FOUR, f"{DATA}=4", f"{EXPERT}=8") == [
         f"command line --set {EXPERT}=8: must be parallel.tensor times parallel.data, 16, over several nodes: of an "
         "expert divided between them every token would need all parts, got 8; use 16"
-    ]
-    assert messages_of(text, f"{DATA}=2", f"{PIPELINE}=2") == [
-        f"command line --set {DATA}=2: pipelines with data-parallel ranks that share experts are not supported yet, "
-        "got 2; use 1, or parallel.pipeline 1"
     ]
     assert messages_of(text, f"{DATA}=4", f"{EXPERT}=3") == [
         f"command line --set {EXPERT}=3: must divide parallel.tensor times parallel.data, 4: the GPUs of a replica "
