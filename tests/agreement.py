@@ -146,6 +146,7 @@ def request_rows(cluster: Cluster) -> dict[int, tuple[int, ...]]:
         "n_swaps",
         "host_cached_tokens",
         "disk_cached_tokens",
+        "decode_cached_tokens",
     )
     table = np.stack([columns[name] for name in (*names, "n_recomputed_tokens")], axis=1).tolist()
     sent = np.arange(len(table))[cluster.sender.rows_sent].tolist()
@@ -169,6 +170,7 @@ def oracle_rows(run: oracle.OracleRun) -> dict[int, tuple[int, ...]]:
             life.n_swaps,
             life.host_cached_tokens,
             life.disk_cached_tokens,
+            life.decode_cached_tokens,
             life.n_recomputed_tokens,
         )
         for row, life in run.lives.items()

@@ -52,6 +52,9 @@ class Life:
     disk_cached_tokens: int = 0
     n_swaps: int = 0
     n_held_ids: int = 0
+    found_ids: list[int] = field(default_factory=list)
+    """Ids of its prompt that its decode replica holds for it until it decodes there."""
+    decode_cached_tokens: int = 0
     n_computed: int = 0
     """Its tokens computed by steps, without those after its end in a padded batch."""
     n_computed_for_nobody: int = 0
@@ -164,6 +167,11 @@ class OracleReplica:
         """Return the tokens it has blocks for here."""
         return request.prompt_tokens if request in self.kept else self.lives[request].held
 
+    def held_ids(self, request: Request) -> list[int]:
+        """Return the ids whose blocks it holds here."""
+        life = self.lives[request]
+        return life.found_ids if request in self.kept else self.chain(request)[: life.n_held_ids]
+
     def used_blocks(self) -> int:
         if self.cache is None:
             return sum(self.blocks(self.held(r)) for r in self.holders())
@@ -171,8 +179,7 @@ class OracleReplica:
 
     def own_blocks(self, request: Request) -> int:
         """Return its blocks not counted as blocks of an id."""
-        life = self.lives[request]
-        return self.blocks(life.held) - life.n_held_ids
+        return self.blocks(self.held(request)) - len(self.held_ids(request))
 
     def chain(self, request: Request) -> list[int]:
         """Return its blocks with a name."""
@@ -376,8 +383,9 @@ class OracleReplica:
         life.there_ps = max(ends) + link.latency_ps
 
     def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
+        n_tokens = request.prompt_tokens - self.lives[request].decode_cached_tokens
         for port in self.ports_to(sender):
-            port[0] = max(now_ps, port[0]) + link.busy_ps(request.prompt_tokens)
+            port[0] = max(now_ps, port[0]) + link.busy_ps(n_tokens)
         return max(self.port[0], sender.port[0]) + link.latency_ps
 
     def ports_to(self, other: "OracleReplica") -> list[list[int]]:
@@ -397,7 +405,7 @@ class OracleReplica:
             _, request, sender = self.in_transfer.pop(0)
             self.must_plan = self.must_plan or self.step is None
             if request.phase is Phase.DONE:
-                self.kept.remove(request)
+                self.give_up(request)
                 self.n_outstanding -= 1
                 continue
             self.lives[request].transfer_ps = now_ps - self.lives[request].token_ps[0]
@@ -406,10 +414,18 @@ class OracleReplica:
             self.here.append(request)
             sender.must_plan = sender.must_plan or sender.step is None
 
+    def give_up(self, request: Request) -> None:
+        """Drop what is kept for a request that will not decode here."""
+        if self.cache:
+            self.cache.let_go(request, self.held_ids(request), self.own_blocks(request))
+        self.kept.remove(request)
+
     def let_decode(self) -> None:
-        """Start decoding arrived requests."""
+        """Start decoding arrived requests; their whole prompts can be found."""
         for request in self.here:
             self.kept.remove(request)
+            self.lives[request].n_held_ids = len(self.lives[request].found_ids)
+            self.note_computed(request, request.prompt_tokens)
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
@@ -428,12 +444,25 @@ class OracleReplica:
                 return
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
             n_blocks = self.blocks(request.prompt_tokens + min(how_many, request.max_tokens))
+            found: list[int] = []
+            for block in self.chain(request):
+                is_last = (len(found) + 1) * self.block_size >= request.prompt_tokens
+                if self.cache is None or is_last or block not in self.cache.copies:
+                    break
+                found.append(block)
+            n_blocks -= sum(self.cache is not None and self.cache.is_held(block) for block in found)
             batch = len(self.running) + len(self.kept)
             if batch >= self.setup.scheduler.max_running or n_blocks > self.free_blocks() - self.growth():
                 return
             self.coming_in.pop(0)
             self.kept.append(request)
             life = self.lives[request]
+            life.found_ids = found
+            life.sent_tokens = life.decode_cached_tokens = len(found) * self.block_size
+            for block in found:
+                assert self.cache is not None
+                self.cache.hold(request, block)
+            self.shrink_cache()
             if how.is_pushed:
                 life.transfer_wait_ps = now_ps - request.arrival_ps
                 self.words.append((now_ps + max(1, how.link.latency_ps), request, sender))
@@ -517,8 +546,9 @@ class OracleReplica:
             return True
         self.n_outstanding -= 1
         self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
-        self.here = [each for each in self.here if each is not request]
-        self.kept = [each for each in self.kept if each is not request]
+        if request in self.here:
+            self.here.remove(request)
+            self.give_up(request)
         if how is not None and self.setup.role == "prefill" and life.goes_to is not None:
             self.withdraw(request, how, now_ps)
         for _, sender in [pair for pair in self.coming_in if pair[0] is request]:

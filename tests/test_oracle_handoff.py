@@ -20,7 +20,7 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
 from tests.effort import examples
 from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
-from tests.worlds import ROUTERS, disaggregated, links, mixing, shared_prompts, split, splitters, traces
+from tests.worlds import ROUTERS, cached, disaggregated, links, mixing, shared_prompts, split, splitters, traces
 
 SLOWLY = settings(max_examples=examples(300))
 
@@ -59,7 +59,7 @@ def test_on_layers_that_are_pushed_as_they_are_computed(
 def test_on_layers_of_prompts_of_which_a_cache_has_a_part(
     setups: list[ReplicaSetup], link: LinkSpec, data: st.DataObject
 ) -> None:
-    setups = [replace(s, caches_prefixes=s.role == "prefill") for s in setups]
+    setups = data.draw(cached(setups))
     load = data.draw(shared_prompts())
     assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, is_pushed=True))
 
@@ -92,7 +92,7 @@ def test_on_requests_of_which_prefill_replicas_keep_some(
 def test_on_kept_requests_of_whose_prompts_a_cache_has_a_part(
     setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, data: st.DataObject
 ) -> None:
-    setups = [replace(s, caches_prefixes=s.role == "prefill") for s in setups]
+    setups = data.draw(cached(setups))
     load = data.draw(shared_prompts())
     assert_agreement(setups, *run_both(setups, RoundRobin, load, None, link=link, splitter=splitter))
 

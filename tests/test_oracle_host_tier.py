@@ -18,7 +18,7 @@ from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
-from tests.worlds import ROUTERS, can_be_disaggregated, disaggregated, links, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, cached, can_be_disaggregated, disaggregated, links, setups, shared_prompts, traces
 
 
 @st.composite
@@ -75,16 +75,14 @@ def at_the_far_end(draw: st.DrawFn) -> list[ReplicaSetup]:
 
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Draw replicas that offload prefixes, and perhaps swap too; prefill replicas only offload."""
+    """Draw replicas that offload prefixes, and perhaps swap too; those with roles only offload."""
     result = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
     is_disaggregated = any(setup.role == "decode" for setup in result)
     swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
     tier = draw(tiers(swaps=swaps and not is_disaggregated, offloads=offloads or is_disaggregated))
     limit = min(setup.max_model_len for setup in result)
     result = [replace(setup, max_model_len=limit) for setup in result]
-    return [
-        setup if setup.role == "decode" else replace(setup, caches_prefixes=True, host_tier=tier) for setup in result
-    ]
+    return [replace(setup, host_tier=tier) for setup in draw(cached(result))]
 
 
 def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -> None:

@@ -25,6 +25,7 @@ from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, beside, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
+    cached,
     can_be_disaggregated,
     disaggregated,
     front_ends,
@@ -56,14 +57,6 @@ class World:
         return any(setup.caches_prefixes for setup in self.setups)
 
 
-def cached(result: list[ReplicaSetup]) -> list[ReplicaSetup]:
-    """Add prefix caches to all replicas except decode replicas."""
-    return [
-        replace(setup, caches_prefixes=setup.role != "decode" and can_be_disaggregated(setup.scheduler))
-        for setup in result
-    ]
-
-
 @st.composite
 def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating", "tiered", "plain")) -> World:
     """Draw "both" replicas: ordered or not, with host memory or not, and perhaps speculation and caches."""
@@ -78,7 +71,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     if kind == "speculating" or draw(st.booleans()):
         result = [draw(perhaps_speculating(result[0]))] * len(result)
     if caches:
-        result = cached(result)
+        result = draw(cached(result))
     if kind == "tiered":
         result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * crowded(result)
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
@@ -93,7 +86,7 @@ def can_have_a_tier(result: list[ReplicaSetup]) -> bool:
 
 @st.composite
 def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "tiered", "plain")) -> World:
-    """Draw prefill and decode pools; prefill pools ordered or with host memory, and perhaps caches; perhaps others."""
+    """Draw prefill and decode pools; ordered or with host memory, and perhaps caches; perhaps others."""
     kind, is_split = draw(st.sampled_from(kinds)), draw(st.booleans())
     plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed" or draw(st.booleans())
     result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)
@@ -101,10 +94,10 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     if link.n_layers is not None:
         result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered" or draw(st.booleans()):
-        result = cached(result)
+        result = draw(cached(result))
     if kind == "tiered":
-        tier, swap = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=False))
-        by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, swap])), "both": None}
+        tier, other = draw(tiers(swaps=False, offloads=True)), draw(tiers(swaps=True, offloads=draw(st.booleans())))
+        by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, tier, other])), "both": None}
         result = [replace(s, host_tier=by_role[s.role]) for s in result]
         result = [draw(short_of_blocks(st.just(s))) if s.role == "decode" else s for s in result]
     result = [draw(perhaps_speculating(s)) for s in result]

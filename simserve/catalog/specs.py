@@ -328,6 +328,8 @@ class EngineSpec:
     """Whether the KV cache gets its share of what weights and activations leave, not the rest of a share."""
     prefix_caching: bool = False
     """Whether KV blocks of shared prefixes are reused."""
+    decode_prefix_caching: bool = False
+    """Whether decode pools reuse them, too."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -94,11 +94,12 @@ class Handoff:
             self._recorder.hand_over(request.row, receiver.id)
             self._receivers[receiver.id].receive(request, sender, now_ps)
 
-    def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
-        """Start the transfer: the receiver has blocks for it."""
-        self._recorder.find_room(request.row, now_ps - request.joined_ps)
+    def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
+        """Start the transfer: the receiver has blocks for it, and keys and values of the first found_tokens."""
+        self._recorder.find_room(request.row, now_ps - request.joined_ps, found_tokens)
         ports = self._ports[sender.id], self._ports[receiver.replica.id]
-        receiver.expect(self._link.arrival_ps(request.prompt_tokens, ports, now_ps), request, sender)
+        at_ps = self._link.arrival_ps(request.prompt_tokens - found_tokens, ports, now_ps)
+        receiver.expect(at_ps, request, sender)
 
 
 class Prefills(Role):
@@ -144,13 +145,14 @@ class HandsOver(Prefills):
 
 @dataclass(slots=True)
 class _Push:
-    """The two sides of a request, and its tokens sent so far."""
+    """The two sides of a request, and its tokens that the receiver has."""
 
     sender: "Pushes"
     receiver: Receives
-    sent_tokens: int = 0
+    there_tokens: int = 0
+    """Tokens found there or sent so far."""
     arrival_ps: int = 0
-    """Arrival of these tokens."""
+    """Arrival of those sent."""
 
 
 class PushHandoff(Handoff):
@@ -181,10 +183,11 @@ class PushHandoff(Handoff):
         self._pushes[request] = _Push(side, receiver)
         receiver.receive(request, side.replica, now_ps)
 
-    def _on_room(self, request: Request, sender: Replica, receiver: Receives, now_ps: int) -> None:
-        """Notify the sender that the receiver has blocks for it."""
+    def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
+        """Notify the sender that the receiver has blocks for it, and keys and values of the first found_tokens."""
         notice_ps = self._link.spec.notice_ps
-        self._recorder.find_room(request.row, now_ps - request.arrival_ps, notice_ps)
+        self._recorder.find_room(request.row, now_ps - request.arrival_ps, found_tokens, notice_ps)
+        self._pushes[request].there_tokens = found_tokens
         receiver.granted[request] = None
         self._notices.append((now_ps + notice_ps, request))
         if len(self._notices) == 1:
@@ -200,23 +203,24 @@ class PushHandoff(Handoff):
             self._notice_due.set(self._notices[0][0])
 
     def send_chunks(self, step_run: StepRun, sender: Replica, now_ps: int) -> None:
-        """Push computed chunks: their tokens not sent before a preemption, and those from a prefix cache."""
+        """Push computed chunks: their tokens that the receiver lacks, and those from the sender's prefix cache."""
         for request, n_tokens in step_run.chunks:
             push = self._pushes.get(request)
             if push is None:
                 continue  # decoded where it is prefilled
-            n_new = request.prefilled_tokens + n_tokens - push.sent_tokens
+            n_new = request.prefilled_tokens + n_tokens - push.there_tokens
             if n_new > 0:
-                push.sent_tokens += n_new
+                push.there_tokens += n_new
                 ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
                 push.arrival_ps = self._link.streamed_arrival_ps(n_new, ports, (step_run.start_ps, now_ps))
 
     def send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
         push = self._pushes.pop(request)
-        if not push.sent_tokens:
+        n_left = request.prompt_tokens - push.there_tokens
+        if n_left:
             ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
-            push.arrival_ps = self._link.arrival_ps(request.prompt_tokens, ports, now_ps)
+            push.arrival_ps = self._link.arrival_ps(n_left, ports, now_ps)
         self._recorder.hand_over(request.row, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 

@@ -54,10 +54,26 @@ class Memory:
         """
         return None
 
+    # -- prompts that another replica computes -----------------------------------------------------------------------
+
+    def take_ahead(self, request: Request) -> int:
+        """Take blocks for a prompt that another replica computes; return its tokens found here."""
+        self.pool.take(self.pool.blocks_for(request.prompt_tokens), from_reserved=False)
+        return 0
+
+    def let_go(self, request: Request) -> int:
+        """Free the blocks taken ahead; return how many become free."""
+        n_blocks = self.pool.blocks_for(request.prompt_tokens)
+        self.pool.release(n_blocks)
+        return n_blocks
+
+    def receive(self, request: Request) -> None:
+        """Let a request with blocks taken ahead hold them as its own: all its keys and values are here."""
+
     # -- host memory -----------------------------------------------------------------------------------------------
 
-    def shared_blocks(self, request: Request) -> int:
-        """Return how many blocks of a swapped request others hold on the GPU."""
+    def shared_blocks(self, request: Request, n_tokens: int) -> int:
+        """Return how many blocks of the first n_tokens others hold on the GPU."""
         return 0
 
     def take_back(self, request: Request) -> int:
@@ -149,6 +165,8 @@ class CachingMemory(Memory):
         self._cache = pool.cache
         self._recorder = recorder
         self._tier = tier
+        self._n_ahead: dict[Request, int] = {}
+        """Ids found here of requests with blocks taken ahead; the rest comes over the link."""
         self._admitted: list[tuple[Request, int, int, int]] = []
         """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
 
@@ -167,22 +185,22 @@ class CachingMemory(Memory):
 
     def _look_up(self, request: Request) -> None:
         """Look up the cache hit of a waiting request; what is not on the GPU needs free blocks."""
-        chain, n_ids = self._chain(request), self._n_found(request)
+        chain = self._chain(request)
+        n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
         n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
         request.prefilled_tokens = n_ids * self.pool.block_size
         request.idle_hit_blocks = self._cache.idle_blocks_among(chain, n_here) + n_ids - n_here
 
-    def _n_found(self, request: Request) -> int:
-        """Return the number of leading ids in the hit, on any tier; never all tokens, as the last one must be
-        computed."""
-        chain = self._chain(request)
-        most = (request.prompt_tokens + request.emitted_tokens - 1) // self.pool.block_size
+    def _n_found(self, request: Request, n_tokens: int) -> int:
+        """Return the number of leading ids of n_tokens in the hit, on any tier. The last token to compute is never
+        among these: its output is needed."""
+        chain, most = self._chain(request), n_tokens // self.pool.block_size
         n_here = self._cache.match(chain, most)
         return n_here if self._tier is None else max(n_here, self._tier.memory.match(chain, most)[1])
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the cache."""
-        return self._n_found(request) * self.pool.block_size
+        return self._n_found(request, request.prompt_tokens - 1) * self.pool.block_size
 
     def reclaim(self, n_blocks: int) -> None:
         """Evict what n_blocks free blocks hold."""
@@ -236,27 +254,52 @@ class CachingMemory(Memory):
             if self._tier is not None:
                 self._tier.keep(chain, n_ids)
 
+    # -- prompts that another replica computes -----------------------------------------------------------------------
+
+    def take_ahead(self, request: Request) -> int:
+        """Hold what the GPU has of the prompt, and take blocks for the rest; return the tokens found.
+
+        The last token always comes over the link, and so does what only the host has (vLLM V1, MultiConnector: one
+        connector loads all).
+        """
+        n_ids = self._n_ahead[request] = self._hold(request, request.prompt_tokens - 1, request.prompt_tokens)
+        return n_ids * self.pool.block_size
+
+    def let_go(self, request: Request) -> int:
+        """Free the blocks taken ahead; those found here can be found again."""
+        n_ids, n_blocks = self._n_ahead.pop(request), self.pool.blocks_for(request.prompt_tokens)
+        n_free = self._cache.release(self._chain(request), n_ids, n_blocks - n_ids, set())
+        self.pool.release(n_free)
+        return n_free
+
+    def receive(self, request: Request) -> None:
+        """Let other requests find the whole prompt, as it is all here (vLLM V1, _update_waiting_for_remote_kv)."""
+        request.n_held_ids, request.copies = self._n_ahead.pop(request), set()
+        self._insert(request, request.prompt_tokens)
+
     # -- host memory -----------------------------------------------------------------------------------------------
 
-    def shared_blocks(self, request: Request) -> int:
-        """Return how many blocks of a swapped request others hold on the GPU."""
-        n_ids = self._n_here(request)
+    def shared_blocks(self, request: Request, n_tokens: int) -> int:
+        """Return how many blocks of the first n_tokens others hold on the GPU."""
+        n_ids = self._n_here(request, n_tokens)
         return n_ids - self._cache.idle_blocks_among(self._chain(request), n_ids)
 
     def take_back(self, request: Request) -> int:
         """Hold the blocks still in the cache, and take blocks for the rest, which can be found again."""
-        chain, n_here, n_ids = self._chain(request), self._n_here(request), self._n_ids(request)
-        self.pool.take(self._cache.pin(chain, n_here), from_reserved=False)
-        self.pool.take(self.pool.blocks_for(request.prefilled_tokens) - n_here, from_reserved=False)
-        self._cache.insert(chain, n_here, n_ids, request.copies)
-        request.n_held_ids = n_ids
+        chain, n_here = self._chain(request), self._hold(request, request.prefilled_tokens, request.prefilled_tokens)
+        request.n_held_ids = min(request.prefilled_tokens // self.pool.block_size, len(chain))
+        self._cache.insert(chain, n_here, request.n_held_ids, request.copies)
         return n_here
 
-    def _n_ids(self, request: Request) -> int:
-        return min(request.prefilled_tokens // self.pool.block_size, len(self._chain(request)))
+    def _hold(self, request: Request, findable_tokens: int, n_tokens: int) -> int:
+        """Hold the ids on the GPU of the findable tokens, and take blocks for the rest of n_tokens; return the ids."""
+        n_ids = self._n_here(request, findable_tokens)
+        self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
+        self.pool.take(self.pool.blocks_for(n_tokens) - n_ids, from_reserved=False)
+        return n_ids
 
-    def _n_here(self, request: Request) -> int:
-        return self._cache.match(self._chain(request), self._n_ids(request))
+    def _n_here(self, request: Request, n_tokens: int) -> int:
+        return self._cache.match(self._chain(request), n_tokens // self.pool.block_size)
 
     def fetch(self) -> None:
         """Read what admitted requests hit on host and disk. The tiers do not change until all are admitted."""

@@ -12,15 +12,17 @@ from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, Scheduler
 from simserve.state.request import DONE, TRANSFER, Request
 
-OnRoom = Callable[[Request, Replica, "Receives", int], None]
-"""Called with each request that gets a slot and blocks, its prefill replica, the receiving side and the instant."""
+OnRoom = Callable[[Request, Replica, "Receives", int, int], None]
+"""Called with each request that gets a slot and blocks, its prefill replica, the receiving side, its prompt tokens
+found there and the instant."""
 
 
 class Receives(Role):
     """A decode replica: requests come with a first token, and decode once their keys and values have arrived.
 
     At a step boundary it gives slots and blocks to handed-over requests, in order, unless a local request waits for
-    its prefill. A request with all its KV decodes from the next boundary on.
+    its prefill. What its prefix cache has of a prompt is held from then on, and only the rest is sent (vLLM V1,
+    NixlConnector). A request with all its KV decodes from the next boundary on.
     """
 
     def __init__(
@@ -98,8 +100,7 @@ class Receives(Role):
                 return at_ps
         if request in self._here:
             self._here.remove(request)
-            replica.n_outstanding -= 1
-            replica.give_back(request, now_ps)
+            replica.let_go(request)
             replica.stepping.wake(now_ps)
         else:
             sender = self.withdraw(request, now_ps)
@@ -117,6 +118,7 @@ class Receives(Role):
         if self._here:
             for request in self._here:
                 replica.n_away -= 1
+                replica.batch.memory.receive(request)
                 replica.join(request)
             self._here.clear()
         replica.batch.n_promised = replica.n_away
@@ -141,8 +143,8 @@ class Receives(Role):
 
     def _allocate(self, now_ps: int) -> None:
         replica, coming_in = self.replica, self.coming_in
-        batch, pool = replica.batch, replica.pool
-        free_blocks = pool.free_blocks - replica.cohort.blocks_to_grow(1)
+        batch, pool, memory = replica.batch, replica.pool, replica.batch.memory
+        n_growing = replica.cohort.blocks_to_grow(1)
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
             request, sender = coming_in[0]
@@ -157,14 +159,14 @@ class Receives(Role):
                 self._blocked_by = "seats"
                 return
             n_next = min(replica.cohort.n_slots, request.max_tokens)
-            if pool.blocks_for(request.prompt_tokens + n_next) > free_blocks:
+            n_blocks = pool.blocks_for(request.prompt_tokens + n_next)
+            if n_blocks - memory.shared_blocks(request, request.prompt_tokens - 1) > pool.free_blocks - n_growing:
                 self._blocked_by = "blocks"
                 return
             coming_in.popleft()
-            replica.take_ahead(request)
-            free_blocks -= pool.blocks_for(request.prompt_tokens)
+            replica.n_away += 1
             free_slots -= 1
-            self._on_room(request, sender, self, now_ps)
+            self._on_room(request, sender, self, memory.take_ahead(request), now_ps)
 
     def _on_arrival(self, now_ps: int) -> None:
         """Accept arrived keys and values, and free the sender's blocks."""

@@ -77,6 +77,7 @@ _COUNT_COLUMNS = (
     "disk_cached_tokens",
     "chunks_ps",
     "notice_ps",
+    "decode_cached_tokens",
 )
 
 
@@ -115,7 +116,7 @@ class Recorder:
             views[name] for name in _COUNT_COLUMNS
         )
         self._transfer, self._transfer_wait, self._cached, self._n_swaps, self._on_host, self._on_disk, *later = later
-        self._chunks, self._notice = later
+        self._chunks, self._notice, self._decode_cached = later
         self.replica, self._prefill_replica = views["replica"], views["prefill_replica"]
 
     def span(self, replica: int, request: Request, step: int) -> None:
@@ -127,9 +128,11 @@ class Recorder:
         self._prefill_replica[row] = self.replica[row]
         self.replica[row] = replica
 
-    def find_room(self, row: int, waited_ps: int, notice_ps: int = 0) -> None:
-        """Record how long a request waited for a slot and blocks on its decode replica, and the time of the notice."""
+    def find_room(self, row: int, waited_ps: int, found_tokens: int, notice_ps: int = 0) -> None:
+        """Record how long a request waited for a slot and blocks on its decode replica, how much of its prompt was
+        found there, and the time of the notice."""
         self._transfer_wait[row] = waited_ps
+        self._decode_cached[row] = found_tokens
         self._notice[row] = notice_ps
 
     def arrive(self, row: int, waited_ps: int) -> None:

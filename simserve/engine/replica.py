@@ -298,15 +298,9 @@ class Replica:
         elif self.batch.waiting or self.batch.prefilling:
             self.stepping.wake(now_ps)
 
-    def take_ahead(self, request: Request) -> None:
-        """Take a slot and blocks for a request that another replica prefills."""
-        self.pool.take(self.pool.blocks_for(request.prompt_tokens), False)
-        self.n_away += 1
-
     def let_go(self, request: Request) -> None:
-        """Free the slot and blocks taken ahead for a request that ended on its prefill replica."""
-        n_blocks = self.pool.blocks_for(request.prompt_tokens)
-        self.pool.release(n_blocks)
+        """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
+        n_blocks = self._memory.let_go(request)
         if self.step_run is not None:
             self._n_given_back += n_blocks
         self.n_away -= 1

@@ -56,7 +56,7 @@ class SwapQueue:
         """
         request = self.swapped[0]
         n_tokens = min(request.prefilled_tokens + n_slots, request.prompt_tokens + request.max_tokens)
-        n_blocks = self._blocks_for(n_tokens) - self._memory.shared_blocks(request)
+        n_blocks = self._blocks_for(n_tokens) - self._memory.shared_blocks(request, request.prefilled_tokens)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
     def abandon(self, request: Request) -> None:

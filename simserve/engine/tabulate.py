@@ -60,6 +60,7 @@ def _requests(cluster: Cluster, sent: slice | NDArray[np.int64]) -> Columns:
         "n_swaps": recorded["n_swaps"][sent].astype(np.int32),
         "host_cached_tokens": recorded["host_cached_tokens"][sent],
         "disk_cached_tokens": recorded["disk_cached_tokens"][sent],
+        "decode_cached_tokens": recorded["decode_cached_tokens"][sent],
         "session_requests": sender.session_requests if isinstance(sender, SessionSender) else None,
     }
 

@@ -8,7 +8,7 @@ import numpy as np
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
-from simserve.tables.columns import Columns, Flags, Floats
+from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import LinkFacts, RunFacts
 
 WORTH_NAMING_S = 1e-3
@@ -37,7 +37,8 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
         "n": totals.n,
         "mean": totals.mean,
         **{level_name(level): value for level, value in totals.percentiles.items()},
-        "bytes": float(requests["prompt_tokens"][handed].sum()) * facts.link.kv_bytes_per_token,
+        "bytes": float(_sent_tokens(requests, handed).sum()) * facts.link.kv_bytes_per_token,
+        "found_tokens": int(requests["decode_cached_tokens"][handed].sum()),
         "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
         "mean_wait_s": waits_s,
         "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if totals.n else None,
@@ -93,10 +94,16 @@ def _mean(values: Floats) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
+def _sent_tokens(requests: Columns, handed: Flags) -> Ints:
+    """Return the prompt tokens that crossed the link: those not in the prefix cache of the decode replica."""
+    sent: Ints = requests["prompt_tokens"][handed] - requests["decode_cached_tokens"][handed]
+    return sent
+
+
 def _busiest_frac(requests: Columns, link: LinkFacts, end_s: float) -> float:
     """Return the busy share of the busiest port over the whole run."""
     handed = (requests["prefill_replica"] >= 0) & (requests["transfer_s"] > 0)
-    busy_s = requests["prompt_tokens"][handed] * (link.kv_bytes_per_token / link.bytes_per_s)
+    busy_s = _sent_tokens(requests, handed) * (link.kv_bytes_per_token / link.bytes_per_s)
     if link.shared:
         most_s = float(busy_s.sum())
     else:

@@ -124,10 +124,13 @@ def _transfer(reader: SummaryReader) -> Facts:
     )
     kept_frac = at("transfer", "kept_frac")
     kept = [("Decoded on prefill replicas", share(kept_frac))] if kept_frac else []
+    found_tokens = at("transfer", "found_tokens")
+    not_sent = [("Prompt tokens that the decode side had", f"{found_tokens:,.0f}")] if found_tokens else []
     sides = ("prefill", "link", "decode")
     return [
         *disaggregated,
         *kept,
+        *not_sent,
         ("Bottleneck", reader.binds or "nothing"),
         ("Hand-off, p99", seconds(at("transfer", "p99"))),
         *((f"Busy, {pool['name']}", share(number(pool.get("busy_frac")))) for pool in reader.pools),

@@ -67,19 +67,19 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
 
 
 def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:
-    """Return the flag as given, else the engine's default where role and policy allow caching."""
+    """Return the flag as given, else the engine's default for the role where the policy allows caching."""
     engine, scheduler = runs
     here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
     if scheduler is None or draft.problems.touch(here):
         return given
     sets_aside = scheduler.reserves or scheduler.runs_to_completion
-    if given and (sets_aside or pool.role == "decode"):
-        what = "decode pools receive whole prompts" if pool.role == "decode" else "this policy reserves whole requests"
-        draft.problem(here, f"{what}, so prefixes are not shared there", given, "leave it out")
+    if given and sets_aside:
+        rule = "this policy reserves whole requests, so prefixes are not shared there"
+        draft.problem(here, rule, given, "leave it out")
     if given is None:
-        why = "its scheduler reserves blocks for one request" if sets_aside else f"engine {engine.name}"
-        draft.origins[here] = "decode pools receive whole prompts" if pool.role == "decode" else why
-        return engine.prefix_caching and not sets_aside and pool.role != "decode"
+        draft.origins[here] = "its scheduler reserves blocks for one request" if sets_aside else f"engine {engine.name}"
+        default = engine.decode_prefix_caching if pool.role == "decode" else engine.prefix_caching
+        return default and not sets_aside
     return given
 
 

@@ -71,6 +71,7 @@ REQUESTS = _fields(f"""
     float s: first_sent_s gave_up_s
     int64 tokens: wasted_tokens
     text: tenant
+    int64 tokens: decode_cached_tokens
     float s: {" ".join(SPLIT)}
 """)
 

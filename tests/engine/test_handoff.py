@@ -3,6 +3,8 @@
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
+
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import Link, LinkSpec
@@ -10,7 +12,7 @@ from simserve.engine.offered import Offered
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.schedulers.chunked import Chunked
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, trace
 
 ONE_MS_A_TOKEN = LinkSpec(token_s=1e-3, latency_ps=0)
@@ -99,6 +101,19 @@ def test_who_is_preempted_on_the_decode_side_computes_again_there() -> None:
     assert columns["n_preemptions"].tolist() == [0, 1]
     assert columns["replica"].tolist() == [1, 1]
     assert [row["prefill_tokens"] for row in cluster.recorder.step_runs(1) if row["prefill_tokens"]] == [7]
+
+
+def test_what_the_decode_side_has_of_a_prompt_is_not_sent_and_takes_no_blocks_twice() -> None:
+    # The first turn leaves 8 of its 9 tokens on the decode side at 45, and the second, of 12, begins with them: 4 are
+    # sent, 110 to 114. A third of the same 12 is computed at 120; at the boundary at 124 the second holds 13 blocks and
+    # needs one more. The third finds 11, as the last token is always sent, and has room for it and the next.
+    caching = [replace(each, caches_prefixes=True) for each in (pool("prefill"), pool("decode", n_blocks=16))]
+    ids = np.array([*range(9), *range(12), *range(12)])
+    load = trace([0.0, 0.1, 0.11], [5, 12, 12], [4, 3, 2])
+    cluster = serve(caching, replace(load, prefixes=Prefixes.from_ids(1, ids, np.array([0, 9, 21, 33]))))
+    assert cluster.recorder.columns["decode_cached_tokens"].tolist() == [0, 8, 11]
+    assert instants(cluster, "transfer_ps") == [5, 4, 5]
+    assert instants(cluster, "finish_ps") == [45, 134, 144]
 
 
 def test_a_prompt_too_long_for_the_decode_side_is_refused_at_the_door() -> None:

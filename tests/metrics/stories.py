@@ -284,6 +284,7 @@ def _requests(lives: list[Life], whole: bool) -> Columns:
         "n_swaps": np.zeros(n, np.int32),
         "host_cached_tokens": np.zeros(n, np.int64),
         "disk_cached_tokens": np.zeros(n, np.int64),
+        "decode_cached_tokens": np.zeros(n, np.int64),
         "session_id": None,
         "turn": None,
         "session_requests": None,

@@ -137,6 +137,7 @@ def test_the_columns_are_the_contracts_in_its_order() -> None:
         "gave_up_s",
         "wasted_tokens",
         "tenant",
+        "decode_cached_tokens",
         "front_end_s",
         "queue_seats_s",
         "queue_blocks_s",

@@ -36,6 +36,7 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
         "prefill_replica": np.array([0, 0, 1, -1], np.int32),
         "replica": np.array([2, 2, 2, 0], np.int32),
         "prompt_tokens": np.array([100, 200, 300, 400]),
+        "decode_cached_tokens": np.array([0, 50, 100, 0]),
         "output_tokens": np.array([5, 5, 5, 1]),
         "first_token_s": np.full(4, 1.0),
         "queue_s": np.full(4, queue_s),
@@ -48,12 +49,12 @@ def handed(queue_s: float, room_s: float, link_s: float) -> Columns:
 def test_bytes_waits_and_the_busiest_port() -> None:
     result = transfer(handed(0.5, 0.1, 0.2), WHOLE, facts(), use())
     assert result is not None
-    assert (result["n"], result["bytes"]) == (3, 6000.0)
+    assert (result["n"], result["bytes"], result["found_tokens"]) == (3, 4500.0, 150)
     assert result["mean"] == pytest.approx(0.3)
     assert result["mean_wait_s"] == {
         k: pytest.approx(v) for k, v in {"prefill": 0.5, "link": 0.2, "decode": 0.1}.items()
     }
-    assert result["link_busy_frac"] == pytest.approx(6.0 / 20.0)  # all three came in through the port of replica 2
+    assert result["link_busy_frac"] == pytest.approx(4.5 / 20.0)  # all three came in through the port of replica 2
 
 
 def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
@@ -63,8 +64,8 @@ def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
     )
     assert result is not None
     assert shared is not None
-    assert result["link_busy_frac"] == pytest.approx(3.0 / 20.0)  # 100 and 200 tokens from 0, as 300 from 1
-    assert shared["link_busy_frac"] == pytest.approx(6.0 / 20.0)
+    assert result["link_busy_frac"] == pytest.approx(2.5 / 20.0)  # 100 and 150 tokens from 0, 200 from 1
+    assert shared["link_busy_frac"] == pytest.approx(4.5 / 20.0)
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ def separate(prefill: dict[str, Any], decode: dict[str, Any]) -> list[dict[str, 
         (TIMEOUT, separate({"speculation": NGRAM} | BY_PRIORITY, {"speculation": NGRAM, "host_tier": TIER}), {}),
         (TIMEOUT, separate({"enable_prefix_caching": True, "host_tier": TIER} | BY_PRIORITY, {}), PUSH),
         (TIMEOUT, separate({"speculation": NGRAM}, {"host_tier": TIER}), PUSH | KEEPS),
+        (TIMEOUT, separate({"enable_prefix_caching": True}, {"enable_prefix_caching": True, "host_tier": TIER}), KEEPS),
         (TIMEOUT, separate(BY_PRIORITY, {}), KEEPS),
     ],
 )

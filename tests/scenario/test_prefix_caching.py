@@ -27,8 +27,11 @@ def test_what_is_given_counts(load: Load, small: str) -> None:
     assert load(small, "engine=ideal", f"{POOL}.enable_prefix_caching=true").setups[0].caches_prefixes
 
 
-def test_prefill_pools_keep_prefixes_and_decode_pools_do_not(load: Load, small: str) -> None:
-    assert [setup.caches_prefixes for setup in load(small, APART).setups] == [True, False]
+@pytest.mark.parametrize(("engine", "caches"), [("vllm", True), ("sglang", False)])
+def test_so_it_is_in_decode_pools(load: Load, small: str, engine: str, caches: bool) -> None:
+    assert [setup.caches_prefixes for setup in load(small, APART, f"engine={engine}").setups] == [True, caches]
+    given = load(small, APART, f"engine={engine}", "cluster.pools.1.enable_prefix_caching=true")
+    assert given.setups[1].caches_prefixes
 
 
 @pytest.mark.parametrize(
@@ -45,9 +48,28 @@ def test_policies_that_hold_blocks_whole_cannot(
     assert message in problem
 
 
-def test_a_decode_pool_cannot(messages_of: MessagesOf, small: str) -> None:
-    (problem,) = messages_of(small, APART, "cluster.pools.1.enable_prefix_caching=true")
-    assert "decode pools receive whole prompts, so prefixes are not shared there" in problem
+@pytest.mark.parametrize("how", ["how: pull", "how: push", "how: push, transfer: by_layer"])
+@pytest.mark.parametrize(("caches", "sent_tokens", "found_tokens"), [(True, [100, 106], 144), (False, [100, 250], 0)])
+def test_only_what_the_decode_side_lacks_of_a_second_turn_crosses_the_link(
+    load: Load, small: str, how: str, caches: bool, sent_tokens: list[int], found_tokens: int
+) -> None:
+    # Turn 1 leaves 100 prompt tokens and 49 of its 50 output tokens on the decode side, 9 whole blocks of 16; turn 2
+    # has 100 + 50 + 100 tokens. A token takes 131,072 bytes: 2 x 32 layers x 8 heads x 128 x 2.
+    overrides = [
+        APART.replace("]}", f"], kv_link: {{bytes_per_s: 1.0e9, latency_s: 0, {how}}}}}"),
+        f"cluster.pools.1.enable_prefix_caching={str(caches).lower()}",
+        "workload.lengths={kind: fixed, prompt_tokens: 100, output_tokens: 50}",
+        "workload.prefixes={kind: conversations, turns: 2, think_s: 1.0, next_turn: after_answer}",
+        "workload.n_requests=2",
+    ]
+    results = simulate(load(small, *overrides))
+    requests, transfer = results.columns["requests"], results.summary["transfer"]
+    sent = requests["prompt_tokens"] - requests["decode_cached_tokens"]
+    assert sent.tolist() == sent_tokens
+    assert (transfer["bytes"], transfer["found_tokens"]) == (131_072 * sum(sent_tokens), found_tokens)
+    if "by_layer" not in how:
+        on_the_wire_s = requests["transfer_s"] - requests["transfer_wait_s"] * (how == "how: pull")
+        assert on_the_wire_s.tolist() == pytest.approx([131_072 * n / 1e9 for n in sent_tokens])
 
 
 def chats(load: Load, small: str, *overrides: str) -> Results:

@@ -108,8 +108,6 @@ def _pool(scenario: Scenario, option: Option, role: str) -> dict[str, Any]:
     given = _given(written, scenario.origins, f"cluster.pools.{place}")
     is_own = (own.gpu or scenario.gpu, own.parallel.tensor, own.role) == (option.gpu, option.tensor, role)
     left_out = {*OF_PLACES, *(() if is_own else _bound(own.gpu or scenario.gpu, option, given))}
-    if own.role != role and role == "decode":
-        left_out.add("enable_prefix_caching")  # decode pools receive whole prompts
     parallel = {**given.get("parallel", {}), "tensor": option.tensor}
     if parallel.get("expert", 1) > 1:  # whole experts on each GPU, on however many there are
         parallel["expert"] = option.tensor * parallel.get("data", 1)
