@@ -117,6 +117,8 @@ class Family:
     """Values of missing keys, where published files leave them out."""
     n_mtp_layers: int = 0
     """MTP layers of the published checkpoints, where no key counts them."""
+    mamba2: Mapping[str, str] = field(default_factory=dict)
+    """Keys of the sizes of layers with selective state spaces."""
 
 
 GEMMA_3 = {
@@ -127,6 +129,25 @@ GEMMA_3 = {
     "max_position_embeddings": 131072,
     "sliding_window": 4096,
 }
+MAMBA_GRANITE = {
+    "n_heads": "mamba_n_heads",
+    "head_dim": "mamba_d_head",
+    "state_dim": "mamba_d_state",
+    "n_groups": "mamba_n_groups",
+    "conv_size": "mamba_d_conv",
+}
+MAMBA_NEMOTRON = {
+    "n_heads": "mamba_num_heads",
+    "head_dim": "mamba_head_dim",
+    "state_dim": "ssm_state_size",
+    "n_groups": "n_groups",
+    "conv_size": "conv_kernel",
+}
+DELTA_NET = (
+    "full_attention_interval linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads "
+    "linear_value_head_dim attn_output_gate mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings"
+)
+QWEN_3_5 = Family(DELTA_NET, defaults={"full_attention_interval": 4})
 LLAMA_4 = Family("attention_chunk_size no_rope_layers no_rope_layer_interval interleave_moe_layer_step moe_layers")
 
 FAMILIES: Mapping[str, Family] = {
@@ -136,21 +157,34 @@ FAMILIES: Mapping[str, Family] = {
     "gemma3": Family("use_bidirectional_attention", window_period=6, defaults=GEMMA_3),
     "gemma3_text": Family("use_bidirectional_attention", window_period=6, defaults=GEMMA_3),
     "gpt_oss": Family("initial_context_length", window_period=2),
+    "granitemoehybrid": Family(
+        " ".join(MAMBA_GRANITE.values()) + " mamba_chunk_size mamba_conv_bias mamba_expand mamba_proj_bias "
+        "time_step_limit init_method normalization_function",
+        defaults={"mamba_n_groups": 1},
+        mamba2=MAMBA_GRANITE,
+    ),
     "llama4": LLAMA_4,
     "llama4_text": LLAMA_4,
     "mimo": Family(),
-    "minimax_m2": Family("attn_type_list use_mtp num_mtp_modules mtp_transformer_layers"),
+    "minimax_m2": Family("attn_type_list qk_norm_type use_mtp num_mtp_modules mtp_transformer_layers"),
     "mistral": Family(window_period=1),
     "mixtral": Family(window_period=1),
+    "nemotron_h": Family(
+        " ".join(MAMBA_NEMOTRON.values()) + " attention_head_dim chunk_size expand hybrid_override_pattern "
+        "mamba_hidden_act mamba_proj_bias mamba_ssm_cache_dtype mlp_hidden_act num_logits_to_keep "
+        "rescale_prenorm_residual residual_in_fp32 time_step_floor time_step_limit time_step_max time_step_min "
+        "time_step_rank use_conv_bias use_mamba_kernels",
+        defaults={"mamba_ssm_cache_dtype": "float32"},  # of the transformers library, and of vLLM for this family
+        mamba2=MAMBA_NEMOTRON,
+    ),
     "olmo3": Family(window_period=4),
     "phi3": Family("full_attn_mod interpolate_factor", window_period=1),
     "phimoe": Family(window_period=1),
-    "qwen3_next": Family(
-        "full_attention_interval linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads "
-        "linear_num_value_heads linear_value_head_dim",
-        defaults={"full_attention_interval": 4},
-        n_mtp_layers=1,
-    ),
+    "qwen3_5": QWEN_3_5,
+    "qwen3_5_moe": QWEN_3_5,
+    "qwen3_5_moe_text": QWEN_3_5,
+    "qwen3_5_text": QWEN_3_5,
+    "qwen3_next": Family(DELTA_NET, defaults={"full_attention_interval": 4}, n_mtp_layers=1),
     "smollm3": Family("no_rope_layers no_rope_layer_interval"),
     "starcoder2": Family(window_period=1),
 }
@@ -167,7 +201,10 @@ def family_of(config: Mapping[str, Any]) -> Family:
 
 def check_refused(config: Mapping[str, Any]) -> None:
     """Raise CatalogError for a key of what is not simulated."""
+    known = family_of(config).keys.split()
     for key in _on(config):
+        if key in known or config[key] == 0:
+            continue
         if key in REFUSED or key.startswith(REFUSED_PREFIXES):
             what, got = REFUSED.get(key, "state-space and hybrid models"), json.dumps(config[key])
             raise CatalogError(f"{key}: {what} are not supported yet, got {got}; choose another model")

@@ -4,6 +4,7 @@ Keys and defaults follow the configuration classes of the transformers library.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from simserve.catalog.families import READ, check_refused, check_understood, family_of
 from simserve.catalog.layer_parts import check_count, dense_size, read_experts, read_mla
 from simserve.catalog.quantization import only_experts, read_weight_dtype
-from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, ModelSpec
+from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, Mamba2, ModelSpec
 from simserve.errors import CatalogError, closest
 from simserve.input_files import SCENARIO_BYTES, read_json
 
@@ -32,11 +33,26 @@ TIED_FAMILIES = frozenset(
 )
 """Families with tied embeddings unless the file states otherwise."""
 
-UNGATED_FAMILIES = ("gpt2", "gpt_neox", "gptj", "opt", "falcon", "phi", "starcoder2", "nemotron", "bloom", "mpt")
+UNGATED_FAMILIES = (
+    "gpt2",
+    "gpt_neox",
+    "gptj",
+    "opt",
+    "falcon",
+    "phi",
+    "starcoder2",
+    "nemotron",
+    "nemotron_h",
+    "bloom",
+    "mpt",
+)
 """Families with two MLP matrices; all others have gate, up and down."""
 
 KV_HEADS_ELSEWHERE = ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query", "multi_query_group_num")
 """Other families' keys for the number of KV heads; one KV head per head would cost many times the cache."""
+
+MTP_KEYS = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+"""Counts of MTP layers: DeepSeek, Qwen3.5."""
 
 WINDOW_KEYS = ("sliding_window", "attention_chunk_size")
 """Tokens that a local layer attends at most: the last ones, or those of the same chunk (Llama 4)."""
@@ -49,8 +65,17 @@ LAYER_KINDS: Mapping[str, GroupKind] = {
     "sliding_attention": "windowed",
     "chunked_attention": "chunked",
     "linear_attention": "state",
+    "attention": "full",
+    "mamba": "state",
 }
 """Supported entries of layer_types; layers with a state only where the file has their sizes."""
+
+PATTERN = "hybrid_override_pattern"
+"""Nemotron-H's list of layers, each of one part: M has a state, * attends, - is an MLP."""
+
+PATTERN_KINDS = {"M": "linear_attention", "*": "full_attention"}
+
+FLOAT_32 = "float32"
 
 LINEAR_KEYS = {
     "n_key_heads": "linear_num_key_heads",
@@ -61,8 +86,8 @@ LINEAR_KEYS = {
 }
 """Sizes of layers with a state (Qwen3-Next)."""
 
-GATED_FAMILIES = ("qwen3_next",)
-"""Families with a gate for the output of attention."""
+GATED_FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text")
+"""Families with a gate for the output of attention, and layers of gated delta nets."""
 
 
 def read_config(path: Path) -> ModelSpec:
@@ -95,11 +120,12 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         max_position_embeddings=config["max_position_embeddings"],
         tie_word_embeddings=family in TIED_FAMILIES if tied is None else bool(tied),
         gated_mlp=family not in UNGATED_FAMILIES,
-        gated_attention=family in GATED_FAMILIES,
+        gated_attention=family in GATED_FAMILIES and config.get("attn_output_gate") is not False,
         groups=_groups(config),
         experts=experts,
         mla=mla,
         linear=_linear(config),
+        n_bare_layers=_n_bare_layers(config),
         n_mtp_layers=_n_mtp_layers(config),
         weight_dtype=read_weight_dtype(config),
         only_experts_quantized=experts is not None and only_experts(config),
@@ -121,7 +147,25 @@ def _load(path: Path) -> dict[str, Any]:
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
     language = {**(config if inner is None else _shared_keys(config)), **(inner or {})}
     defaults = {key: value for key, value in family_of(language).defaults.items() if key not in language}
-    return {**_quantized_by_file(path), **defaults, **language}
+    return _in_common_keys({**_quantized_by_file(path), **defaults, **language})
+
+
+def _in_common_keys(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's keys with the common ones in place of a family's own: layers of one part each become layers with
+    an MLP or without."""
+    family = config.get("model_type")
+    if family == "nemotron_h" and len(str(config.get(PATTERN))) == config.get("num_hidden_layers"):
+        mixers = [PATTERN_KINDS[part] for part in str(config[PATTERN]) if part in PATTERN_KINDS]
+        head_dim = config.get("attention_head_dim") or config.get("head_dim")
+        return {**config, "num_hidden_layers": len(mixers), "layer_types": mixers, "head_dim": head_dim}
+    if family == "granitemoehybrid" and not config.get("num_local_experts"):
+        config = {**config, "intermediate_size": config.get("shared_intermediate_size")}
+    if config.get("mamba_d_head") == "auto":
+        expand, hidden, n_heads = (config.get(key) or 0 for key in ("mamba_expand", "hidden_size", "mamba_n_heads"))
+        config = {**config, "mamba_d_head": expand * hidden // n_heads if n_heads else None}
+    if config.get("moe_intermediate_size") and not config.get("mlp_only_layers"):  # all layers have experts
+        config = {**config, "intermediate_size": config.get("intermediate_size") or config["moe_intermediate_size"]}
+    return config
 
 
 def _shared_keys(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +189,13 @@ def _check_shapes(config: Mapping[str, Any]) -> None:
     if uneven is not None:
         raise CatalogError(f"{uneven}: layers that differ in shape are not supported yet; choose another model")
     kinds = config.get("layer_types") or []
-    known = {kind for kind in LAYER_KINDS if kind != "linear_attention" or _linear(config) is not None}
+    known = {kind for kind in LAYER_KINDS if LAYER_KINDS[kind] != "state" or _linear(config) is not None}
+    if config.get(PATTERN) is not None and not config.get("layer_types"):
+        n_layers, n_listed = config.get("num_hidden_layers"), len(str(config[PATTERN]))
+        raise CatalogError(f"{PATTERN} must name the {n_layers} layers of num_hidden_layers, got {n_listed}")
+    if config.get(PATTERN) is not None and not re.fullmatch(r"([M*]-?)+", str(config[PATTERN])):
+        other = sorted(set(str(config[PATTERN])) - {"M", "*", "-"}) or ["- without a layer to follow"]
+        raise CatalogError(f"{PATTERN}: layers of type {', '.join(other)} are not supported yet")
     unknown = sorted({str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])} - known)
     if unknown:
         raise CatalogError(f"layer_types: layers of type {', '.join(unknown)} are not supported yet")
@@ -225,19 +275,41 @@ def _every(period: int, other: GroupKind, layers: range) -> list[GroupKind]:
     return ["full" if period > 1 and (layer + 1) % period == 0 else other for layer in layers]
 
 
-def _linear(config: Mapping[str, Any]) -> LinearAttention | None:
+def _linear(config: Mapping[str, Any]) -> LinearAttention | Mamba2 | None:
     """Return the sizes of layers with a state; None for files without them."""
+    mamba2 = family_of(config).mamba2
+    if mamba2:
+        sizes = _counts(config, mamba2)
+        return Mamba2(**sizes, state_value_bytes=_state_value_bytes(config, "mamba_ssm_cache_dtype"))
     if config.get("model_type") not in GATED_FAMILIES:
         return None
-    for key in (*LINEAR_KEYS.values(), "full_attention_interval"):
+    check_count("full_attention_interval", config.get("full_attention_interval"))
+    sizes = _counts(config, LINEAR_KEYS)
+    return LinearAttention(**sizes, state_value_bytes=_state_value_bytes(config, "mamba_ssm_dtype"))
+
+
+def _counts(config: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, int]:
+    """Return the values of keys by our names."""
+    for key in keys.values():
         check_count(key, config.get(key))
-    return LinearAttention(**{name: config[key] for name, key in LINEAR_KEYS.items()})
+    return {name: config[key] for name, key in keys.items()}
+
+
+def _state_value_bytes(config: Mapping[str, Any], key: str) -> int:
+    """Return the bytes of a value of a state: as engines hold it by default, in 16 bits unless the file wants more."""
+    return 4 if config.get(key) == FLOAT_32 else 2
+
+
+def _n_bare_layers(config: Mapping[str, Any]) -> int:
+    """Return the layers without an MLP after them."""
+    pattern = config.get(PATTERN)
+    return 0 if pattern is None else config["num_hidden_layers"] - pattern.count("-")
 
 
 def _n_mtp_layers(config: Mapping[str, Any]) -> int:
     """Return the MTP layers that the file counts, else those that the family is published with."""
-    n_layers = config.get("num_nextn_predict_layers")
-    if n_layers is None:
+    key = next((key for key in MTP_KEYS if config.get(key) is not None), None)
+    if key is None:
         return family_of(config).n_mtp_layers
-    check_count("num_nextn_predict_layers", n_layers, least=0)
-    return int(n_layers)
+    check_count(key, config[key], least=0)
+    return int(config[key])

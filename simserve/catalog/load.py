@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, LayerGroup, LinearAttention, Mla, ModelSpec
+from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, LayerGroup, LinearAttention, Mamba2, Mla, ModelSpec
 from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
@@ -37,8 +37,13 @@ CONSTANTS = (
 )
 """Constants of an engine that a scenario may replace."""
 
-PARTS: dict[str, Callable[..., Any]] = {"experts": Experts, "mla": Mla, "linear": LinearAttention}
-"""Mappings in a model's YAML, with their types."""
+PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "experts": ("experts", Experts),
+    "mla": ("mla", Mla),
+    "linear": ("linear", LinearAttention),
+    "mamba2": ("linear", Mamba2),
+}
+"""Mappings in a model's YAML, with the fields that they fill and their types."""
 
 # fast: libyaml where PyYAML was built with it; both loaders are safe and equivalent.
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,7 +65,7 @@ def load_model(name_or_path: str) -> ModelSpec:
             raise CatalogError(f"there is no such file, got '{name_or_path}'; or, by its name in the catalog, {known}")
         return read_config(path / "config.json" if path.is_dir() else path)
     data = _read("models", name_or_path)
-    parts = {key: part(**data.pop(key)) for key, part in PARTS.items() if key in data}
+    parts = {name: part(**data.pop(key)) for key, (name, part) in PARTS.items() if key in data}
     groups = tuple(LayerGroup(**group) for group in data.pop("groups", ()))
     return ModelSpec(name=name_or_path, groups=groups, **parts, **data)
 

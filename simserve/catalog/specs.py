@@ -130,6 +130,10 @@ class Mla:
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
+Matrices = Mapping[str, tuple[int, int]]
+"""(rows in, columns out) by name."""
+
+
 @dataclass(frozen=True)
 class LinearAttention:
     """The layers with a state: a gated delta net (Yang et al. 2025, section 3), as Qwen3-Next has it.
@@ -143,6 +147,8 @@ class LinearAttention:
     value_head_dim: int
     conv_size: int
     """Width of the convolution over queries, keys and values; its last inputs belong to the state."""
+    state_value_bytes: int = 2
+    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
 
     @property
     def key_size(self) -> int:
@@ -155,10 +161,65 @@ class LinearAttention:
         return self.n_value_heads * self.value_head_dim
 
     @property
-    def state_size(self) -> int:
-        """Values of a request's state in one layer: a matrix per value head, and inputs of the convolution."""
+    def state_bytes(self) -> int:
+        """Bytes of a request's state in one layer: a matrix per value head, and inputs of the convolution."""
         inputs = (self.conv_size - 1) * (2 * self.key_size + self.value_size)
-        return self.n_value_heads * self.key_head_dim * self.value_head_dim + inputs
+        return self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_value_bytes + 2 * inputs
+
+    def mixed_size(self, tensor: int) -> int:
+        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs."""
+        return 2 * (self.key_size + self.value_size) // tensor
+
+    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
+        """Return the projections on one of `tensor` GPUs: queries, keys, values and output gates; two gates of the
+        state per value head; output."""
+        return {
+            "qkvz": (hidden_size, self.mixed_size(tensor)),
+            "gates": (hidden_size, 2 * self.n_value_heads // tensor),
+            "output": (self.value_size // tensor, hidden_size),
+        }
+
+
+@dataclass(frozen=True)
+class Mamba2:
+    """The layers with a state: selective state spaces (Dao and Gu, ICML '24, section 7), as in Nemotron-H.
+
+    Invariant: n_heads is a multiple of n_groups.
+    """
+
+    n_heads: int
+    head_dim: int
+    state_dim: int
+    """Values of the state for each value of a head."""
+    n_groups: int
+    """Groups of heads with inputs and outputs of the state in common."""
+    conv_size: int
+    """Width of the convolution over inputs; its last inputs belong to the state."""
+    state_value_bytes: int = 2
+    """Bytes of a value of the state's matrices; inputs of the convolution take 16 bits."""
+
+    @property
+    def inner_size(self) -> int:
+        """Width of all heads."""
+        return self.n_heads * self.head_dim
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of a request's state in one layer: a matrix per head, and inputs of the convolution."""
+        inputs = (self.conv_size - 1) * (self.inner_size + 2 * self.n_groups * self.state_dim)
+        return self.inner_size * self.state_dim * self.state_value_bytes + 2 * inputs
+
+    def mixed_size(self, tensor: int) -> int:
+        """Return the values of a token that are convolved and gated, on one of `tensor` GPUs, which have whole groups
+        (vLLM, mamba_mixer2.py)."""
+        return 2 * self.inner_size // tensor + 2 * max(1, self.n_groups // tensor) * self.state_dim
+
+    def matrices(self, hidden_size: int, tensor: int) -> Matrices:
+        """Return the projections on one of `tensor` GPUs: gates, inputs, and a step size per head; output."""
+        return {
+            "input": (hidden_size, self.mixed_size(tensor) + self.n_heads // tensor),
+            "output": (self.inner_size // tensor, hidden_size),
+        }
 
 
 @dataclass(frozen=True)
@@ -166,7 +227,8 @@ class ModelSpec:
     """The shape of a transformer: dense or MoE, its layers in groups of one kind of attention.
 
     Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
-    those of kind state have linear; n_moe_layers >= 1 with experts; with mla, n_kv_heads and head_dim mean nothing.
+    those of kind state have linear; n_moe_layers >= 1 and n_bare_layers == 0 with experts; with mla, n_kv_heads and
+    head_dim mean nothing.
     """
 
     name: str
@@ -187,7 +249,9 @@ class ModelSpec:
     """The layers by kind; empty stands for one group of all, latent with mla and full without."""
     experts: Experts | None = None
     mla: Mla | None = None
-    linear: LinearAttention | None = None
+    linear: LinearAttention | Mamba2 | None = None
+    n_bare_layers: int = 0
+    """Layers without an MLP or experts after their attention or state (Nemotron-H)."""
     n_mtp_layers: int = 0
     """Layers that predict further tokens (MTP), as the checkpoint has them."""
     weight_dtype: str | None = None
@@ -231,12 +295,12 @@ class ModelSpec:
     @property
     def n_dense_layers(self) -> int:
         """Layers with a plain MLP."""
-        return self.n_layers if self.experts is None else self.experts.n_dense_layers
+        return self.n_layers - self.n_bare_layers if self.experts is None else self.experts.n_dense_layers
 
     @property
     def n_moe_layers(self) -> int:
         """Layers with experts."""
-        return self.n_layers - self.n_dense_layers
+        return 0 if self.experts is None else self.n_layers - self.n_dense_layers
 
     def within(self, n_tokens: int) -> "ModelSpec":
         """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""

@@ -18,6 +18,9 @@ FAMILIES = {
     "prefixes": "workload.prefixes",
 }
 """Kinds of policies, with the package of each."""
+WIDTH = 100
+"""Characters of a line of names."""
+
 KINDS = ("models", "gpus", "engines", *FAMILIES)
 
 
@@ -29,7 +32,8 @@ def catalog(
     from simserve.cli import terminal
 
     if kind is None:
-        terminal.result(terminal.table([(each, ", ".join(_names(each))) for each in KINDS], indent=""))
+        rows = [(each if at == 0 else "", line) for each in KINDS for at, line in enumerate(_lines(_names(each)))]
+        terminal.result(terminal.table(rows, indent=""))
         return
     if kind not in KINDS:
         raise typer.BadParameter(f"no such kind {kind!r}; there are {', '.join(KINDS)}", param_hint="KIND")
@@ -50,6 +54,13 @@ def _names(kind: str) -> list[str]:
     from simserve import plugins
 
     return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
+
+
+def _lines(names: list[str]) -> list[str]:
+    """Return names in lines of a readable width."""
+    from textwrap import wrap
+
+    return wrap(", ".join(names), WIDTH, break_on_hyphens=False)
 
 
 def _entry_table(thing: dict[str, Any]) -> str:

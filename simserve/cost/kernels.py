@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from simserve.cost.ops import Matrices, Shard
+from simserve.catalog.specs import Matrices
+from simserve.cost.ops import Shard
 
 
 class PrefillAttentionCost(Protocol):

@@ -85,8 +85,8 @@ class Stage:
 
     @property
     def n_layers(self) -> int:
-        """Layers of both kinds."""
-        return self.n_dense_layers + self.n_moe_layers
+        """Layers of all groups."""
+        return sum(self.n_in_groups)
 
 
 def ledger(
@@ -157,7 +157,8 @@ def stages(model: ModelSpec, pipeline: int = 1) -> Iterator[Stage]:
         n_dense = max(0, min(end, model.n_dense_layers) - begin)
         before, after = _up_to(model, begin), _up_to(model, end)
         n_in_groups = tuple(last - first for first, last in zip(before, after, strict=True))
-        yield Stage(n_dense, end - begin - n_dense, n_in_groups, is_first=index == 0, is_last=is_last)
+        n_moe = 0 if model.experts is None else end - begin - n_dense
+        yield Stage(n_dense, n_moe, n_in_groups, is_first=index == 0, is_last=is_last)
         begin = end
 
 

@@ -5,21 +5,17 @@ Megatron-LM for what tensor parallelism divides (Shoeybi et al. 2019, section 3)
 latent attention.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from simserve.catalog.specs import BYTES_PER_VALUE, Experts, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, Experts, Matrices, ModelSpec
 
 ACTIVATION_BYTES = 2
 """Activations take 16 bits, whatever the weights are stored in."""
 
 HEAD_DTYPE = "bf16"
 """Embeddings, LM head and gates stay in 16 bits, whatever the layers are stored in."""
-
-Matrices = Mapping[str, tuple[int, int]]
-"""(rows in, columns out) by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,16 +141,9 @@ class Shard:
 
     @cached_property
     def linear_matrices(self) -> dict[str, tuple[int, int]]:
-        """(rows in, columns out) of the projections of a layer with a state: queries, keys, values and output gates;
-        two gates of the state per value head; output. Empty without such layers."""
-        linear, hidden = self.model.linear, self.model.hidden_size
-        if linear is None:
-            return {}
-        return {
-            "qkvz": (hidden, 2 * (linear.key_size + linear.value_size) // self.tensor),
-            "gates": (hidden, 2 * linear.n_value_heads // self.tensor),
-            "output": (linear.value_size // self.tensor, hidden),
-        }
+        """(rows in, columns out) of the projections of a layer with a state; empty without such layers."""
+        linear = self.model.linear
+        return {} if linear is None else dict(linear.matrices(self.model.hidden_size, self.tensor))
 
     @cached_property
     def shared_matrices(self) -> dict[str, tuple[int, int]]:
@@ -269,9 +258,9 @@ class Shard:
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of one request's state in one layer, in 16 bits (vLLM, mamba_utils.py, gated_delta_net_state_shape)."""
+        """Bytes of one request's state in one layer (vLLM, mamba_utils.py)."""
         linear = self.model.linear
-        return 0.0 if linear is None else linear.state_size // self.tensor * ACTIVATION_BYTES
+        return 0.0 if linear is None else linear.state_bytes // self.tensor
 
     def matmul(self, name: str, n_tokens: Any) -> Kernel:
         """Return a matrix of a layer applied to n tokens: 2 FLOP per weight and token; weights read once."""
@@ -300,9 +289,10 @@ class Shard:
         return Kernel(n_tokens * values, n_tokens * n_bytes)
 
     def state_update(self, n_tokens: Any) -> Kernel:
-        """Return the convolution and gates of a layer with a state, for n tokens: queries, keys, values and output
-        gates are read and written once. A decoding request also moves its state: see `state_bytes`."""
-        n_values = 2 * self.linear_matrices["qkvz"][1]
+        """Return the convolution and gates of a layer with a state, for n tokens: inputs and output gates are read and
+        written once. A decoding request also moves its state: see `state_bytes`."""
+        linear = self.model.linear
+        n_values = 0 if linear is None else 2 * linear.mixed_size(self.tensor)
         return Kernel(n_tokens * n_values, n_tokens * (n_values * ACTIVATION_BYTES))
 
     def prefill_attention(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Kernel:

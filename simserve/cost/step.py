@@ -199,6 +199,8 @@ class StepCost:
             matrices = matrices_s(kernels, shard.dense_dtype, n_tokens, shard.linear_matrices)
             update_s = kernels.elementwise_s(shard.state_update(n_tokens).bytes, ELEMENTWISE_KERNELS)
             layers_s += model.n_state_layers * (matrices + update_s + common_s + 2 * reduce_s)
+        if model.n_bare_layers:
+            layers_s -= model.n_bare_layers * reduce_s
         if model.n_dense_layers:
             layers_s += model.n_dense_layers * matrices_s(kernels, shard.dense_dtype, n_tokens, shard.mlp_matrices)
         if model.n_moe_layers:

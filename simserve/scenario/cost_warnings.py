@@ -41,7 +41,7 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
     """Return the requested features with costs that were neither timed nor validated against a server."""
-    each = (_of_version, _of_dtype, _of_ranks, _of_speculation)
+    each = (_of_version, _of_dtype, _of_states, _of_ranks, _of_speculation)
     texts = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
     return tuple(dict.fromkeys(texts))
 
@@ -62,6 +62,15 @@ def _of_dtype(setup: PoolSetup) -> str | None:
         return None
     timed = next((each for each in (*ALIKE[dtype], "bf16") if ("gemm", each) in calibration.forms), "bf16")
     return f"{dtype} was not timed: its kernels are assumed to reach the share of its peak that those of {timed} reach"
+
+
+def _of_states(setup: PoolSetup) -> str | None:
+    if not setup.model.n_state_layers:
+        return None
+    return (
+        f"the {setup.model.n_state_layers} layers of {setup.model.name} with a state were not timed: a roofline of "
+        "their bytes stands for state updates and convolutions"
+    )
 
 
 def _of_speculation(setup: PoolSetup) -> str | None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
+from simserve.catalog.specs import LinearAttention, Mamba2
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import LLAMA, load
 
@@ -66,6 +67,38 @@ QWEN = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layer
 QWEN_MOE = {"num_experts": 128, "decoder_sparse_step": 1, "mlp_only_layers": [], "output_router_logits": False}
 GRANITE = {"attention_multiplier": 0.1, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
 
+DELTA_NET = {
+    "full_attention_interval": 4,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "attn_output_gate": True,
+    "mamba_ssm_dtype": "float32",
+    "mtp_num_hidden_layers": 1,
+    "mlp_only_layers": [],
+}
+GRANITE_HYBRID = {
+    "layer_types": (["mamba"] * 7 + ["attention"]) * 4,
+    "mamba_n_heads": 128,
+    "mamba_d_head": "auto",
+    "mamba_d_state": 128,
+    "mamba_d_conv": 4,
+    "mamba_expand": 2,
+    "shared_intermediate_size": 1536,
+}
+NEMOTRON_H = {
+    "hybrid_override_pattern": "M-M*-" * 10 + "M*-M",
+    "mamba_num_heads": 64,
+    "mamba_head_dim": 64,
+    "ssm_state_size": 128,
+    "n_groups": 8,
+    "conv_kernel": 4,
+    "attention_head_dim": 128,
+    "mlp_hidden_act": "relu2",
+}
+
 ACCEPTED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("llama", {"rope_scaling": {"rope_type": "llama3"}, "mlp_bias": False, "pretraining_tp": 1}, ["full"]),
     ("mistral", {"sliding_window": 4096, "attention_dropout": 0.0}, ["windowed"]),
@@ -90,6 +123,9 @@ ACCEPTED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("granite", GRANITE, ["full"]),
     ("granitemoe", {**GRANITE, "num_local_experts": 32, "num_experts_per_tok": 8}, ["full"]),
     ("minimax_m2", {**EXPERTS, "num_local_experts": 256, "attn_type_list": [1] * 32, "use_mtp": True}, ["full"]),
+    ("qwen3_5_moe_text", {**DELTA_NET, **EXPERTS, "num_experts": 256, "intermediate_size": None}, ["state", "full"]),
+    ("granitemoehybrid", {**GRANITE, **GRANITE_HYBRID, **EXPERTS, "num_local_experts": 72}, ["state", "full"]),
+    ("nemotron_h", {**NEMOTRON_H, "num_hidden_layers": 54}, ["state", "full"]),
 ]
 
 
@@ -99,7 +135,7 @@ def test_files_of_common_families_are_read_with_their_kinds_of_layers(
 ) -> None:
     model = load(tmp_path, {**LLAMA, **COMMON, **keys, "model_type": family})
     assert [group.kind for group in model.groups] == kinds
-    assert model.n_layers == 32
+    assert model.n_layers == (33 if family == "nemotron_h" else 32)
 
 
 MIXED = {"attn_type_list": [0, 0, 0, 0, 0, 0, 0, 1] * 4}
@@ -130,7 +166,25 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"state_size": 16}, "state_size: state-space and hybrid models"),
     ("zamba2", {**MAMBA, "layers_block_type": ["mamba"] * 32}, "mamba_d_state: state-space and hybrid models"),
     ("falcon_h1", {"ssm_multipliers": [1.0], **MAMBA}, "ssm_multipliers: state-space and hybrid models"),
-    ("nemotron_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),
+    ("other_h", {"hybrid_override_pattern": "M-M*"}, 'hybrid_override_pattern: .* not supported yet, got "M-M[*]"'),
+    (
+        "nemotron_h",
+        {**NEMOTRON_H, "hybrid_override_pattern": "ME" * 15 + "M*"},
+        "hybrid_override_pattern: layers of type E are not supported yet",
+    ),
+    (
+        "nemotron_h",
+        {**NEMOTRON_H, "hybrid_override_pattern": "--" * 15 + "M*"},
+        "hybrid_override_pattern: layers of type - without a layer to follow are not supported yet",
+    ),
+    (
+        "nemotron_h",
+        {**NEMOTRON_H, "hybrid_override_pattern": "M-M*"},
+        "hybrid_override_pattern must name the 32 layers of num_hidden_layers, got 4",
+    ),
+    ("nemotron_h", {**NEMOTRON_H, "ssm_state_size": 0}, "ssm_state_size must be a whole number of at least 1, got 0"),
+    ("granitemoehybrid", {**GRANITE_HYBRID, "mamba_n_heads": None}, "mamba_n_heads must be a whole number"),
+    ("granite", {"layer_types": ["mamba"] * 32}, "layer_types: layers of type mamba are not supported yet"),
     ("kimi_linear", {"linear_attn_config": {"kda_layers": [1]}}, "linear_attn_config: layers of linear attention"),
     ("gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
     ("lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
@@ -222,3 +276,19 @@ def test_the_published_file_of_qwen3_next_gives_what_the_catalog_has(tmp_path: P
     read = load(tmp_path, {**COMMON, **sizes, **linear, **experts, "partial_rotary_factor": 0.25, "rope_scaling": None})
     shipped = catalog.load_model("qwen3-next-80b-a3b")
     assert vars(read) == {**vars(shipped), "name": "model", "source": "Hugging Face config.json, config.json"}
+
+
+def test_layers_with_a_state_have_the_sizes_of_their_family(tmp_path: Path) -> None:
+    qwen, granite, nemotron = (
+        load(tmp_path, {**LLAMA, **COMMON, **keys, "model_type": family})
+        for family, keys, _ in ACCEPTED
+        if family in ("qwen3_5_moe_text", "granitemoehybrid", "nemotron_h")
+    )
+    assert qwen.linear == LinearAttention(16, 128, 32, 128, conv_size=4, state_value_bytes=4)
+    assert (qwen.gated_attention, qwen.n_mtp_layers, qwen.n_dense_layers) == (True, 1, 0)
+    assert granite.linear == Mamba2(128, 64, 128, n_groups=1, conv_size=4)
+    assert granite.experts is not None and granite.experts.shared_size == 1536
+    assert nemotron.linear == Mamba2(64, 64, 128, n_groups=8, conv_size=4, state_value_bytes=4)
+    assert (nemotron.head_dim, nemotron.gated_mlp, nemotron.n_bare_layers) == (128, False, 12)
+    dense = {**LLAMA, **COMMON, **GRANITE, **GRANITE_HYBRID, "num_local_experts": 0, "model_type": "granitemoehybrid"}
+    assert load(tmp_path, dense).intermediate_size == 1536

@@ -10,8 +10,12 @@ from tests.cli.invoke import invoke
 
 def test_without_a_kind_every_kind_is_listed_with_its_names() -> None:
     lines = invoke("catalog").out.splitlines()
-    assert [line.split()[0] for line in lines] == list(KINDS)
-    assert all(len(line.split()) > 1 for line in lines)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(KINDS)
+    assert all(len(line.split()) > 1 for line in lines if not line.startswith(" "))
+    assert max(map(len, lines)) < 120
+    models = invoke("catalog", "models").out.split()
+    listed = " ".join(lines).partition("gpus ")[0].removeprefix("models").replace(",", " ").split()
+    assert listed == models
 
 
 @pytest.mark.parametrize("kind", KINDS)

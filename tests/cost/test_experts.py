@@ -233,6 +233,25 @@ def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None
     assert cost.kv_bytes_per_token == 24_576
 
 
+def test_selective_state_spaces_have_their_own_matrices_and_some_layers_no_mlp() -> None:
+    nemotron = catalog.load_model("nemotron-h-56b")
+    cost, kernels, n = StepCost(nemotron, H100, IDEAL, tensor=8), Roofline(H100, IDEAL), 64
+    shard = cost.shard
+    # A GPU has 2,048 gates and inputs, inputs and outputs of one group of 256, and a step for 32 heads.
+    assert shard.linear_matrices == {"input": (8192, 2 * 2048 + 2 * 256 + 32), "output": (2048, 8192)}
+    assert shard.state_bytes == (256 * 64 * 256 * 4 + 3 * (16_384 + 2 * 8 * 256) * 2) / 8
+    assert to_s(by_group(cost, n)[0]) == pytest.approx(
+        10 * 2 * n * 8 * 128 * 2 / BYTES_PER_S + 54 * 2 * n * shard.state_bytes / BYTES_PER_S, rel=1e-3
+    )
+    whole = StepCost(replace(nemotron, n_bare_layers=0), H100, IDEAL, tensor=8)
+    mlp_s = sum(kernels.matmul_s("bf16", n, n_out, n_in) for n_in, n_out in shard.mlp_matrices.values())
+    reduce_s = kernels.all_reduce_s(8, n * 8192 * 2)
+    activation_s = (64 * 2 * 4096 // 64 - 54 * 2 * 4096 // 64) * 64 * n * 2 / BYTES_PER_S
+    assert whole.tokens_s(n) - cost.tokens_s(n) == pytest.approx(10 * (mlp_s + reduce_s) + activation_s)
+    assert 54 * mlp_s < cost.tokens_s(n)
+    assert Shard(nemotron, tensor=16).linear_matrices["input"][1] == 2 * 1024 + 2 * 256 + 16  # groups are copied
+
+
 def test_layers_without_attention_or_state_cost_their_mlp_only() -> None:
     without = replace(OSS, groups=(LayerGroup("none", 18), LayerGroup("full", 18)))
     cost, all_full = (

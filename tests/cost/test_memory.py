@@ -39,6 +39,34 @@ PARAMETERS = {
 """As the model cards on Hugging Face count them (safetensors); those with a layer for multi-token
 prediction without it, Qwen3-0.6B without the second copy of its tied embeddings."""
 
+ROUNDED: dict[str, tuple[float, float | None, int]] = {
+    "gemma-2-9b": (9.24, None, 344_064),
+    "gemma-2-27b": (27.2, None, 376_832),
+    "gemma-3-1b": (1.0, None, 26_624),
+    "gemma-3-12b": (11.8, None, 393_216),
+    "gemma-3-27b": (27.0, None, 507_904),
+    "glm-4.5": (355, 32, 376_832),
+    "glm-4.5-air": (106, 12, 188_416),
+    "gpt-oss-20b": (20.9, 3.6, 49_152),
+    "granite-4.0-h-small": (32.2, 9, 16_384),
+    "granite-4.0-h-tiny": (6.94, None, 8_192),
+    "kimi-k2": (1026, 32, 70_272),
+    "kimi-k2.5": (1026, 32, 70_272),
+    "llama-4-maverick": (400.7, 17, 196_608),
+    "llama-4-scout": (107.8, 17, 196_608),
+    "minimax-m2.5": (228.7, 10, 253_952),
+    "mistral-large-2411": (122.6, None, 360_448),
+    "mistral-small-3.2-24b": (23.6, None, 163_840),
+    "nemotron-h-56b": (56.3, None, 40_960),
+    "phi-4": (14.7, None, 204_800),
+    "qwen3.5-27b": (26.9, None, 65_536),
+    "qwen3.5-35b-a3b": (34.7, 3, 20_480),
+    "qwen3.5-122b-a10b": (122.1, 10, 24_576),
+    "qwen3.5-397b-a17b": (396.3, 17, 30_720),
+}
+"""Billions of parameters of the language model and active ones, as model cards and reports round them; bytes of a token
+in 16 bits: 2 * layers that attend * KV heads * width, or latent vectors."""
+
 
 def memory(model: ModelSpec = LLAMA, **changes: Any) -> MemoryLedger:
     """The ledger of a model on an H100 under vLLM, with some things changed."""
@@ -57,10 +85,20 @@ def memory(model: ModelSpec = LLAMA, **changes: Any) -> MemoryLedger:
 
 
 def test_every_model_of_the_catalog_has_its_published_number_of_parameters() -> None:
-    assert sorted(PARAMETERS) == catalog.names("models")
+    assert sorted({**PARAMETERS, **ROUNDED}) == catalog.names("models")
     for name, n_parameters in PARAMETERS.items():
         counted = Shard(catalog.load_model(name)).total_weights
         assert counted == pytest.approx(n_parameters, rel=4e-4), name  # biases and norms are left out
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_a_models_sizes_are_as_published(name: str) -> None:
+    shard = Shard(catalog.load_model(name))
+    billions, active, kv_bytes = ROUNDED[name]
+    assert shard.total_weights / 1e9 == pytest.approx(billions, rel=0.01)
+    assert shard.kv_bytes_per_token == kv_bytes
+    if active is not None:  # with an embedding or without, as each vendor counts
+        assert (shard.active_weights + shard.head_weights) / 1e9 == pytest.approx(active, rel=0.11)
 
 
 def test_llamas_have_exactly_their_published_number_of_parameters() -> None:

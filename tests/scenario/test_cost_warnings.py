@@ -1,9 +1,11 @@
 """What a run says of how its costs came about."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from simserve import catalog
 from simserve.scenario import Scenario
 from simserve.scenario.cost_warnings import notes, warnings
 
@@ -31,6 +33,12 @@ def test_a_scaled_card_that_borrows_experts_says_both(load: Load, small: str) ->
     assert result[1].startswith(
         "the times of latent attention of deepseek-v3 are scaled by the data sheet from another"
     )
+
+
+def test_layers_with_a_state_are_said_to_be_a_roofline(load: Load, small: str) -> None:
+    (setup,) = load(small, "gpu=h200-sxm").setups
+    (note,) = notes((replace(setup, model=catalog.load_model("qwen3-next-80b-a3b")),))
+    assert note.startswith("the 36 layers of qwen3-next-80b-a3b with a state were not timed: a roofline of their bytes")
 
 
 @pytest.mark.parametrize(("requested", "is_said"), [("0.24", False), ("0.24.0", False), ("0.12", True), ("0.2", True)])
