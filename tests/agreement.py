@@ -1,6 +1,6 @@
 """Agreement: engine and oracle serve the same load, and their records are compared."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
@@ -31,6 +31,7 @@ from simserve.workload.trace import Trace
 from tests import oracle
 from tests.effort import proved
 from tests.metrics.stories import pool_facts, run_facts
+from tests.oracle_fleet import Change, Script
 
 ROUNDING_S = 1e-9
 """Far above the rounding of sums in seconds, far below any step."""
@@ -55,6 +56,7 @@ def run_both(
     is_pushed: bool = False,
     splitter: Splitter | None = None,
     n_timed: int = 0,
+    changes: Sequence[Change] | None = None,
 ) -> tuple[Cluster, oracle.OracleRun]:
     """Serve the same load with both, each with policies of its own; check how the engine's times are split."""
 
@@ -62,11 +64,12 @@ def run_both(
         return None if link is None else Disaggregation(router(), link, is_pushed, splitter)
 
     offered = Offered(load, concurrency, None, stop_ps, patience, n_timed)
-    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission))
+    control = None if changes is None else Script(changes, own(setups))
+    cluster = Cluster(own(setups), router(), offered, 7, front_end, how(), delay, deepcopy(admission), control)
     watch(cluster)
     cluster.run()
-    assert_times_are_split(*request_table(setups, cluster, how()))
-    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed)
+    assert_times_are_split(*request_table(cluster, how()))
+    sent = (delay, stop_ps, patience, deepcopy(admission), n_timed, changes)
     return cluster, oracle.run(own(setups), router(), load, 7, concurrency, front_end, how(), *sent)
 
 
@@ -91,11 +94,9 @@ def watch(cluster: Cluster) -> None:
     clock.run = run  # type: ignore[method-assign,assignment]
 
 
-def request_table(
-    setups: list[ReplicaSetup], cluster: Cluster, how: Disaggregation | None = None
-) -> tuple[Columns, RunFacts]:
+def request_table(cluster: Cluster, how: Disaggregation | None = None) -> tuple[Columns, RunFacts]:
     """Return the table of requests that the metrics make of a run, and its facts."""
-    ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
+    ranks = [member.setup for member in cluster.members for _ in member.ranks]
     run = tabulate(cluster, np.arange(len(ranks), dtype=np.int32), tuple(f"p{i}" for i in range(len(ranks))))
     pools = tuple(
         replace(pool_facts(n_replicas=1, streamed=rank.scheduler.stream), role=rank.role, name=f"p{i}")
@@ -238,4 +239,9 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
             for row, life in truth.lives.items()
             if life.first_ps is None  # without time-outs
         )
+    lives = (
+        [(each.ordered_ps, each.ready_ps, each.draining_ps, each.gone_ps) for each in members]
+        for members in (cluster.members, truth.members)
+    )
+    assert next(lives) == next(lives)
     proved["oracle"] += 1

@@ -7,7 +7,7 @@ own time, and calls the scheduler at every step boundary.
 
 from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
 from simserve.admission.base import Admission
@@ -22,6 +22,7 @@ from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
+from tests.oracle_fleet import Change, OracleFleet, OracleMember, fresh
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
 from tests.oracle_sessions import OracleSessions
@@ -38,6 +39,7 @@ class OracleRun:
     sent_ps: list[int]
     """Send time of each request, by row."""
     clients: OracleClients | None = None
+    members: list[OracleMember] = field(default_factory=list)
 
 
 class OracleFrontEndQueue:
@@ -69,8 +71,10 @@ def run(
     patience: Patience | None = None,
     admission: Admission | None = None,
     n_timed: int = 0,
+    changes: Sequence[Change] | None = None,
 ) -> OracleRun:
-    """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers."""
+    """Serve a trace step by step: at its own times, by a closed loop of clients, or after answers; changes: of the
+    fleet, None for a fixed one."""
     lives: dict[Request, Life] = {}
     by_row: dict[int, Life] = {}
     rejected: set[int] = set()
@@ -100,21 +104,34 @@ def run(
         elif concurrency is not None:
             ask(now_ps + front_end.respond_ps)
 
-    replicas = [rank for setup in setups for rank in replicas_of(setup, lives, done)]
-    if how is not None and how.link.is_shared:
-        for replica in replicas:
-            replica.port = replicas[0].port
-    for index, replica in enumerate(replicas):
-        replica.id = index
+    fleet = OracleFleet([(change.at_ps, change, None) for change in changes or ()], deepcopy(setups))
+    replicas: list[OracleReplica] = []
+    receivers: list[OracleReplica] = []
+    senders: list[OracleReplica] = []
+
+    def order(setup: ReplicaSetup, now_ps: int) -> OracleMember:
+        ranks = replicas_of(setup, lives, done)
+        for rank in ranks:
+            rank.id = len(replicas)
+            replicas.append(rank)
+            if how is not None and how.link.is_shared:
+                rank.port = replicas[0].port
+            if setup.role != "both":
+                (receivers if setup.role == "decode" else senders).append(rank)
+        fleet.members.append(OracleMember(setup, ranks, now_ps))
+        return fleet.members[-1]
+
+    for setup in setups:
+        order(setup, 0).ready_ps = 0
     router.begin(Random(router_seed))
-    receivers = [replica for replica in replicas if replica.setup.role == "decode"]
     both = [replica for replica in replicas if replica.setup.role == "both"]
-    senders = [replica for replica in replicas if replica.setup.role == "prefill"]
     gateways = [OracleRoutingView(router, senders or both, delay)]
+    fleet.views.append((("prefill",) if senders else ("both",), gateways[0]))
     local: OracleRoutingView | None = None
     if how is not None:
         how.router.begin(Random(f"{router_seed}/decode"))
         gateways.append(OracleRoutingView(how.router, receivers, delay))
+        fleet.views.append((("decode",), gateways[1]))
 
     if how is not None and how.splitter is not None:
         local = gateways[1]
@@ -122,29 +139,49 @@ def run(
             local = OracleRoutingView(deepcopy(router), both, delay)
             local.router.begin(Random(f"{router_seed}/local"))
             gateways.append(local)
-    entries = [*gateways[0].replicas, *(local.replicas if local else [])]
+            fleet.views.append((("both",), local))
 
-    def entry(request: Request) -> tuple[OracleReplica, bool]:
+    def entries() -> list[OracleReplica]:
+        """Return the replicas that receive requests."""
+        return [*gateways[0].replicas, *(local.replicas if local else [])]
+
+    first_entries = entries()
+
+    def entry(request: Request) -> tuple[OracleReplica | None, bool]:
         """Return the destination of a request, and whether a prefill replica decodes it."""
+        if not entries():
+            return None, False
         if local is not None and how is not None and how.splitter is not None:
             where = how.splitter.where(request, gateways[0].views, local.views)
             return (local if where == "local" else gateways[0]).pick(request), where == "prefill"
-        return entries[0] if len(entries) == 1 else gateways[0].pick(request), False
+        return entries()[0] if len(entries()) == 1 and changes is None else gateways[0].pick(request), False
 
     may_keep = how is not None and how.splitter is not None and how.splitter.keeps
+    decoding_setups = [setup for setup in setups if setup.role == "decode"]
 
     def limit(replica: OracleReplica, is_kept: bool = False) -> int:
         """Return the limit on prompt plus output tokens, wherever they are decoded."""
-        decodes = receivers if replica.setup.role == "prefill" and not is_kept else [replica]
-        return min(each.setup.max_model_len for each in decodes)
+        decodes = decoding_setups if replica.setup.role == "prefill" and not is_kept else [replica.setup]
+        return min(each.max_model_len for each in decodes)
+
+    longest_of_all = max(limit(each, is_kept) for each in first_entries for is_kept in ({False, may_keep}))
+    admitted: set[int] = set()
+    at_gateway: list[tuple[int, int]] = []
+    """(row, the load's row) of requests that wait for a replica."""
+    without_receiver: list[tuple[Request, OracleReplica]] = []
+    """Requests that wait for a decode replica, and where they are."""
 
     def send(row: int, original: int, now_ps: int) -> str | None:
         prompt = int(trace.prompt_tokens[original])
-        longest = max(limit(each, is_kept) for each in entries for is_kept in ({False, may_keep}))
-        most = longest if trace.max_tokens is None else int(trace.max_tokens[original])
-        if admission is not None and admission.decide(OracleRequest(row, now_ps, prompt, most), entries, now_ps):
-            rejected.add(row)
-            return "turned away"
+        most = longest_of_all if trace.max_tokens is None else int(trace.max_tokens[original])
+        if admission is not None and row not in admitted:
+            if not entries():
+                at_gateway.append((row, original))
+                return None
+            if admission.decide(OracleRequest(row, now_ps, prompt, most), entries(), now_ps):
+                rejected.add(row)
+                return "turned away"
+            admitted.add(row)
         request = OracleRequest(row, now_ps, prompt, most)
         sizes = {replica.block_size for replica in replicas}
         request.chains = {} if trace.prefixes is None else {n: blocks_by_name(trace, original, n) for n in sizes}
@@ -152,6 +189,9 @@ def run(
         request.priority = 0 if trace.priority is None else int(trace.priority[original])
         request.tenant = "" if trace.tenant is None else str(trace.tenant[original])
         sender, is_kept = entry(request)
+        if sender is None:
+            at_gateway.append((row, original))
+            return None
         longest = limit(sender, is_kept)
         if prompt + 1 > min(longest, sender.setup.max_model_len) or sender.setup.scheduler.never_fits(prompt):
             rejected.add(row)
@@ -162,20 +202,86 @@ def run(
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders and not is_kept:
             sender.n_outstanding += 1
-            life.goes_to = gateways[1].pick(request)
-            life.goes_to.receive(request, sender)
+            announce(request, sender)
         else:
             sender.arrive(request)
         return None
 
+    def announce(request: Request, sender: OracleReplica) -> None:
+        """Let a decode replica know of a request, once there is one."""
+        life = lives[request]
+        life.goes_to = gateways[1].pick(request)
+        if life.goes_to is None:
+            without_receiver.append((request, sender))
+            return
+        life.goes_to.receive(request, sender)
+        if how is not None and not how.is_pushed:
+            life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+
+    def change_fleet(now_ps: int) -> None:
+        """Let members join and leave, and send what waited for them."""
+        is_any_ready = False
+        while (due := fleet.due(now_ps)) is not None:
+            change, member = due
+            there = fleet.there()
+            if member is None and change.kind == "join":
+                member = order(fresh(fleet.setups, change.which), now_ps)
+                if change.takes_ps:
+                    fleet.changes.append((now_ps + change.takes_ps, change, member))
+                    continue
+            if member is not None:
+                if member.gone_ps is None:
+                    fleet.let_in(member, now_ps)
+                    is_any_ready = True
+            elif there:
+                member = there[change.which % len(there)]
+                if member.ready_ps is None:
+                    member.gone_ps = now_ps
+                    continue
+                member.draining_ps = now_ps
+                fleet.shut(member)
+        for routing_view in gateways:
+            routing_view.hear(now_ps)
+        if is_any_ready:
+            release(now_ps)
+
+    def release(now_ps: int) -> None:
+        unplaced = [*without_receiver]
+        without_receiver.clear()
+        for request, sender in unplaced:
+            announce(request, sender)
+        sent_ps = asked_ps if clients is None else clients.sent_ps
+        held = sorted(at_gateway, key=lambda each: (sent_ps[each[0]], each[0]))
+        at_gateway.clear()
+        for row, original in held:
+            if clients is not None:
+                clients.release(row, now_ps)
+            elif send(row, original, now_ps) is not None:
+                refuse(row, now_ps)
+
+    def refuse(row: int, now_ps: int) -> None:
+        """Let a client know of a refusal."""
+        if sessions is not None:
+            sessions.refuse(row, now_ps)
+        elif concurrency is not None:
+            ask(now_ps)
+
     def leave(row: int, now_ps: int) -> bool:
         """Drop a routed request of a client that gave up."""
+        if any(row == each for each, _ in at_gateway):
+            at_gateway[:] = [each for each in at_gateway if each[0] != row]
+            return True
         life = by_row[row]
         if life.first_ps is None:
             first_ps = life.token_ps[0] + front_end.respond_ps if life.token_ps else now_ps + 1
             has_first = first_ps <= now_ps and replicas[life.replica].setup.scheduler.stream
             life.first_ps = life.token_ps[0] if has_first else -1
             life.finish_ps = -1
+        held = [each for each in without_receiver if each[0] is life.request]
+        if held and replicas[life.replica].step is None:
+            without_receiver.remove(held[0])
+            replicas[life.replica].leave_before_hand_over(life)
+            return True
         return replicas[life.replica].let_leave(life.request, now_ps, how)
 
     def client_tokens_ps(row: int) -> list[int]:
@@ -199,6 +305,7 @@ def run(
         instants += [at_ps for at_ps, _ in coming[:1]] + (sessions.instants() if sessions is not None else [])
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
         instants += [replica.words[0][0] for replica in receivers if replica.words]
+        instants += [at_ps for at_ps, *_ in fleet.changes]
         if clients is not None:
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
@@ -208,7 +315,9 @@ def run(
                     by_row[row] = Life(
                         OracleRequest(row, 0, 0, 0), 0, first_ps=-1
                     )  # timed out before it reached a replica
-            return OracleRun(by_row, rejected, replicas, asked_ps, clients)
+            for row, _ in at_gateway:
+                by_row[row] = Life(OracleRequest(row, 0, 0, 0), 0, first_ps=-1)
+            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members)
         now_ps = min(instants)
         for routing_view in gateways:
             routing_view.hear(now_ps - 1)
@@ -217,18 +326,16 @@ def run(
                 replica.commit(now_ps, how)
         for replica in receivers:
             replica.end_transfers(now_ps)
-        for routing_view in gateways:
-            routing_view.hear(now_ps)
+        change_fleet(now_ps)
         for replica in senders:
             while replica.handed_over and how is not None:
                 request = replica.handed_over.pop(0)
                 life = lives[request]
                 if life.goes_to is None:
-                    life.goes_to = gateways[1].pick(request)
-                    life.goes_to.receive(request, replica)
-                else:
-                    at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
-                    life.goes_to.expect(at_ps, request, replica)
+                    announce(request, replica)
+                    continue
+                at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
+                life.goes_to.expect(at_ps, request, replica)
                 life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
         words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])
         for at_ps, request, sender in words:
@@ -244,14 +351,11 @@ def run(
             if not coming or coming[0][0] > now_ps:
                 break
             row = coming.pop(0)[1]
-            if send(row, row, now_ps) is None:
-                continue
-            if sessions is not None:
-                sessions.refuse(row, now_ps)
-            elif concurrency is not None:
-                ask(now_ps)
+            if send(row, row, now_ps) is not None:
+                refuse(row, now_ps)
         if clients is not None:
             clients.act(now_ps)
         for replica in replicas:
             if replica.must_plan or replica.wake_ps == now_ps:
                 begin_together(replica.group, now_ps, how)
+        fleet.note_gone(now_ps)

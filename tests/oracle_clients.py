@@ -123,7 +123,15 @@ class OracleClients:
         if attempt.is_over:
             attempt.has_left = True
             return
-        refusal = self.server.send(attempt.row, attempt.original, now_ps)
+        self.refused(attempt, self.server.send(attempt.row, attempt.original, now_ps), now_ps)
+
+    def release(self, row: int, now_ps: int) -> None:
+        """Route a request that waited for a replica, unless its client has given up."""
+        attempt = next(each for each in self.attempts if each.row == row)
+        if not attempt.is_over:
+            self.refused(attempt, self.server.send(row, attempt.original, now_ps), now_ps)
+
+    def refused(self, attempt: Attempt, refusal: str | None, now_ps: int) -> None:
         if refusal is not None:
             attempt.is_over = attempt.has_left = True
             if refusal == "impossible":

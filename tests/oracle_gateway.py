@@ -46,7 +46,7 @@ class OracleRoutingView:
     """A router, and its reports of the replicas."""
 
     def __init__(self, router: Router, replicas: Sequence[OracleReplica], delay: Delay | None) -> None:
-        self.router, self.replicas, self.delay = router, replicas, delay
+        self.router, self.replicas, self.delay = router, list(replicas), delay
         self.news = [OldNews(replica) for replica in replicas]
         self.as_of_ps = 0
 
@@ -54,7 +54,17 @@ class OracleRoutingView:
     def views(self) -> "Sequence[OracleReplica] | Sequence[OldNews]":
         return self.replicas if self.delay is None else self.news
 
-    def pick(self, request: Request) -> OracleReplica:
+    def join(self, replica: OracleReplica) -> None:
+        self.replicas.append(replica)
+        self.news.append(OldNews(replica, replica.n_outstanding, replica.held_blocks(), replica.n_waiting))
+
+    def leave(self, replica: OracleReplica) -> None:
+        self.replicas = [each for each in self.replicas if each is not replica]
+        self.news = [each for each in self.news if each.replica is not replica]
+
+    def pick(self, request: Request) -> OracleReplica | None:
+        if not self.replicas:
+            return None
         place = [view.id for view in self.views].index(self.router.pick(request, self.views).id)
         if self.delay is not None and self.delay.counts_own_sends:
             self.news[place].n_outstanding += 1

@@ -510,6 +510,17 @@ class OracleReplica:
 
     # -- timed-out requests
 
+    def leave_before_hand_over(self, life: Life) -> None:
+        """Drop a request that waits for a decode replica to be ready."""
+        life.n_computed_for_nobody = life.n_computed
+        self.must_plan = True
+        if life.request.phase is Phase.TRANSFER:
+            self.let_go(life.request)
+            self.away.remove(life.request)
+        else:
+            self.n_outstanding -= 1
+        life.request.phase = Phase.DONE
+
     def uncomputed_tokens(self) -> int:
         unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
         whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)

@@ -211,7 +211,7 @@ def test_a_run_that_is_cut_short_has_lost_nobody(
     )
     watch(cluster)
     cluster.run(drain_units * unit_ps)  # run checks that no request is lost
-    requests, facts = request_table(world.setups, cluster, how)
+    requests, facts = request_table(cluster, how)
     assert_times_are_split(requests, facts)
     assert (np.isnan(requests["finish_s"]) == ~requests["status"].is_("finished")).all()
     assert (requests["cached_tokens"] < requests["prompt_tokens"]).all()

@@ -29,6 +29,10 @@ from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
+from tests.oracle_fleet import Change
+
+KINDS: tuple[Literal["join", "drain"], ...] = ("join", "drain")
+"""Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
 
@@ -227,3 +231,19 @@ def tagged(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
     priorities = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
     tenants = draw(st.lists(st.sampled_from("abc"), min_size=n, max_size=n))
     return replace(load, priority=np.array(priorities, np.int64), tenant=np.array(tenants, np.str_))
+
+
+@st.composite
+def changes(draw: st.DrawFn, setups: list[ReplicaSetup]) -> list[Change]:
+    """Draw members that join and leave at random; in the end each role has one, so that all requests are served."""
+    unit_ps = draw(st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9, 13_700_000_000)))
+    instants = sorted(draw(st.lists(st.integers(0, 40), max_size=8)))
+    result = []
+    for at in instants:
+        kind = draw(st.sampled_from(KINDS))
+        result.append(Change(at * unit_ps, kind, draw(st.integers(0, 5)), draw(st.integers(0, 12)) * unit_ps))
+    last_ps = max((change.at_ps + change.takes_ps for change in result), default=0)
+    roles = list(dict.fromkeys(setup.role for setup in setups))
+    return result + [
+        Change(last_ps, "join", next(i for i, setup in enumerate(setups) if setup.role == role)) for role in roles
+    ]

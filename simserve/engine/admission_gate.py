@@ -1,44 +1,46 @@
 """AdmissionGate: consults the admission policy before a request reaches the router."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from simserve.admission.base import Admission, QueueView
 from simserve.engine.checks import broke, raised
 from simserve.engine.offered import OfferedRows
-from simserve.engine.recorder import Recorder
 from simserve.state.request import Request
 
-Placed = tuple[Request, int]
-"""An accepted request and the id of its replica."""
-
-Send = Callable[[int, int], Placed | None]
-"""Called with a row that has passed the front end, and the instant; None: the request was refused."""
+Send = Callable[[int, int], None]
+"""Called with a row that has passed the front end, and the instant."""
 
 OnRefusal = Callable[[int, str, int], None]
 """Called with the row of a refused request, the reason and the instant."""
 
 
 class AdmissionGate:
-    """Stands between the front end and the router; only in clusters with an admission policy."""
+    """Stands between the front end and the router; only in clusters with an admission policy.
 
-    def __init__(self, policy: Admission, rows: OfferedRows, recorder: Recorder, send: Send) -> None:
+    Without a replica that is ready there is nothing to decide by: requests wait, and are decided upon afterward.
+    """
+
+    def __init__(
+        self, policy: Admission, rows: OfferedRows, send: Send, on_refusal: OnRefusal, hold: Callable[[int, Send], None]
+    ) -> None:
         self._policy = policy
         self._rows = rows
-        self._recorder = recorder
         self._send = send
-        self.views: Sequence[QueueView] = ()
-        self.on_refusal: OnRefusal | None = None
+        self._on_refusal = on_refusal
+        self._hold = hold
+        self.views: list[QueueView] = []
         policy.begin()
 
-    def send(self, row: int, now_ps: int) -> Placed | None:
+    def send(self, row: int, now_ps: int) -> None:
         """Forward a request unless the policy refuses it; a refusal takes no time."""
+        if not self.views:
+            self._hold(row, self.send)
+            return
         reason = self._decide(Request(row, now_ps, self._rows.prompt_tokens[row], self._rows.max_tokens[row]), now_ps)
         if reason is None:
-            return self._send(row, now_ps)
-        self._recorder.reject(row, reason)
-        if self.on_refusal is not None:
-            self.on_refusal(row, reason, now_ps)
-        return None
+            self._send(row, now_ps)
+        else:
+            self._on_refusal(row, reason, now_ps)
 
     def _decide(self, request: Request, now_ps: int) -> str | None:
         try:

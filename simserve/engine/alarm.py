@@ -10,8 +10,12 @@ from simpy.core import EmptySchedule, StopSimulation
 TRANSFER_PHASE = 1 << 19
 """Order of events at one instant: step ends commit first, in replica order (their priority is the replica's index,
 below this), then transfers end ..."""
-VIEW_PHASE = (1 << 20) - 2
+FLEET_PHASE = (1 << 20) - 4
+"""... then replicas join, drain and fail ..."""
+VIEW_PHASE = (1 << 20) - 3
 """... then routers' views of replicas are refreshed, if the views are delayed ..."""
+RELEASE_PHASE = (1 << 20) - 2
+"""... then requests go out that waited for a replica to be ready ..."""
 SEND_PHASE = 1 << 20
 """... then requests with a computed prompt are routed, and new requests are sent and routed ..."""
 PLAN_PHASE = 1 << 21

@@ -9,15 +9,15 @@ from random import Random
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
-from simserve.engine.admission_gate import AdmissionGate, Placed, Send
-from simserve.engine.alarm import END_PHASE, Alarm, Clock
+from simserve.engine.admission_gate import AdmissionGate, Send
+from simserve.engine.alarm import END_PHASE, RELEASE_PHASE, Alarm, Clock
 from simserve.engine.deadlines import Deadlines
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
-from simserve.engine.members import Member
+from simserve.engine.members import Control, Member
 from simserve.engine.offered import Offered, OfferedRows
 from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
-from simserve.engine.replica import OnAnswer, Replica
+from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Intake, Refresher, RoutingView
 from simserve.engine.senders import ClosedLoopSender, TraceSender
@@ -66,7 +66,9 @@ class Cluster:
         disaggregation: Disaggregation | None = None,
         delay: Delay | None = None,
         admission: Admission | None = None,
+        control: Control | None = None,
     ) -> None:
+        """Without a `control` the replicas stay as they are."""
         self.clock = Clock()
         self.front_end = front_end or FrontEnd()
         ranks = [setup for setup in setups for _ in range(setup.n_ranks)]
@@ -80,38 +82,50 @@ class Cluster:
         limits_tokens = [entry.limit_tokens for entry in (*entries.values(), *local_decode.values())]
         self.rows = OfferedRows(offered.trace, max(limits_tokens))
         self._labels = self.rows.has_labels
-        self.recorder = Recorder(len(self.rows), len(ranks))
+        self.recorder = Recorder(len(self.rows))
         self.replicas: list[Replica] = []
-        admission_gate = None if admission is None else AdmissionGate(admission, self.rows, self.recorder, self._send)
-        send = self._send if admission_gate is None else admission_gate.send
+        self._gate: AdmissionGate | None = None
+        if admission is not None:
+            self._gate = AdmissionGate(admission, self.rows, self._send, self._on_not_admitted, self._hold)
+        self._deadlines: Deadlines | None = None
+        send = self._send if self._gate is None else self._gate.send
         self._closed_loop = self._closed_loop_sender(offered, send)
         shared = (self.clock, self.rows, self.recorder)
         self.sender = self._closed_loop or TraceSender(*shared, self.front_end, send, self._all_sent)
-        on_answer = self._closed_loop.on_answer if self._closed_loop else None
-        is_alone = len(ranks) == 1 and self._closed_loop is None
+        self._on_answer = self._closed_loop.on_answer if self._closed_loop else None
+        self._is_alone = len(ranks) == 1 and self._closed_loop is None and control is None
+        self._control = control
+        self._setups = setups
+        self._held: list[tuple[int, Send]] = []
+        """Rows that wait for a replica to be ready, each with what takes it then."""
+        self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
         self.members: list[Member] = []
         for setup in setups:
-            self.members.append(Member(self._ranks(setup, on_answer, is_alone=is_alone), 0, "at the start", ready_ps=0))
-            self.replicas += self.members[-1].ranks
-        self._refresher = None if delay is None or len(ranks) == 1 else Refresher(self.clock, delay)
+            self.order(setup, "at the start").ready_ps = 0
+        self._refresher = (
+            None if delay is None or (len(ranks) == 1 and control is None) else Refresher(self.clock, delay)
+        )
         router.begin(Random(router_seed))
         members = [self.replicas[index] for index in entries]
         self._entries: dict[Destination, _Entry] = dict(zip(members, entries.values(), strict=True))
-        self._only = members[0] if len(members) == 1 else None
+        self._only = members[0] if len(members) == 1 and control is None else None
         """Destination of all requests, which need no router then."""
         self._routing_view: Intake
         self._keeps_sessions = router.needs_sessions
-        if admission_gate is not None:
-            admission_gate.views = members
-            admission_gate.on_refusal = self._closed_loop.on_not_admitted if self._closed_loop else None
+        if self._gate is not None:
+            self._gate.views = [*members]
+        self._wiring: Wiring | None = None
+        self._intake_roles = roles
         if disaggregation is None:
-            self._routing_view = self._open_view(router, members)
+            self._routing_view = view = self._open_view(router, members)
+            self._views = [(roles, view)]
         else:
             self._keeps_sessions = self._keeps_sessions or disaggregation.router.needs_sessions
             numbered = [*zip(self.replicas, ranks, strict=True)]
             wiring = Wiring(self.clock, self.recorder, disaggregation, numbered, self._open_view, router_seed)
             by_role = ([self.replicas[i] for i in entries if ranks[i].role == role] for role in ("prefill", "both"))
             self._routing_view = wiring.intake(router, *by_role)
+            self._wiring, self._views = wiring, wiring.views
             self._entries |= {wiring.local_decode[index]: entry for index, entry in local_decode.items()}
         self._end = Alarm(self.clock, self._stop, END_PHASE)
         self._drain_limit_ps: int | None = None
@@ -126,6 +140,8 @@ class Cluster:
         self._on_send = on_send
         if self._refresher is not None:
             self._refresher.start()
+        if self._control is not None:
+            self._control.begin(self, self.clock)
         self.sender.start()
         is_collecting = gc.isenabled()
         gc.disable()  # fast: the engine makes no reference cycles, and searching for them takes a tenth of the time
@@ -138,7 +154,74 @@ class Cluster:
             replica.stop(self.clock.now_ps)
         self._explain_unfinished()
         n_sent = self.sender.stop() if isinstance(self.sender, SessionSender) else self.sender.n_sent
-        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps)
+        at_gateway = [row for row, _ in self._held]
+        check_conservation(n_sent, self.replicas, self.recorder, self.clock.now_ps, at_gateway)
+
+    # -- replicas that join and leave ------------------------------------------------------------------------------
+
+    def order(self, setup: ReplicaSetup, why: str) -> Member:
+        """Order a member; see `Fleet`."""
+        member = Member(setup, self._ranks(setup), self.clock.now_ps, why)
+        self.members.append(member)
+        self.replicas += member.ranks
+        return member
+
+    def ready(self, member: Member) -> None:
+        """Let an ordered member receive requests; see `Fleet`."""
+        member.ready_ps = self.clock.now_ps
+        setup, wiring = member.setup, self._wiring
+        for replica in member.ranks:
+            if wiring is not None:
+                wiring.connect(replica, setup)
+                if replica.id in wiring.local_decode:
+                    as_both = replace(setup, role="both")
+                    self._entries[wiring.local_decode[replica.id]] = _Entry.of(as_both, self._setups)
+            for view in self._views_of(member):
+                view.add(replica)
+            if setup.role in self._intake_roles:
+                self._entries[replica] = _Entry.of(setup, self._setups)
+                if self._gate is not None:
+                    self._gate.views.append(replica)
+        self._release_due.set(self.clock.now_ps)
+
+    def drain(self, member: Member, why: str) -> None:
+        """Send a member no more requests; see `Fleet`."""
+        member.why += f"; {why}"
+        if member.ready_ps is None:
+            member.gone_ps = self.clock.now_ps
+            return
+        member.draining_ps = self.clock.now_ps
+        self._shut(member)
+        for replica in member.ranks:
+            replica.drain(member.note_empty, self.clock.now_ps)
+
+    def _shut(self, member: Member) -> None:
+        """Hide a member from routers and admission."""
+        for replica in member.ranks:
+            for view in self._views_of(member):
+                view.remove(replica.id)
+            if self._gate is not None and replica in self._gate.views:
+                self._gate.views.remove(replica)
+
+    def _views_of(self, member: Member) -> list[RoutingView]:
+        """Return the routers' views that show a member."""
+        return [view for roles, view in self._views if member.setup.role in roles]
+
+    def _hold(self, row: int, send: Send) -> None:
+        """Let a request wait at the gateway for a replica to be ready."""
+        self._held.append((row, send))
+
+    def _release(self, now_ps: int) -> None:
+        """Send what waited for a replica to be ready, in the order in which clients sent it; some may go on waiting."""
+        if self._wiring is not None:
+            self._wiring.handoff.release(now_ps)
+        held, self._held = self._held, []
+        sent_ps = self.rows.arrival_ps
+        for row, send in sorted(held, key=lambda each: (sent_ps[each[0]], each[0])):
+            if self._deadlines is None or not self._deadlines.has_gone(row):
+                send(row, now_ps)
+
+    # -- requests --------------------------------------------------------------------------------------------------
 
     def _closed_loop_sender(self, offered: Offered, send: Send) -> ClosedLoopSender | SessionSender | None:
         """Return a sender that waits for answers; None: all send times are known in advance."""
@@ -149,15 +232,16 @@ class Cluster:
         sender = SessionSender(*shared) if offered.concurrency is None else UserSender(*shared)
         if patience is not None and patience.is_limited:
             waiting = (self.clock, self.rows, self.recorder, self.replicas, patience, self.front_end.respond_ps)
-            sender.deadlines = Deadlines(*waiting, sender.on_failure)
+            self._deadlines = sender.deadlines = Deadlines(*waiting, sender.on_failure)
         return sender
 
-    def _ranks(self, setup: ReplicaSetup, on_answer: OnAnswer | None, *, is_alone: bool) -> list[Replica]:
+    def _ranks(self, setup: ReplicaSetup) -> list[Replica]:
         """Return the ranks of a replica, each with its own copy of the policy, which may keep state."""
         setups = [setup, *(replace(setup, scheduler=deepcopy(setup.scheduler)) for _ in range(setup.n_ranks - 1))]
-        shared = (self.clock, self.rows, self.recorder, on_answer)
+        shared = (self.clock, self.rows, self.recorder, self._on_answer)
         numbered = enumerate(setups, len(self.replicas))
-        ranks = [Replica(index, each, *shared, is_alone=is_alone) for index, each in numbered]
+        self.recorder.add_replicas(len(setups))
+        ranks = [Replica(index, each, *shared, is_alone=self._is_alone) for index, each in numbered]
         set_stepping(ranks, self.clock, setup.n_stages, setup.cost)
         return ranks
 
@@ -167,8 +251,8 @@ class Cluster:
             return RoutingView(self.clock, router, replicas)
         return self._refresher.routing_view(router, replicas)
 
-    def _send(self, row: int, now_ps: int) -> Placed | None:
-        """Route one request; refuse it if its replica could never serve it."""
+    def _send(self, row: int, now_ps: int) -> None:
+        """Route one request; refuse it if its replica could never serve it, hold it while no replica is ready."""
         rows = self.rows
         prompt_tokens, most_tokens = rows.prompt_tokens[row], rows.max_tokens[row]
         request = Request(row, now_ps, prompt_tokens, most_tokens)
@@ -179,6 +263,9 @@ class Cluster:
         if self._keeps_sessions:
             request.session = rows.session(row)
         destination = self._only or self._routing_view.pick(request)
+        if destination is None:
+            self._hold(row, self._send)
+            return
         entry = self._entries[destination]
         room_tokens = entry.limit_tokens - prompt_tokens
         reason = entry.scheduler.never_fits(prompt_tokens)
@@ -191,13 +278,25 @@ class Cluster:
                 rows.output_tokens[row] = most_tokens
                 self.recorder.explain(row, "answer cut at max_tokens or max_model_len")
             destination.enqueue(request, now_ps)
+            if self._deadlines is not None:
+                self._deadlines.placed(row, (request, destination.id))
         else:
-            self.recorder.reject(row, reason)
+            self._reject(row, reason)
             if self._closed_loop:
                 self._closed_loop.on_refusal(row, reason, now_ps)
         if self._on_send is not None and not row % SENDS_A_REPORT:
             self._on_send(self.sender.n_sent, now_ps)
-        return (request, destination.id) if reason is None else None
+
+    def _on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
+        """Refuse a request that the admission policy turns away."""
+        self._reject(row, reason)
+        if self._closed_loop:
+            self._closed_loop.on_not_admitted(row, reason, now_ps)
+
+    def _reject(self, row: int, reason: str) -> None:
+        self.recorder.reject(row, reason)
+        if self._deadlines is not None:
+            self._deadlines.placed(row, None)
 
     def _all_sent(self) -> None:
         """Start the drain."""
@@ -216,13 +315,21 @@ class Cluster:
                 reason = replica.why_waiting() if is_deadlock else "still there at drain_limit_s after the last arrival"
                 if self.recorder.status[request.row] == UNFINISHED:
                     self.recorder.explain(request.row, reason)
+        for row, _ in self._held:
+            if self.recorder.status[row] == UNFINISHED:
+                self.recorder.explain(row, "waits at the gateway: no replica is ready")
 
 
-def check_conservation(n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int) -> None:
-    """Raise InvariantError unless every request sent has ended or is present, and these hold all blocks in use."""
+def check_conservation(
+    n_sent: int, replicas: Sequence[Replica], recorder: Recorder, now_ps: int, at_gateway: Sequence[int] = ()
+) -> None:
+    """Raise InvariantError unless every request sent has ended or is present, and these hold all blocks in use.
+
+    at_gateway: rows that wait for a replica to be ready.
+    """
     at_s = to_s(now_ps)
     there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
-    still_there = sum(recorder.status[request.row] == UNFINISHED for request in there)
+    still_there = sum(recorder.status[row] == UNFINISHED for row in (*(each.row for each in there), *at_gateway))
     ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)

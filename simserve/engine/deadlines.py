@@ -4,13 +4,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
-from simserve.engine.admission_gate import Placed
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.offered import OfferedRows, Patience
 from simserve.engine.recorder import NEVER, TIMED_OUT, Recorder
 from simserve.engine.replica import Replica
 from simserve.state.request import DONE, Request
 from simserve.units import to_s
+
+Placed = tuple[Request, int]
+"""An accepted request and the id of its replica."""
 
 ABORT_PHASE = SEND_PHASE + 1
 """Order at one instant, after sends: requests of clients that gave up leave ..."""
@@ -66,7 +68,8 @@ class Deadlines:
                     self._set_alarm()
 
     def placed(self, row: int, where: Placed | None) -> None:
-        """Record the replica of a request; None: it was refused, and its client stops waiting."""
+        """Record the replica of a request; None: it was refused, and its client stops waiting. Until then it waits at
+        the gateway, from which it is gone as soon as its client is."""
         if where is None:
             del self._waiting[row]
         else:

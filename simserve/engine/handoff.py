@@ -1,7 +1,7 @@
 """Handoff: routes requests from prefill to decode replicas, and their keys and values over the link."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
@@ -14,7 +14,7 @@ from simserve.engine.step_run import StepRun
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter
-from simserve.state.request import DONE, Request
+from simserve.state.request import DONE, TRANSFER, Request
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,8 @@ class Disaggregation:
         return self.splitter is not None and self.splitter.keeps
 
 
-PickReceiver = Callable[[Request], Replica]
-"""Returns the decode replica of a request."""
+PickReceiver = Callable[[Request], Replica | None]
+"""Returns the decode replica of a request; None: none is ready."""
 
 
 class Handoff:
@@ -52,6 +52,8 @@ class Handoff:
         self._ports: dict[int, Port] = {}
         self._done: list[tuple[Request, Replica]] = []
         """Prefilled requests that are not routed yet."""
+        self.held: list[tuple[Request, Replica]] = []
+        """Requests that wait for a decode replica to be ready, with their prefill replicas."""
         self._due = Alarm(clock, self._route, SEND_PHASE - 1)
 
     def add_receiver(self, replica: Replica, scheduler: Scheduler) -> None:
@@ -68,7 +70,7 @@ class Handoff:
         return side
 
     def _sending_side(self, replica: Replica) -> Role:
-        return HandsOver(replica, self)
+        return HandsOver(replica, self, self._recorder)
 
     def note(self, request: Request, sender: Replica) -> None:
         """Note a computed prompt; its blocks stay allocated until they are fetched."""
@@ -89,8 +91,29 @@ class Handoff:
 
     def _route(self, now_ps: int) -> None:
         done, self._done = self._done, []
-        for request, sender in done:
+        self._send_all(done, now_ps)
+
+    def release(self, now_ps: int) -> None:
+        """Route the requests that waited for a decode replica."""
+        held, self.held = self.held, []
+        self._send_all(held, now_ps)
+
+    def held_by(self, sender: Replica) -> list[Request]:
+        """Return the requests of a prefill replica that wait for a decode replica to be ready."""
+        return [request for request, replica in self.held if replica is sender]
+
+    def forget(self, request: Request) -> bool:
+        """Drop a request that waits for a decode replica to be ready; return whether it did."""
+        n_before = len(self.held)
+        self.held = [each for each in self.held if each[0] is not request]
+        return len(self.held) < n_before
+
+    def _send_all(self, requests: Sequence[tuple[Request, Replica]], now_ps: int) -> None:
+        for request, sender in requests:
             receiver = self._pick(request)
+            if receiver is None:
+                self.held.append((request, sender))
+                continue
             self._recorder.hand_over(request.row, receiver.id)
             self._receivers[receiver.id].receive(request, sender, now_ps)
 
@@ -126,9 +149,10 @@ class Prefills(Role):
 class HandsOver(Prefills):
     """A prefill replica with computed prompts that decode replicas fetch."""
 
-    def __init__(self, replica: Replica, handoff: Handoff) -> None:
+    def __init__(self, replica: Replica, handoff: Handoff, recorder: Recorder) -> None:
         super().__init__(replica)
         self._handoff = handoff
+        self._recorder = recorder
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request from the router."""
@@ -141,6 +165,25 @@ class HandsOver(Prefills):
     def after_commit(self, now_ps: int) -> None:
         """Route the prefilled requests."""
         self._handoff.settle(now_ps)
+
+    @property
+    def in_transit(self) -> list[Request]:
+        """Prefilled requests that wait for a decode replica to be ready."""
+        return self._handoff.held_by(self.replica)
+
+    def holds(self, request: Request) -> bool:
+        """Return whether a prefilled request waits for a decode replica to be ready."""
+        return request.phase is TRANSFER
+
+    def abandon(self, request: Request, now_ps: int) -> int | None:
+        """Drop a prefilled request that waits for a decode replica to be ready."""
+        replica = self.replica
+        self._handoff.forget(request)
+        replica.give_back(request, now_ps)
+        request.join_step = replica.cohort.step
+        self._recorder.span(replica.id, request, replica.cohort.step)
+        request.phase = DONE
+        return None
 
 
 @dataclass(slots=True)
@@ -165,12 +208,15 @@ class PushHandoff(Handoff):
     def __init__(self, clock: Clock, recorder: Recorder, link: Link, pick: PickReceiver) -> None:
         super().__init__(clock, recorder, link, pick)
         self._pushes: dict[Request, _Push] = {}
+        self._senders: dict[int, Pushes] = {}
+        """Sides of prefill replicas, by member id."""
         self._notices: deque[tuple[int, Request]] = deque()
         """(instant, request) of notices of allocated blocks, in flight."""
         self._notice_due = Alarm(clock, self._begin, SEND_PHASE - 1)
 
     def _sending_side(self, replica: Replica) -> Role:
-        return Pushes(replica, self)
+        side = self._senders[replica.id] = Pushes(replica, self)
+        return side
 
     @property
     def streams(self) -> bool:
@@ -179,9 +225,17 @@ class PushHandoff(Handoff):
 
     def announce(self, request: Request, side: "Pushes", now_ps: int) -> None:
         """Ask a decode replica for blocks for a new request."""
-        receiver = self._receivers[self._pick(request).id]
+        member = self._pick(request)
+        if member is None:
+            self.held.append((request, side.replica))
+            return
+        receiver = self._receivers[member.id]
         self._pushes[request] = _Push(side, receiver)
         receiver.receive(request, side.replica, now_ps)
+
+    def _send_all(self, requests: Sequence[tuple[Request, Replica]], now_ps: int) -> None:
+        for request, sender in requests:
+            self.announce(request, self._senders[sender.id], now_ps)
 
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Notify the sender that the receiver has blocks for it, and keys and values of the first found_tokens."""
@@ -226,6 +280,8 @@ class PushHandoff(Handoff):
 
     def withdraw(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Notify the receiver that a request ended before its prefill replica had notice of blocks for it."""
+        if self.forget(request):
+            return
         receiver = self._pushes[request].receiver
         if request in receiver.granted:
             del receiver.granted[request]
@@ -282,7 +338,13 @@ class Pushes(Prefills):
         self.replica.n_outstanding -= 1
         request.phase = DONE
         self._handoff.withdraw(request, self.replica, now_ps)
+        self.replica.note_empty(now_ps)
         return None
+
+    @property
+    def in_transit(self) -> list[Request]:
+        """Requests that wait for a decode replica to be ready."""
+        return self._handoff.held_by(self.replica)
 
     def ended(self, request: Request, now_ps: int) -> None:
         """Let the receiver free its blocks: the first token was the last, or the client has given up."""

@@ -88,16 +88,22 @@ class Recorder:
     without a copy.
     """
 
-    def __init__(self, n_requests: int, n_replicas: int) -> None:
+    def __init__(self, n_requests: int, n_replicas: int = 0) -> None:
         self.reasons: list[str] = [""]
         # Each replica appends whole rows at each commit.
-        self.step_run_rows = [bytearray() for _ in range(n_replicas)]
-        self._spans = [bytearray() for _ in range(n_replicas)]
+        self.step_run_rows: list[bytearray] = []
+        self._spans: list[bytearray] = []
         self._pauses = bytearray()
-        self._stalls = [bytearray() for _ in range(n_replicas)]
-        self._copies = [bytearray() for _ in range(n_replicas)]
+        self._stalls: list[bytearray] = []
+        self._copies: list[bytearray] = []
+        self.add_replicas(n_replicas)
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
+
+    def add_replicas(self, n: int) -> None:
+        """Make room for the rows of n more replicas."""
+        for rows in (self.step_run_rows, self._spans, self._stalls, self._copies):
+            rows += [bytearray() for _ in range(n)]
 
     def grow(self, n_requests: int) -> None:
         """Make room for n_requests rows, if there is too little."""

@@ -68,6 +68,7 @@ class Replica:
         "_most_blocks",
         "_n_given_back",
         "_on_answer",
+        "_on_empty",
         "_orders",
         "_recorder",
         "_reserves",
@@ -159,6 +160,8 @@ class Replica:
         self.blocked_by: Blocked | None = None
         """Why the last plan did not admit the head of the queue."""
         self._blocked_code = 0
+        self._on_empty: Callable[[int], None] | None = None
+        """Called when it has nothing left to do, while it drains."""
 
     def play(self, role: Role) -> None:
         """Take a role in a hand-over."""
@@ -218,6 +221,22 @@ class Replica:
             return step_run.end_ps
         self.stepping.commit_now(now_ps)
         return None
+
+    def drain(self, on_empty: Callable[[int], None], now_ps: int) -> None:
+        """Call on_empty with the instant at which it has nothing left to do; it may be called again."""
+        self._on_empty = on_empty
+        self._has_more_parts = True
+        self.stepping.wake(now_ps)
+
+    @property
+    def is_empty(self) -> bool:
+        """It has no requests, and neither its step nor its blocks are in use."""
+        return not self.n_outstanding and not self.n_away and self.step_run is None
+
+    def note_empty(self, now_ps: int) -> None:
+        """Plan, and note there that it may have nothing left to do; for events after which it need not plan."""
+        if self._on_empty is not None:
+            self.stepping.wake(now_ps)
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
@@ -295,7 +314,7 @@ class Replica:
         if self.step_run is not None:
             self._n_given_back += n_blocks
             self.stepping.wake(now_ps)
-        elif self.batch.waiting or self.batch.prefilling:
+        elif self.batch.waiting or self.batch.prefilling or self._on_empty is not None:
             self.stepping.wake(now_ps)
 
     def let_go(self, request: Request) -> None:
@@ -555,6 +574,8 @@ class Replica:
             self._blocked_code = BLOCKED_BY[why]
         if self._orders and self._coming and step_run is not None:
             step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
+        if self._on_empty is not None and self.is_empty:
+            self._on_empty(now_ps)
 
     def _wait_for_copies(self, tier: HostTier, step_run: StepRun | None, now_ps: int) -> Blocked | None:
         """Lengthen a step by the copies it waits for; return what keeps out swapped requests.

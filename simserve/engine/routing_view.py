@@ -36,8 +36,8 @@ class Destination(Protocol):
 class Intake(Protocol):
     """Where requests enter the cluster."""
 
-    def pick(self, request: Request) -> Destination:
-        """Return the destination of a request."""
+    def pick(self, request: Request) -> Destination | None:
+        """Return the destination of a request; None: no member is ready."""
 
 
 class RoutingView:
@@ -65,9 +65,11 @@ class RoutingView:
         self.views = tuple(view for view in self.views if view is not gone)
         del self._members[id(gone)]
 
-    def pick(self, request: Request) -> Replica:
-        """Return the member that the router picks. Raises PolicyError."""
+    def pick(self, request: Request) -> Replica | None:
+        """Return the member that the router picks; None: no member is ready. Raises PolicyError."""
         router = self._router
+        if not self.views:
+            return None
         try:
             view = router.pick(request, self.views)
         except Exception as error:
@@ -157,10 +159,11 @@ class DelayedRoutingView(RoutingView):
 class CountingRoutingView(DelayedRoutingView):
     """A delayed routing view that counts its own sends since the last refresh."""
 
-    def pick(self, request: Request) -> Replica:
+    def pick(self, request: Request) -> Replica | None:
         """Pick a member and count the request there at once."""
         member = super().pick(request)
-        self.snapshots[member.id].count(request)
+        if member is not None:
+            self.snapshots[member.id].count(request)
         return member
 
 
@@ -213,7 +216,7 @@ class SplitRoutingView:
         clock: Clock,
         splitter: Splitter,
         views: Sequence[RoutingView],
-        sides: Mapping[Where, Callable[[Request], Destination]],
+        sides: Mapping[Where, Callable[[Request], Destination | None]],
     ) -> None:
         """Join sides; `views` are those of the prefill replicas and of the local ones."""
         self._clock = clock
@@ -221,8 +224,11 @@ class SplitRoutingView:
         self._prefill, self._local = views
         self._sides = sides
 
-    def pick(self, request: Request) -> Destination:
-        """Return a prefill replica, its intake for local decode, or a local replica. Raises PolicyError."""
+    def pick(self, request: Request) -> Destination | None:
+        """Return a prefill replica, its intake for local decode, or a local replica; None: that side has no member
+        that is ready. Raises PolicyError."""
+        if not self._prefill.views and not self._local.views:
+            return None
         try:
             where = self._splitter.where(request, self._prefill.views, self._local.views)
         except Exception as error:

@@ -289,10 +289,8 @@ class SessionSender:
             row = coming.popleft()[1]
             self._n_left -= row not in self._attempts
             self._sent.append(row)
-            if deadlines is None:
+            if deadlines is None or not deadlines.has_gone(row):
                 self._send(row, now_ps)
-            elif not deadlines.has_gone(row):
-                deadlines.placed(row, self._send(row, now_ps))
         instants = [each[0][0] for each in (self._to_send, coming) if each]
         if instants:
             self._due.set(min(instants))

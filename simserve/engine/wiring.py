@@ -56,27 +56,43 @@ class Wiring:
         how.router.begin(Random(f"{router_seed}/decode"))
         kind = PushHandoff if how.is_pushed else Handoff
         handoff = kind(clock, recorder, Link(how.link), self._decode.pick)
+        self.views: list[tuple[tuple[str, ...], RoutingView]] = [(("decode",), self._decode)]
+        """All routers' views, each with the roles of its members."""
+        self.handoff = handoff
         self.local_decode: dict[int, LocalDecodeIntake] = {}
         """Intakes of requests that a prefill replica decodes itself, by member id."""
         for replica, setup in replicas:
-            if setup.role == "decode":
-                handoff.add_receiver(replica, setup.scheduler)
-            elif setup.role == "prefill":
-                side = handoff.add_sender(replica)
-                if how.keeps:
-                    self.local_decode[replica.id] = LocalDecodeIntake(replica.id, side.keep)
+            self.connect(replica, setup)
+
+    def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
+        """Let a replica take its role."""
+        if setup.role == "decode":
+            self.handoff.add_receiver(replica, setup.scheduler)
+        elif setup.role == "prefill":
+            side = self.handoff.add_sender(replica)
+            if self._how.keeps:
+                self.local_decode[replica.id] = LocalDecodeIntake(replica.id, side.keep)
 
     def intake(self, router: Router, prefill: Sequence[Replica], both: Sequence[Replica]) -> Intake:
         """Return the intake: `router`, or a split one if some requests are not prefilled remotely."""
         splitter = self._how.splitter
         if splitter is None:
-            return self._open_view(router, sorted([*prefill, *both], key=lambda replica: replica.id))
+            view = self._open_view(router, sorted([*prefill, *both], key=lambda replica: replica.id))
+            self.views.append((("prefill", "both"), view))
+            return view
         remote, local = self._open_view(router, prefill), self._decode
+        self.views.append((("prefill",), remote))
         if both:
             local_router = deepcopy(router)
             local_router.begin(Random(f"{self._router_seed}/local"))
             local = self._open_view(local_router, both)
-        sides: dict[Where, Callable[[Request], Destination]] = {"apart": remote.pick, "local": local.pick}
+            self.views.append((("both",), local))
+        sides: dict[Where, Callable[[Request], Destination | None]] = {"apart": remote.pick, "local": local.pick}
+
+        def prefill_side(request: Request) -> Destination | None:
+            member = remote.pick(request)
+            return None if member is None else self.local_decode[member.id]
+
         if self._how.keeps:
-            sides["prefill"] = lambda request: self.local_decode[remote.pick(request).id]
+            sides["prefill"] = prefill_side
         return SplitRoutingView(self._clock, splitter, (remote, local), sides)

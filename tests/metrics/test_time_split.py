@@ -88,7 +88,7 @@ def test_of_replicas_pipelines_and_ranks(
     replicas: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
     cluster, truth = run_both(replicas, router, load, concurrency, front_end)
-    assert_split(request_table(replicas, cluster)[0], truth, front_end)
+    assert_split(request_table(cluster)[0], truth, front_end)
 
 
 @SLOWLY
@@ -98,7 +98,7 @@ def test_of_prefill_and_decode_replicas(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency, link=link, is_pushed=is_pushed)
     how = Disaggregation(RoundRobin(), link, is_pushed)
-    assert_split(request_table(replicas, cluster, how)[0], truth, NO_FRONT_END, how)
+    assert_split(request_table(cluster, how)[0], truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -108,7 +108,7 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 ) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None, link=link, is_pushed=True)
     how = Disaggregation(RoundRobin(), link, is_pushed=True)
-    assert_split(request_table(replicas, cluster, how)[0], truth, NO_FRONT_END, how)
+    assert_split(request_table(cluster, how)[0], truth, NO_FRONT_END, how)
 
 
 @SLOWLY
@@ -116,14 +116,14 @@ def test_of_prompts_that_are_sent_as_they_are_computed(
 def test_of_prompts_that_are_cached(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(replicas, cluster)[0], truth)
+    assert_split(request_table(cluster)[0], truth)
 
 
 @SLOWLY
 @given(swapping(), traces())
 def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(replicas, cluster)[0], truth)
+    assert_split(request_table(cluster)[0], truth)
 
 
 @SLOWLY
@@ -131,14 +131,14 @@ def test_of_requests_that_are_swapped(replicas: list[ReplicaSetup], load: Trace)
 def test_of_prefixes_that_are_read_from_host_memory(replicas: list[ReplicaSetup], data: st.DataObject) -> None:
     load = data.draw(shared_prompts())
     cluster, truth = run_both(replicas, RoundRobin, load, None)
-    assert_split(request_table(replicas, cluster)[0], truth)
+    assert_split(request_table(cluster)[0], truth)
 
 
 @settings(SLOWLY, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(speculating(setups()), traces(), st.none() | st.integers(1, 5))
 def test_where_tokens_are_proposed(replicas: list[ReplicaSetup], load: Trace, concurrency: int | None) -> None:
     cluster, truth = run_both(replicas, RoundRobin, load, concurrency)
-    assert_split(request_table(replicas, cluster)[0], truth)
+    assert_split(request_table(cluster)[0], truth)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_an_eviction_in_the_midst_of_a_prompt_by_hand() -> None:
     scheduler = Chunked(max_num_batched_tokens=5, scheduler_reserve_full_isl=False)
     setup = replica_setup(scheduler, LineCost(step=10 * MS), n_blocks=4, block_size=4)
     cluster = serve(setup, trace([0.0, 0.0], [4, 12], [9, 1]))
-    requests = request_table([setup], cluster)[0]
+    requests = request_table(cluster)[0]
     first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
     assert first == {"prefill_s": 0.01, "decode_s": 0.08}
     assert second == {"prefill_s": 0.02, "prefill_wait_s": 0.03, "preempted_s": 0.01, "recompute_s": 0.05}
@@ -181,7 +181,7 @@ def test_what_a_prompt_adds_to_the_steps_of_others_by_hand() -> None:
     """
     setup = replica_setup(cost=LineCost(step=10 * MS, token=MS))
     cluster = serve(setup, trace([0.0, 0.02], [4, 5], [4, 1]))
-    requests = request_table([setup], cluster)[0]
+    requests = request_table(cluster)[0]
     first, second = ({name: requests[name][row] for name in PARTS if requests[name][row]} for row in (0, 1))
     assert first == {"prefill_s": 0.014, "decode_s": 0.033, "interference_s": 0.005}
     assert second == {"queue_turn_s": 0.005, "prefill_s": 0.016}

@@ -1,0 +1,117 @@
+"""Members that join and leave, worked out by hand: one request at a time, prompts of 1 ms a token, 1 ms an answer."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from simserve.admission.queue_length import QueueLength
+from simserve.engine.cluster import Cluster
+from simserve.engine.handoff import Disaggregation
+from simserve.engine.link import LinkSpec
+from simserve.engine.offered import Offered, Patience
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.errors import PolicyError
+from simserve.routers.base import Router
+from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.continuous import Continuous
+from simserve.state.request import Request
+from simserve.workload.trace import Trace
+from tests.agreement import own
+from tests.doubles import MS, LineCost, instants, replica_setup, trace
+from tests.oracle_fleet import Change, Script
+
+ONE_AT_A_TIME = replica_setup(Continuous(max_num_seqs=1), LineCost(token=MS))
+TOGETHER = replica_setup(Continuous(max_num_seqs=9), LineCost(token=MS))
+
+
+def run(
+    setups: ReplicaSetup | list[ReplicaSetup], load: Trace, *changes: Change, router: Router | None = None, **more: Any
+) -> Cluster:
+    several = setups if isinstance(setups, list) else [setups]
+    offered = Offered(load, patience=more.pop("patience", None))
+    script = Script(changes, own(several))
+    cluster = Cluster(own(several), router or RoundRobin(), offered, router_seed=0, control=script, **more)
+    cluster.run()
+    return cluster
+
+
+def lives(cluster: Cluster) -> list[tuple[float | None, ...]]:
+    """Return when each member was ordered, ready, draining and gone, in milliseconds."""
+    instants = ((each.ordered_ps, each.ready_ps, each.draining_ps, each.gone_ps) for each in cluster.members)
+    return [tuple(None if at_ps is None else at_ps / MS for at_ps in each) for each in instants]
+
+
+def test_a_member_that_drains_finishes_what_it_has_and_gets_no_more() -> None:
+    """Two prompts of 5 ms are there at 1 ms; the third comes when only the second member takes requests."""
+    load = trace([0.0, 0.0, 0.002], [5, 5, 5], [1, 1, 1])
+    cluster = run(ONE_AT_A_TIME, load, Change(MS, "join", 0), Change(MS, "drain", 0))
+    assert instants(cluster, "finish_ps") == [5, 10, 7]
+    assert cluster.recorder.columns["replica"].tolist() == [0, 0, 1]
+    assert lives(cluster) == [(0, 0, 1, 10), (1, 1, None, None)]
+    assert [each.why for each in cluster.members] == ["at the start; drained", "ordered"]
+
+
+def test_requests_wait_at_the_gateway_for_a_member_and_go_out_in_order_of_arrival() -> None:
+    """The only member drains at once; the next one is ordered at 2 ms and takes 6 ms to be ready."""
+    load = trace([0.001, 0.004, 0.008], [3, 2, 4], [1, 1, 1])
+    cluster = run(ONE_AT_A_TIME, load, Change(0, "drain", 0), Change(2 * MS, "join", 0, 6 * MS))
+    assert instants(cluster, "scheduled_ps") == [8, 11, 13]
+    assert instants(cluster, "finish_ps") == [11, 13, 17]
+    assert lives(cluster) == [(0, 0, 0, 0), (2, 8, None, None)]
+
+
+def test_without_any_member_requests_are_unfinished_and_say_where_they_wait() -> None:
+    cluster = run(ONE_AT_A_TIME, trace([0.001], [3], [1]), Change(0, "drain", 0))
+    assert cluster.recorder.n_with(0) == 1
+    assert cluster.recorder.reasons[-1] == "waits at the gateway: no replica is ready"
+
+
+def test_a_client_may_give_up_at_the_gateway() -> None:
+    late = (Change(0, "drain", 0), Change(9 * MS, "join", 0))
+    cluster = run(ONE_AT_A_TIME, trace([0.001, 0.007], [3, 3], [1, 1]), *late, patience=Patience(ttft_ps=5 * MS))
+    assert instants(cluster, "finish_ps") == [-1, 12]
+    assert cluster.recorder.n_with(3) == 1
+
+
+def test_a_member_that_is_not_ready_yet_is_gone_at_once() -> None:
+    load = trace([0.001], [3], [1])
+    cluster = run(ONE_AT_A_TIME, load, Change(0, "join", 0, 6 * MS), Change(2 * MS, "drain", 1))
+    assert lives(cluster) == [(0, 0, None, None), (0, None, None, 2)]
+    assert instants(cluster, "finish_ps") == [4]
+
+
+def test_admission_decides_when_there_is_a_member_to_look_at() -> None:
+    """Three wait for the member that is ready at 5 ms; it may have one."""
+    late = (Change(0, "drain", 0), Change(5 * MS, "join", 0))
+    load = trace([0.001, 0.002, 0.003], [3, 3, 3], [1, 1, 1])
+    cluster = run(ONE_AT_A_TIME, load, *late, admission=QueueLength(max_outstanding=1))
+    assert instants(cluster, "finish_ps") == [8, -1, -1]
+    assert cluster.recorder.n_with(2) == 2
+
+
+def test_a_request_waits_on_its_prefill_replica_while_no_decode_replica_is_ready() -> None:
+    """Prefilled at 3 ms; the decode replica that is ready at 7 ms fetches it in 1 ms and needs 1 ms a token."""
+    roles: list[ReplicaSetup] = [replace(TOGETHER, role="prefill"), replace(TOGETHER, role="decode")]
+    link = Disaggregation(RoundRobin(), LinkSpec(0.0, MS - 1))  # and 1 ps on the link
+    late = (Change(0, "drain", 1), Change(7 * MS, "join", 1))
+    cluster = run(roles, trace([0.0], [3], [3]), *late, disaggregation=link)
+    assert instants(cluster, "first_token_ps") == [3]
+    assert instants(cluster, "finish_ps") == [10]
+    assert cluster.recorder.columns["replica"].tolist() == [2]
+
+
+class Clings(Router):
+    """Always picks the first view that it has ever seen."""
+
+    first: Any = None
+
+    def pick(self, request: Request, views: Any) -> Any:
+        self.first = self.first or views[0]
+        return self.first
+
+
+def test_a_router_that_keeps_the_view_of_a_draining_member_is_named() -> None:
+    load = trace([0.0, 0.003], [9, 9], [1, 1])
+    with pytest.raises(PolicyError, match=r"Clings\.pick: .* got 'a view of replica 0', at 0\.003000 s"):
+        run([ONE_AT_A_TIME, ONE_AT_A_TIME], load, Change(MS, "drain", 0), router=Clings())

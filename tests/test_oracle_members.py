@@ -1,0 +1,73 @@
+"""Engine and oracle agree while members join and leave, in every combination of mechanisms."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simserve.engine.frontend import FrontEnd
+from simserve.engine.replica_setup import ReplicaSetup
+from simserve.workload.trace import Trace
+from tests.agreement import assert_agreement, run_both
+from tests.test_oracle_patience import admissions, patiences
+from tests.test_oracle_routers import delays, routers
+from tests.test_oracle_sessions import STOPS, beside, dependent
+from tests.test_oracle_together import CONCURRENCY, SLOWLY, WORLDS, World, check, loads
+from tests.worlds import ROUTERS, changes, front_ends, setups, traces
+
+
+@SLOWLY
+@given(setups(), st.sampled_from(ROUTERS), traces(), st.data())
+def test_plain_replicas(replicas: list[ReplicaSetup], router: Any, load: Trace, data: st.DataObject) -> None:
+    script = data.draw(changes(replicas))
+    cluster, truth = run_both(replicas, router, load, None, changes=script)
+    assert_agreement([each.setup for each in cluster.members], cluster, truth)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_clients_that_wait(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    delay: Any,
+) -> None:
+    limits = {
+        "admission": None if concurrency else data.draw(admissions()),
+        "changes": data.draw(changes(world.setups)),
+    }
+    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, **limits)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_clients_that_give_up(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    concurrency: int | None,
+    front_end: FrontEnd,
+    delay: Any,
+) -> None:
+    limits = {"patience": data.draw(patiences()), "admission": data.draw(admissions())}
+    script = data.draw(changes(world.setups))
+    check(world, data.draw(loads(world)), router, concurrency, front_end, delay=delay, changes=script, **limits)
+
+
+@SLOWLY
+@given(WORLDS, routers(), st.data(), CONCURRENCY, front_ends(), st.none() | delays())
+def test_sessions(
+    world: World,
+    router: Any,
+    data: st.DataObject,
+    n_users: int | None,
+    front_end: FrontEnd,
+    delay: Any,
+) -> None:
+    load, n_timed = data.draw(beside(dependent(loads(world))))
+    patience, admission, stop_ps = data.draw(st.none() | patiences()), data.draw(admissions()), data.draw(STOPS)
+    limits = {"patience": patience, "admission": admission, "n_timed": 0 if n_users is None else n_timed}
+    script = data.draw(changes(world.setups))
+    check(world, load, router, n_users, front_end, delay=delay, stop_ps=stop_ps, changes=script, **limits)
