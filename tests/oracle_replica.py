@@ -204,7 +204,7 @@ class OracleReplica:
         for request in self.waiting if self.cache else ():
             most = (request.prompt_tokens + request.emitted_tokens - 1) // self.block_size
             request.prefilled_tokens = self.hits(self.chain(request), most) * self.block_size
-            request.idle_hit_blocks = self.idle_blocks(request)
+            request.n_idle = self.idle_blocks(request)  # type: ignore[attr-defined]
 
     def idle_blocks(self, request: Request) -> int:
         """Return the free blocks that the cache hit of a waiting request takes: those that no request holds."""
@@ -750,7 +750,7 @@ class OracleReplica:
     def hold_hits(self, request: Request) -> None:
         life = self.lives[request]
         life.stored = request.prefilled_tokens
-        request.idle_hit_blocks = 0
+        request.n_idle = 0  # type: ignore[attr-defined]
         life.n_held_ids = request.prefilled_tokens // self.block_size if self.cache else 0
         result = self.chain(request)[: life.n_held_ids]
         missing = [block for block in result if self.cache and block not in self.cache.copies]

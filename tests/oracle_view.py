@@ -10,7 +10,14 @@ from simserve.state.view import ReplicaView
 class OracleRequest(Request):
     """A request whose derived values are counted here."""
 
-    __slots__ = ()
+    __slots__ = ("n_idle",)
+
+    n_idle: int
+    """Blocks of its cache hit that nobody holds."""
+
+    @property
+    def idle_hit_blocks(self) -> int:
+        return getattr(self, "n_idle", 0)
 
     @property
     def is_new(self) -> bool:

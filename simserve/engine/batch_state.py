@@ -30,7 +30,7 @@ class BatchState:
         swap: SwapQueue | None = None,
     ) -> None:
         pool = memory.pool
-        self.waiting = memory.queue(scheduler)
+        self.waiting = scheduler.queue()
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
         self.cohort = cohort
@@ -61,6 +61,8 @@ class BatchState:
         if not self._scheduler.reserves:
             view.free_blocks -= self.cohort.blocks_of_next()
         view.just_preempted = just_preempted
+        if self.memory.caches:
+            self.memory.forget_hits()
         if self.swap is not None and self.swap.swapped:
             view.waiting = ()
         return checked_plan(self._scheduler, view)
@@ -114,6 +116,7 @@ class BatchState:
         self.leave(request, kv_tokens)
         self._recorder.preempt(request.row, kv_tokens)
         request.phase = WAITING
+        request.finder = self.memory if self.memory.caches else None
         request.prefilled_tokens = 0
         request.n_preemptions += 1
         request.preempted_at_ps = now_ps

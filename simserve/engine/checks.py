@@ -47,7 +47,7 @@ def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> No
             raise broke(scheduler, "plan", view.now_ps, "must prefill only requests of view.queue", request)
         if type(n_tokens) is not int or n_tokens < 1:
             raise broke(scheduler, "plan", view.now_ps, "prefill tokens must be whole and at least 1", n_tokens)
-        if request.prefilled_tokens + n_tokens > request.prompt_tokens + request.emitted_tokens and not pads:
+        if n_tokens > request.prefill_left_tokens and not pads:
             rule = f"must not prefill more than the {request.prefill_left_tokens} tokens left of {request}"
             raise broke(scheduler, "plan", view.now_ps, rule, n_tokens)
     if len(plan.prefill) > 1 and len({id(request) for request, _ in plan.prefill}) < len(plan.prefill):

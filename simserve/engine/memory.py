@@ -1,15 +1,11 @@
 """Memory: what a request may hold on a replica: KV blocks, with or without a prefix cache and tiers behind it."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from typing import SupportsIndex, cast
+from collections.abc import Callable
 
 from simserve.engine.host_tier import HostTier
 from simserve.engine.recorder import Recorder
-from simserve.schedulers.base import Scheduler
 from simserve.state.kv_pool import KvPool
 from simserve.state.prefix_cache import Chain, PrefixCache
-from simserve.state.queues import Ordered, Waiting
 from simserve.state.request import Request
 
 
@@ -22,9 +18,12 @@ class Memory:
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
 
-    def queue(self, scheduler: Scheduler) -> Waiting:
-        """Return an empty queue in the scheduler's order."""
-        return scheduler.queue()
+    def hit(self, request: Request) -> tuple[int, int]:
+        """Return the tokens that a waiting request finds, and the free blocks that they take."""
+        return 0, 0
+
+    def forget_hits(self) -> None:
+        """Look requests up anew from now on."""
 
     def admit(self, request: Request) -> None:
         """Give an admitted request what it finds here."""
@@ -110,41 +109,6 @@ class CachingPool(KvPool):
             self.cache.evict(n_lost)
 
 
-class Queue(deque[Request]):
-    """First-come, first-served queue; iterating looks up the cache hit of each request."""
-
-    look_up: Callable[[Request], None]
-
-    def __iter__(self) -> Iterator[Request]:
-        for request in super().__iter__():
-            self.look_up(request)
-            yield request
-
-
-class OrderedQueue:
-    """Policy-ordered queue; iterating looks up the cache hit of each request."""
-
-    def __init__(self, waiting: Ordered, look_up: Callable[[Request], None]) -> None:
-        self._waiting = waiting
-        self._look_up = look_up
-        self.append, self.appendleft, self.extend = waiting.append, waiting.appendleft, waiting.extend
-        self.popleft, self.remove, self.may_lead = waiting.popleft, waiting.remove, waiting.may_lead
-
-    def __contains__(self, request: object) -> bool:
-        return request in self._waiting
-
-    def __getitem__(self, place: SupportsIndex) -> Request:
-        return self._waiting[place]
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def __iter__(self) -> Iterator[Request]:
-        for request in self._waiting:
-            self._look_up(request)
-            yield request
-
-
 class CachingMemory(Memory):
     """KV blocks with a prefix cache: blocks computed for other requests are used again.
 
@@ -167,29 +131,34 @@ class CachingMemory(Memory):
         self._tier = tier
         self._n_ahead: dict[Request, int] = {}
         """Ids found here of requests with blocks taken ahead; the rest comes over the link."""
+        self._hits: dict[Request, tuple[int, int]] = {}
+        """Hits looked up since the last plan began."""
         self._admitted: list[tuple[Request, int, int, int]] = []
         """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
-
-    def queue(self, scheduler: Scheduler) -> Waiting:
-        """Return an empty queue in the scheduler's order."""
-        if scheduler.orders:
-            return OrderedQueue(cast(Ordered, scheduler.queue()), self._look_up)
-        queue = Queue()
-        queue.look_up = self._look_up
-        return queue
 
     # -- lookups -----------------------------------------------------------------------------------------------------
 
     def _chain(self, request: Request) -> Chain:
         return request.chains[self.pool.block_size]
 
-    def _look_up(self, request: Request) -> None:
-        """Look up the cache hit of a waiting request; what is not on the GPU needs free blocks."""
-        chain = self._chain(request)
-        n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
-        n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
-        request.prefilled_tokens = n_ids * self.pool.block_size
-        request.idle_hit_blocks = self._cache.idle_blocks_among(chain, n_here) + n_ids - n_here
+    def hit(self, request: Request) -> tuple[int, int]:
+        """Return the tokens that a waiting request finds, and the free blocks that they take: idle ones, and those for
+        what is not on the GPU.
+
+        fast: once a plan, and only where the policy asks. A plan holds all its hits before any block is taken.
+        """
+        hit = self._hits.get(request)
+        if hit is None:
+            chain = self._chain(request)
+            n_ids = self._n_found(request, request.prompt_tokens + request.emitted_tokens - 1)
+            n_here = n_ids if self._tier is None else self._cache.match(chain, n_ids)
+            n_blocks = self._cache.idle_blocks_among(chain, n_here) + n_ids - n_here
+            hit = self._hits[request] = (n_ids * self.pool.block_size, n_blocks)
+        return hit
+
+    def forget_hits(self) -> None:
+        """Look requests up anew from now on."""
+        self._hits.clear()
 
     def _n_found(self, request: Request, n_tokens: int) -> int:
         """Return the number of leading ids of n_tokens in the hit, on any tier. The last token to compute is never
@@ -214,8 +183,10 @@ class CachingMemory(Memory):
 
     def admit(self, request: Request) -> None:
         """Hold the cache hit of an admitted request: its blocks are no longer free."""
+        request.prefilled_tokens, _ = self.hit(request)
+        request.finder = None
         n_ids = request.prefilled_tokens // self.pool.block_size
-        request.n_held_ids, request.copies, request.idle_hit_blocks = n_ids, set(), 0
+        request.n_held_ids, request.copies = n_ids, set()
         if self._tier is None:
             self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
         else:

@@ -149,6 +149,7 @@ class Receives(Role):
         while coming_in:
             request, sender = coming_in[0]
             if sender is None:
+                request.finder = memory if memory.caches else None
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue

@@ -177,6 +177,8 @@ class Replica:
         While the head is blocked, only an arrival that may go before it makes the replica plan.
         """
         self.n_outstanding += 1
+        if self._caches:
+            request.finder = self._memory
         step_run = self.step_run
         may_lead = self._orders and cast(Ordered, self.batch.waiting).may_lead(request)
         if self.n_ahead and (step_run is not None or self.batch.running):
@@ -605,14 +607,14 @@ class Replica:
         n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
-            done = request.prefilled_tokens
-            left_tokens = request.prompt_tokens + request.emitted_tokens - done
+            left_tokens = request.prefill_left_tokens
             if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
                 check_prefill(self._scheduler, batch.view, plan)
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
             elif not batch.prefilling:
                 check_prefill(self._scheduler, batch.view, plan)
+            done = request.prefilled_tokens
             n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from typing import Protocol
 
 
 class Phase(Enum):
@@ -17,6 +18,14 @@ class Phase(Enum):
 
 # fast: a member of an Enum is found three times as fast under a name of its own.
 WAITING, PREFILL, TRANSFER, DECODE, DONE = Phase
+
+
+class Finder(Protocol):
+    """A prefix cache that waiting requests will be looked up in."""
+
+    def hit(self, request: "Request") -> tuple[int, int]:
+        """Return the tokens that a waiting request finds, and how many of their blocks are idle: once held, they are
+        not free."""
 
 
 NO_CHAINS: Mapping[int, Sequence[int]] = {}
@@ -35,7 +44,7 @@ class Request:
         "chains",
         "copies",
         "emitted_tokens",
-        "idle_hit_blocks",
+        "finder",
         "join_number",
         "join_step",
         "joined_ps",
@@ -77,10 +86,9 @@ class Request:
         """Limit on its output: max_tokens of the client, or what the model's length leaves."""
         self.phase = WAITING
         self.prefilled_tokens = 0
-        """Tokens of prompt and earlier output with computed keys and values; while it waits, its prefix cache hit when
-        its scheduler was last called."""
-        self.idle_hit_blocks = 0
-        """Blocks of this hit without holders."""
+        """Tokens of prompt and earlier output with computed keys and values that it holds."""
+        self.finder: Finder | None = None
+        """The prefix cache of its replica, while it waits there."""
         self.emitted_tokens = 0
         """Tokens produced, as of the last time it joined or left a cohort."""
         self.padding_tokens = 0
@@ -103,8 +111,15 @@ class Request:
 
     @property
     def prefill_left_tokens(self) -> int:
-        """Tokens to compute before it can produce its next one; after a preemption, its output so far too."""
-        return self.prompt_tokens + self.emitted_tokens - self.prefilled_tokens
+        """Tokens to compute before it can produce its next one: without its prefix cache hit, and after a preemption
+        with its output so far."""
+        left_tokens = self.prompt_tokens + self.emitted_tokens - self.prefilled_tokens
+        return left_tokens if self.finder is None else left_tokens - self.finder.hit(self)[0]
+
+    @property
+    def idle_hit_blocks(self) -> int:
+        """Free blocks that its prefix cache hit takes at admission."""
+        return 0 if self.finder is None else self.finder.hit(self)[1]
 
     def __repr__(self) -> str:
         return f"Request(row={self.row}, prompt_tokens={self.prompt_tokens}, {self.phase.value})"

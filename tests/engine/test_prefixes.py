@@ -11,7 +11,10 @@ from simserve.engine.memory import CachingPool
 from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
+from simserve.state.request import Phase
+from simserve.state.view import ReplicaView
 from simserve.workload.readers import read_trace
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
@@ -156,6 +159,23 @@ def test_routers_look_a_prompt_up_in_the_blocks_of_each_replica() -> None:
     cluster = serve(setups, load, PrefixAffinity())
     assert cluster.recorder.columns["replica"].tolist() == [0, 1, 1]
     assert cached(cluster) == [0, 0, 16]
+
+
+def test_a_policy_that_walks_the_queue_changes_no_request() -> None:
+    states = []
+
+    class Watching(Chunked):
+        def plan(self, view: ReplicaView) -> StepPlan:
+            before = [(request.prefilled_tokens, request.phase) for request in view.queue]
+            left = [(request.prefill_left_tokens, request.idle_hit_blocks) for request in view.queue]
+            states.append((before, left))
+            assert before == [(request.prefilled_tokens, request.phase) for request in view.queue]
+            return super().plan(view)
+
+    load = sharing(trace([0.0, 1.0], [14, 14], [1, 1]), [[1, 2, 3], [1, 2, 4]])
+    cluster = serve(replace(caching(), scheduler=Watching()), load)
+    assert states == [([(0, Phase.WAITING)], [(14, 0)]), ([(0, Phase.WAITING)], [(6, 2)])]
+    assert cached(cluster) == [0, 8]
 
 
 def test_affinity_sends_turns_of_a_conversation_to_the_replica_that_knows_it() -> None:
