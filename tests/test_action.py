@@ -4,6 +4,8 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,14 @@ def step() -> dict[str, Any]:
     return result
 
 
+GATE = """#!/bin/bash
+printf '%s\\n' "$@" > arguments
+echo "$RESULT"
+exit "$CODE"
+"""
+"""A command in place of simserve, which keeps its arguments and ends as the test wants."""
+
+
 def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
     """Return exit code, outputs and job summary, run as on GitHub: `bash -e -o pipefail` with the given inputs."""
     defaults = {key: value.get("default", "") for key, value in action()["inputs"].items()}
@@ -38,7 +48,7 @@ def run_step(folder: Path, **inputs: str) -> tuple[int, str, str]:
     files = {name: folder / name.lower() for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
     for file in files.values():
         file.write_text("")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **values, **{name: str(file) for name, file in files.items()}, "PATH": path}
     done = subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step()["run"]],
@@ -75,6 +85,62 @@ def test_its_shell_passes_and_fails_with_the_gate(tmp_path: Path) -> None:
     assert summary.startswith("### simserve check: tiny fails\n")
     exit_code, output, summary = run_step(tmp_path, **inputs | {"baseline": "none.json"})
     assert (exit_code, output, summary) == (2, "", "")
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
+    """Put a command in place of simserve that prints a result and ends with an exit code."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "simserve").write_text(GATE)
+    (tmp_path / "bin" / "simserve").chmod(0o755)
+
+    def ends_with(exit_code: int, result: str) -> None:
+        monkeypatch.setenv("CODE", str(exit_code))
+        monkeypatch.setenv("RESULT", result)
+
+    return ends_with
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "result", "ends_with", "said"),
+    [
+        (0, '{"passes": true}', 0, "passes=true\n"),
+        (1, '{"passes": false}', 1, "passes=false\n"),
+        (0, '{"passes": false}', 2, ""),
+        (0, "", 2, ""),
+        (0, "Usage: simserve check", 2, ""),
+        (1, "", 2, ""),
+        (2, "", 2, ""),
+        (139, '{"passes": true}', 139, ""),
+    ],
+)
+def test_the_verdict_is_the_gates_own(
+    exit_code: int, result: str, ends_with: int, said: str, gate: Callable[[int, str], None], tmp_path: Path
+) -> None:
+    gate(exit_code, result)
+    assert run_step(tmp_path, scenario="a.yaml", baseline="b.json")[:2] == (ends_with, said)
+
+
+def test_arguments_are_those_of_all_lines_and_quotes_group(gate: Callable[[int, str], None], tmp_path: Path) -> None:
+    gate(0, '{"passes": true}')
+    given = "--goal 0.9\n--set \"workload.lengths={kind: fixed, prompt_tokens: 3}\" '--set=a=$(touch hacked) *'\n"
+    run_step(tmp_path, scenario="--help", baseline="b.json", arguments=given)
+    arguments = (tmp_path / "arguments").read_text().splitlines()
+    assert arguments[-2:] == ["--", "--help"]
+    assert arguments[-7:-2] == [
+        *("--goal", "0.9", "--set", "workload.lengths={kind: fixed, prompt_tokens: 3}"),
+        "--set=a=$(touch hacked) *",
+    ]
+    assert not (tmp_path / "hacked").exists()
+
+
+def test_what_it_installs_is_pinned() -> None:
+    install = next(each["run"] for each in action()["runs"]["steps"] if each.get("name") == "Install simserve")
+    assert '--constraint "$SIMSERVE/.ci/constraints.txt"' in install
+    pinned = {line.partition("==")[0].lower() for line in (ROOT / ".ci" / "constraints.txt").read_text().splitlines()}
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {re.split("[<>=]", each)[0] for each in needed} <= pinned
+    assert all(re.search("@[0-9a-f]{40}$", each["uses"]) for each in action()["runs"]["steps"] if "uses" in each)
 
 
 @pytest.mark.parametrize(

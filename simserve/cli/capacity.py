@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -50,15 +50,18 @@ def capacity(
     ] = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the p99 goodput: the highest rate at which 99% of requests meet the SLO; or clients, replicas, a split."""
     from simserve import load_scenario
+    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.study.capacity.question import CapacityQuestion
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import CAPACITY
 
+    allow_modules(allow_plugin or (), scenario.parent)
     question = CapacityQuestion(
         load_scenario(scenario, overrides=assignments or (), seed=seed), goal or GOAL_FRAC, precision
     )

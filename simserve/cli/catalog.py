@@ -1,6 +1,7 @@
 """`simserve catalog`: list models, GPUs, engines and policies."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -41,7 +42,9 @@ def catalog(
         terminal.result("\n".join(_names(kind)))
     elif kind in FAMILIES:
         from simserve import plugins
+        from simserve.allowed_modules import allow_modules
 
+        allow_modules([name.partition(":")[0]], Path(), are_trusted=False)  # named by the user
         terminal.result("\n".join(_policy_lines(plugins.describe(FAMILIES[kind], name))))
     else:
         from simserve import catalog as things

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ def check(
     goal: Goal = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Fail where p99 goodput fell by more than a tolerance, beyond chance."""
     from simserve import load_scenario
+    from simserve.allowed_modules import allow_modules
     from simserve.errors import SimserveError
 
     if (baseline is None) == (against is None) or (update and baseline is None):
@@ -51,6 +53,7 @@ def check(
         raise SimserveError(
             f"check: {rule}, got {'both' if baseline and against else 'no file'}; `check --help` has all"
         )
+    allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     if update and baseline is not None:
         _update(loaded, baseline, (goal, tolerance), as_json=as_json)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson
+from simserve.cli.run import AllowPlugin, AsJson
 
 SIDE = "A scenario, a folder of results, or the JSON of `vllm bench serve`."
 
@@ -26,9 +26,11 @@ def compare(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder for the answer and a page [default: none].")
     ] = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Decide which of two scenarios carries more load, and compare all measures; of results, measures only."""
+    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.cli.check import load_progress
     from simserve.study.compare.compare import REPLICATIONS, read_side
@@ -36,6 +38,7 @@ def compare(
     from simserve.tables.folder import check_folder
     from simserve.tables.kinds import COMPARISON
 
+    allow_modules(allow_plugin or (), a.parent, b.parent)
     sides = read_side(a), read_side(b)
     if out is not None:
         check_folder(out, COMPARISON)

@@ -3,22 +3,31 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from simserve.cli.run import AsJson, Assignments, ScenarioFile, Seed
+from simserve.cli.run import AllowPlugin, AsJson, Assignments, ScenarioFile, Seed
 
 if TYPE_CHECKING:
     from simserve.explain import ExchangeAnswer, KvGroupAnswer, PoolAnswer, TypicalStep
 
 
 def explain(
-    scenario: ScenarioFile, assignments: Assignments = None, seed: Seed = None, as_json: AsJson = False
+    scenario: ScenarioFile,
+    assignments: Assignments = None,
+    seed: Seed = None,
+    allow_plugin: AllowPlugin = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Show memory, defaults and step costs of a scenario, without a run."""
+    """Show memory, defaults and step costs of a scenario, without a run.
+
+    A scenario that names a module as a plug-in is a program: the module is imported only with --allow-plugin.
+    """
     from dataclasses import asdict
 
     from simserve import load_scenario
+    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.explain import explain as dry_run
 
+    allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     answer = dry_run(loaded)
     if as_json:

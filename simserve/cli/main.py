@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 GOOD = 0
 BAD_INPUT = 2
@@ -35,15 +36,33 @@ def execute(arguments: Sequence[str]) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    import typer
+
+    from simserve.allowed_modules import limited_modules
     from simserve.cli.app import app
 
+    click_exception: Any = typer.BadParameter.__mro__[2]  # which typer does not export
     try:
-        app(args=list(arguments), prog_name="simserve")
-    except SystemExit as end:  # typer always exits this way, also after usage errors
-        if end.code == INTERRUPTED:
-            raise KeyboardInterrupt from None
-        return end.code if isinstance(end.code, int) else GOOD
-    return GOOD
+        with limited_modules():
+            exit_code = app(args=list(arguments), prog_name="simserve", standalone_mode=False)
+    except click_exception as error:
+        error.show()
+        return BAD_INPUT
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # typer's own, where the reader closed the pipe
+            return GOOD
+        raise _foreign_exit(end) from end
+    if exit_code == INTERRUPTED:
+        raise KeyboardInterrupt
+    return exit_code if isinstance(exit_code, int) else GOOD
+
+
+def _foreign_exit(end: SystemExit) -> Exception:
+    """Return the error of a plug-in that ends the program: its exit code must not pass for the command's."""
+    from simserve.errors import PolicyError
+
+    last = traceback.extract_tb(end.__traceback__)[-1]
+    return PolicyError(f"{last.filename}:{last.lineno}: a plug-in must not exit, got {end!r}; remove the call")
 
 
 def _report_interruption() -> int:

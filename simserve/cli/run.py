@@ -29,6 +29,14 @@ Goal = Annotated[
         help=f"Share of requests that must meet every SLO: 0.9, p90 or '90%'. Default: {GOAL_FRAC:g}, or a baseline's.",
     ),
 ]
+AllowPlugin = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow-plugin",
+        metavar="MODULE",
+        help="Import this module, which runs its code, where the scenario names it.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the machine-readable answer, and only that, to stdout.")]
 
 
@@ -57,15 +65,18 @@ def run(
     of: Annotated[
         str | None, typer.Option("--of", metavar="MEASURE", help="Metric for --precision [default: ttft_s.p99].")
     ] = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
     from simserve import load_scenario, simulate
+    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.study.uncertainty import predict
     from simserve.tables.folder import check_folder
 
+    allow_modules(allow_plugin or (), scenario.parent)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     directory = out or Path("reports") / loaded.name
     check_folder(directory)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson, Assignments, Goal, ScenarioFile, Seed
+from simserve.cli.run import AllowPlugin, AsJson, Assignments, Goal, ScenarioFile, Seed
 from simserve.metrics.goal import GOAL_FRAC
 
 if TYPE_CHECKING:
@@ -41,11 +41,14 @@ def sweep(
     ] = None,
     assignments: Assignments = None,
     seed: Seed = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario at many points: every combination of some values, or those of a file."""
+    from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
 
+    allow_modules(allow_plugin or (), scenario.parent)
     question = _question(scenario, vary or (), points, (assignments or (), seed, replications, goal or GOAL_FRAC))
     directory = out or Path("reports") / f"{question.first.name}-sweep"
     match = _result(question, directory, dask)

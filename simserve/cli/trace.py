@@ -62,6 +62,7 @@ def generate(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Generate a trace from an arrival process, lengths and prefixes, written as in a scenario."""
+    from simserve.allowed_modules import allow_modules
     from simserve.errors import TraceError
     from simserve.workload.generate import generate as drawn
 
@@ -71,6 +72,8 @@ def generate(
         raise typer.BadParameter(f"must be a positive number, got {duration_s}", param_hint="--duration-s")
     specs = _spec("--arrivals", arrivals), _spec("--lengths", lengths)
     shared = None if prefixes is None else _spec("--prefixes", prefixes)
+    kinds = [str(spec if isinstance(spec, str) else spec.get("kind")) for spec in (*specs, shared or "")]
+    allow_modules([kind.partition(":")[0] for kind in kinds], Path(), are_trusted=False)  # named by the user
     trace = drawn(*specs, prefixes=shared, n_requests=n_requests, duration_s=duration_s, seed=seed)
     if not len(trace):
         raise TraceError(f"{out}: no request arrives within {duration_s:g} s, so there is no trace; make it longer")

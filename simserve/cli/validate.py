@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simserve.cli.run import AsJson
+from simserve.cli.run import AllowPlugin, AsJson
 from simserve.cli.validate_log import validate_log
 
 if TYPE_CHECKING:
@@ -58,10 +58,14 @@ def validate(
     page: Annotated[
         Path | None, typer.Option("--page", metavar="HTML", help="Write a page of predicted against measured values.")
     ] = None,
+    allow_plugin: AllowPlugin = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare predictions with measured serving runs, request logs or kernel timings."""
+    from simserve.allowed_modules import allow_modules
+
     if scenario is not None:
+        allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
         only_runs: dict[str, Any] = {"--kernels": kernels, "--campaign": campaign, "--engine": engine}
         only_runs |= {"--leave-out": leave_out, "--requests-per-client": requests_per_client}
         only_runs |= {"--shortest-frac": shortest_frac}

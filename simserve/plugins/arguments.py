@@ -73,7 +73,7 @@ def _construct(plugin_class: type, written: Mapping[str, Any]) -> tuple[Any | No
         seen = {problem.path for problem in problems}
         others = [problem for problem in problems_of(error, arguments) if problem.path not in seen]
         return None, problems + [_with_remedy(plugin_class, problem) for problem in others]
-    except Exception as error:  # a user's own class may raise anything
+    except (Exception, SystemExit) as error:  # a user's own class may raise anything
         return None, [*problems, ValueProblem((), f"{plugin_class.__name__} raised {type(error).__name__}: {error}")]
     return plugin, problems
 

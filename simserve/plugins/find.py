@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from types import MappingProxyType, ModuleType
 
+from simserve.allowed_modules import allowed_modules
 from simserve.plugins.validation import ValueProblem, did_you_mean, shown
 
 BASES = MappingProxyType(
@@ -82,10 +83,14 @@ def _classes(family: str, module: ModuleType) -> list[type]:
 
 def _find_outside(family: str, name: str) -> type | ValueProblem:
     module_name, _, class_name = name.partition(":")
+    allowed = allowed_modules()
+    if allowed is not None and not allowed.permits(module_name):
+        rule = f"the module {module_name} may not be imported, as importing runs it"
+        return ValueProblem((), rule, shown(name), f"add --allow-plugin {module_name} if you trust it")
     try:
         with _current_directory_importable():
             module = import_module(module_name)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         text = f"{type(error).__name__}: {error}"
         return ValueProblem((), f"the module {module_name} cannot be imported ({text})", shown(name))
     plugin_class = getattr(module, class_name, None)

@@ -163,6 +163,8 @@ class Stoppable:
             vary,
             "--out",
             str(self.out),
+            "--allow-plugin",
+            "tests.study.counted",
         ]
 
     def start(self) -> "subprocess.Popen[str]":

@@ -1,6 +1,7 @@
 """User errors in a workload, and files beside a scenario: exit codes and messages."""
 
 import gzip
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,8 @@ def test_a_plug_in_from_outside_that_draws_nonsense_is_named_with_the_rule(
     part: dict[str, str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "theirs.py").write_text(PLUG_INS)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "theirs", raising=False)  # of another test's folder
     assert sentence in refused(tmp_path, scenario(tmp_path, **{key: {"kind": kind} for key, kind in part.items()}))
 
 
