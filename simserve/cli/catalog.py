@@ -47,9 +47,7 @@ def catalog(
         allow_modules([name.partition(":")[0]], Path(), are_trusted=False)  # named by the user
         terminal.result("\n".join(_policy_lines(plugins.describe(FAMILIES[kind], name))))
     else:
-        from simserve import catalog as things
-
-        terminal.result(_entry_table(things.describe(kind, name)))
+        terminal.result(_entry_table(_entry(kind, name)))
 
 
 def _names(kind: str) -> list[str]:
@@ -57,6 +55,16 @@ def _names(kind: str) -> list[str]:
     from simserve import plugins
 
     return plugins.names(FAMILIES[kind]) if kind in FAMILIES else things.names(kind)
+
+
+def _entry(kind: str, name: str) -> dict[str, Any]:
+    """Return an entry as plain data; a GPU may also be a file."""
+    from dataclasses import asdict
+
+    from simserve import catalog as things
+    from simserve.scenario.cards import is_file, load_gpu
+
+    return asdict(load_gpu(name)) if kind == "gpus" and is_file(name) else things.describe(kind, name)
 
 
 def _lines(names: list[str]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from simserve import catalog, plugins
+from simserve import plugins
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
+from simserve.scenario.cards import load_gpu
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import ClusterSection, KvLink, Pool
 from simserve.schedulers.base import Scheduler
@@ -105,7 +106,7 @@ def _link(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> KvLin
         return cluster.kv_link
     pools = [pool for pool in pools if pool.role != "both"]
     try:
-        cards = [catalog.load_gpu(pool.gpu or draft.scenario.gpu) for pool in pools]
+        cards = [load_gpu(draft.absolute_gpu(pool.gpu or draft.scenario.gpu)) for pool in pools]
     except CatalogError:  # already reported
         return None
     speeds = [pool.parallel.tensor * card.nic_bytes_per_s for pool, card in zip(pools, cards, strict=True)]

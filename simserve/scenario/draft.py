@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path, ValueProblem, shown
+from simserve.scenario.cards import is_file
 from simserve.scenario.models import Scenario
 from simserve.scenario.problems import Problems
 
@@ -43,6 +44,11 @@ class Draft:
         path = FilePath(written).expanduser()
         candidates = (folder / path for folder in self.folders)  # an absolute path replaces the folder
         return next((file.resolve() for file in candidates if file.is_file()), None)
+
+    def absolute_gpu(self, name: str) -> str:
+        """Return a catalog name as it is, and the path of an existing card file made absolute."""
+        file = self.find_file(name) if is_file(name) else None
+        return name if file is None else str(file)
 
     def looked_in(self) -> str:
         """List the folders that `find_file` tries, for messages."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 from pydantic import BaseModel
 
+from simserve import catalog
 from simserve.plugins.validation import Path, dotted
 from simserve.scenario.yaml_lines import scalar
 
@@ -40,9 +41,12 @@ def digest(scenario: "Scenario") -> str:
     if trace is not None and "sha256" in trace:
         del trace["path"]
     for pool in [data, *data["cluster"]["pools"]]:
-        if "model" in pool and PurePath(pool["model"]).is_absolute():
-            pool["model"] = PurePath(pool["model"]).name
+        for key in ("model", "gpu"):
+            if key in pool and PurePath(pool[key]).is_absolute():
+                pool[key] = PurePath(pool[key]).name
     data["models"] = [repr(pool.model) for pool in scenario.setups]
+    cards = [repr(pool.gpu) for pool in scenario.setups if pool.gpu.name not in catalog.names("gpus")]
+    data |= {"cards": cards} if cards else {}
     text = json.dumps(data, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 

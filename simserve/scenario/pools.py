@@ -6,6 +6,7 @@ from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
+from simserve.scenario.cards import load_gpu
 from simserve.scenario.clients import resolve_admission
 from simserve.scenario.disaggregation import resolve_disaggregation
 from simserve.scenario.draft import Draft
@@ -43,6 +44,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     model, gpu, engine = _model(draft, pool, at), _gpu(draft, pool, at), _engine(draft, pool, at)
     pool = resolve_calibration(draft, pool, at, (gpu, engine))
     update: dict[str, Any] = {} if pool.model is None else {"model": absolute_model(draft, pool.model)}
+    update |= {} if pool.gpu is None else {"gpu": draft.absolute_gpu(pool.gpu)}
     scheduler = None
     if engine is not None:
         scheduler, update["scheduler"] = resolve_scheduler(draft, pool, at, (engine, gpu))
@@ -118,7 +120,7 @@ def absolute_model(draft: Draft, name: str) -> str:
 
 def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:
     name, where = (draft.scenario.gpu, ("gpu",)) if pool.gpu is None else (pool.gpu, (*at, "gpu"))
-    return draft.looked_up(where, lambda: catalog.load_gpu(name))
+    return draft.looked_up(where, lambda: load_gpu(draft.absolute_gpu(name)))
 
 
 def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:

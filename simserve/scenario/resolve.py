@@ -28,6 +28,7 @@ def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Sce
     measure = draft.scenario.measure
     filled_in = {
         "model": absolute_model(draft, draft.scenario.model),
+        "gpu": draft.absolute_gpu(draft.scenario.gpu),
         "cluster": resolve_cluster(draft),
         "workload": resolve_workload(draft),
         "measure": measure.model_copy(update={"warmup_s": 0.0}) if measure.counts_all else measure,

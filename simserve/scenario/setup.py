@@ -14,6 +14,7 @@ from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost, exchange_of
+from simserve.scenario.cards import load_gpu
 from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
@@ -142,7 +143,7 @@ def n_sharing(model: ModelSpec, data: int) -> int:
 
 def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
-    gpu = catalog.load_gpu(pool.gpu or scenario.gpu)
+    gpu = load_gpu(pool.gpu or scenario.gpu)
     calibration = calibration_of(pool)
     engine = load_engine(pool.engine or scenario.engine, calibration)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)

@@ -39,9 +39,16 @@ def test_every_number_of_a_gpu_has_a_source(name: str) -> None:
     assert all(len(source) >= 10 for source in gpu.sources.values())
 
 
+UNPRICED = ("a10", "b300-sxm", "gb300", "h20-sxm", "h800-sxm", "mi355x", "tpu-v6e")
+"""Cards without a public price of a known day."""
+
+
 @pytest.mark.parametrize("name", GPUS)
 def test_a_price_is_on_demand_of_a_day_that_is_told_and_rounds_what_its_source_says(name: str) -> None:
     gpu = catalog.load_gpu(name)
+    if name in UNPRICED:
+        assert gpu.sources["price_per_hour_usd"].startswith("assumed: ")
+        return
     sentence = re.match(r"\w+, on demand, .*?20\d\d-\d\d-\d\d: (\d+\.\d\d)", gpu.sources["price_per_hour_usd"])
     assert sentence is not None
     assert gpu.price_per_hour_usd == pytest.approx(float(sentence[1]), rel=0.02)
@@ -106,6 +113,16 @@ DENSE = {
     "rtx-4090": (512, 2.520e9),
     "rtx-pro-6000": (1024, 2.494e9),
     "mi300x": (2048, 2.100e9),
+    "h20-sxm": (1024, 1.853e9),  # fewer FLOP a clock than its die could
+    "h800-sxm": (4096, 1.830e9),
+    "gb200": (8192, 2.008e9),
+    "b300-sxm": (8192, 1.856e9),
+    "gb300": (8192, 2.008e9),
+    "mi325x": (2048, 2.100e9),
+    "mi355x": (4096, 2.400e9),
+    "l4": (1024, 2.040e9),
+    "a10": (1024, 1.695e9),
+    "tpu-v6e": (2 * 512 * 256, 1.751e9),  # a matrix unit as wide as its peak implies
 }
 
 
@@ -118,11 +135,13 @@ def test_peaks_are_dense(name: str) -> None:
     if "fp8" in gpu.flop_per_s:
         assert gpu.flop_per_s["fp8"] == pytest.approx(2 * gpu.flop_per_s["bf16"], rel=0.02)
     if "fp4" in gpu.flop_per_s:
-        assert gpu.flop_per_s["fp4"] == pytest.approx(4 * gpu.flop_per_s["bf16"], rel=0.02)
+        times = 6 if name in ("b300-sxm", "gb300") else 4  # Blackwell Ultra
+        assert gpu.flop_per_s["fp4"] == pytest.approx(times * gpu.flop_per_s["bf16"], rel=0.02)
 
 
 def test_only_cards_with_fp8_units_have_an_fp8_peak() -> None:
-    assert [name for name in GPUS if "fp8" not in catalog.load_gpu(name).flop_per_s] == ["a100-sxm", "a100-sxm-40gb"]
+    without = [name for name in GPUS if "fp8" not in catalog.load_gpu(name).flop_per_s]
+    assert without == ["a10", "a100-sxm", "a100-sxm-40gb", "tpu-v6e"]
 
 
 @pytest.mark.parametrize(
@@ -138,6 +157,16 @@ def test_only_cards_with_fp8_units_have_an_fp8_peak() -> None:
         ("rtx-4090", 24, 1008),
         ("rtx-pro-6000", 96, 1597),
         ("mi300x", 192, 5300),
+        ("h20-sxm", 96, 4000),
+        ("h800-sxm", 80, 3350),
+        ("gb200", 186, 8000),
+        ("b300-sxm", 270, 7750),
+        ("gb300", 279, 8000),
+        ("mi325x", 256, 6000),
+        ("mi355x", 288, 8000),
+        ("l4", 24, 300),
+        ("a10", 24, 600),
+        ("tpu-v6e", 32, 1600),
     ],
 )
 def test_memory_is_what_the_data_sheet_prints(name: str, gigabytes: int, gb_per_s: int) -> None:
@@ -159,7 +188,8 @@ def test_vllm_gives_big_cards_that_are_no_a100_a_larger_budget() -> None:
     assert rule["except"] == [name for name in GPUS if name.startswith("a100")]
     assert rule["arguments"] == {"max_num_batched_tokens": 8192, "max_num_seqs": 1024}
     big = {name for name in GPUS if catalog.load_gpu(name).hbm_bytes >= 70 * 2**30} - set(rule["except"])
-    assert big == {"h100-sxm", "h100-pcie", "h200-sxm", "b200-sxm", "rtx-pro-6000", "mi300x"}
+    hopper, blackwell = {"h20-sxm", "h100-pcie", "h100-sxm", "h200-sxm", "h800-sxm"}, {"b200-sxm", "b300-sxm"}
+    assert big == hopper | blackwell | {"gb200", "gb300", "rtx-pro-6000", "mi300x", "mi325x", "mi355x"}
 
 
 def test_sglang_gives_cards_of_60_gib_or_more_a_larger_chunk() -> None:
@@ -168,4 +198,4 @@ def test_sglang_gives_cards_of_60_gib_or_more_a_larger_chunk() -> None:
     rule = {"at_least_bytes": 60 * 2**30, "arguments": {"chunked_prefill_size": 8192}}
     assert sglang.scheduler_by_gpu_bytes == rule
     small = {name for name in GPUS if catalog.load_gpu(name).hbm_bytes < 60 * 2**30}
-    assert small == {"a100-sxm-40gb", "l40s", "rtx-4090"}
+    assert small == {"a100-sxm-40gb", "a10", "l4", "l40s", "rtx-4090", "tpu-v6e"}

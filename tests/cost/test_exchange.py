@@ -15,7 +15,7 @@ from tests.cost.specs import H100, IDEAL
 
 DEEPSEEK, QWEN = (catalog.load_model(name) for name in ("deepseek-v3", "qwen3-30b-a3b"))
 LINK = NodeLink(50e9, 5e-6)
-H800 = replace(H100, link_bytes_per_s=200e9)
+H800 = catalog.load_gpu("h800-sxm")
 FP8, BF16 = 7168 * (1 + 4 / 128), 7168 * 2
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from simserve import catalog
 from simserve.errors import CatalogError, Problem, ScenarioError, SimserveError, did_you_mean
 from simserve.scenario import Scenario
+from simserve.scenario.cards import is_file, load_gpu
 from simserve.scenario.disaggregation import DISAGGREGATED_ONLY
 
 OF_ONE_SIZE = ("num_gpu_blocks", "host_tier", "calibration")
@@ -41,9 +42,9 @@ Replicas = tuple[int, ...]
 
 
 def options(scenario: Scenario, gpus: Sequence[str], tensors: Sequence[int], *, is_split: bool) -> list[Option]:
-    """Return the options to compare; raise SimserveError for a GPU that is not in the catalog."""
+    """Return the options to compare; raise SimserveError for a GPU that is neither in the catalog nor a file."""
     for gpu in gpus:
-        if gpu not in catalog.names("gpus"):
+        if not is_file(gpu) and gpu not in catalog.names("gpus"):
             known = did_you_mean(gpu, catalog.names("gpus"))
             raise SimserveError(f"--gpu: must be a GPU of the catalog, got {gpu}; {known}")
     hows = (False, True) if is_split else (False,)
@@ -63,7 +64,7 @@ def usd_per_gpu_hour(result: Sequence[Option], given: Mapping[str, float]) -> di
             raise SimserveError(f"--price: must name a GPU that is compared, got {gpu}; {did_you_mean(gpu, cards)}")
         if not 0 < usd < 1e6:
             raise SimserveError(f"--price {gpu}: must be dollars an hour above 0, got {usd:g}; for example {gpu}=2.5")
-    return {gpu: given.get(gpu, catalog.load_gpu(gpu).price_per_hour_usd) for gpu in cards}
+    return {gpu: given.get(gpu, load_gpu(gpu).price_per_hour_usd) for gpu in cards}
 
 
 class Fleets:
