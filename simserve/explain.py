@@ -99,13 +99,13 @@ class PoolAnswer:
     memory_bytes: dict[str, float]
     """Memory of one GPU: its parts and the total."""
     n_blocks: int
-    """KV blocks of a rank, as are the tokens that they hold."""
+    """KV blocks of a rank."""
     kv_tokens: int
+    """Tokens of the longest request that they hold, whatever the model allows."""
     kv_verified: bool
     max_model_len: int
     kv_groups: tuple[KvGroupAnswer, ...]
-    """What a request holds by kind of layer, as vLLM's hybrid manager counts it. n_blocks and kv_tokens still keep all
-    tokens in all layers that attend."""
+    """What a request holds by kind of layer, as vLLM's hybrid manager counts it."""
     steps: tuple[TypicalStep, ...]
     host_tokens: int
     """Tokens that host memory and its disk hold; 0 without."""
@@ -180,7 +180,7 @@ def _exchange(cost: StepCost) -> ExchangeAnswer | None:
 
 
 def _kv_groups(setup: PoolSetup) -> Iterator[KvGroupAnswer]:
-    layout = setup.kv_layout
+    layout = setup.ledger.layout
     for part, n_bytes in zip(layout.parts, layout.bytes_by_group(setup.max_model_len), strict=True):
         group = part.group
         sizes = part.bytes_per_token, part.bytes_per_request, n_bytes
@@ -224,14 +224,17 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
 
 def _decodes(setup: PoolSetup, context_tokens: int) -> Iterator[tuple[int, StepShape]]:
     for n in DECODE_BATCHES:
-        if n * context_tokens <= setup.ledger.lane_tokens:
-            yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n)
+        if n * setup.ledger.layout.blocks.most(context_tokens) <= setup.ledger.lane_blocks:
+            windows = tuple((0, 0, n * group.keys(context_tokens)) for group in setup.model.groups if group.window)
+            yield n, StepShape(decode_requests=n, kv_tokens=n * context_tokens, sampled_rows=n, windows=windows)
 
 
 def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
     for n in PROMPTS_TOKENS:
         if n <= setup.max_model_len:
-            yield n, StepShape(n, prefill_pairs=n * (n + 1) // 2, prefill_context_tokens=n, sampled_rows=1)
+            windows = tuple((*group.reads(0, n), 0) for group in setup.model.groups if group.window)
+            pairs = n * (n + 1) // 2
+            yield n, StepShape(n, prefill_pairs=pairs, prefill_context_tokens=n, sampled_rows=1, windows=windows)
 
 
 def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step: float) -> Iterator[TypicalStep]:

@@ -210,6 +210,7 @@ def _replicas(setup: PoolSetup, cost: StepCost, has_prefixes: bool, seed: int) -
             caches_prefixes=setup.caches_prefixes and has_prefixes,
             host_tier=setup.host_tier,
             speculation=speculation,
+            layers=None if setup.ledger.layout.is_plain else setup.ledger.layout.blocks,
         )
         for _ in range(setup.n_replicas * setup.data // setup.n_sharing)
     ]

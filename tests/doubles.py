@@ -1,10 +1,12 @@
 """Small builders: a linear cost model, replicas of a few blocks, traces of a few requests."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from simserve.cost.model import step_ps
 from simserve.cost.shape import StepShape
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
@@ -22,7 +24,7 @@ MS = 10**9
 
 @dataclass(frozen=True)
 class LineCost:
-    """Linear step costs: per step, token, sampled row, pair, key, and tokens of a group."""
+    """Linear step costs: per step, token, sampled row, pair, key, tokens of a group, and key of each window."""
 
     step: int = 0
     token: int = 0
@@ -33,6 +35,7 @@ class LineCost:
     """Per token of all ranks in lockstep."""
     busiest: int = 0
     """Per token of the rank in lockstep with most."""
+    windows: tuple[int, ...] = ()
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens
@@ -43,23 +46,29 @@ class LineCost:
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         return self.pair * n_pairs + self.key * n_context_tokens
 
+    def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        return sum(slope * (3 * pairs + keys) for slope, (pairs, keys) in zip(self.windows, reads, strict=True))
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        return tuple(slope * (1 + n % 2) for slope in self.windows)
+
     def decode_line(self, n: int) -> tuple[int, int]:
         return 0, self.key
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
-        return self.step_ps(StepShape(n_tokens, n_pairs, n_context_tokens, n, kv_tokens, n_rows))
+        return (
+            self.step
+            + self.token * (n_tokens + n)
+            + self.row * n_rows
+            + self.pair * n_pairs
+            + self.key * (n_context_tokens + kv_tokens)
+        )
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         return self.shared * n_tokens + self.busiest * n_busiest
 
     def step_ps(self, shape: StepShape) -> int:
-        return (
-            self.step
-            + self.token * (shape.prefill_tokens + shape.decode_requests)
-            + self.row * shape.sampled_rows
-            + self.pair * shape.prefill_pairs
-            + self.key * (shape.prefill_context_tokens + shape.kv_tokens)
-        )
+        return step_ps(self, shape)
 
 
 UNEVEN = LineCost(step=5_003_000_017, token=7_000_003, row=1_000_003, pair=1_009, key=39_119)

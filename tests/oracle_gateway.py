@@ -36,7 +36,11 @@ class OldNews:
         return self.replica.block_tokens
 
     def held_blocks(self) -> int:
-        return min(self.total_blocks, self.n_held + sum(self.replica.blocks(r.prompt_tokens) for r in self.sent_since))
+        n_sent = sum(self.blocks_for(request.prompt_tokens) for request in self.sent_since)
+        return min(self.total_blocks, self.n_held + n_sent)
+
+    def blocks_for(self, n_tokens: int) -> int:
+        return self.replica.blocks_for(n_tokens)
 
     def found_tokens(self, request: Request) -> int:
         return self.replica.found_tokens(request)

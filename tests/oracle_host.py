@@ -107,7 +107,7 @@ class OracleHost:
             named = replica.chain(request)[: life.stored // replica.block_size] if replica.cache else []
             here = [block for block in named if replica.cache and block in replica.cache.copies]
             held = [block for block in here if replica.cache and replica.cache.is_held(block)]
-            n_needed = replica.blocks(replica.room(request)) - len(held)
+            n_needed = replica.blocks_of(request, replica.room(request)) - len(held)
             if n_needed > replica.free_blocks() - replica.growth():
                 return
             self.swapped.pop(0)

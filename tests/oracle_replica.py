@@ -17,6 +17,7 @@ from simserve.state.request import Phase, Request
 from tests.oracle_cache import OracleCache
 from tests.oracle_counters import OracleCounters, came
 from tests.oracle_host import OracleHost
+from tests.oracle_layers import OracleLayers, attended
 from tests.oracle_view import OracleView
 
 
@@ -118,6 +119,7 @@ class OracleReplica:
         """Instants and reasons of stalls: no step although requests wait."""
         self.n_outstanding = 0
         self.total_blocks, self.block_size = setup.n_blocks, setup.block_size
+        self.layers = OracleLayers(setup.block_size, setup.layers)
         self.block_tokens = setup.block_size if setup.caches_prefixes else None
         self.stages_free_ps: list[int] = []
         """When each stage of its pipeline is free; one list for all lanes."""
@@ -158,7 +160,16 @@ class OracleReplica:
         return self.waiting
 
     def blocks(self, n_tokens: int) -> int:
-        return (n_tokens + self.setup.block_size - 1) // self.setup.block_size
+        """Return the blocks of a request between steps, with n_tokens computed."""
+        return self.layers.blocks(n_tokens, n_tokens)
+
+    def blocks_of(self, request: Request, n_tokens: int) -> int:
+        """Return the blocks with which it has room for n_tokens in a step."""
+        computed = request.prefilled_tokens if request.phase is Phase.PREFILL else self.lives[request].stored
+        return self.layers.blocks(request.prompt_tokens if request in self.kept else computed, n_tokens)
+
+    def blocks_for(self, n_tokens: int) -> int:
+        return self.layers.most(n_tokens)
 
     def holders(self) -> list[Request]:
         return [*self.running, *self.away, *self.kept]
@@ -174,7 +185,7 @@ class OracleReplica:
 
     def used_blocks(self) -> int:
         if self.cache is None:
-            return sum(self.blocks(self.held(r)) for r in self.holders())
+            return sum(self.blocks_of(r, self.held(r)) for r in self.holders())
         return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held()
 
     def own_blocks(self, request: Request) -> int:
@@ -241,19 +252,20 @@ class OracleReplica:
                 self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
             )
         return sum(
-            max(self.lives[r].reserved, self.blocks(self.room(r) if r in in_step else self.held(r)))
+            max(self.lives[r].reserved, self.blocks_of(r, self.room(r) if r in in_step else self.held(r)))
             for r in self.holders()
         )
 
     def free_blocks(self) -> int:
         if self.cache:
             return self.total_blocks - self.used_blocks()
-        return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks(self.held(r))) for r in self.holders())
+        holders = self.holders()
+        return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks_of(r, self.held(r))) for r in holders)
 
     def growth(self) -> int:
         if self.setup.scheduler.reserves:
             return 0
-        return sum(self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in self.decoding)
+        return sum(self.blocks_of(r, self.room(r)) - self.blocks_of(r, self.lives[r].held) for r in self.decoding)
 
     def room(self, request: Request) -> int:
         """Return the tokens it needs blocks for in its next step."""
@@ -443,7 +455,8 @@ class OracleReplica:
             if self.waiting or (self.host and self.host.swapped):
                 return
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
-            n_blocks = self.blocks(request.prompt_tokens + min(how_many, request.max_tokens))
+            prompt = request.prompt_tokens
+            n_blocks = self.layers.blocks(prompt, prompt + min(how_many, request.max_tokens))
             found: list[int] = []
             for block in self.chain(request):
                 is_last = (len(found) + 1) * self.block_size >= request.prompt_tokens
@@ -653,6 +666,7 @@ class OracleReplica:
             just_preempted,
             1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
             idle_blocks=self.idle_blocks,
+            layers_by_number=self.layers,
         )
 
     def preempt(self, request: Request, now_ps: int) -> None:
@@ -680,6 +694,7 @@ class OracleReplica:
 
     def start(self, plan: StepPlan, decoded: list[Request], now_ps: int) -> None:
         tokens = pairs = context = complete = 0
+        chunks = []
         for i, (request, n) in enumerate(plan.prefill):
             life = self.lives[request]
             if request.phase is Phase.WAITING:
@@ -697,21 +712,25 @@ class OracleReplica:
                     life.preempted_ps += now_ps - life.preempted_at_ps
                     life.preempted_at_ps = -1
                 if plan.reserve_tokens:
-                    life.reserved = self.blocks(plan.reserve_tokens[i])
+                    life.reserved = self.layers.most(plan.reserve_tokens[i])
             complete += n >= request.prefill_left_tokens
             for query in range(n):
                 pairs += request.prefilled_tokens + query + 1
             life.stored = request.prefilled_tokens + n
+            chunks.append((request.prefilled_tokens, life.stored))
             tokens += n
             context += life.stored
         self.shrink_cache()
         kv_tokens = sum(self.lives[r].stored + 1 for r in decoded)
-        shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete)
+        stored = [self.lives[r].stored for r in decoded]
+        windows = self.layers.works(chunks, stored)
+        shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete, windows)
         queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
-        self.step_end_ps = now_ps + self.step_ps(shape, [self.lives[r].stored for r in decoded])
-        alone = StepShape(decode_requests=len(decoded), kv_tokens=kv_tokens, sampled_rows=len(decoded))
-        self.alone_ps = self.step_ps(alone, [self.lives[r].stored for r in decoded]) if decoded else 0
+        self.step_end_ps = now_ps + self.step_ps(shape, stored)
+        windows = self.layers.works([], stored)
+        alone = StepShape(0, 0, 0, len(decoded), kv_tokens, len(decoded), windows)
+        self.alone_ps = self.step_ps(alone, stored) if decoded else 0
         self.copied_ps = 0
         self.kept_out_by = plan.blocked_by
         if self.host:
@@ -742,6 +761,12 @@ class OracleReplica:
         rows = shape.sampled_rows - len(stored) + len(stored) * n_queries
         total_ps += cost.target.tokens_ps(prompts[0] + len(stored) * n_queries) + cost.target.sampled_ps(rows)
         total_ps += cost.target.prefill_ps(*prompts) if prompts[0] else 0
+        if prompts[0] and shape.windows:
+            total_ps += cost.target.prefill_windows_ps(prompts[0], [(pairs, keys) for pairs, keys, _ in shape.windows])
+        if stored:
+            slopes = cost.target.window_slopes(len(stored))
+            for slope_ps, group in zip(slopes, self.layers.windows, strict=False):  # the cost may know more groups
+                total_ps += slope_ps * sum(len(attended(group, n)) + n_queries - 1 for n in stored)
         intercept_ps, slope_ps = cost.target.decode_line(len(stored))
         for n in stored:  # the last query attends them all
             total_ps += max(slope_ps, cost.key_floor_ps) * (n + n_queries) - (n_queries - 1) * cost.row_host_ps

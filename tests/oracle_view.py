@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from simserve.state.request import Phase, Request
 from simserve.state.view import ReplicaView
+from tests.oracle_layers import OracleLayers
 
 
 class OracleRequest(Request):
@@ -36,6 +37,7 @@ class OracleView(ReplicaView):
 
     idle_blocks: Callable[[Request], int]
     """Blocks without holders in the cache hit of a waiting request."""
+    layers_by_number: OracleLayers
 
     @property
     def queue(self) -> Iterable[Request]:
@@ -46,12 +48,24 @@ class OracleView(ReplicaView):
         return {token // self.block_size for token in range(first_token, end_token)}
 
     def blocks_for(self, n_tokens: int) -> int:
-        return len(self.numbers(0, n_tokens))
+        return self.layers_by_number.most(n_tokens)
+
+    def tokens_in(self, n_blocks: int) -> int:
+        n_each = self.layers_by_number.n_growing
+        return self.block_size * sum(n_each * (i + 1) <= n_blocks for i in range(n_blocks))
+
+    @property
+    def state_tokens(self) -> int:
+        n_tokens = 0
+        while self.layers_by_number.n_growing * (n_tokens // self.block_size) < self.layers_by_number.n_states:
+            n_tokens += self.block_size
+        return n_tokens
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         n_new = request.prefill_left_tokens if n_tokens is None else n_tokens
-        return self.blocks_for_chunk(request, n_new) + self.idle_blocks(request)
+        return self.layers_by_number.most(n_new) + self.idle_blocks(request)
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         done = request.prefilled_tokens
-        return len(self.numbers(done, done + n_tokens) - self.numbers(0, done))
+        n_blocks = len(self.numbers(done, done + n_tokens) - self.numbers(0, done))
+        return self.layers_by_number.n_growing * n_blocks + (0 if done else self.layers_by_number.n_states)

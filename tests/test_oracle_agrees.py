@@ -21,7 +21,7 @@ from tests.agreement import assert_agreement, own, run_both
 from tests.doubles import LineCost, trace
 from tests.effort import examples
 from tests.oracle_view import OracleRequest, OracleView
-from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, caching, disaggregated, front_ends, grouped, links, setups, shared_prompts, traces
 
 BUDGET_THEN_BLOCKS = ReplicaSetup(
     SgLang(
@@ -43,7 +43,7 @@ BUDGET_THEN_BLOCKS = ReplicaSetup(
 
 @example([BUDGET_THEN_BLOCKS], RoundRobin, trace([0.0] * 5, [1] * 5, [12, 11, 10, 10, 1]), None, FrontEnd())
 @settings(max_examples=examples(400))
-@given(setups(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
+@given(setups() | grouped(setups()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
@@ -61,7 +61,13 @@ def test_engine_and_oracle_agree_on_prefix_caches(
 
 
 @settings(max_examples=examples(400))
-@given(disaggregated(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(
+    disaggregated() | grouped(disaggregated()),
+    links(),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 5),
+)
 def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
 ) -> None:
@@ -69,7 +75,7 @@ def test_engine_and_oracle_agree_on_prefill_and_decode_pools(
 
 
 @settings(max_examples=examples(200))
-@given(setups(), st.sampled_from(ROUTERS), traces())
+@given(setups() | grouped(setups()), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
     cluster.run()

@@ -18,7 +18,17 @@ from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
-from tests.worlds import ROUTERS, cached, can_be_disaggregated, disaggregated, links, setups, shared_prompts, traces
+from tests.worlds import (
+    ROUTERS,
+    cached,
+    can_be_disaggregated,
+    disaggregated,
+    grouped,
+    links,
+    setups,
+    shared_prompts,
+    traces,
+)
 
 
 @st.composite
@@ -106,7 +116,7 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
 
 
 @settings(max_examples=examples(300))
-@given(swapping(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(swapping() | grouped(swapping()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_engine_and_oracle_agree_on_swapping(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
 ) -> None:
@@ -116,7 +126,14 @@ def test_engine_and_oracle_agree_on_swapping(
 
 
 @settings(max_examples=examples(300))
-@given(at_the_far_end(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), links(), st.booleans())
+@given(
+    at_the_far_end() | grouped(at_the_far_end()),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 5),
+    links(),
+    st.booleans(),
+)
 def test_engine_and_oracle_agree_on_swapping_in_decode_pools(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, link: LinkSpec, is_pushed: bool
 ) -> None:

@@ -20,7 +20,7 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, engine_steps, own, request_rows, run_both, token_times
 from tests.doubles import LineCost
 from tests.effort import examples
-from tests.worlds import ROUTERS, caching, front_ends, setups, shared_prompts, traces
+from tests.worlds import ROUTERS, caching, front_ends, grouped, setups, shared_prompts, traces
 
 RATES = st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0])
 
@@ -54,7 +54,13 @@ def speculating(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -
 
 
 @settings(max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(speculating(setups()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5), front_ends())
+@given(
+    speculating(setups()) | grouped(speculating(setups())),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 5),
+    front_ends(),
+)
 def test_engine_and_oracle_agree_on_every_request_step_and_token(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None, front_end: FrontEnd
 ) -> None:
@@ -76,7 +82,7 @@ def test_engine_and_oracle_agree_on_prefix_caches(
 
 
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(speculating(setups()), st.sampled_from(ROUTERS), traces())
+@given(speculating(setups()) | grouped(speculating(setups())), st.sampled_from(ROUTERS), traces())
 def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], router: Any, load: Trace) -> None:
     cluster = Cluster(own(setups), router(), Offered(load), router_seed=1)
     cluster.run()
@@ -96,7 +102,12 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
 
 
 @settings(max_examples=examples(200), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-@given(setups().filter(can_speculate), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(
+    (setups() | grouped(setups())).filter(can_speculate),
+    st.sampled_from(ROUTERS),
+    traces(),
+    st.none() | st.integers(1, 5),
+)
 def test_a_replica_that_proposes_nothing_is_a_plain_one(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
 ) -> None:

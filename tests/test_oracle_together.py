@@ -29,6 +29,7 @@ from tests.worlds import (
     can_be_disaggregated,
     disaggregated,
     front_ends,
+    grouped,
     mixing,
     ordered,
     setups,
@@ -76,7 +77,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
         result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * crowded(result)
         tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
         result = [replace(setup, host_tier=tier) for setup in result]
-    return World(result)
+    return World(draw(perhaps_grouped(result)))
 
 
 def can_have_a_tier(result: list[ReplicaSetup]) -> bool:
@@ -100,8 +101,13 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
         by_role = {"prefill": tier, "decode": draw(st.sampled_from([None, tier, other])), "both": None}
         result = [replace(s, host_tier=by_role[s.role]) for s in result]
         result = [draw(short_of_blocks(st.just(s))) if s.role == "decode" else s for s in result]
-    result = [draw(perhaps_speculating(s)) for s in result]
+    result = draw(perhaps_grouped([draw(perhaps_speculating(s)) for s in result]))
     return World(result, link, is_pushed, draw(st.one_of(splitters(), mixing())) if is_split else None)
+
+
+def perhaps_grouped(result: list[ReplicaSetup]) -> st.SearchStrategy[list[ReplicaSetup]]:
+    """Let layers keep different tokens in half of the cases."""
+    return st.just(result) | grouped(st.just(result))
 
 
 @st.composite

@@ -7,6 +7,9 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
+from simserve.catalog.specs import GroupKind, LayerGroup
+from simserve.cost.model import CostModel
+from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
 from simserve.engine.replica_setup import ReplicaSetup
@@ -27,6 +30,7 @@ from simserve.splitters.base import Splitter
 from simserve.splitters.load import LoadSplitter
 from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
 from tests.oracle_fleet import Change
@@ -247,3 +251,43 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup]) -> list[Change]:
     return result + [
         Change(last_ps, "join", next(i for i, setup in enumerate(setups) if setup.role == role)) for role in roles
     ]
+
+
+@st.composite
+def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
+    """Let layers keep different tokens: windows and chunks of up to a prompt, states, and perhaps none keep all.
+
+    There are blocks for the longest request, and now and then not for many more.
+    """
+    result, done = draw(plain), dict[int, ReplicaSetup]()
+    for setup in result:
+        if id(setup) not in done:
+            done[id(setup)] = draw(grouped_replica(setup)) if not setup.caches_prefixes else setup
+    return [done[id(setup)] for setup in result]
+
+
+@st.composite
+def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
+    """Let the layers of a replica keep different tokens."""
+    kinds: st.SearchStrategy[GroupKind] = st.sampled_from(["windowed", "windowed", "chunked"])
+    sizes = st.integers(1, 24)
+    groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
+    windows = tuple((group, draw(st.integers(1, 3))) for group in groups)
+    n_whole = draw(st.integers(0 if windows else 1, 2))
+    n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
+    chunk = setup.scheduler.most_chunk
+    layers = LayerBlocks(
+        setup.block_size,
+        n_whole + sum(n for _, n in windows),
+        windows,
+        n_states=draw(st.sampled_from([0, 0, 1, 3])),
+        most_chunk=None if chunk is None else max(chunk, n_slots),
+    )
+    n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)
+    slopes = draw(st.sampled_from([(0, 0), (811, 50_021)]))[: len(windows)]
+    target = setup.cost.target if isinstance(setup.cost, SpeculativeCost) else setup.cost
+    assert isinstance(target, LineCost), "costs of tests are lines"
+    cost: CostModel = replace(target, windows=slopes)
+    if isinstance(setup.cost, SpeculativeCost):
+        cost = replace(setup.cost, target=cost)
+    return replace(setup, layers=layers, n_blocks=n_blocks, cost=cost)

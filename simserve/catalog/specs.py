@@ -45,10 +45,6 @@ COMPUTES_IN: Mapping[str, str] = MappingProxyType(
 NEEDS_RATE: Mapping[str, str] = MappingProxyType({"w8a8": "int8", "nvfp4": "mxfp4"})
 """Dtypes of weights and activations that only run on cards with their rate, each with a weight-only one of its size."""
 
-SHORT_WINDOW = 256
-"""Window that may count as full for every request with a negligible error. Requests beyond a longer window are not
-supported yet."""
-
 GroupKind = Literal["full", "windowed", "chunked", "latent", "state", "none"]
 
 
@@ -74,11 +70,31 @@ class LayerGroup:
 
     def keys(self, n_context: int) -> int:
         """Return the keys that the last of n_context tokens attends in a layer."""
-        if not self.attends:
-            return 0
+        return n_context - self.first_kept(n_context - 1) if self.attends else 0
+
+    def first_kept(self, n_tokens: Any) -> Any:
+        """Return the first token that the one after n_tokens attends: those before it are kept no longer.
+
+        A number, or an array of them.
+        """
         if self.window is None:
-            return n_context
-        return min(n_context, self.window) if self.kind == "windowed" else (n_context - 1) % self.window + 1
+            return 0 * n_tokens
+        if self.kind == "chunked":
+            return n_tokens // self.window * self.window
+        return (n_tokens >= self.window) * (n_tokens - self.window + 1)
+
+    def reads(self, first: int, end: int) -> tuple[int, int]:
+        """Return the query-key pairs of the tokens [first, end) in a layer, and the keys that they attend."""
+        return self._pairs(end) - self._pairs(first), end - self.first_kept(first)
+
+    def _pairs(self, n_tokens: int) -> int:
+        """Return the query-key pairs of the first n_tokens."""
+        most = n_tokens if self.window is None else self.window
+        n_whole, rest = divmod(n_tokens, most) if n_tokens else (0, 0)
+        if self.kind == "chunked":
+            return n_whole * (most * (most + 1) // 2) + rest * (rest + 1) // 2
+        n_rising = min(n_tokens, most)
+        return n_rising * (n_rising + 1) // 2 + (n_tokens - n_rising) * most
 
 
 @dataclass(frozen=True)
@@ -301,6 +317,12 @@ class ModelSpec:
     def n_moe_layers(self) -> int:
         """Layers with experts."""
         return 0 if self.experts is None else self.n_layers - self.n_dense_layers
+
+    def keeps_all(self, max_tokens: int | None) -> bool:
+        """Tell whether all layers keep all tokens of requests of at most max_tokens."""
+        most = self.max_position_embeddings if max_tokens is None else max_tokens
+        kept = [group for group in self.groups if group.kind != "none"]
+        return len(kept) == 1 and kept[0].attends and (kept[0].window or most) >= most
 
     def within(self, n_tokens: int) -> "ModelSpec":
         """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""

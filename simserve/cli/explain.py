@@ -51,7 +51,7 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     yield f"    KV: {pool.n_blocks:,} blocks = {pool.kv_tokens:,} tokens {of} ({origin})"
     yield f"    longest request: {pool.max_model_len:,} tokens"
     if len(pool.kv_groups) > 1:
-        yield "    held by kind of layer, where an engine counts so; the simulation keeps all tokens in all layers:"
+        yield "    of which it holds, by kind of layer:"
         yield table([_group_row(group) for group in pool.kv_groups], indent="      ")
     if pool.host_tokens:
         disk = f", and {pool.disk_tokens:,} on disk" if pool.disk_tokens else ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from simserve.catalog.specs import EngineSpec, ModelSpec
+from simserve.catalog.specs import EngineSpec, LayerGroup, ModelSpec
 from simserve.cost.kernels import Kernels
 from simserve.cost.model import CostModel
 from simserve.cost.ops import HEAD_DTYPE, Shard
@@ -97,10 +97,9 @@ class LayerCost(StepCost):
 
 
 def one_layer(model: ModelSpec) -> ModelSpec:
-    """Return a model of one layer, of full attention where the model has it, under the shared LM head."""
+    """Return a model of one layer, which attends all tokens, under the shared LM head."""
     experts = model.experts and replace(model.experts, n_dense_layers=0)
-    group = next((group for group in model.groups if group.attends and group.window is None), model.groups[0])
-    groups = (replace(group, n_layers=1),)
+    groups = (LayerGroup("latent" if model.mla else "full", 1),)
     return replace(model, n_layers=1, groups=groups, experts=experts, tie_word_embeddings=True)
 
 

@@ -4,10 +4,12 @@ All groups take blocks from one pool. A block holds `block_size` tokens in `n_la
 of one request in them; kinds with more layers take several blocks at a time (vLLM 0.12, kv_cache_utils.py).
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from simserve.catalog.specs import LayerGroup
 from simserve.cost.ops import Shard
+from simserve.state.layer_blocks import LayerBlocks
 
 PADDED_BELOW = 1.5
 """Numbers of layers that differ by less than this factor are padded to the larger (vLLM, kv_cache_utils.py)."""
@@ -27,6 +29,8 @@ class GroupMemory:
     """Bytes of a request's states in all its layers; 0 where tokens are kept."""
     n_parts: int
     """Blocks that cover all its layers for the same tokens."""
+    blocks: LayerBlocks
+    """Its blocks of one request."""
 
 
 @dataclass(frozen=True)
@@ -34,66 +38,77 @@ class KvLayout:
     """The groups of a model in one pool of blocks, on one GPU."""
 
     parts: tuple[GroupMemory, ...]
+    blocks: LayerBlocks
+    """Blocks of one request in all groups."""
     n_layers: int
     """Layers in a block; layers of a kind that do not fill its last part are padding."""
-    block_size: int
-    """Tokens of a block: the engine's, or more where a state needs a larger block."""
-    block_bytes: float
-    max_num_batched_tokens: int
+    layer_bytes: float
+    """Bytes of a block in each of its layers."""
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block: the engine's, or more where a state needs a larger block."""
+        return self.blocks.block_size
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a block holds all that a request keeps of block_size tokens."""
+        return self.blocks == LayerBlocks(self.block_size, most_chunk=self.blocks.most_chunk)
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of a block."""
+        return self.n_layers * self.layer_bytes
 
     def blocks_by_group(self, n_tokens: int) -> tuple[int, ...]:
-        """Return the most blocks that a request of n tokens holds, by group.
-
-        A windowed layer holds the last window - 1 tokens and those of a step, a chunked one a chunk and those of a
-        step; in one block more where windows or chunks begin inside of blocks.
-        """
-        return tuple(part.n_parts * self._blocks(part.group, n_tokens) for part in self.parts)
-
-    def blocks(self, n_tokens: int) -> int:
-        """Return the most blocks that a request of n tokens holds in all groups."""
-        return sum(self.blocks_by_group(n_tokens))
+        """Return the most blocks that a request of n tokens ever holds, by group."""
+        return tuple(part.blocks.most(n_tokens) for part in self.parts)
 
     def bytes_by_group(self, n_tokens: int) -> tuple[float, ...]:
-        """Return the most bytes that a request of n tokens holds, by group, without padding layers."""
+        """Return the most bytes that a request of n tokens ever holds, by group, without padding layers."""
+        held = zip(self.parts, self.blocks_by_group(n_tokens), strict=True)
         return tuple(
-            part.bytes_per_request
-            if part.group.kind == "state"
-            else self._blocks(part.group, n_tokens) * self.block_size * part.bytes_per_token
-            for part in self.parts
+            part.bytes_per_request or n_blocks / part.n_parts * self.block_size * part.bytes_per_token
+            for part, n_blocks in held
         )
 
-    def _blocks(self, group: LayerGroup, n_tokens: int) -> int:
-        window = group.window or 0
-        if group.kind == "windowed":
-            return self._whole(min(window - 1 + self.max_num_batched_tokens, n_tokens)) + 1
-        if group.kind == "chunked":
-            is_aligned = window % self.block_size == 0
-            return self._whole(min(window + self.max_num_batched_tokens, n_tokens)) + (not is_aligned)
-        return self._whole(n_tokens) if group.attends else int(group.kind == "state")
-
-    def _whole(self, n_tokens: int) -> int:
-        return -(-n_tokens // self.block_size)
+    def layers_of(self, n_in_groups: Sequence[int]) -> int:
+        """Return the layers of a block on a pipeline stage with so many layers of each part."""
+        return max(-(-n // part.n_parts) for n, part in zip(n_in_groups, self.parts, strict=True))
 
 
-def kv_layout(shard: Shard, block_size: int, max_num_batched_tokens: int) -> KvLayout:
-    """Return the layout of the model's groups in blocks, on one GPU."""
+def kv_layout(
+    shard: Shard, block_size: int, most_chunk: int | None, max_model_len: int | None = None, n_states: int = 1
+) -> KvLayout:
+    """Return the layout of the model's groups in blocks, on one GPU.
+
+    most_chunk: tokens that a step adds to a request at most; None: whole prompts. max_model_len: windows as long never
+    free a block. n_states: states of a request in a layer, one for each token that a step verifies.
+    """
     token_bytes, state_bytes = shard.layer_kv_bytes_per_token, shard.state_bytes
     kept = [group for group in shard.model.groups if group.kind != "none"]
     n_layers = _layers_per_block([group.n_layers for group in kept])
     if shard.model.n_state_layers and token_bytes:
         least = -(-state_bytes // token_bytes)  # a state fits a block of one layer
         block_size = max(block_size, int(-(-least // BLOCK_STEP)) * BLOCK_STEP)
-    parts = tuple(
-        GroupMemory(
-            group,
-            group.n_layers * token_bytes * group.attends,
-            group.n_layers * state_bytes * (group.kind == "state"),
-            -(-group.n_layers // n_layers),
-        )
-        for group in kept
+    none = LayerBlocks(block_size, 0, most_chunk=most_chunk)
+
+    def part_of(group: LayerGroup) -> GroupMemory:
+        n_parts = -(-group.n_layers // n_layers)
+        blocks = replace(none, n_growing=n_parts) if group.attends else replace(none, n_states=n_parts * n_states)
+        if group.window is not None and (max_model_len is None or group.window < max_model_len):
+            blocks = replace(blocks, windows=((group, n_parts),))
+        n_bytes = group.n_layers * (token_bytes if group.attends else state_bytes)
+        return GroupMemory(group, n_bytes * group.attends, n_bytes * (not group.attends), n_parts, blocks)
+
+    parts = tuple(map(part_of, kept))
+    blocks = replace(
+        none,
+        n_growing=sum(part.blocks.n_growing for part in parts),
+        n_states=sum(part.blocks.n_states for part in parts),
+        windows=tuple(window for part in parts for window in part.blocks.windows),
     )
-    block_bytes = n_layers * (block_size * token_bytes)
-    return KvLayout(parts, n_layers, block_size, block_bytes, max_num_batched_tokens)
+    return KvLayout(parts, blocks, n_layers, block_size * token_bytes)
 
 
 def _layers_per_block(counts: list[int]) -> int:

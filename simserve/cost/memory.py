@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from simserve.catalog.specs import STORED_BYTES, EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.ops import ACTIVATION_BYTES, Shard
 from simserve.units import GIB
 
@@ -37,19 +38,25 @@ class MemoryLedger:
     reserve_bytes: float
     kv_bytes: float
     n_blocks: int
-    block_size: int
+    layout: KvLayout
+    """What requests hold by layer group; all stages of a pipeline together."""
     block_bytes: float
     verified: bool
     """Whether the number of blocks was given, as a real server reported it, rather than computed."""
     missing_bytes: float
-    """Missing memory for the model and one KV block per lane of a pipeline; 0 when it fits."""
+    """Missing memory for the model and a token's KV blocks per lane of a pipeline; 0 when it fits."""
     n_lanes: int = 1
     """Concurrent batches of a pipeline, which divide the blocks among them."""
 
     @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.layout.block_size
+
+    @property
     def kv_tokens(self) -> int:
-        """Tokens that the blocks hold."""
-        return self.n_blocks * self.block_size
+        """Tokens that the blocks hold, as engines print it: as if layers with a window kept all of them."""
+        return self.n_blocks // max(1, self.layout.blocks.n_growing) * self.block_size
 
     @property
     def lane_blocks(self) -> int:
@@ -58,8 +65,8 @@ class MemoryLedger:
 
     @property
     def lane_tokens(self) -> int:
-        """Tokens that the blocks of each lane hold."""
-        return self.lane_blocks * self.block_size
+        """Tokens of the longest request that the blocks of each lane hold."""
+        return self.layout.blocks.longest(self.lane_blocks)
 
 
 @dataclass(frozen=True)
@@ -107,13 +114,18 @@ def ledger(
     expert: int = 1,
     extra_memory: ExtraMemory | None = None,
     buffer_bytes: float = 0.0,
+    most_chunk: int | None = None,
+    max_model_len: int | None = None,
+    n_states: int = 1,
 ) -> MemoryLedger:
     """Divide a GPU's memory as an engine does: weights, activation peak and reserve first, KV blocks get the rest.
 
     `expert` GPUs share the experts; with several `data` groups, all their GPUs hold a part. Everything else is
-    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes.
+    replicated on every data-parallel rank. `buffer_bytes` are those of exchanges between nodes; the last three
+    arguments those of `kv_layout`.
     """
     shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data)
+    layout = kv_layout(shard, block_size, most_chunk, max_model_len, n_states)
     rows = min(max_num_batched_tokens, max_num_seqs)
     extra_memory = extra_memory or ExtraMemory()
 
@@ -124,10 +136,12 @@ def ledger(
         reserve = reserve_bytes(gpu, engine, tensor * pipeline * data) + buffer_bytes
         held = weights + activations + reserve
         usable = _usable_bytes(gpu, engine, gpu_memory_utilization, held)
-        n_attention = sum(n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.attends)
-        block_bytes = block_size * (shard.layer_kv_bytes_per_token * n_attention + extra_memory.kv_bytes_per_token)
+        n_in_parts = [n for n, group in zip(stage.n_in_groups, model.groups, strict=True) if group.kind != "none"]
+        token_bytes = shard.layer_kv_bytes_per_token * layout.layers_of(n_in_parts) + extra_memory.kv_bytes_per_token
+        block_bytes = layout.block_size * token_bytes
         left = usable - held
         n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
+        n_least = pipeline * layout.blocks.most(1)
         return MemoryLedger(
             total_bytes=gpu.hbm_bytes,
             usable_bytes=usable,
@@ -136,10 +150,10 @@ def ledger(
             reserve_bytes=reserve,
             kv_bytes=n_blocks * block_bytes,
             n_blocks=n_blocks,
-            block_size=block_size,
+            layout=layout,
             block_bytes=block_bytes,
             verified=num_gpu_blocks is not None,
-            missing_bytes=0.0 if n_blocks >= pipeline else pipeline * block_bytes - left,
+            missing_bytes=0.0 if n_blocks >= n_least else n_least * block_bytes - left,
             n_lanes=pipeline,
         )
 

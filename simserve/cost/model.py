@@ -1,5 +1,6 @@
 """CostModel: the cost of a step, the interface of rooflines, fits and test doubles."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from simserve.cost.shape import StepShape
@@ -9,7 +10,8 @@ class CostModel(Protocol):
     """Integer picoseconds for the parts of a step; pure.
 
     A step lasts tokens_ps(all its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
-    + intercept + slope * kv_tokens of decode_line(its decoding requests): see `step_ps`.
+    + intercept + slope * kv_tokens of decode_line(its decoding requests); layers with a window add
+    prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `step_ps`.
     """
 
     def tokens_ps(self, n_tokens: int) -> int:
@@ -21,11 +23,18 @@ class CostModel(Protocol):
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the attention of the prompt chunks, from their tokens, query-key pairs and keys read."""
 
+    def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return that in layers with a window, from the pairs and keys read in a layer of each such group."""
+
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return (intercept, slope per key attended) of n decoding requests."""
 
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the time per key that n decoding requests attend in a layer of each group with a window."""
+
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
-        """Return a step of prompt chunks and n decoding requests that attend kv_tokens keys: the sum of the parts."""
+        """Return a step of prompt chunks and n decoding requests that attend kv_tokens keys, without layers that have a
+        window: the sum of the parts."""
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them and those of
@@ -33,3 +42,18 @@ class CostModel(Protocol):
 
     def step_ps(self, shape: StepShape) -> int:
         """Return the cost of a StepShape."""
+
+
+def step_ps(cost: CostModel, shape: StepShape) -> int:
+    """Return the cost of a step of a shape."""
+    n_tokens, n = shape.prefill_tokens, shape.decode_requests
+    chunks = n_tokens, shape.prefill_pairs, shape.prefill_context_tokens
+    total_ps = cost.mixed_ps(*chunks, n, shape.kv_tokens, shape.sampled_rows)
+    if not shape.windows:
+        return total_ps
+    if n_tokens:
+        total_ps += cost.prefill_windows_ps(n_tokens, [(pairs, keys) for pairs, keys, _ in shape.windows])
+    if n:
+        slopes = cost.window_slopes(n)
+        total_ps += sum(slope * keys for slope, (_, _, keys) in zip(slopes, shape.windows, strict=True))
+    return total_ps

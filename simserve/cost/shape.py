@@ -22,3 +22,5 @@ class StepShape:
     """Keys that the decoding requests attend in this step, summed."""
     sampled_rows: int = 0
     """Positions through the LM head: decoding requests and prompts that complete."""
+    windows: tuple[tuple[int, int, int], ...] = ()
+    """Pairs and keys of the chunks, and keys of the decoding requests, in a layer of each group with a window."""

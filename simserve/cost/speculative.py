@@ -1,9 +1,10 @@
 """SpeculativeCost: the cost of steps that propose and verify tokens."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from simserve.cost.drafting import Drafting
-from simserve.cost.model import CostModel
+from simserve.cost.model import CostModel, step_ps
 from simserve.cost.shape import StepShape
 
 
@@ -25,6 +26,8 @@ class SpeculativeCost:
     """Host time that the target counts per row of the LM head; a request takes it once, whatever its rows."""
     propose_ps: int = 0
     """Host time of a step for proposals."""
+    window_floors_ps: tuple[int, ...] = ()
+    """Lower bounds of a key's share by group with a window; empty for none."""
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the target's part."""
@@ -37,6 +40,15 @@ class SpeculativeCost:
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
         """Return the target's part."""
         return self.target.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+
+    def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return the target's part."""
+        return self.target.prefill_windows_ps(n_tokens, reads)
+
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the time per key of all tokens of n requests, by group with a window."""
+        slopes = self.target.window_slopes(n)
+        return tuple(map(max, slopes, self.window_floors_ps)) if self.window_floors_ps else slopes
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the target's part."""
@@ -79,14 +91,7 @@ class SpeculativeCost:
 
     def step_ps(self, shape: StepShape) -> int:
         """Return the cost of a step of that shape."""
-        return self.mixed_ps(
-            shape.prefill_tokens,
-            shape.prefill_pairs,
-            shape.prefill_context_tokens,
-            shape.decode_requests,
-            shape.kv_tokens,
-            shape.sampled_rows,
-        )
+        return step_ps(self, shape)
 
     @property
     def _spare_host_ps(self) -> int:
@@ -96,4 +101,5 @@ class SpeculativeCost:
         """Return the attention of all tokens of n requests, where later proposals also attend earlier ones."""
         intercept_ps, slope_ps = self.target.decode_line(n)
         slope_ps = max(slope_ps, self.key_floor_ps)
-        return intercept_ps + slope_ps * n * self.n_proposed, slope_ps
+        later_ps = slope_ps + sum(self.window_slopes(n))
+        return intercept_ps + later_ps * n * self.n_proposed, slope_ps

@@ -1,5 +1,6 @@
 """StepCost: the cost of a replica's steps in whole picoseconds, tabulated from the times of its kernels."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, LayerGroup, ModelSpec
+from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
 from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.model import step_ps
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
 from simserve.cost.shape import StepShape
@@ -79,6 +81,7 @@ class StepCost:
         self._group_ps: list[int] = []
         self._exchange_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
+        self._window_slopes: list[tuple[int, ...]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone; monotone."""
@@ -116,34 +119,40 @@ class StepCost:
             return self._exchange_ps[n_busiest]
 
     def prefill_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int) -> int:
-        """Return the attention of all prompt chunks of the step, as one kernel per layer."""
-        if not n_tokens:
+        """Return the attention of all prompt chunks of the step in layers without a window, as one kernel per layer."""
+        if not n_tokens or not self._n_whole:
             return 0
-        layers_s = 0.0
-        if self._n_whole:
-            layers_s += self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens)
-        for group in self._windows:
-            layers_s += self._windowed_s(n_tokens, n_pairs, n_context_tokens, group)
-        return to_ps(layers_s)
+        return to_ps(self._n_whole * self._prefill_s(n_tokens, n_pairs, n_context_tokens))
+
+    def prefill_windows_ps(self, n_tokens: int, reads: Sequence[tuple[int, int]]) -> int:
+        """Return that in layers with a window, from the pairs and the keys read in a layer of each such group."""
+        works = zip(self._windows, reads, strict=True)
+        return to_ps(sum(group.n_layers * float(self._prefill_s(n_tokens, *read)) for group, read in works))
 
     def decode_line(self, n: int) -> tuple[int, int]:
-        """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended.
+        """Return (intercept, slope): attention of n decoding requests takes intercept + slope * keys attended, besides
+        the keys in layers with a window (see `window_slopes`)."""
+        if n >= len(self._lines):
+            self._fill_lines(n)
+        return self._lines[n]
 
-        Windows count as if every context filled them.
-        """
-        try:
-            return self._lines[n]
-        except IndexError:
-            counts = _counts_to(n)
-            intercepts, of_groups = self.attention_by_group_ps(counts)
-            slopes = np.zeros_like(counts)
-            for group, slope in zip(self.shard.model.groups, of_groups, strict=True):
-                if group.window is None:
-                    slopes = slopes + slope
-                else:
-                    intercepts = intercepts + slope * counts * group.window
-            self._lines = list(zip(intercepts.tolist(), slopes.tolist(), strict=True))
-            return self._lines[n]
+    def window_slopes(self, n: int) -> tuple[int, ...]:
+        """Return the time per key that n decoding requests attend in a layer of each group with a window."""
+        if n >= len(self._lines):
+            self._fill_lines(n)
+        return self._window_slopes[n]
+
+    def _fill_lines(self, n: int) -> None:
+        counts = _counts_to(n)
+        intercepts, of_groups = self.attention_by_group_ps(counts)
+        slopes, windows = np.zeros_like(counts), [np.zeros((0, len(counts)), np.int64)]
+        for group, slope in zip(self.shard.model.groups, of_groups, strict=True):
+            if group.window is None:
+                slopes = slopes + slope
+            else:
+                windows.append(slope[None])
+        self._lines = list(zip(intercepts.tolist(), slopes.tolist(), strict=True))
+        self._window_slopes = list(map(tuple, np.concatenate(windows).T.tolist()))
 
     def attention_by_group_ps(self, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
         """Return the attention of that many decoding requests without keys, and per key that these requests attend in
@@ -158,7 +167,8 @@ class StepCost:
         return array_to_ps(intercepts_s), slopes
 
     def mixed_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int, kv_tokens: int, n_rows: int) -> int:
-        """Return a step of prompt chunks and n decoding requests: the sum of the parts, each rounded once."""
+        """Return a step of prompt chunks and n decoding requests, without the keys in layers with a window: the sum of
+        the parts, each rounded once."""
         total_ps = self.tokens_ps(n_tokens + n) + self.sampled_ps(n_rows)
         if n_tokens:
             total_ps += self.prefill_ps(n_tokens, n_pairs, n_context_tokens)
@@ -169,14 +179,7 @@ class StepCost:
 
     def step_ps(self, shape: StepShape) -> int:
         """Return the cost of a step of that shape."""
-        return self.mixed_ps(
-            shape.prefill_tokens,
-            shape.prefill_pairs,
-            shape.prefill_context_tokens,
-            shape.decode_requests,
-            shape.kv_tokens,
-            shape.sampled_rows,
-        )
+        return step_ps(self, shape)
 
     def check(self) -> None:
         """Evaluate every kernel once. Raises CalibrationError for one that was never timed."""
@@ -295,14 +298,6 @@ class StepCost:
         near_s, far_s = (send_s(self.gpu, n_bytes / tensor, link) for link in (None, self.node_link))
         collected_s = self._all_gather_s(n_bytes)
         return (self._pipeline - 1 - n_far) * near_s + n_far * far_s + (self._pipeline - 1) * collected_s
-
-    def _windowed_s(self, n_tokens: int, n_pairs: int, n_context_tokens: int, group: LayerGroup) -> float:
-        """Return prefill attention of the layers with a window: no token attends more keys than the window, or on
-        average half of a chunk, and no chunk of a prompt reads more before its own."""
-        window = group.window or 0
-        most_pairs = n_tokens * window if group.kind == "windowed" else n_tokens * (window + 1) // 2
-        pairs, keys = min(n_pairs, most_pairs), min(n_context_tokens, n_tokens + window)
-        return group.n_layers * float(self._prefill_s(n_tokens, pairs, keys))
 
 
 def exchange_of(shard: Shard, gpu: GpuSpec, link: NodeLink, kernels: ExchangeKernels) -> Exchange | None:

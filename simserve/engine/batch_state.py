@@ -45,9 +45,11 @@ class BatchState:
             self.waiting, self.prefilling, self.running, pool.total_blocks, pool.block_size, max_model_len
         )
         """The scheduler's view; up to date whenever the scheduler is called."""
-        self.view.decode_tokens = cohort.n_tokens
+        self.view.decode_tokens, self.view.layers = cohort.n_tokens, pool.layers
         self.release: Callable[[Request, int], int] = memory.release if cohort.n_slots == 1 else self._release_kept_too
         """Frees the blocks of a request with a number of tokens; returns how many used ones become free."""
+        self._holds_more = memory.caches or pool.layers is not None
+        """An admitted request holds more than its chunks: what it finds, or states."""
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
 
@@ -161,14 +163,14 @@ class BatchState:
         self.prefilling.append(request)
         request.phase = PREFILL
         if reserve_tokens:
-            request.reserved_blocks = self.pool.blocks_for(reserve_tokens)
+            request.reserved_blocks = self.pool.most_blocks(reserve_tokens)
             self.pool.reserve(request.reserved_blocks)
         if request.n_preemptions:
             self._recorder.resume(request.row, request.preempted_at_ps, now_ps)
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
-        if self.memory.caches:
+        if self._holds_more:
             self.memory.admit(request)
 
     def abandon(self, request: Request) -> None:

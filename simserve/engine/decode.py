@@ -1,15 +1,20 @@
 """Decode: what a step does to decoding requests: one token each, or as many as are accepted of those proposed."""
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import mul
+
+import numpy as np
 
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.recorder import pack_step
 from simserve.engine.step_run import StepRun
 from simserve.state.acceptance import Acceptance
-from simserve.state.cohort import Cohort
+from simserve.state.cohort import NO_FINISH, Cohort
+from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
 from simserve.state.speculative_cohort import SpeculativeCohort
 
@@ -20,7 +25,18 @@ FEW_STEPS = 4
 class Decode:
     """Decoding requests that get one token a step."""
 
-    __slots__ = ("_cost", "_lines", "_n_slots", "_pool", "_reserves", "cohort", "drafting_ps", "most_blocks")
+    __slots__ = (
+        "_cost",
+        "_lines",
+        "_n_growing",
+        "_n_slots",
+        "_pool",
+        "_reserves",
+        "cohort",
+        "drafting_ps",
+        "most_blocks",
+        "windows_ps",
+    )
 
     cohort: Cohort
     is_uneven = False
@@ -29,10 +45,13 @@ class Decode:
     def __init__(self, cohort: Cohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
         self.cohort = cohort
         self._n_slots = cohort.n_slots
-        self.most_blocks = -(-cohort.n_slots // cohort.block_size)
+        self._n_growing = 1 if pool.layers is None else pool.layers.n_growing
+        self.most_blocks = -(-cohort.n_slots // cohort.block_size) * self._n_growing
         """Blocks that a decoding request begins in a step, at most."""
         self.drafting_ps = 0
         """Time that steps spent on drafting."""
+        self.windows_ps = array("q")
+        """Time of decode attention in layers with a window, in the first step of each row; empty without windows."""
         self._pool = pool
         self._cost = cost
         self._reserves = reserves
@@ -46,7 +65,8 @@ class Decode:
         if n_most is not None and n_most < n_steps:
             n_steps = n_most
         # fast: a step fills at most n_slots of each member, so the exact count is seldom needed
-        if n * (n_steps * self._n_slots // cohort.block_size + 1) > free_blocks and not self._reserves:
+        most_blocks = n * (n_steps * self._n_slots // cohort.block_size + 1) * self._n_growing
+        if most_blocks > free_blocks and not self._reserves:
             n_steps = min(n_steps, cohort.steps_within(free_blocks))
         line = self._lines.get(n)
         if line is None:
@@ -59,6 +79,10 @@ class Decode:
         intercept_ps, slope_ps = self._cost.decode_line(n)
         line = self._lines[n] = (self._cost.tokens_ps(n) + self._cost.sampled_ps(n) + intercept_ps, slope_ps)
         return line
+
+    def window_ps(self, n: int) -> int:
+        """Return the time of n decoding requests' attention in layers with a window, in the next step."""
+        return sum(map(mul, self._cost.window_slopes(n), self.cohort.window_keys)) if n else 0
 
     def arrived(self, step_run: StepRun, now_ps: int) -> None:
         """Note an arrival during a step run."""
@@ -75,6 +99,25 @@ class Decode:
         used_blocks: those at its start. queued_from: first step, from 0, that begins with each arrival that is shown
         later. rows: step-run rows.
         """
+
+
+class GroupedDecode(Decode):
+    """Decoding requests of a model with layers that keep different tokens: step runs end where a member bends."""
+
+    __slots__ = ()
+
+    cohort: GroupedCohort
+
+    def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
+        """Return as many steps as fit before a request finishes or bends or blocks run out, and n_most at most."""
+        cohort = self.cohort
+        n_most = min(cohort.next_bend_step - cohort.step, n_most or NO_FINISH)
+        step_run = super().start(now_ps, n_most, queue_len)
+        slopes = self._cost.window_slopes(step_run.n_decoding)
+        step_run.first_ps += sum(map(mul, slopes, cohort.window_keys))
+        step_run.growth_ps += sum(map(mul, slopes, cohort.growth))
+        step_run.cut(step_run.n_steps)
+        return step_run
 
 
 @dataclass(frozen=True)
@@ -151,6 +194,11 @@ class Speculative(Decode):
         """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""
         even = super().start(now_ps, n_most, queue_len)
         n, n_steps = even.n_decoding, even.n_steps
+        if self._pool.layers is not None and self._pool.layers.windows:
+            slopes = np.array(self._cost.window_slopes(n))
+            windows_ps = slopes @ self.cohort.window_keys_ahead(n_steps)
+            steps_ps = self._lines[n][0] + self._lines[n][1] * self.cohort.keys_ahead(n_steps) + windows_ps
+            return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist(), n, queue_len)
         return UnevenStepRun(now_ps, self._ends_ps(now_ps, self._lines[n], n_steps), n, queue_len)
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
@@ -209,7 +257,12 @@ class Speculative(Decode):
             )
             n_new = held[i]
             start_ps = end_ps
-        pool.take(cohort.advance(n_first), self._reserves)
+        if pool.layers is not None and pool.layers.windows:
+            self.windows_ps.extend((np.array(self._cost.window_slopes(n)) @ cohort.window_keys_ahead(n_first)).tolist())
+        n_blocks = cohort.advance(n_first)
+        if cohort.n_dropped:
+            pool.drop(cohort.n_dropped, self._reserves)
+        pool.take(n_blocks, self._reserves)
         step_run.keep_last(queue_len + bisect_right(queued_from, n_first))
 
     def _note_drafting(self, n: int, n_steps: int) -> None:

@@ -27,6 +27,8 @@ def interference_ps(replicas: Sequence[Replica], step_runs: Sequence[NDArray[np.
         bases_ps, slopes_ps = lines[id(replica.cost)]
         n = rows["decode_requests"]
         alone.append((bases_ps[n] + slopes_ps[n] * rows["kv_tokens"]) * (n > 0))
+        if len(replica.decode.windows_ps):
+            alone[-1] += np.array(replica.decode.windows_ps, np.int64)
     _scale_to_group(replicas, step_runs, alone)
     alone_ps: Ints = np.concatenate(alone)
     n_steps, decodes = (np.concatenate([rows[name] for rows in step_runs]) for name in ("n_steps", "decode_requests"))

@@ -26,7 +26,10 @@ class Memory:
         """Look requests up anew from now on."""
 
     def admit(self, request: Request) -> None:
-        """Give an admitted request what it finds here."""
+        """Give an admitted request what it finds here, and room for its states."""
+        layers = self.pool.layers
+        if layers is not None and layers.n_states:
+            self.pool.take(layers.n_states, from_reserved=request.reserved_blocks > 0)
 
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, used and reserved; return how many used ones become free."""

@@ -160,7 +160,7 @@ class Receives(Role):
                 self._blocked_by = "seats"
                 return
             n_next = min(replica.cohort.n_slots, request.max_tokens)
-            n_blocks = pool.blocks_for(request.prompt_tokens + n_next)
+            n_blocks = pool.blocks_in_step(request.prompt_tokens, n_next)
             if n_blocks - memory.shared_blocks(request, request.prompt_tokens - 1) > pool.free_blocks - n_growing:
                 self._blocked_by = "blocks"
                 return

@@ -13,6 +13,7 @@ from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.schedulers.base import Blocked, StepPlan
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.queues import Ordered
 from simserve.state.request import DECODE, DONE, TRANSFER, WAITING, Request
 
@@ -62,8 +63,10 @@ class Replica:
         "_clock",
         "_coming",
         "_has_more_parts",
+        "_has_windows",
         "_is_stateful",
         "_is_uneven",
+        "_layers",
         "_memory",
         "_most_blocks",
         "_n_given_back",
@@ -133,6 +136,8 @@ class Replica:
         self._memory, self._swap = self.batch.memory, self.batch.swap
         self._caches = self._memory.caches
         self.cohort, self.pool = self.batch.cohort, self.batch.pool
+        self._layers = self.pool.layers
+        self._has_windows = self._layers is not None and bool(self._layers.windows)
         self.decode = setup.decode(self.cohort, self.pool)
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start  # fast: found once
@@ -142,7 +147,7 @@ class Replica:
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
         self._orders = setup.scheduler.orders
-        self._has_more_parts = self._is_uneven or self.tier is not None or self._orders
+        self._has_more_parts = self._is_uneven or self.tier is not None or self._orders or self._has_windows
         """Its loop has more to do than that of a replica that serves all requests on its own, in order of arrival."""
         self.enqueue: Callable[[Request, int], None] = self.queue_up
         """Accepts a request from the router, at an instant."""
@@ -282,6 +287,10 @@ class Replica:
             self._memory.reclaim(self.cohort.blocks_to_grow(n_steps))
         return self._memory.found_tokens(request)
 
+    def blocks_for(self, n_tokens: int) -> int:
+        """Return the most blocks that a request of n_tokens ever holds here."""
+        return self.pool.most_blocks(n_tokens)
+
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved at this instant, including those of the step in flight."""
         held = self.pool.total_blocks - self.pool.free_blocks
@@ -370,6 +379,8 @@ class Replica:
         )
         if n:
             n_blocks = cohort.advance(n_steps)
+            if self._has_windows:
+                pool.drop(cohort.n_dropped, self._reserves)
             if n_blocks:
                 pool.take(n_blocks, self._reserves)
             if cohort.step >= cohort.next_finish_step:
@@ -396,7 +407,10 @@ class Replica:
             self.role.before_commit(step_run, now_ps)
         if self._swap is not None and step_run.n_decoding:
             self._swap.give_tokens(self.cohort, now_ps)
-        return self._commit_but_last(step_run) if self._is_uneven else 0
+        n_accepted = self._commit_but_last(step_run) if self._is_uneven else 0
+        if self._has_windows:
+            self.decode.windows_ps.append(self.decode.window_ps(step_run.n_decoding))
+        return n_accepted
 
     def _after_commit(self, now_ps: int) -> None:
         self._n_given_back = 0
@@ -429,12 +443,20 @@ class Replica:
             left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
             if self._caches:
                 self._memory.computed(request)
+            if self._layers is not None:
+                self._drop_behind(self._layers, request, n_tokens)
             if left_tokens <= 0:
                 request.padding_tokens = -left_tokens
                 request.prefilled_tokens += left_tokens
                 self._end_prefill(request, now_ps)
             elif not request.n_preemptions:
                 self._recorder.begin_prompt(request.row, now_ps - step_run.start_ps)
+
+    def _drop_behind(self, layers: LayerBlocks, request: Request, n_tokens: int) -> None:
+        """Free what windows keep no longer after the last n_tokens of a prefill."""
+        n_dropped = layers.dropped(request.prefilled_tokens) - layers.dropped(request.prefilled_tokens - n_tokens)
+        if n_dropped:
+            self.pool.drop(n_dropped, self._reserves)
 
     def _end_prefill(self, request: Request, now_ps: int) -> None:
         """Complete a prefill, which emits a token; the request decodes, leaves for another replica, or is done."""
@@ -574,6 +596,8 @@ class Replica:
             why = self._wait_for_copies(self.tier, step_run, now_ps) or why
         if why is not None and self.blocked_by is None:
             self._blocked_code = BLOCKED_BY[why]
+        if self._has_windows and step_run is not None and step_run.n_steps > 1 and "blocks" in (self.blocked_by, why):
+            step_run.cut(1)  # windows may free the blocks that others wait for
         if self._orders and self._coming and step_run is not None:
             step_run.cut(1)  # an arrival that the scheduler sees a step later may go before the blocked head
         if self._on_empty is not None and self.is_empty:
@@ -620,6 +644,8 @@ class Replica:
             n_pairs += n_chunk * done + n_chunk * (n_chunk + 1) // 2
             n_context += done + n_chunk
             n_complete += n_chunk >= left_tokens
+        if self._layers is not None:
+            n_blocks *= self._layers.n_growing
         self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
@@ -627,6 +653,19 @@ class Replica:
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
+        if self._has_windows:
+            first_ps += self._windows_ps(plan, n_tokens, n)
         self.step_run = StepRun(
             now_ps, first_ps, 0, 1, n, len(batch.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
         )
+
+    def _windows_ps(self, plan: StepPlan, n_tokens: int, n: int) -> int:
+        """Return the attention of a step in layers with a window."""
+        assert self._layers is not None, "it has windows"
+        reads: list[tuple[int, int]] = []
+        for group, _ in self._layers.windows:
+            chunks = [
+                group.reads(each.prefilled_tokens, each.prefilled_tokens + n_each) for each, n_each in plan.prefill
+            ]
+            reads.append((sum(pairs for pairs, _ in chunks), sum(keys for _, keys in chunks)))
+        return self.cost.prefill_windows_ps(n_tokens, reads) + self.decode.window_ps(n)

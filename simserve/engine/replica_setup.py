@@ -7,7 +7,7 @@ from simserve.cost.host_tier import HostTierSpec
 from simserve.cost.model import CostModel
 from simserve.cost.speculative import SpeculativeCost
 from simserve.engine.batch_state import BatchState
-from simserve.engine.decode import Decode, Speculation, Speculative
+from simserve.engine.decode import Decode, GroupedDecode, Speculation, Speculative
 from simserve.engine.host_tier import HostTier
 from simserve.engine.memory import CachingMemory, CachingPool, Memory
 from simserve.engine.recorder import Recorder
@@ -15,7 +15,9 @@ from simserve.engine.role import RoleName
 from simserve.engine.swapping import SwapQueue
 from simserve.schedulers.base import Scheduler
 from simserve.state.cohort import Cohort
+from simserve.state.grouped_cohort import GroupedCohort
 from simserve.state.kv_pool import KvPool
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.speculative_cohort import SpeculativeCohort
 
 
@@ -43,6 +45,8 @@ class ReplicaSetup:
     """Host memory and disk beside the GPUs."""
     speculation: Speculation | None = None
     """Speculative decoding; None: one token per step."""
+    layers: LayerBlocks | None = None
+    """Blocks by group of layers, of block_size; None: all layers keep all tokens."""
 
     @property
     def has_tier(self) -> bool:
@@ -59,15 +63,20 @@ class ReplicaSetup:
     def batch(self, index: int, recorder: Recorder, tier: HostTier | None) -> BatchState:
         """Return the empty batch state of a replica."""
         memory = self._memory(recorder, tier)
-        how, size = self.speculation, self.block_size
-        cohort = Cohort(size) if how is None else SpeculativeCohort(size, how.acceptance, how.n_slots)
+        cohort = self._cohort()
         swaps = tier is not None and self.host_tier is not None and self.host_tier.swaps
         swap = SwapQueue(memory, tier, recorder) if tier is not None and swaps else None
         return BatchState(index, self.scheduler, recorder, memory, cohort, self.max_model_len, swap)
 
+    def _cohort(self) -> Cohort:
+        how, layers = self.speculation, self.layers
+        if how is not None:
+            return SpeculativeCohort(self.block_size, how.acceptance, how.n_slots, layers)
+        return Cohort(self.block_size) if layers is None else GroupedCohort(layers)
+
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if not self.caches_prefixes:
-            return Memory(KvPool(self.n_blocks, self.block_size))
+            return Memory(KvPool(self.n_blocks, self.block_size, self.layers))
         pool = CachingPool(self.n_blocks, self.block_size)
         offloads = self.host_tier is not None and self.host_tier.offloads
         return CachingMemory(pool, recorder, tier if offloads else None)
@@ -75,6 +84,8 @@ class ReplicaSetup:
     def decode(self, cohort: Cohort, pool: KvPool) -> Decode:
         """Return what steps do to the decoding requests of a cohort."""
         reserves = self.scheduler.reserves
+        if self.layers is not None and self.speculation is None:
+            return GroupedDecode(cast(GroupedCohort, cohort), pool, self.cost, reserves=reserves)
         if self.speculation is None:
             return Decode(cohort, pool, self.cost, reserves=reserves)
         return Speculative(cast(SpeculativeCohort, cohort), pool, cast(SpeculativeCost, self.cost), reserves=reserves)

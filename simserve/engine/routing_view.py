@@ -126,8 +126,12 @@ class Snapshot:
         """Count a request sent since: it waits, and its prompt will fill blocks while any are left."""
         self.n_outstanding += 1
         self.n_waiting += 1
-        n_blocks = self._held_blocks - (-request.prompt_tokens // self.block_size)
+        n_blocks = self._held_blocks + self.blocks_for(request.prompt_tokens)
         self._held_blocks = min(n_blocks, self.total_blocks)
+
+    def blocks_for(self, n_tokens: int) -> int:
+        """Return the most blocks that a request of n_tokens ever holds there."""
+        return self._replica.blocks_for(n_tokens)
 
     def held_blocks(self) -> int:
         """Return the KV blocks held at the last refresh."""

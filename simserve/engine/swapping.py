@@ -55,8 +55,9 @@ class SwapQueue:
         those stored that it needs blocks for in that step.
         """
         request = self.swapped[0]
-        n_tokens = min(request.prefilled_tokens + n_slots, request.prompt_tokens + request.max_tokens)
-        n_blocks = self._blocks_for(n_tokens) - self._memory.shared_blocks(request, request.prefilled_tokens)
+        n_next = min(n_slots, request.prompt_tokens + request.max_tokens - request.prefilled_tokens)
+        n_blocks = self._memory.pool.blocks_in_step(request.prefilled_tokens, n_next)
+        n_blocks -= self._memory.shared_blocks(request, request.prefilled_tokens)
         return free_blocks >= 0 and n_blocks <= free_blocks
 
     def abandon(self, request: Request) -> None:

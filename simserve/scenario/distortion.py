@@ -37,7 +37,7 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
     engine = replace(setup.engine, **{name: getattr(setup.engine, name) * by for name, by in factors.items()})
     ledger = setup.ledger
     if not ledger.verified:
-        least = ledger.n_lanes * -(-setup.max_model_len // ledger.block_size)
+        least = ledger.n_lanes * ledger.layout.blocks.most(setup.max_model_len)
         ledger = replace(ledger, n_blocks=max(least, round(ledger.n_blocks * by.kv_blocks)))
     tier = setup.host_tier and replace(setup.host_tier, block_s=setup.host_tier.block_s * by.link)
     return replace(setup, gpu=gpu, node_link=node_link, engine=engine, ledger=ledger, host_tier=tier)

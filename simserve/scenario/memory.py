@@ -3,7 +3,7 @@
 from itertools import islice
 
 from simserve import catalog
-from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, SHORT_WINDOW, GpuSpec, ModelSpec
+from simserve.catalog.specs import COMPUTES_IN, NEEDS_RATE, GpuSpec, ModelSpec
 from simserve.cost.memory import MemoryLedger
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path
@@ -152,23 +152,11 @@ def _limit_length(draft: Draft, pool: Pool, at: Path, has: tuple[Machine, Memory
         of_lane = f" for each of {memory.n_lanes} lanes" if memory.n_lanes > 1 else ""
         rule = f"must fit the KV cache, which holds {memory.lane_tokens} tokens{of_lane}"
         draft.problem(here, rule, given, "use more memory or GPUs, or a smaller kv_dtype")
-    elif model.n_state_layers:
-        rule = f"the {model.n_state_layers} layers of {model.name} with a state per request are not supported yet"
-        draft.problem(("model",) if pool.model is None else (*at, "model"), rule, None, "choose another model")
-    elif (window := _long_window(model.within(given or most))) is not None:
-        rule = f"requests beyond the {window}-token window of {model.name} are not supported yet"
-        draft.problem(here, rule, given or most, f"set max_model_len: {window}")
     elif given is None:
         is_models = most == model.max_position_embeddings
         draft.origins[here] = f"model {model.name}" if is_models else "what the KV cache holds"
         return pool.model_copy(update={"max_model_len": most})
     return pool
-
-
-def _long_window(model: ModelSpec) -> int | None:
-    """Return the shortest window that is too long to count as full for every request; None without one."""
-    windows = (group.window for group in model.groups if group.window is not None)
-    return min((window for window in windows if window > SHORT_WINDOW), default=None)
 
 
 def _either(items: list[int] | list[str]) -> str:

@@ -52,7 +52,7 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
             if getattr(pool, key) is None:
                 update[key] = getattr(engine, key)
                 draft.origins[*at, key] = f"engine {engine.name}"
-        update["enable_prefix_caching"] = _resolve_caching(draft, pool, at, (engine, scheduler))
+        update["enable_prefix_caching"] = _resolve_caching(draft, pool, at, (engine, scheduler), model)
     pool = pool.model_copy(update=update)
     if model is None or gpu is None or engine is None:
         return pool
@@ -68,8 +68,10 @@ def _resolve_pool(draft: Draft, index: int) -> Pool:
     return pool
 
 
-def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None]) -> bool | None:
-    """Return the flag as given, else the engine's default for the role where the policy allows caching."""
+def _resolve_caching(
+    draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec, Scheduler | None], model: ModelSpec | None
+) -> bool | None:
+    """Return the flag as given, else the engine's default for the role where model and policy allow caching."""
     engine, scheduler = runs
     here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
     if scheduler is None or draft.problems.touch(here):
@@ -78,6 +80,12 @@ def _resolve_caching(draft: Draft, pool: Pool, at: Path, runs: tuple[EngineSpec,
     if given and sets_aside:
         rule = "this policy reserves whole requests, so prefixes are not shared there"
         draft.problem(here, rule, given, "leave it out")
+    elif model is not None and not model.keeps_all(pool.max_model_len):
+        rule = f"a hit in {model.name} needs what each kind of its layers keeps, which is not simulated yet"
+        if given:
+            draft.problem(here, rule, given, "leave it out")
+        draft.origins[here] = rule
+        return False
     if given is None:
         draft.origins[here] = "its scheduler reserves blocks for one request" if sets_aside else f"engine {engine.name}"
         default = engine.decode_prefix_caching if pool.role == "decode" else engine.prefix_caching

@@ -10,7 +10,6 @@ from simserve.cost.calibrated import Calibrated, borrowed
 from simserve.cost.calibration import NO_CALIBRATION, Calibration, calibration_path, host_constants, read_calibration
 from simserve.cost.comm import ExchangeKernels, NodeLink
 from simserve.cost.host_tier import HostTierSpec
-from simserve.cost.kv_groups import KvLayout, kv_layout
 from simserve.cost.memory import SAMPLED_ROWS, ExtraMemory, MemoryLedger, ledger
 from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost, exchange_of
@@ -98,12 +97,6 @@ class PoolSetup:
         return self.engine.async_scheduling and not (self.speculation and self.speculation.proposes_on_host)
 
     @property
-    def kv_layout(self) -> KvLayout:
-        """What a request holds by layer group, on one GPU; all stages of a pipeline together."""
-        shard = Shard(self.model, self.weight_dtype, self.kv_dtype, self.tensor)
-        return kv_layout(shard, self.ledger.block_size, step_tokens(self.scheduler, self.engine))
-
-    @property
     def borrowed(self) -> list[str]:
         """Parts of the model that the calibration lacks and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
@@ -149,7 +142,8 @@ def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
-    max_model_len = pool.max_model_len or min(machine.model.max_position_embeddings, memory.lane_tokens)
+    max_model_len = pool.max_model_len
+    assert max_model_len is not None, "resolved"
     return PoolSetup(
         name=pool.name,
         role=pool.role,
@@ -217,6 +211,7 @@ def memory_of(
     data = n_sharing(machine.model, parallel.data)
     shard = Shard(machine.model, tensor=parallel.tensor, data=data)
     exchange = exchange_of(shard, machine.gpu, node_link_of(pool, machine.gpu), EXCHANGES[pool.role])
+    speculation = speculation_of(scenario, pool)
     return ledger(
         machine.model,
         machine.gpu,
@@ -234,7 +229,17 @@ def memory_of(
         expert=parallel.expert if parallel.expert == 1 or not what_if else parallel.tensor * data,
         extra_memory=_extra_memory(scenario, pool, machine, parallel.tensor),
         buffer_bytes=0.0 if exchange is None else exchange.buffer_bytes,
+        most_chunk=_most_chunk(scheduler, speculation),
+        max_model_len=pool.max_model_len,
+        n_states=1 if speculation is None else 1 + speculation.n_proposed,
     )
+
+
+def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | None) -> int | None:
+    """Return the most tokens of one request that a step computes, proposed ones included."""
+    n_slots = 1 if speculation is None else speculation.n_slots
+    chunk = None if scheduler is None else scheduler.most_chunk
+    return None if chunk is None else max(chunk, n_slots)
 
 
 def _extra_memory(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:

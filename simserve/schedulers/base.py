@@ -72,6 +72,11 @@ class Scheduler:
         given = (getattr(self, name, None) for name in SLOT_ARGUMENTS)
         return next((slots for slots in given if slots is not None), NO_LIMIT)
 
+    @property
+    def most_chunk(self) -> int | None:
+        """Most tokens of one prompt that a step ever computes; None: prompts are computed whole."""
+        return None
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Return the plan of the next step."""
         raise NotImplementedError

@@ -62,6 +62,11 @@ class Chunked(Scheduler):
         self._counters = TokenCounters(shares.input_weight, shares.output_weight, shares.tenant_weights)
         self._by_service = ByService(self._counters)
 
+    @property
+    def most_chunk(self) -> int:
+        """The budget of a step."""
+        return self.max_num_batched_tokens
+
     def queue(self) -> Waiting:
         """Return a queue ordered by arrival, by priority and then arrival, or by the tenants' service."""
         if self.policy == "priority":

@@ -69,6 +69,11 @@ class SgLang(Scheduler):
         decay = (self._init_ratio - self._min_ratio) / self.new_token_ratio_decay_steps
         return max(self._ratio - decay * self._n_decayed, self._min_ratio)
 
+    @property
+    def most_chunk(self) -> int | None:
+        """The longest chunk."""
+        return self.chunked_prefill_size
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Continue the started prompt, then admit new ones, while tokens, slots and memory last; otherwise decode."""
         if self._full and view.n_decoding and not view.prefilling:
@@ -140,9 +145,10 @@ class _Batch:
         self.chunks: list[tuple[Request, int]] = []
         self._view = view
         self._page_tokens = view.block_size
+        self._spare_tokens = view.block_size + view.state_tokens
         self._most_new_tokens = policy.clip_max_new_tokens_estimation
         self._free_slots = (policy.max_running_requests or _max_running(view)) - view.n_running
-        self._room_tokens = view.free_blocks * view.block_size - policy._running.total * policy.new_token_ratio
+        self._room_tokens = view.tokens_in(view.free_blocks) - policy._running.total * policy.new_token_ratio
         self._input_tokens = policy.max_prefill_tokens - n_mixed
         self._chunk_tokens = (policy.chunked_prefill_size or inf) - n_mixed
 
@@ -169,14 +175,14 @@ class _Batch:
         """Admit a request: its whole prompt, or as much as fits a chunk."""
         is_alone = self._view.free_blocks == self._view.total_blocks and not self.chunks
         left_tokens, new_tokens = request.prefill_left_tokens, self._new_tokens(request)
-        found_tokens = request.idle_hit_blocks * self._page_tokens  # not evictable once it holds them
+        found_tokens = self._view.tokens_in(request.idle_hit_blocks)  # not evictable once it holds them
         if self.chunks and self._room_tokens <= 0:
             return "blocks"
         if min(self._input_tokens, self._chunk_tokens) <= 0:
             return "budget"
         if self._free_slots <= 0:
             return "seats"
-        if left_tokens + found_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
+        if left_tokens + found_tokens + new_tokens + self._spare_tokens >= self._room_tokens and not is_alone:
             return "blocks"
         n_tokens = self._tokens_of(left_tokens, is_alone)
         if not n_tokens:
@@ -197,10 +203,10 @@ class _Batch:
         return left_tokens if may_cut or not self.chunks or input_tokens < self._input_tokens else 0
 
     def _add(self, request: Request, n_tokens: int, new_tokens: int) -> None:
-        """Charge whole pages and one more, and the future output of a prompt that will be complete."""
+        """Charge whole pages and one more, states, and the future output of a prompt that will be complete."""
         input_tokens = self._in_pages(n_tokens)
         self.chunks.append((request, n_tokens))
-        self._room_tokens -= input_tokens + new_tokens + self._page_tokens
+        self._room_tokens -= input_tokens + new_tokens + self._spare_tokens
         self._input_tokens -= input_tokens
         self._chunk_tokens -= input_tokens
 
@@ -214,4 +220,4 @@ class _Batch:
 
 def _max_running(view: ReplicaView) -> int:
     """Return SGLang's default of max_running_requests (model_runner.py): 512 longest requests, within 2048 and 4096."""
-    return min(max(view.total_blocks * view.block_size * 512 // view.max_model_len, 2048), 4096)
+    return min(max(view.tokens_in(view.total_blocks) * 512 // view.max_model_len, 2048), 4096)

@@ -32,6 +32,11 @@ class TrtLlm(Scheduler):
     def __post_init__(self) -> None:
         self.reserves = self.capacity_scheduler_policy == "guaranteed_no_evict"
 
+    @property
+    def most_chunk(self) -> int | None:
+        """The budget of a step, with chunks."""
+        return self.max_num_tokens if self.enable_chunked_context else None
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until slots, blocks or tokens run out."""
         budget_tokens = self.max_num_tokens - view.n_decoding * view.decode_tokens
@@ -80,5 +85,6 @@ class TrtLlm(Scheduler):
     def _blocks(self, view: ReplicaView, request: Request) -> int:
         """Return the blocks that a request will still take, as the capacity policy counts them."""
         if not self.reserves:
-            return view.blocks_for_chunk(request, request.prefill_left_tokens) + request.idle_hit_blocks
+            is_new, left_tokens = request.is_new, request.prefill_left_tokens
+            return view.blocks_to_admit(request) if is_new else view.blocks_for_chunk(request, left_tokens)
         return view.blocks_for(request.prompt_tokens + request.max_tokens) if request.is_new else 0

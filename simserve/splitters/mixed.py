@@ -34,5 +34,5 @@ class Mixed(Splitter):
         return "prefill" if prefill_has_room else "local"
 
     def _has_room(self, view: LoadView, request: Request) -> bool:
-        n_blocks = view.held_blocks() - (-request.prompt_tokens // view.block_size)
+        n_blocks = view.held_blocks() + view.blocks_for(request.prompt_tokens)
         return n_blocks <= self.max_decode_kv_frac * view.total_blocks

@@ -23,6 +23,8 @@ class Cohort:
     """Tokens that a step computes for each member."""
     n_slots = 1
     """Tokens beyond those stored that a member has blocks for in a step."""
+    n_dropped = 0
+    """Blocks that windows freed in the last advance."""
 
     __slots__ = (
         "_finishes",
@@ -75,6 +77,11 @@ class Cohort:
             heappush(self._finishes, (finish_step, number, request))
             if finish_step < self.next_finish_step:
                 self.next_finish_step = finish_step
+
+    @property
+    def window_keys(self) -> list[int]:
+        """Sum of the keys that each member attends in the next step, by group of layers with a window."""
+        return []
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens that a member holds in the cache, padding included."""

@@ -1,5 +1,7 @@
 """KvPool: counts of free, used and reserved KV blocks."""
 
+from simserve.state.layer_blocks import LayerBlocks
+
 
 class KvPool:
     """Counts of KV blocks of one replica.
@@ -7,11 +9,21 @@ class KvPool:
     Invariant: used_blocks + reserved_blocks + free_blocks = total_blocks, and none is negative.
     """
 
-    __slots__ = ("block_size", "free_blocks", "least_free_blocks", "reserved_blocks", "total_blocks", "used_blocks")
+    __slots__ = (
+        "block_size",
+        "free_blocks",
+        "layers",
+        "least_free_blocks",
+        "reserved_blocks",
+        "total_blocks",
+        "used_blocks",
+    )
 
-    def __init__(self, total_blocks: int, block_size: int) -> None:
+    def __init__(self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None) -> None:
         self.total_blocks = total_blocks
         self.block_size = block_size
+        self.layers = layers
+        """Blocks by group of layers; None: all layers keep all tokens."""
         self.free_blocks = total_blocks
         self.least_free_blocks = total_blocks
         """Minimum of free_blocks so far."""
@@ -21,8 +33,20 @@ class KvPool:
         """Blocks reserved for running requests that hold no token yet."""
 
     def blocks_for(self, n_tokens: int) -> int:
-        """Return the blocks that n_tokens of one request fill."""
+        """Return the blocks of a request between steps, with n_tokens computed."""
+        if self.layers is not None:
+            return self.layers.held(n_tokens)  # type: ignore[no-any-return]
         return -(-n_tokens // self.block_size)
+
+    def blocks_in_step(self, n_tokens: int, n_next: int) -> int:
+        """Return the blocks of a request in a step that adds n_next tokens to n_tokens computed ones."""
+        if self.layers is not None:
+            return self.blocks_for(n_tokens) + self.layers.begun(n_tokens, n_next)
+        return -(-(n_tokens + n_next) // self.block_size)
+
+    def most_blocks(self, n_tokens: int) -> int:
+        """Return the most blocks that a request of n_tokens ever holds."""
+        return self.blocks_for(n_tokens) if self.layers is None else self.layers.most(n_tokens)
 
     def reserve(self, n_blocks: int) -> None:
         """Reserve free blocks."""
@@ -40,6 +64,13 @@ class KvPool:
         self.free_blocks -= n_blocks
         if self.free_blocks < self.least_free_blocks:
             self.least_free_blocks = self.free_blocks
+
+    def drop(self, n_blocks: int, to_reserved: bool) -> None:
+        """Free blocks of tokens that no later one attends; reserved blocks stay so."""
+        if to_reserved:
+            self.take(-n_blocks, from_reserved=True)
+        else:
+            self.release(n_blocks)
 
     def release(self, n_used: int, n_reserved: int = 0) -> None:
         """Free used blocks and reserved blocks."""

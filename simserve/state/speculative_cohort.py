@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from simserve.state.acceptance import Acceptance
 from simserve.state.cohort import Cohort
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import DECODE, Request
 
 FIRST_STEPS = 4096
@@ -46,7 +47,8 @@ class SpeculativeCohort(Cohort):
     max_tokens, and it keeps them whatever is accepted (vLLM V1, KVCacheManager.allocate_slots).
 
     Invariant: for each future step, `_keys` is the sum of stored tokens + 1 and `_held` that of blocks, over the
-    members in that step; kv_tokens and `_held_blocks` are the current sums.
+    members in that step; kv_tokens and `_held_blocks` are the current sums. Likewise `_freed` counts the blocks that
+    windows free at the end of the step, and `_window_keys` has a row of keys for each window.
     """
 
     __slots__ = (
@@ -54,18 +56,27 @@ class SpeculativeCohort(Cohort):
         "_courses",
         "_ending_keys",
         "_ends_at",
+        "_freed",
         "_held",
         "_held_blocks",
         "_kept_blocks",
         "_keys",
         "_origin",
         "_resume_at",
+        "_window_keys",
+        "layers",
+        "n_dropped",
         "n_slots",
         "n_tokens",
     )
 
-    def __init__(self, block_size: int, acceptance: Acceptance, n_slots: int) -> None:
+    def __init__(
+        self, block_size: int, acceptance: Acceptance, n_slots: int, layers: LayerBlocks | None = None
+    ) -> None:
         super().__init__(block_size)
+        self.layers = layers or LayerBlocks(block_size)
+        self.n_dropped = 0
+        """Blocks that windows freed in the last advance."""
         self._acceptance = acceptance
         self.n_slots = n_slots
         self.n_tokens = acceptance.n_proposed + 1
@@ -76,6 +87,8 @@ class SpeculativeCohort(Cohort):
         """Blocks of requests that just left, beyond their stored tokens."""
         self._keys = np.zeros(FIRST_STEPS, np.int64)
         self._held = np.zeros(FIRST_STEPS, np.int64)
+        self._freed = np.zeros(FIRST_STEPS if self.layers.windows else 0, np.int64)
+        self._window_keys = np.zeros((len(self.layers.windows), FIRST_STEPS), np.int64)
         self._held_blocks = 0
         self._ending_keys: dict[int, int] = {}
         """Sum of stored tokens + 1 of members that just made their last step, by step."""
@@ -97,7 +110,7 @@ class SpeculativeCohort(Cohort):
         self._add(course, 0, 1)
         self._ending_keys[finish_step] = self._ending_keys.get(finish_step, 0) + stored_tokens + n_left + 1
         self._courses[request] = course
-        self._held_blocks += -(-stored_tokens // self.block_size)
+        self._held_blocks += self.layers.held(stored_tokens)
         request.phase = DECODE
         request.join_step = step
         self.n += 1
@@ -136,9 +149,9 @@ class SpeculativeCohort(Cohort):
         slots = course.stored_tokens
         if n_steps:
             slots = min(slots + int(course.tokens_before[n_steps - 1]) + self.n_slots, course.most_slots)
-        n_held = -(-slots // self.block_size)
-        self._held_blocks -= n_held
-        self._kept_blocks[request] = n_held - -(-kv_tokens // self.block_size)
+        n_kept = self.layers.n_growing * (-(-slots // self.block_size) - -(-kv_tokens // self.block_size))
+        self._held_blocks -= self.layers.held(kv_tokens) + n_kept
+        self._kept_blocks[request] = n_kept
         request.emitted_tokens += n_tokens - course.counted_tokens
         self.n -= 1
         self.kv_tokens -= kv_tokens + 1
@@ -150,8 +163,9 @@ class SpeculativeCohort(Cohort):
 
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next finish; return the blocks they begin."""
-        n_blocks = self.blocks_to_grow(n_steps)
-        self._held_blocks += n_blocks
+        n_blocks = self.blocks_begun(n_steps)
+        self.n_dropped = self._freed_in(n_steps)
+        self._held_blocks += n_blocks - self.n_dropped
         self.step += n_steps
         self.kv_tokens = int(self._keys[self.step - self._origin]) + self._ending_keys.get(self.step, 0)
         return n_blocks
@@ -162,9 +176,21 @@ class SpeculativeCohort(Cohort):
         return self._keys[at : at + n_steps]
 
     def held_ahead(self, n_steps: int) -> NDArray[np.int64]:
-        """Return the blocks begun up to each of the next n_steps, at most to the next finish."""
+        """Return the blocks held more after each of the next n_steps, at most to the next finish."""
         at = self.step - self._origin
-        return self._held[at : at + n_steps] - self._held_blocks
+        held = self._held[at : at + n_steps] - self._held_blocks
+        return held - self._freed[at : at + n_steps] if self.layers.windows else held
+
+    @property
+    def window_keys(self) -> list[int]:
+        """Sum of the keys that each member attends in the next step, by window."""
+        keys: list[int] = self._window_keys[:, self.step - self._origin].tolist()
+        return keys
+
+    def window_keys_ahead(self, n_steps: int) -> NDArray[np.int64]:
+        """Return window_keys of each of the next n_steps, `(n_windows, n_steps)`, at most to the next finish."""
+        at = self.step - self._origin
+        return self._window_keys[:, at : at + n_steps]
 
     def tokens_of_next(self) -> int:
         """Return the tokens that all members together produce in the next step."""
@@ -172,10 +198,19 @@ class SpeculativeCohort(Cohort):
         return int(self._keys[after - self._origin]) + self._ending_keys.get(after, 0) - self.kv_tokens
 
     def blocks_to_grow(self, n_steps: int) -> int:
-        """Return the blocks that the next n_steps begin, at most to the next finish."""
+        """Return the blocks that members hold more in the last of the next n_steps, at most to the next finish."""
         if not n_steps:
             return 0
         return int(self._held[self.step - self._origin + n_steps - 1]) - self._held_blocks
+
+    def blocks_begun(self, n_steps: int) -> int:
+        """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
+        return self.blocks_to_grow(n_steps) + self._freed_in(n_steps - 1)
+
+    def _freed_in(self, n_steps: int) -> int:
+        """Return the blocks that windows free at the ends of the next n_steps."""
+        at = self.step - self._origin
+        return int(self._freed[at : at + n_steps].sum()) if self.layers.windows and n_steps > 0 else 0
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""
@@ -184,6 +219,8 @@ class SpeculativeCohort(Cohort):
     def steps_within(self, free_blocks: int) -> int:
         """Return the most steps that begin at most free_blocks blocks, up to the next finish. Needs a member."""
         held = self._held[self.step - self._origin : self.next_finish_step - self._origin]
+        if self.layers.windows:
+            held = np.maximum.accumulate(held)
         return int(held.searchsorted(self._held_blocks + free_blocks, side="right"))
 
     def _add(self, course: Course, first: int, sign: int) -> None:
@@ -195,12 +232,29 @@ class SpeculativeCohort(Cohort):
             np.minimum(slots, course.most_slots, out=slots)
         slots += self.block_size - 1
         slots //= self.block_size
+        blocks, layers = slots, self.layers
+        if layers.n_growing != 1 or layers.n_states:
+            blocks = blocks * layers.n_growing + layers.n_states
+        if layers.windows:
+            blocks = blocks - self._add_windows(course, keys, at, sign)
         if sign > 0:
             self._keys[at : at + len(keys)] += keys
-            self._held[at : at + len(keys)] += slots
+            self._held[at : at + len(keys)] += blocks
         else:
             self._keys[at : at + len(keys)] -= keys
-            self._held[at : at + len(keys)] -= slots
+            self._held[at : at + len(keys)] -= blocks
+
+    def _add_windows(self, course: Course, keys: NDArray[np.int64], at: int, sign: int) -> NDArray[np.int64]:
+        """Add a member's keys in windows to the calendars, or remove them; return the blocks that windows have freed
+        before each of its steps."""
+        if not len(keys):
+            return keys
+        after = np.append(keys[1:] - 1, course.stored_tokens + course.n_tokens)
+        dropped = self.layers.dropped(keys - 1)
+        self._freed[at : at + len(keys)] += sign * (self.layers.dropped(after) - dropped)
+        for i, (group, _) in enumerate(self.layers.windows):
+            self._window_keys[i, at : at + len(keys)] += sign * (keys - group.first_kept(keys - 1))
+        return dropped  # type: ignore[no-any-return]
 
     def _reach(self, step: int) -> None:
         """Extend the calendars to include a step."""
@@ -209,9 +263,9 @@ class SpeculativeCohort(Cohort):
             return
         at = self.step - self._origin
         n_steps = max(len(self._keys), 2 * (self._ends_at - self.step) + 2)
-        for name in ("_keys", "_held"):
-            fresh = np.zeros(n_steps, np.int64)
-            ahead = getattr(self, name)[at:]
-            fresh[: len(ahead)] = ahead
+        for name in ("_keys", "_held", "_freed", "_window_keys") if self.layers.windows else ("_keys", "_held"):
+            ahead = getattr(self, name)[..., at:]
+            fresh = np.zeros((*ahead.shape[:-1], n_steps), np.int64)
+            fresh[..., : ahead.shape[-1]] = ahead
             setattr(self, name, fresh)
         self._origin = self.step

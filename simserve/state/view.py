@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 
 
@@ -32,6 +33,8 @@ class ReplicaView:
     """A request was preempted at this very boundary, as blocks ran out."""
     decode_tokens: int = 1
     """Tokens of the budget that each decoding request takes per step: one, plus the proposed ones."""
+    layers: LayerBlocks | None = None
+    """Blocks by group of layers; None: all layers keep all tokens."""
 
     @property
     def queue(self) -> Iterable[Request]:
@@ -39,18 +42,32 @@ class ReplicaView:
         return chain(self.prefilling, self.waiting) if self.prefilling else self.waiting
 
     def blocks_for(self, n_tokens: int) -> int:
-        """Return the blocks that n_tokens of one request fill."""
-        return -(-n_tokens // self.block_size)
+        """Return the most blocks that a request of n_tokens ever holds."""
+        return -(-n_tokens // self.block_size) if self.layers is None else self.layers.most(n_tokens)
+
+    def tokens_in(self, n_blocks: int) -> int:
+        """Return the tokens that n_blocks hold, if no window frees any of them."""
+        return (n_blocks if self.layers is None else n_blocks // max(1, self.layers.n_growing)) * self.block_size
+
+    @property
+    def state_tokens(self) -> int:
+        """Tokens that the blocks of a request's states would hold; 0 without states."""
+        layers = self.layers
+        return 0 if layers is None else -(-layers.n_states // max(1, layers.n_growing)) * self.block_size
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         """Return the free blocks that the first n_tokens of a new request take, by default its whole prefill: blocks to
         fill, and idle blocks of its cache hit."""
         left_tokens = request.prefill_left_tokens if n_tokens is None else n_tokens
+        if self.layers is not None:
+            return self.layers.most(left_tokens) + request.idle_hit_blocks
         return -(-left_tokens // self.block_size) + request.idle_hit_blocks
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         """Return the blocks that the next n_tokens of a prefill begin."""
         done = request.prefilled_tokens
+        if self.layers is not None:
+            return self.layers.begun(done, n_tokens)
         return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
 
 
@@ -80,6 +97,9 @@ class LoadView(Protocol):
     @property
     def block_tokens(self) -> int | None:
         """The block size, of which `request.chains` has the ids; None: no prefix caching, and requests may lack ids."""
+
+    def blocks_for(self, n_tokens: int) -> int:
+        """Return the most blocks that a request of n_tokens ever holds there."""
 
     def held_blocks(self) -> int:
         """Return the KV blocks used or reserved, including those of the step in flight."""

@@ -29,6 +29,9 @@ class Queue:
     def uncomputed_tokens(self) -> int:
         return self.n_tokens
 
+    def blocks_for(self, n_tokens: int) -> int:
+        return -(-n_tokens // self.block_size)
+
     def held_blocks(self) -> int:
         return 0
 

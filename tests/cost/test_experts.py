@@ -12,6 +12,7 @@ from simserve.cost.calibration import calibration_path, read_calibration
 from simserve.cost.forms.mla import MlaDecodeModule, MlaPrefillModule
 from simserve.cost.ops import Shard
 from simserve.cost.roofline import Roofline
+from simserve.cost.shape import StepShape
 from simserve.cost.step import StepCost
 from simserve.units import to_s
 from tests.cost.specs import H100, IDEAL
@@ -128,20 +129,35 @@ def test_no_step_of_them_is_faster_than_the_data_sheet_and_none_shrinks(
     assert to_s(real.mixed_ps(0, 0, 0, 1, 1, 1)) > work.weight_bytes_per_step / work.hbm_bytes_per_s
 
 
+def decoding(cost: StepCost, contexts: list[int]) -> StepShape:
+    """Return a step of requests that attend so many tokens."""
+    groups = [group for group in cost.shard.model.groups if group.window]
+    windows = tuple((0, 0, sum(group.keys(n) for n in contexts)) for group in groups)
+    return StepShape(0, 0, 0, len(contexts), sum(contexts), len(contexts), windows)
+
+
+def prompt_ps(cost: StepCost, first: int, end: int) -> int:
+    """Return the attention of the tokens [first, end) of a prompt in all layers."""
+    reads = [group.reads(first, end) for group in cost.shard.model.groups if group.window]
+    pairs = end * (end + 1) // 2 - first * (first + 1) // 2
+    return cost.prefill_ps(end - first, pairs, end) + cost.prefill_windows_ps(end - first, reads)
+
+
 def test_layers_with_a_window_attend_to_no_more_than_it() -> None:
     every, none = replace(OSS, groups=(LayerGroup("windowed", 36, 128),)), replace(OSS, groups=())
     costs = [StepCost(model, H100, IDEAL, weight_dtype="mxfp4") for model in (none, OSS, every)]
     slopes = [cost.decode_line(10)[1] for cost in costs]
     assert slopes[1] == pytest.approx(slopes[0] / 2, abs=1)
     assert slopes[2] == 0
-    n_full = 10 * 128  # keys of ten full windows cost the same with and without
-    whole, half = (cost.decode_line(10)[0] + n_full * cost.decode_line(10)[1] for cost in costs[:2])
-    assert half == pytest.approx(whole, rel=1e-4)  # slopes are whole picoseconds
+    shapes = [decoding(cost, [128] * 10) for cost in costs]  # ten full windows cost the same with and without
+    assert costs[1].step_ps(shapes[1]) == pytest.approx(costs[0].step_ps(shapes[0]), rel=1e-4)
     n = 8192
-    long = [cost.prefill_ps(n, n * (n + 1) // 2, n) for cost in costs]
+    long = [prompt_ps(cost, 0, n) for cost in costs]
     assert long[0] - long[1] == pytest.approx(long[1] - long[2], rel=1e-6)
     by_hand = (n * 2 * 64 * 64 * 2 + n * 2 * 8 * 64 * 2) / BYTES_PER_S  # queries and outputs, keys and values
     assert to_s(long[2]) == pytest.approx(36 * by_hand)
+    last = (1024 * 2 * 64 * 64 * 2 + (1024 + 127) * 2 * 8 * 64 * 2) / BYTES_PER_S  # the keys of a window before it too
+    assert to_s(prompt_ps(costs[2], n - 1024, n)) == pytest.approx(36 * last)
     assert OSS.within(128).windowed is False
     assert OSS.within(129) is OSS
 
@@ -196,10 +212,13 @@ def test_a_windowed_layer_decodes_over_the_keys_of_its_window_only() -> None:
         plain = StepCost(of_all, H100, cost.engine, kernels=cost.kernels, weight_dtype="mxfp4")
         assert plain.decode_line(10)[0] == intercept
         assert plain.decode_line(10)[1] == pytest.approx(2 * full, abs=1)
-        assert cost.decode_line(10) == (intercept + 10 * 128 * windowed, full)
+        assert (cost.decode_line(10), cost.window_slopes(10)) == ((intercept, full), (windowed,))
         contexts = [50, 128, 5000]
         keys = [sum(group.keys(n) for n in contexts) for group in OSS.groups]
         assert keys == [50 + 128 + 128, 5178]
+        intercept, (windowed, full) = by_group(cost, 3)
+        rest_ps = cost.tokens_ps(3) + cost.sampled_ps(3)
+        assert cost.step_ps(decoding(cost, contexts)) == rest_ps + intercept + 306 * windowed + 5178 * full
 
 
 def test_a_chunked_layer_attends_half_a_chunk_of_a_long_prompt() -> None:
@@ -207,8 +226,8 @@ def test_a_chunked_layer_attends_half_a_chunk_of_a_long_prompt() -> None:
     cost, n = StepCost(chunked, H100, IDEAL, weight_dtype="mxfp4"), 8192
     eight_prompts = n * 1025 // 2  # of a chunk each
     alone = StepCost(replace(OSS, groups=()), H100, IDEAL, weight_dtype="mxfp4")
-    assert cost.prefill_ps(n, n * (n + 1) // 2, n) == alone.prefill_ps(n, eight_prompts, n)
-    assert cost.prefill_ps(512, 512 * 513 // 2, 512) == alone.prefill_ps(512, 512 * 513 // 2, 512)
+    assert prompt_ps(cost, 0, n) == alone.prefill_ps(n, eight_prompts, n)
+    assert prompt_ps(cost, 0, 512) == alone.prefill_ps(512, 512 * 513 // 2, 512)
 
 
 def test_a_layer_with_a_state_has_its_own_matrices_and_moves_its_state() -> None:

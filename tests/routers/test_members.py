@@ -42,6 +42,9 @@ class Member:
     block_tokens: int | None = BLOCK_TOKENS
     cached: set[int] = field(default_factory=set)
 
+    def blocks_for(self, n_tokens: int) -> int:
+        return -(-n_tokens // self.block_size)
+
     def held_blocks(self) -> int:
         return self.n_held
 

@@ -39,6 +39,9 @@ class Load:
     def found_tokens(self, request: Request) -> int:
         return self.n_found_tokens
 
+    def blocks_for(self, n_tokens: int) -> int:
+        return -(-n_tokens // self.block_size)
+
     def held_blocks(self) -> int:
         return self.n_held
 

@@ -96,16 +96,19 @@ def test_the_longest_request_is_what_the_cache_holds_where_that_is_less(load: Lo
     assert scenario.origins[f"{HERE}.max_model_len"] == "what the KV cache holds"
 
 
-def test_requests_beyond_a_sliding_window_are_refused(load: Load, small: str) -> None:
+def test_requests_beyond_a_sliding_window_take_blocks_for_the_window_only(load: Load, small: str) -> None:
     windowed = """{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_size": 4096,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
         "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096, "torch_dtype": "bfloat16",
         "tie_word_embeddings": false, "hidden_act": "silu"}"""
     load()  # makes the folder the current one
     Path("config.json").write_text(windowed)
-    with pytest.raises(ScenarioError, match=r"are not supported yet, got 32768; set max_model_len: 4096"):
-        load(small, "model=config.json")
-    assert load(small, "model=config.json", f"{HERE}.max_model_len=4096").setups[0].max_model_len == 4096
+    setup = load(small, "model=config.json").setups[0]
+    assert setup.max_model_len == 32768
+    budget = setup.scheduler.most_chunk or 0
+    assert setup.ledger.layout.blocks.most(32768) == -(-(4095 + budget) // 16) + 1
+    within = load(small, "model=config.json", f"{HERE}.max_model_len=4096").setups[0]
+    assert within.ledger.layout.is_plain and within.caches_prefixes
 
 
 def test_a_pool_may_differ_from_the_scenario(load: Load, small: str) -> None:

@@ -1,0 +1,160 @@
+"""GroupedCohort: decoding requests of a model with layers that keep different tokens, one token per step."""
+
+from heapq import heappop, heappush
+
+from simserve.state.cohort import NO_FINISH, Cohort
+from simserve.state.layer_blocks import LayerBlocks
+from simserve.state.request import Request
+
+
+class GroupedCohort(Cohort):
+    """Requests that each produce one token per step, with blocks and keys by group of layers.
+
+    Between two bends, the keys of every group grow by a constant per step, and windows free the same blocks in every
+    block_size steps. A member bends as it fills a window, and whenever it enters another chunk.
+
+    Invariant: `_window_keys` has, for each window, the sum of the keys that each member attends in the next step;
+    `_n_rising` of them attend one more in every step; `_frees` are the blocks that full windows free in step i modulo
+    the block size.
+    """
+
+    __slots__ = (
+        "_bends",
+        "_frees",
+        "_joined",
+        "_n_rising",
+        "_window_keys",
+        "layers",
+        "n_dropped",
+        "next_bend_step",
+    )
+
+    def __init__(self, layers: LayerBlocks) -> None:
+        super().__init__(layers.block_size)
+        self.layers = layers
+        self._window_keys = [0] * len(layers.windows)
+        self._n_rising = [0] * len(layers.windows)
+        self._frees = [0] * layers.block_size
+        self._bends: list[tuple[int, int, int, Request]] = []
+        """(step, number of the join, window, member) of bends to come, and of some members that have left."""
+        self._joined: dict[Request, int] = {}
+        """Number of the join of each member."""
+        self.next_bend_step = NO_FINISH
+        """Value of `step` at which the next member bends."""
+        self.n_dropped = 0
+        """Blocks that windows freed in the last advance."""
+
+    @property
+    def window_keys(self) -> list[int]:
+        """Sum of the keys that each member attends in the next step, by group of layers with a window."""
+        return self._window_keys
+
+    @property
+    def growth(self) -> list[int]:
+        """Keys that each window gains per step until the next bend."""
+        return self._n_rising
+
+    def join(self, request: Request, n_left: int) -> None:
+        """Add a prefilled request with n_left tokens to produce; with none left it lingers."""
+        super().join(request, n_left)
+        number = self._n_joins = self._n_joins + 1
+        self._joined[request] = number
+        n_tokens = self.stored_tokens(request)
+        for i, (group, _) in enumerate(self.layers.windows):
+            self._count(i, n_tokens, 1)
+            size = group.window or 0
+            if group.kind == "chunked":
+                heappush(self._bends, (self.step + size - n_tokens % size, number, i, request))
+            elif n_tokens + 1 < size:
+                heappush(self._bends, (self.step + size - 1 - n_tokens, number, i, request))
+        self._find_bend()
+
+    def leave(self, request: Request) -> int:
+        """Remove a member; return the tokens it holds in the cache, padding included."""
+        n_tokens = super().leave(request)
+        del self._joined[request]
+        for i in range(len(self.layers.windows)):
+            self._count(i, n_tokens, -1)
+        self._find_bend()
+        return n_tokens
+
+    def _count(self, i: int, n_tokens: int, sign: int) -> None:
+        """Add a member with n_tokens to the sums of a window, or remove it."""
+        group, n_parts = self.layers.windows[i]
+        self._window_keys[i] += sign * group.keys(n_tokens + 1)
+        if group.kind == "chunked" or n_tokens + 1 < (group.window or 0):
+            self._n_rising[i] += sign
+        else:
+            self._frees[self._free_residue(i, n_tokens)] += sign * n_parts
+
+    def _free_residue(self, i: int, n_tokens: int) -> int:
+        """Return in which step modulo the block size a member with n_tokens now has a block freed at its end."""
+        window = self.layers.windows[i][0].window or 0
+        return (self.step + window - 2 - n_tokens) % self.block_size
+
+    def _find_bend(self) -> None:
+        bends, joined = self._bends, self._joined
+        while bends and joined.get(bends[0][3]) != bends[0][1]:
+            heappop(bends)
+        self.next_bend_step = bends[0][0] if bends else NO_FINISH
+
+    def advance(self, n_steps: int) -> int:
+        """Advance n_steps steps, at most to the next bend; return the blocks they begin."""
+        n_blocks = self.blocks_begun(n_steps)
+        self.n_dropped = self._freed(n_steps)
+        self.step += n_steps
+        self.kv_tokens += n_steps * self.n
+        for i, n in enumerate(self._n_rising):
+            self._window_keys[i] += n_steps * n
+        while self.next_bend_step <= self.step:
+            _, number, i, request = heappop(self._bends)
+            group, n_parts = self.layers.windows[i]
+            size = group.window or 0
+            if group.kind == "chunked":
+                n_tokens = self.stored_tokens(request)
+                self._window_keys[i] -= size
+                self.n_dropped += n_parts * (n_tokens // self.block_size - (n_tokens - size) // self.block_size)
+                heappush(self._bends, (self.step + size, number, i, request))
+            else:
+                self._n_rising[i] -= 1
+                self._frees[self._free_residue(i, size - 1)] += n_parts
+            self._find_bend()
+        return n_blocks
+
+    def blocks_begun(self, n_steps: int) -> int:
+        """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
+        return self.layers.n_growing * super().blocks_to_grow(n_steps)
+
+    def _freed(self, n_steps: int) -> int:
+        """Return the blocks that full windows free at the ends of the next n_steps."""
+        cycles, rest = divmod(n_steps, self.block_size)
+        at = self.step % self.block_size
+        few = sum(self._frees[(at + i) % self.block_size] for i in range(rest))
+        return few + (cycles * sum(self._frees) if cycles else 0)
+
+    def blocks_to_grow(self, n_steps: int) -> int:
+        """Return the blocks that members hold more in the last of the next n_steps, at most to the next bend."""
+        return self.blocks_begun(n_steps) - (self._freed(n_steps - 1) if n_steps else 0)
+
+    def blocks_of_next(self) -> int:
+        """Return the blocks that the next step begins."""
+        return self.layers.n_growing * self.crossings[self.step % self.block_size]
+
+    def steps_within(self, free_blocks: int) -> int:
+        """Return the most steps, at most to the next bend, with at most free_blocks blocks more. Needs a member."""
+        most, layers = self.next_bend_step - self.step, self.layers
+        held, held_in = 0, []
+        for i in range(self.block_size):
+            residue = (self.step + i) % self.block_size
+            held += layers.n_growing * self.crossings[residue]
+            held_in.append(held)
+            held -= self._frees[residue]
+        peak, n_cycles = max(held_in), 0
+        if peak <= free_blocks:
+            n_cycles = (free_blocks - peak) // held + 1 if held else most // self.block_size + 1
+        n_steps = n_cycles * self.block_size
+        for held_then in held_in:
+            if n_cycles * held + held_then > free_blocks or n_steps >= most:
+                break
+            n_steps += 1
+        return min(n_steps, most)

@@ -1,0 +1,66 @@
+"""LayerBlocks: the KV blocks of a request where layers differ in what they keep."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from simserve.catalog.specs import LayerGroup
+
+
+@dataclass(frozen=True)
+class LayerBlocks:
+    """Blocks by group of layers, all from one pool (vLLM, v1/core/single_type_kv_cache_manager.py).
+
+    All layers that attend take blocks for the same tokens. Those with a window free a block as soon as no later token
+    attends any of it.
+    """
+
+    block_size: int
+    n_growing: int = 1
+    """Blocks that all layers together take for the same block_size tokens."""
+    windows: tuple[tuple[LayerGroup, int], ...] = ()
+    """Groups with a window or chunk that a request can fill, and how many of the n_growing blocks are theirs."""
+    n_states: int = 0
+    """Blocks of a request's states, whatever its length."""
+    most_chunk: int | None = None
+    """Most tokens that a step adds to a request; None: whole prompts."""
+
+    def held(self, n_tokens: Any) -> Any:
+        """Return the blocks of a request between steps, with n_tokens computed; 0 for none. A number, or an array."""
+        n_blocks = self.n_growing * -(-n_tokens // self.block_size) + self.n_states * (n_tokens > 0)
+        return n_blocks - self.dropped(n_tokens)
+
+    def dropped(self, n_tokens: Any) -> Any:
+        """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
+        return sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
+
+    def begun(self, n_tokens: int, n_next: int) -> int:
+        """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
+        size = self.block_size
+        n_blocks = -(-(n_tokens + n_next) // size) - -(-n_tokens // size)
+        return self.n_growing * n_blocks + (0 if n_tokens else self.n_states)
+
+    def most(self, n_tokens: int) -> int:
+        """Return the most blocks that a request of n_tokens ever holds, however its prompt is cut into steps."""
+        n_blocks = -(-n_tokens // self.block_size)
+        n_saved = sum(n_parts * max(0, n_blocks - self._most_kept(group)) for group, n_parts in self.windows)
+        return self.n_growing * n_blocks + self.n_states - n_saved
+
+    def longest(self, n_blocks: int) -> int:
+        """Return the tokens of the longest request that n_blocks hold at all times."""
+        low, high = 0, 1 << 40  # in blocks of tokens
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.most(middle * self.block_size) <= n_blocks:
+                low = middle
+            else:
+                high = middle - 1
+        return low * self.block_size
+
+    def _most_kept(self, group: LayerGroup) -> int:
+        """Return the most blocks of tokens that a window and the tokens of a step lie in."""
+        if self.most_chunk is None:
+            return 1 << 62
+        window = group.window or 0
+        if group.kind == "windowed":
+            return -(-(window - 1 + self.most_chunk) // self.block_size) + 1
+        return -(-(window + self.most_chunk) // self.block_size) + (window % self.block_size > 0)
