@@ -115,7 +115,7 @@ def run(
             rank.id = len(replicas)
             replicas.append(rank)
             if how is not None and how.link.is_shared:
-                rank.port = replicas[0].port
+                rank.ports = rank.ports[:1] if rank is replicas[0] else replicas[0].ports
             if setup.role != "both":
                 (receivers if setup.role == "decode" else senders).append(rank)
         fleet.members.append(OracleMember(setup, ranks, now_ps))
@@ -306,6 +306,7 @@ def run(
         instants += [replica.in_transfer[0][0] for replica in receivers if replica.in_transfer]
         instants += [replica.words[0][0] for replica in receivers if replica.words]
         instants += [at_ps for at_ps, *_ in fleet.changes]
+        instants += [part[0] for replica in senders for part in replica.stage_sends]
         if clients is not None:
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
@@ -322,6 +323,8 @@ def run(
         for routing_view in gateways:
             routing_view.hear(now_ps - 1)
         for replica in replicas:
+            if how is not None:
+                replica.send_stages(how.link, now_ps)
             if replica.step_end_ps == now_ps:
                 replica.commit(now_ps, how)
         for replica in receivers:

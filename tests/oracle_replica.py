@@ -138,8 +138,10 @@ class OracleReplica:
         self.in_transfer: list[tuple[int, Request, OracleReplica]] = []
         self.here: list[Request] = []
         """Requests with all their KV that decode from the next step on."""
-        self.port = [0]
-        """When its port of the link is free, in a list that replicas with one port for all share."""
+        self.ports = [[0] for _ in range(setup.n_stages if setup.role == "prefill" else 1)]
+        """When the port of each stage is free; the lanes of a rank share them, or all replicas have one."""
+        self.stage_sends: list[tuple[int, int, Request, int, int]] = []
+        """(end, start, request, tokens, stage) of chunks whose layers are still to be computed and sent."""
         self.cache = OracleCache() if setup.caches_prefixes else None
         self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
@@ -333,8 +335,11 @@ class OracleReplica:
                 and how.link.n_layers
                 and self.lives[request].goes_to
                 and self.setup.role == "prefill"
+                and not self.stages_free_ps
             ):
-                self.send_layers(request, request.prefilled_tokens + n_tokens, how.link, (start_ps, now_ps))
+                n_new = self.not_sent(request, n_tokens)
+                if n_new:
+                    self.send_layers(request, n_new, how.link, (start_ps, now_ps), 0)
             request.prefilled_tokens += n_tokens
             self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
@@ -378,30 +383,42 @@ class OracleReplica:
         self.away.append(request)
         self.handed_over.append(request)
 
-    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int]) -> None:
-        """Send new tokens layer by layer, each when it is computed and each port is free."""
+    def not_sent(self, request: Request, n_tokens: int) -> int:
+        """Return the tokens that a chunk adds to those sent, which counts them as sent."""
         life = self.lives[request]
+        n_before = life.sent_tokens
+        life.sent_tokens = max(n_before, request.prefilled_tokens + n_tokens)
+        return life.sent_tokens - n_before
+
+    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int], stage: int) -> None:
+        """Send tokens layer by layer, each when it is computed and each port is free. The layers of a stage are its
+        part of all, at its part of the sender's speed."""
+        life, n_stages = self.lives[request], self.setup.n_stages
         assert life.goes_to is not None and link.n_layers
-        if n_tokens <= life.sent_tokens:
-            return
-        layer_ps = (link.busy_ps(n_tokens - life.sent_tokens) + link.n_layers - 1) // link.n_layers
-        life.sent_tokens = n_tokens
-        ends = []
-        for port in self.ports_to(life.goes_to):
-            for layer in range(link.n_layers):
-                ready_ps = step[1] - (link.n_layers - 1 - layer) * ((step[1] - step[0]) // link.n_layers)
+        n_layers = (link.n_layers + n_stages - 1) // n_stages
+        (to,) = life.goes_to.ports
+        parts = [(self.ports[stage], n_layers), (to, n_layers * n_stages)] if self.ports[0] is not to else []
+        for port, n_parts in parts or [(to, n_layers * n_stages)]:
+            layer_ps = (link.busy_ps(n_tokens) + n_parts - 1) // n_parts
+            for layer in range(n_layers):
+                ready_ps = step[1] - (n_layers - 1 - layer) * ((step[1] - step[0]) // n_layers)
                 port[0] = max(port[0], ready_ps) + layer_ps
-            ends.append(port[0])
-        life.there_ps = max(ends) + link.latency_ps
+            life.there_ps = max(life.there_ps, port[0] + link.latency_ps)
+
+    def send_stages(self, link: LinkSpec, now_ps: int) -> None:
+        """Send the layers of stages that chunks leave now."""
+        due = [part for part in self.stage_sends if part[0] == now_ps]
+        self.stage_sends = [part for part in self.stage_sends if part[0] > now_ps]
+        for end_ps, start_ps, request, n_tokens, stage in due:
+            stage = 0 if len(self.ports) == 1 else stage
+            self.send_layers(request, n_tokens, link, (start_ps, end_ps), stage)
 
     def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
+        ports = self.ports if self.ports[0] is sender.ports[0] else [*self.ports, *sender.ports]
         n_tokens = request.prompt_tokens - self.lives[request].decode_cached_tokens
-        for port in self.ports_to(sender):
+        for port in ports:
             port[0] = max(now_ps, port[0]) + link.busy_ps(n_tokens)
-        return max(self.port[0], sender.port[0]) + link.latency_ps
-
-    def ports_to(self, other: "OracleReplica") -> list[list[int]]:
-        return [self.port] if self.port is other.port else [self.port, other.port]
+        return max(port[0] for port in ports) + link.latency_ps
 
     def expect(self, at_ps: int, request: Request, sender: "OracleReplica") -> None:
         self.in_transfer.append((at_ps, request, sender))
@@ -549,6 +566,7 @@ class OracleReplica:
             receiver.must_plan = receiver.must_plan or receiver.step is None
         else:
             receiver.words = [word for word in receiver.words if word[1] is not request]
+            self.stage_sends = [part for part in self.stage_sends if part[2] is not request]
             at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
             receiver.expect(at_ps, request, self)
 
@@ -796,7 +814,7 @@ class OracleReplica:
         else:
             life.n_recomputed_tokens -= request.prefilled_tokens
 
-    def through_stages(self, now_ps: int, step_ps: int, n_tokens_out: int) -> int:
+    def through_stages(self, now_ps: int, step_ps: int) -> list[int]:
         """Pass a batch through the stages: each takes the same time, and begins when batch and stage are free."""
         n = len(self.stages_free_ps)
         ends: list[int] = []
@@ -804,7 +822,14 @@ class OracleReplica:
             there_ps = ends[-1] if ends else now_ps
             ends.append(max(there_ps, self.stages_free_ps[stage]) + (step_ps + n - 1) // n)
             self.stages_free_ps[stage] = ends[-1]
-        return ends[-1] if n_tokens_out else ends[0]
+        return ends
+
+    def note_stages(self, ends_ps: list[int], stage_ps: int) -> None:
+        """Note when the layers of each chunk will be computed."""
+        for request, n_tokens in self.step[0].prefill if self.step else ():
+            n_new = self.not_sent(request, n_tokens) if self.lives[request].goes_to else 0
+            if n_new:
+                self.stage_sends += [(end, end - stage_ps, request, n_new, i) for i, end in enumerate(ends_ps)]
 
 
 def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation | None) -> None:
@@ -832,10 +857,12 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
     if stepping and group[0].stages_free_ps:
         begin_ps = now_ps + stepping[0].copied_ps
         step_ps = (stepping[0].step_end_ps or 0) - begin_ps
-        end_ps = group[0].through_stages(begin_ps, step_ps, sum(shape.sampled_rows for shape in shapes))
+        ends_ps = group[0].through_stages(begin_ps, step_ps)
         n_stages = len(group[0].stages_free_ps)
         for rank in stepping:
-            rank.step_end_ps = end_ps
+            rank.step_end_ps = ends_ps[-1] if any(shape.sampled_rows for shape in shapes) else ends_ps[0]
+            if how is not None and how.is_pushed and how.link.n_layers and rank.setup.role == "prefill":
+                rank.note_stages(ends_ps, (step_ps + n_stages - 1) // n_stages)
             rank.alone_ps = n_stages * ((rank.alone_ps + n_stages - 1) // n_stages)
 
 
@@ -852,6 +879,7 @@ def replicas_of(
         if setup.n_stages > 1:
             rank.stages_free_ps = stages_free_ps
             beside = ranks[index % n]  # on the same GPUs
+            rank.ports = beside.ports
             if rank.host and beside.host:
                 rank.host.free_ps = beside.host.free_ps
     return ranks

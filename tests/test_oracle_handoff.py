@@ -1,6 +1,7 @@
 """Engine and oracle agree on every kind of hand-off: pulled and pushed, whole and in layers, or none."""
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -31,13 +32,6 @@ def layered(draw: st.DrawFn) -> LinkSpec:
     return replace(draw(links()), n_layers=draw(st.sampled_from([1, 2, 3, 7])))
 
 
-@st.composite
-def one_stage(draw: st.DrawFn) -> list[ReplicaSetup]:
-    """Draw setups without prefill pipelines, whose chunks are not computed when their step ends."""
-    result = draw(disaggregated())
-    return [replace(setup, n_stages=1) if setup.role == "prefill" else setup for setup in result]
-
-
 @SLOWLY
 @given(disaggregated(), links(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_on_whole_prompts_that_are_pushed(
@@ -47,7 +41,7 @@ def test_on_whole_prompts_that_are_pushed(
 
 
 @SLOWLY
-@given(one_stage(), layered(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(disaggregated(), layered(), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
 def test_on_layers_that_are_pushed_as_they_are_computed(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, load: Trace, concurrency: int | None
 ) -> None:
@@ -55,7 +49,7 @@ def test_on_layers_that_are_pushed_as_they_are_computed(
 
 
 @SLOWLY
-@given(one_stage(), layered(), st.data())
+@given(disaggregated(), layered(), st.data())
 def test_on_layers_of_prompts_of_which_a_cache_has_a_part(
     setups: list[ReplicaSetup], link: LinkSpec, data: st.DataObject
 ) -> None:
@@ -120,7 +114,7 @@ def test_on_clients_that_give_up_on_replicas_that_keep_some(
 def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
     setups: list[ReplicaSetup], splitter: Splitter, link: LinkSpec, load: Trace
 ) -> None:
-    sent_tokens: list[int] = []
+    sent_tokens: list[Fraction] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "arrival_ps", counting(Link.arrival_ps, sent_tokens))
         how = Disaggregation(RoundRobin(), link, splitter=splitter)
@@ -134,11 +128,11 @@ def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
 
 
 @SLOWLY
-@given(one_stage(), links(), st.sampled_from([None, 1, 3]), traces())
+@given(disaggregated(), links(), st.sampled_from([None, 1, 3]), traces())
 def test_every_token_is_sent_once_and_every_block_given_back(
     setups: list[ReplicaSetup], link: LinkSpec, n_layers: int | None, load: Trace
 ) -> None:
-    sent_tokens: list[int] = []
+    sent_tokens: list[Fraction] = []
     with pytest.MonkeyPatch.context() as patch:
         for name in ("arrival_ps", "streamed_arrival_ps"):
             patch.setattr(Link, name, counting(getattr(Link, name), sent_tokens))
@@ -153,12 +147,12 @@ def test_every_token_is_sent_once_and_every_block_given_back(
         assert (replica.pool.free_blocks, replica.n_away, replica.n_outstanding) == (replica.total_blocks, 0, 0)
 
 
-def counting(method: Any, sent_tokens: list[int]) -> Any:
-    """Wrap a method of Link to note the tokens it gets."""
+def counting(method: Any, sent_tokens: list[Fraction]) -> Any:
+    """Wrap a method of Link to note the tokens it gets; a stage sends its part of their layers."""
 
-    def count(self: Link, kv_tokens: int, *rest: Any) -> int:
-        sent_tokens.append(kv_tokens)
-        at_ps: int = method(self, kv_tokens, *rest)
+    def count(self: Link, kv_tokens: int, ports: Any, when: Any, n_stages: int = 1) -> int:
+        sent_tokens.append(Fraction(kv_tokens, n_stages))
+        at_ps: int = method(self, kv_tokens, ports, when, *([n_stages] if n_stages > 1 else []))
         return at_ps
 
     return count

@@ -92,8 +92,6 @@ def separate(draw: st.DrawFn, kinds: tuple[str, ...] = ("pushed", "ordered", "ti
     plain, is_pushed = split() if is_split else disaggregated(), kind == "pushed" or draw(st.booleans())
     result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)
     link = draw(layered()) if is_pushed and draw(st.booleans()) else replace(draw(layered()), n_layers=None)
-    if link.n_layers is not None:
-        result = [replace(s, n_stages=1) if s.role == "prefill" else s for s in result]
     if kind == "tiered" or draw(st.booleans()):
         result = draw(cached(result))
     if kind == "tiered":

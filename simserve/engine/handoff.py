@@ -3,6 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from simserve.engine.alarm import SEND_PHASE, Alarm, Clock
 from simserve.engine.link import Link, LinkSpec, Port
@@ -49,7 +51,8 @@ class Handoff:
         self._pick = pick
         self._receivers: dict[int, Receives] = {}
         """Sides of decode replicas, by member id."""
-        self._ports: dict[int, Port] = {}
+        self._ports: dict[int, tuple[Port, ...]] = {}
+        """Ports by the id of the first lane on the same GPUs."""
         self._done: list[tuple[Request, Replica]] = []
         """Prefilled requests that are not routed yet."""
         self.held: list[tuple[Request, Replica]] = []
@@ -58,16 +61,27 @@ class Handoff:
 
     def add_receiver(self, replica: Replica, scheduler: Scheduler) -> None:
         """Let a replica decode what others prefill."""
-        self._ports[replica.id] = self._link.port()
+        self._add_ports(replica, 1)
         side = self._receivers[replica.id] = Receives(replica, scheduler, self._clock, self._recorder, self._on_room)
         replica.play(side)
 
     def add_sender(self, replica: Replica) -> Role:
         """Let a replica prefill for others."""
-        self._ports[replica.id] = self._link.port()
+        self._add_ports(replica, replica.stepping.n_stages)
         side = self._sending_side(replica)
         replica.play(side)
         return side
+
+    def _add_ports(self, replica: Replica, n_stages: int) -> None:
+        if replica.id == replica.stepping.first_lane:
+            self._ports[replica.id] = self._link.ports(n_stages)
+
+    def _ports_of(self, replica: Replica) -> tuple[Port, ...]:
+        return self._ports[replica.stepping.first_lane]
+
+    def _arrival_ps(self, n_tokens: int, sender: Replica, receiver: Replica, now_ps: int) -> int:
+        """Return when tokens that are sent now, from all stages, have arrived."""
+        return self._link.arrival_ps(n_tokens, self._ports_of(sender) + self._ports_of(receiver), now_ps)
 
     def _sending_side(self, replica: Replica) -> Role:
         return HandsOver(replica, self, self._recorder)
@@ -120,9 +134,8 @@ class Handoff:
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Start the transfer: the receiver has blocks for it, and keys and values of the first found_tokens."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps, found_tokens)
-        ports = self._ports[sender.id], self._ports[receiver.replica.id]
-        at_ps = self._link.arrival_ps(request.prompt_tokens - found_tokens, ports, now_ps)
-        receiver.expect(at_ps, request, sender)
+        n_tokens = request.prompt_tokens - found_tokens
+        receiver.expect(self._arrival_ps(n_tokens, sender, receiver.replica, now_ps), request, sender)
 
 
 class Prefills(Role):
@@ -198,6 +211,18 @@ class _Push:
     """Arrival of those sent."""
 
 
+class _StageChunk(NamedTuple):
+    """The layers of one stage of a computed chunk, in the order in which they are sent."""
+
+    end_ps: int
+    sender: int
+    number: int
+    request: Request
+    n_tokens: int
+    stage: int
+    stage_ps: int
+
+
 class PushHandoff(Handoff):
     """Picks the decode replica on arrival, starts the prefill once blocks are allocated there, and pushes computed KV.
 
@@ -213,6 +238,10 @@ class PushHandoff(Handoff):
         self._notices: deque[tuple[int, Request]] = deque()
         """(instant, request) of notices of allocated blocks, in flight."""
         self._notice_due = Alarm(clock, self._begin, SEND_PHASE - 1)
+        self._computed: list[_StageChunk] = []
+        """A heap of chunks that leave a stage."""
+        self._n_computed = 0
+        self._stage_ends = Alarm(clock, self.send_computed, SEND_PHASE - 1)
 
     def _sending_side(self, replica: Replica) -> Role:
         side = self._senders[replica.id] = Pushes(replica, self)
@@ -256,8 +285,11 @@ class PushHandoff(Handoff):
         if self._notices:
             self._notice_due.set(self._notices[0][0])
 
-    def send_chunks(self, step_run: StepRun, sender: Replica, now_ps: int) -> None:
-        """Push computed chunks: their tokens that the receiver lacks, and those from the sender's prefix cache."""
+    def send_chunks(self, step_run: StepRun, sender: Replica, ends_ps: Sequence[int], stage_ps: int) -> None:
+        """Push chunks as they leave the stages: tokens that the receiver lacks, and those from the sender's cache.
+
+        ends_ps: `(n_stages,)`, each the end of stage_ps of work.
+        """
         for request, n_tokens in step_run.chunks:
             push = self._pushes.get(request)
             if push is None:
@@ -265,16 +297,37 @@ class PushHandoff(Handoff):
             n_new = request.prefilled_tokens + n_tokens - push.there_tokens
             if n_new > 0:
                 push.there_tokens += n_new
-                ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
-                push.arrival_ps = self._link.streamed_arrival_ps(n_new, ports, (step_run.start_ps, now_ps))
+                for stage, end_ps in enumerate(ends_ps):
+                    self._n_computed += 1
+                    part = _StageChunk(end_ps, sender.id, self._n_computed, request, n_new, stage, stage_ps)
+                    heappush(self._computed, part)
+        if len(ends_ps) > 1 and self._computed:
+            self._stage_ends.set(self._computed[0].end_ps)
+
+    def send_computed(self, now_ps: int, upto: Replica | None = None) -> None:
+        """Push what has left its stage by now; at this very instant, only from replicas up to one."""
+        computed = self._computed
+        while computed and computed[0].end_ps <= now_ps:
+            if upto is not None and computed[0].end_ps == now_ps and computed[0].sender > upto.id:
+                break
+            part = heappop(computed)
+            push = self._pushes.get(part.request)
+            if push is None:
+                continue  # it has ended meanwhile
+            ports = self._ports_of(push.sender.replica)
+            one, (other,) = ports[part.stage % len(ports)], self._ports_of(push.receiver.replica)
+            step, n_stages = (part.end_ps - part.stage_ps, part.end_ps), push.sender.replica.stepping.n_stages
+            at_ps = self._link.streamed_arrival_ps(part.n_tokens, (one, other), step, n_stages)
+            push.arrival_ps = max(push.arrival_ps, at_ps)
+        if computed and computed[0].end_ps != self._stage_ends.due_ps:
+            self._stage_ends.set(computed[0].end_ps)
 
     def send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
         push = self._pushes.pop(request)
         n_left = request.prompt_tokens - push.there_tokens
         if n_left:
-            ports = self._ports[sender.id], self._ports[push.receiver.replica.id]
-            push.arrival_ps = self._link.arrival_ps(n_left, ports, now_ps)
+            push.arrival_ps = self._arrival_ps(n_left, sender, push.receiver.replica, now_ps)
         self._recorder.hand_over(request.row, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 
@@ -319,10 +372,17 @@ class Pushes(Prefills):
         self.replica.n_outstanding -= 1
         self.replica.queue_up(request, now_ps)
 
+    def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
+        """Push the chunks of a step as they leave each stage, if they are sent as they are computed."""
+        if self._streams and step_run.chunks:
+            self._handoff.send_chunks(step_run, self.replica, ends_ps, stage_ps)
+
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
         """Push the chunks of a step, if they are sent as they are computed."""
         if self._streams and step_run.chunks:
-            self._handoff.send_chunks(step_run, self.replica, now_ps)
+            if self.replica.stepping.n_stages == 1:
+                self._handoff.send_chunks(step_run, self.replica, (now_ps,), now_ps - step_run.start_ps)
+            self._handoff.send_computed(now_ps, self.replica)
 
     def hand_over(self, request: Request, now_ps: int) -> None:
         """Push the rest of a computed prompt."""

@@ -1,5 +1,6 @@
 """Link: carries keys and values between replicas, one request after another."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from simserve.units import to_ps
@@ -44,42 +45,43 @@ class Port:
 
 
 class Link:
-    """Ports of replicas, and the transfers between two of them."""
+    """Ports of replicas, and the transfers between them."""
 
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
-        self.ports: list[Port] = []
+        self._shared = (Port(),)
 
-    def port(self) -> Port:
-        """Return a new port, or the shared one."""
-        if not self.ports or not self.spec.is_shared:
-            self.ports.append(Port())
-        return self.ports[-1]
+    def ports(self, n_stages: int = 1) -> tuple[Port, ...]:
+        """Return new ports, one for the GPUs of each pipeline stage, or the one that all replicas share.
 
-    def arrival_ps(self, kv_tokens: int, ports: tuple[Port, Port], now_ps: int) -> int:
-        """Return when all KV has arrived: through the later of the two ports, which work in parallel, plus the latency.
+        Each stage has an equal part of the keys and values, and of the port's speed.
+        """
+        return self._shared if self.spec.is_shared else tuple(Port() for _ in range(n_stages))
+
+    def arrival_ps(self, kv_tokens: int, ports: Iterable[Port], now_ps: int) -> int:
+        """Return when all KV has arrived: through the last of the ports, which work in parallel, plus the latency.
 
         No port idles while a transfer waits for it.
         """
         busy_ps = self.spec.busy_ps(kv_tokens)
-        one, other = ports
-        at_ps = one.through_ps(busy_ps, now_ps)
-        if other is not one:
-            at_ps = max(at_ps, other.through_ps(busy_ps, now_ps))
-        return at_ps + self.spec.latency_ps
+        return max(port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)) + self.spec.latency_ps
 
-    def streamed_arrival_ps(self, kv_tokens: int, ports: tuple[Port, Port], step: tuple[int, int]) -> int:
-        """Return when all KV of a chunk, computed layer by layer in a step (start, end), has arrived.
+    def streamed_arrival_ps(
+        self, kv_tokens: int, ports: tuple[Port, Port], step: tuple[int, int], n_stages: int = 1
+    ) -> int:
+        """Return when all KV of a chunk, computed layer by layer in one of n_stages from start to end, has arrived.
 
-        A layer is sent once it is computed and the previous one is through. Layers are equally long and ready at equal
+        ports: those of the stage and of the receiver; the receiver carries each layer n_stages times as fast. A layer
+        is sent once it is computed and the previous one is through. Layers are equally long and ready at equal
         intervals, so the port either keeps up, waiting only for the last one, or falls behind from the first on.
         """
         start_ps, end_ps = step
-        n_layers = self.spec.n_layers or 1
-        layer_ps = -(-self.spec.busy_ps(kv_tokens) // n_layers)
+        own, other = ports
+        n_layers = -(-(self.spec.n_layers or 1) // n_stages)
         first_ps = end_ps - (n_layers - 1) * ((end_ps - start_ps) // n_layers)
         at_ps = 0
-        for port in dict.fromkeys(ports):
+        for port, n_parts in {own: n_layers, other: n_layers * n_stages}.items():
+            layer_ps = -(-self.spec.busy_ps(kv_tokens) // n_parts)
             port.through_ps((n_layers - 1) * layer_ps, first_ps)
             at_ps = max(at_ps, port.through_ps(layer_ps, end_ps))
         return at_ps + self.spec.latency_ps

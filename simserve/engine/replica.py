@@ -37,6 +37,8 @@ class Stepping(Protocol):
     """Pipeline stages that a step passes through."""
     group: "Group | None"
     """Ranks that step together."""
+    first_lane: int
+    """Id of the replica that is the first lane on the same GPUs."""
 
     def plan_at(self, at_ps: int) -> None:
         """Plan at an instant, as the last event."""

@@ -54,6 +54,9 @@ class Role:
         """Cut the step run that begins, if any, where it must; return what keeps out requests of other replicas."""
         return None
 
+    def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
+        """Called when a step begins that leaves the stages of a pipeline at these instants, each after stage_ps."""
+
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
         """Called when steps are over and not committed yet."""
 

@@ -17,6 +17,8 @@ class Alone:
     """Ranks that step together."""
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
+        self.first_lane = replica.id
+        """Id of the replica that is the first lane on the same GPUs."""
         self._replica = replica
         self._clock = clock
         self._n_ahead = replica.n_ahead
@@ -94,8 +96,8 @@ class Pipeline:
         """Number of stages; each takes an equal part of a step."""
         return len(self._free_at_ps)
 
-    def enter(self, now_ps: int, step_ps: int) -> tuple[int, int]:
-        """Send a batch that takes step_ps without waits; return when it leaves the first stage, and the last."""
+    def enter(self, now_ps: int, step_ps: int) -> tuple[int, ...]:
+        """Send a batch that takes step_ps without waits; return when it leaves each stage, `(n_stages,)`."""
         free_at_ps, at_ps = self._free_at_ps, now_ps
         stage_ps = -(-step_ps // len(free_at_ps))
         for stage, free_ps in enumerate(free_at_ps):
@@ -103,7 +105,7 @@ class Pipeline:
                 at_ps = free_ps
             at_ps += stage_ps
             free_at_ps[stage] = at_ps
-        return free_at_ps[0], at_ps
+        return tuple(free_at_ps)
 
 
 class Rank(Alone):
@@ -112,9 +114,10 @@ class Rank(Alone):
     It has its own scheduler and KV blocks. Without requests it runs a dummy batch (as in vLLM), which takes no time.
     """
 
-    def __init__(self, replica: Replica, clock: Clock, lane: "Lane") -> None:
+    def __init__(self, replica: Replica, clock: Clock, lane: "Lane", first_lane: int) -> None:
         super().__init__(replica, clock)
         self._lane = lane
+        self.first_lane = first_lane
         self.n_stages = lane.n_stages
         self.group = lane if lane.n_ranks > 1 else None
 
@@ -165,13 +168,14 @@ class Lane:
         wait_ps = slowest_ps - step_ps  # all wait for what delays the slowest
         if self.n_ranks > 1:
             step_ps += self.cost.group_ps(n_tokens, n_busiest)
-        first_end_ps, end_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
-        if not gives_tokens:
-            end_ps = first_end_ps
+        ends_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
+        end_ps = ends_ps[-1] if gives_tokens else ends_ps[0]
         for rank in self._ranks:
             if rank.step_run is not None:
                 rank.step_run.last(end_ps - now_ps)
                 rank.step_run.wait_ps = wait_ps
+                if rank.role is not None and self.n_stages > 1:
+                    rank.role.passes_stages(rank.step_run, ends_ps, -(-step_ps // self.n_stages))
         self._is_stepping = True
         self._step_end.set(end_ps)
 
@@ -201,6 +205,6 @@ def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: Co
     for first in range(0, len(ranks), n_in_step):
         lane = Lane(ranks[first : first + n_in_step], cost, clock, pipeline)
         for rank, first_lane in zip(ranks[first : first + n_in_step], ranks, strict=False):
-            rank.stepping = Rank(rank, clock, lane)
+            rank.stepping = Rank(rank, clock, lane, first_lane.id)
             if rank.tier is not None and first_lane.tier is not None:
                 rank.tier.share_links(first_lane.tier)

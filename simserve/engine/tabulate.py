@@ -78,9 +78,10 @@ def member_facts(cluster: Cluster) -> tuple[MemberFacts, ...]:
             instant_s(each.draining_ps),
             instant_s(each.gone_ps),
             each.why,
+            None if rank.stepping.first_lane == rank.id else rank.stepping.first_lane,
         )
         for each in cluster.members
-        for _ in each.ranks
+        for rank in each.ranks
     )
     return tuple(lives)
 

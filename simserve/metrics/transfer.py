@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.stats import distribution, level_name
 from simserve.metrics.utilization import Utilization
 from simserve.metrics.window import Window
@@ -39,7 +40,7 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
         **{level_name(level): value for level, value in totals.percentiles.items()},
         "bytes": float(_sent_tokens(requests, handed).sum()) * facts.link.kv_bytes_per_token,
         "found_tokens": int(requests["decode_cached_tokens"][handed].sum()),
-        "link_busy_frac": _busiest_frac(requests, facts.link, facts.end_s),
+        "link_busy_frac": _busiest_frac(requests, facts.link, facts),
         "mean_wait_s": waits_s,
         "binds": _binds(waits_s, step_s, is_backed_up=is_backed_up) if totals.n else None,
     }
@@ -100,13 +101,15 @@ def _sent_tokens(requests: Columns, handed: Flags) -> Ints:
     return sent
 
 
-def _busiest_frac(requests: Columns, link: LinkFacts, end_s: float) -> float:
-    """Return the busy share of the busiest port over the whole run."""
+def _busiest_frac(requests: Columns, link: LinkFacts, facts: RunFacts) -> float:
+    """Return the busy share of the busiest port over the whole run; lanes of a pipeline share one."""
     handed = (requests["prefill_replica"] >= 0) & (requests["transfer_s"] > 0)
     busy_s = _sent_tokens(requests, handed) * (link.kv_bytes_per_token / link.bytes_per_s)
     if link.shared:
         most_s = float(busy_s.sum())
     else:
-        sides = (requests["prefill_replica"][handed], requests["replica"][handed])
+        members = enumerate(Lifetimes(facts).members)
+        port = np.array([i if each.first_lane is None else each.first_lane for i, each in members], np.int64)
+        sides = (port[requests["prefill_replica"][handed]], port[requests["replica"][handed]])
         most_s = max(float(np.bincount(side, busy_s).max(initial=0.0)) for side in sides)
-    return min(most_s / end_s, 1.0) if end_s > 0 else 0.0
+    return min(most_s / facts.end_s, 1.0) if facts.end_s > 0 else 0.0

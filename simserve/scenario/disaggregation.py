@@ -102,31 +102,27 @@ def _check_models(draft: Draft, pools: Sequence[Pool]) -> None:
 def _link(draft: Draft, cluster: ClusterSection, pools: Sequence[Pool]) -> KvLink | None:
     """Return the link as given, else the network adapters of a replica's GPUs on the slower side."""
     if cluster.kv_link is not None:
-        _check_transfer(draft, cluster.kv_link, pools)
+        _check_transfer(draft, cluster.kv_link)
         return cluster.kv_link
     pools = [pool for pool in pools if pool.role != "both"]
     try:
         cards = [load_gpu(draft.absolute_gpu(pool.gpu or draft.scenario.gpu)) for pool in pools]
     except CatalogError:  # already reported
         return None
-    speeds = [pool.parallel.tensor * card.nic_bytes_per_s for pool, card in zip(pools, cards, strict=True)]
+    n_gpus = [pool.parallel.tensor * pool.parallel.pipeline for pool in pools]
+    speeds = [n * card.nic_bytes_per_s for n, card in zip(n_gpus, cards, strict=True)]
     for key in ("bytes_per_s", "latency_s"):
         draft.origins[*LINK, key] = "network adapters of the GPUs"
     return KvLink(bytes_per_s=min(speeds), latency_s=NIC_LATENCY_S)
 
 
-def _check_transfer(draft: Draft, link: KvLink, pools: Sequence[Pool]) -> None:
-    """Check that transfers by chunk or layer are pushed, and that layers are computed in order on one stage."""
+def _check_transfer(draft: Draft, link: KvLink) -> None:
+    """Check that transfers by chunk or layer are pushed."""
     if link.transfer == "whole" or draft.problems.touch((*LINK, "how"), (*LINK, "transfer")):
         return
     if link.how == "pull":
         rule = "a pull transfers the whole KV cache of a prompt after its prefill"
         draft.problem((*LINK, "transfer"), rule, link.transfer, "add how: push, or use transfer: whole")
-    for index, pool in enumerate(pools):
-        if pool.role == "prefill" and pool.parallel.pipeline > 1:
-            rule = f"pipeline stages finish their layers at different times, so {link.transfer} is not supported"
-            remedy = "use 1, or kv_link.transfer: whole"
-            draft.problem(("cluster", "pools", index, "parallel", "pipeline"), rule, pool.parallel.pipeline, remedy)
 
 
 def _splitter(draft: Draft, cluster: ClusterSection) -> dict[str, object] | None:

@@ -71,6 +71,8 @@ class MemberFacts:
     gone_s: float | None = None
     why: str = ""
     """Reasons for its joining and its leaving."""
+    first_lane: int | None = None
+    """The rank that is the first lane of a pipeline on the same GPUs; None: itself."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def test_a_prompt_too_long_for_the_decode_side_is_refused_at_the_door() -> None:
 
 def test_a_port_is_busy_for_the_bytes_and_not_for_the_latency() -> None:
     link = Link(LinkSpec(token_s=1e-3, latency_ps=7 * MS))
-    one, other, third = link.port(), link.port(), link.port()
+    (one,), (other,), (third,) = link.ports(), link.ports(), link.ports()
     assert link.arrival_ps(5, (one, other), 0) == 12 * MS
     assert link.arrival_ps(2, (one, third), 1 * MS) == 14 * MS  # through the first port at 7, through the third at 3
     assert link.arrival_ps(4, (third, other), 2 * MS) == 16 * MS  # at 3 to 7, at 5 to 9: no port waits for the other

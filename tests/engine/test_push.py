@@ -28,8 +28,10 @@ def serve(setups: list[ReplicaSetup], load: Trace, link: LinkSpec = LINK, patien
     offered = Offered(load, patience=patience)
     cluster = Cluster(setups, RoundRobin(), offered, router_seed=0, disaggregation=how)
     cluster.run()
-    assert [replica.pool.free_blocks for replica in cluster.replicas] == [setup.n_blocks for setup in setups]
-    assert [replica.n_outstanding for replica in cluster.replicas] == [0] * len(setups)
+    assert [replica.pool.free_blocks for replica in cluster.replicas] == [
+        setup.n_blocks for setup in setups for _ in range(setup.n_ranks)
+    ]
+    assert {replica.n_outstanding for replica in cluster.replicas} == {0}
     return cluster
 
 
@@ -93,6 +95,31 @@ def test_layers_wait_for_a_port_that_another_prompt_has_taken() -> None:
     # follow all five, until 17.
     cluster = serve([pool("prefill"), pool("decode")], trace([0.0, 0.0], [5, 5], [2, 2]), replace(LINK, n_layers=5))
     assert instants(cluster, "transfer_ps") == [2, 7]
+
+
+def test_each_stage_of_a_pipeline_sends_its_layers_while_the_next_one_computes() -> None:
+    # Stages take 5 ms: a prompt has left the first at 6 and the second at 11. Each sends half of the layers at half of
+    # the speed: as one chunk in 5 ms, until 11 and 16; as two layers, ready at 8.5 and 11, until 13.5.
+    setups = [replace(pool("prefill"), n_stages=2), pool("decode")]
+    for n_layers, transfer_ms in ((1, 6), (4, 3.5)):
+        cluster = serve(setups, trace([0.0], [5], [2]), replace(LINK, n_layers=n_layers))
+        assert instants(cluster, "first_token_ps") == [11]
+        assert instants(cluster, "transfer_ps") == [transfer_ms]
+    # In chunks of 4 tokens, the second enters at 6 and leaves at 11 and 16: the stages send in 4 ms, until 15 and 20.
+    setups = [replace(pool("prefill", budget=4, batch=4), n_stages=2), pool("decode")]
+    cluster = serve(setups, trace([0.0], [8], [2]), replace(LINK, n_layers=1))
+    assert (instants(cluster, "first_token_ps"), instants(cluster, "transfer_ps")) == ([16], [5])
+
+
+def test_lanes_of_a_pipeline_send_through_the_adapters_of_the_same_gpus() -> None:
+    # Prompts of 10 enter at 1 and 6, and leave the stages at 6 and 11, and at 11 and 16. A stage sends one in 10 ms:
+    # the first has the adapters until 16 and 21, the second until 26 and 31. As a whole after its prefill, each takes
+    # 10 ms of all adapters: from 11 to 21, and until 31.
+    setups = [replace(pool("prefill"), n_stages=2), pool("decode")]
+    for n_layers in (1, None):
+        cluster = serve(setups, trace([0.0, 0.0], [10, 10], [2, 2]), replace(LINK, n_layers=n_layers))
+        assert instants(cluster, "first_token_ps") == [11, 16]
+        assert instants(cluster, "transfer_ps") == [11, 16]
 
 
 def test_the_closed_form_of_layers_is_that_of_one_after_another() -> None:

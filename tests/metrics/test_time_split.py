@@ -25,7 +25,7 @@ from tests.effort import examples
 from tests.oracle import OracleRun
 from tests.oracle_replica import OracleReplica
 from tests.oracle_time import Account
-from tests.test_oracle_handoff import layered, one_stage
+from tests.test_oracle_handoff import layered
 from tests.test_oracle_host_tier import offloading, swapping
 from tests.test_oracle_speculation import speculating
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, links, setups, shared_prompts, traces
@@ -102,7 +102,7 @@ def test_of_prefill_and_decode_replicas(
 
 
 @SLOWLY
-@given(one_stage(), layered(), traces())
+@given(disaggregated(), layered(), traces())
 def test_of_prompts_that_are_sent_as_they_are_computed(
     replicas: list[ReplicaSetup], link: LinkSpec, load: Trace
 ) -> None:

@@ -13,7 +13,7 @@ from simserve.metrics.window import Window
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.tables.columns import Columns
-from simserve.tables.facts import LinkFacts, RunFacts
+from simserve.tables.facts import LinkFacts, MemberFacts, RunFacts
 from tests.metrics.stories import Life, Teller, run_facts, tables
 
 LINK = LinkFacts(bytes_per_s=1000.0, latency_s=0.0, shared=False, kv_bytes_per_token=10.0)
@@ -66,6 +66,14 @@ def test_ports_of_their_own_are_busy_for_what_passes_them() -> None:
     assert shared is not None
     assert result["link_busy_frac"] == pytest.approx(2.5 / 20.0)  # 100 and 150 tokens from 0, 200 from 1
     assert shared["link_busy_frac"] == pytest.approx(4.5 / 20.0)
+
+
+def test_lanes_of_a_pipeline_have_one_port() -> None:
+    spread = handed(0.0, 0.0, 1.0) | {"replica": np.array([2, 3, 4, 0], np.int32)}
+    lanes = tuple(MemberFacts(first_lane=2 if i in (3, 4) else None) for i in range(5))
+    result = transfer(spread, WHOLE, replace(facts(LINK), members=lanes), use())
+    assert result is not None
+    assert result["link_busy_frac"] == pytest.approx(4.5 / 20.0)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ def test_without_a_link_the_slower_sides_network_adapters_carry_keys_and_values(
     assert (link.bytes_per_s, link.latency_s, link.shared) == (50e9, NIC_LATENCY_S, False)  # one GPU of the decode pool
     assert scenario.origins["cluster.kv_link.bytes_per_s"] == "network adapters of the GPUs"
     assert load(scenario.to_yaml()) == scenario
+    both = (f"cluster.pools.{i}.parallel.pipeline=2" for i in (0, 1))
+    link = load(small + POOLS, *both).cluster.kv_link
+    assert link is not None and link.bytes_per_s == 100e9
 
 
 def test_a_link_that_is_given_is_kept(load: Load, small: str) -> None:
@@ -85,14 +88,6 @@ def test_decode_replicas_have_a_router_of_their_own(load: Load, small: str) -> N
             ["cluster.kv_link={bytes_per_s: 50e9, transfer: by_layer}"],
             "transfer: a pull transfers the whole KV cache of a prompt after its prefill, got 'by_layer'; add "
             "how: push, or use transfer: whole",
-        ),
-        (
-            [
-                "cluster.kv_link={bytes_per_s: 50e9, how: push, transfer: by_chunk}",
-                "cluster.pools.0.parallel.pipeline=2",
-            ],
-            "cluster.pools.0.parallel.pipeline=2: pipeline stages finish their layers at different times, so by_chunk "
-            "is not supported, got 2; use 1, or kv_link.transfer: whole",
         ),
         (["cluster.kv_link={bytes_per_s: 50e9, how: shove}"], "kv_link.how: must be one of pull or push"),
         (
