@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 from simpy.core import StopSimulation
 
 from simserve.admission.base import Admission
@@ -74,7 +76,8 @@ def run_both(
 
 
 def watch(cluster: Cluster) -> None:
-    """Check after every event of a run that no replica has lost or made up a block, and no request is in two places."""
+    """Check after every event of a run that no replica has lost or made up a block, that policies know how many tokens
+    each request has, and that no request is in two places."""
     clock = cluster.clock
 
     def checked() -> None:
@@ -82,6 +85,10 @@ def watch(cluster: Cluster) -> None:
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
             assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
+            charged: Any = getattr(replica._scheduler, "_running", ())  # of sglang
+            for request in [request for request in replica.batch.running if request in charged]:
+                stored_tokens = request.prompt_tokens + charged.emitted_tokens(request) - 1
+                assert stored_tokens == replica.cohort.stored_tokens(request), cluster.clock.now_ps
         places = [(r.batch.waiting, r.batch.running, r.in_transit) for r in cluster.replicas]
         there = [request.row for groups in places for group in groups for request in group]
         assert len(there) == len(set(there)), (cluster.clock.now_ps, sorted(there))
@@ -228,6 +235,10 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
             if mine["is_first"]
         ]
         assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
+        if replica.vtc is not None:
+            counters = cluster.replicas[index]._scheduler._counters  # type: ignore[attr-defined]
+            shares = {tenant: counters[tenant] for tenant in replica.vtc.counters}
+            assert shares == pytest.approx(replica.vtc.counters)
     if all(setup.scheduler.stream for setup in setups):
         assert {row: sorted(times) for row, times in token_times(cluster).items()} == {
             row: sorted(set(life.token_ps))

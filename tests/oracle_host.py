@@ -130,5 +130,5 @@ class OracleHost:
         replica.running[request] = None
         replica.decoding.append(request)
         request.phase = Phase.DECODE
-        replica.setup.scheduler.on_join(request)
+        replica.setup.scheduler.on_resume(request)
         replica.shrink_cache()

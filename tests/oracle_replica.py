@@ -314,6 +314,9 @@ class OracleReplica:
         self.must_plan = True
         scheduler = self.setup.scheduler
         scheduler.on_commit(1 if decoded else 0, bool(plan.prefill), plan.blocked_by)
+        for request, n_tokens in n_each.items():
+            if n_tokens > 1:
+                scheduler.on_accept(request, n_tokens - 1)
         for newcomer in self.coming:
             newcomer[1] -= 1
         for request in decoded:
@@ -458,7 +461,7 @@ class OracleReplica:
             self.running[request] = None
             self.decoding.append(request)
             request.phase = Phase.DECODE
-            self.setup.scheduler.on_join(request)
+            self.setup.scheduler.on_resume(request)
         self.here = []
 
     def let_in(self, how: Disaggregation, now_ps: int) -> None:

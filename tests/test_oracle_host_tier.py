@@ -25,8 +25,10 @@ from tests.worlds import (
     disaggregated,
     grouped,
     links,
+    ordered,
     setups,
     shared_prompts,
+    tagged,
     traces,
 )
 
@@ -116,7 +118,12 @@ def assert_tiers_agree(cluster: Cluster, truth: oracle.OracleRun, load: Trace) -
 
 
 @settings(max_examples=examples(300))
-@given(swapping() | grouped(swapping()), st.sampled_from(ROUTERS), traces(), st.none() | st.integers(1, 5))
+@given(
+    swapping() | grouped(swapping()) | ordered(swapping()),
+    st.sampled_from(ROUTERS),
+    tagged(traces()),
+    st.none() | st.integers(1, 5),
+)
 def test_engine_and_oracle_agree_on_swapping(
     setups: list[ReplicaSetup], router: Any, load: Trace, concurrency: int | None
 ) -> None:

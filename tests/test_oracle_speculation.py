@@ -26,8 +26,7 @@ RATES = st.sampled_from([0.0, 0.3, 0.7, 0.95, 1.0])
 
 
 def can_speculate(result: list[ReplicaSetup]) -> bool:
-    setup = result[0]
-    return not setup.scheduler.runs_to_completion and not setup.scheduler.is_stateful
+    return not result[0].scheduler.runs_to_completion
 
 
 def is_one_pool(result: list[ReplicaSetup]) -> bool:

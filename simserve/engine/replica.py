@@ -343,7 +343,7 @@ class Replica:
         self.batch.running[request] = None
         self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
         if self._is_stateful:
-            self._scheduler.on_join(request)
+            self._scheduler.on_resume(request)
 
     def why_waiting(self) -> str:
         """Explain a deadlock: what waits, and for what."""
@@ -363,7 +363,7 @@ class Replica:
         if has_more:
             used_blocks += self._n_given_back
         if self._is_stateful:
-            self._scheduler.on_commit(n_steps if n else 0, bool(step_run.chunks), self.blocked_by)
+            self._report_steps(n_steps if n else 0, bool(step_run.chunks))
         self._step_run_rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,
@@ -426,13 +426,20 @@ class Replica:
         if step_run.n_steps > 1:
             n_first = step_run.n_steps - 1
             if self._is_stateful:
-                self._scheduler.on_commit(n_first, False, self.blocked_by)
+                self._report_steps(n_first, False)
             queued_from = [n_steps for _, n_steps in self._coming]
             used_blocks = self.pool.used_blocks + self._n_given_back
             self.decode.commit_but_last(step_run, used_blocks, self._blocked_code, queued_from, self._step_run_rows)
             if self._coming:
                 self._show_arrivals(n_first)
         return self.decode.n_accepted(step_run)
+
+    def _report_steps(self, n_steps: int, has_prefill: bool) -> None:
+        """Tell a stateful policy about decode steps that are over, and about tokens beyond one a step."""
+        self._scheduler.on_commit(n_steps, has_prefill, self.blocked_by)
+        if n_steps:
+            for request, n_tokens in self.cohort.accepted(n_steps):
+                self._scheduler.on_accept(request, n_tokens)
 
     def _show_arrivals(self, n_steps: int) -> None:
         """Show the scheduler the arrivals that have waited for n_steps steps, in the order of arrival."""

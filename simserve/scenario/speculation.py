@@ -99,11 +99,10 @@ def _check_context(draft: Draft, speculating: _SpeculatingPool) -> None:
 def _check_scheduler(draft: Draft, speculating: _SpeculatingPool, scheduler: Scheduler) -> Scheduler:
     """Return the policy with as many slots as a step can verify: lower a default, report an explicit value."""
     at = (*speculating.at, "scheduler")
-    if scheduler.runs_to_completion or scheduler.is_stateful:
+    if scheduler.runs_to_completion:
         kind = (speculating.pool.scheduler or {}).get("kind")
-        why = "pads whole batches" if scheduler.runs_to_completion else "counts one token per step"
-        remedy = "use chunked with policy: fcfs or priority, prefill_first, continuous or trtllm"
-        draft.problem((*at, "kind"), f"{kind} {why}, so its requests cannot get several tokens per step", None, remedy)
+        rule = f"{kind} pads whole batches, so its requests cannot get several tokens per step"
+        draft.problem((*at, "kind"), rule, None, "use chunked, prefill_first, continuous, sglang or trtllm")
         return scheduler
     each = speculating.speculation.tokens + 1
     names = next((pair for pair in TOKENS_AND_SLOTS if hasattr(scheduler, pair[0])), None)

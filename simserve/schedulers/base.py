@@ -96,7 +96,8 @@ class Scheduler:
     # -- calls from the engine to a stateful policy ------------------------------------------------------------------
 
     def on_commit(self, n_steps: int, has_prefill: bool, blocked_by: Blocked | None) -> None:
-        """Called when steps of a plan are over: n_steps that decoded, whether they had prefill, its blocked_by.
+        """Called when steps of a plan are over: n_steps that decoded, whether they had prefill, its blocked_by. Each
+        decoding request has produced a token a step; `on_accept` tells of more.
 
         A step run may be reported whole or in pieces: the state after it must be the same.
         """
@@ -106,6 +107,14 @@ class Scheduler:
 
     def on_join(self, request: Request) -> None:
         """Called when a request has a token from its prefill; it decodes from the next step on."""
+
+    def on_resume(self, request: Request) -> None:
+        """Called when a request decodes from the next step on with keys and values from host memory or from another
+        replica, without a token from a prefill here. By default like `on_join`."""
+        self.on_join(request)
+
+    def on_accept(self, request: Request, n_tokens: int) -> None:
+        """Called with speculation, right after `on_commit`: a request has produced n_tokens more than one a step."""
 
     def on_leave(self, request: Request) -> None:
         """Called when a decoding request finishes, is preempted or times out, or when a first token is the last."""

@@ -110,7 +110,9 @@ class Chunked(Scheduler):
             victim = self._to_preempt(request, blocked_by, view)
             if victim is not None:
                 return StepPlan(preempt=[victim])
-        valid_steps = self._by_service.steps_in_order() if self.is_stateful and blocked_by == "blocks" else None
+        valid_steps = None
+        if self.is_stateful and blocked_by == "blocks":
+            valid_steps = self._by_service.steps_in_order(view.decode_tokens)
         return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:
@@ -144,6 +146,14 @@ class Chunked(Scheduler):
     def on_join(self, request: Request) -> None:
         """Charge the first token and start decoding."""
         self._counters.join(request)
+
+    def on_resume(self, request: Request) -> None:
+        """Start decoding."""
+        self._counters.join(request, 0)
+
+    def on_accept(self, request: Request, n_tokens: int) -> None:
+        """Charge accepted tokens."""
+        self._counters.accept(request, n_tokens)
 
     def on_leave(self, request: Request) -> None:
         """Stop decoding."""

@@ -113,6 +113,10 @@ class SgLang(Scheduler):
         """Charge one more request."""
         self._running.join(request)
 
+    def on_accept(self, request: Request, n_tokens: int) -> None:
+        """Charge a request for fewer remaining tokens."""
+        self._running.accept(request, n_tokens)
+
     def on_leave(self, request: Request) -> None:
         """Charge one less; a full batch may be tried again."""
         if request in self._running:
@@ -141,7 +145,7 @@ class _Batch:
     """A prefill batch being built, and the room left for it."""
 
     def __init__(self, policy: SgLang, view: ReplicaView) -> None:
-        n_mixed = view.n_decoding if policy.enable_mixed_chunk else 0
+        n_mixed = view.n_decoding * view.decode_tokens if policy.enable_mixed_chunk else 0
         self.chunks: list[tuple[Request, int]] = []
         self._view = view
         self._page_tokens = view.block_size

@@ -1,5 +1,6 @@
 """Cohort: the decoding requests of a replica, kept as aggregates instead of a loop."""
 
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from simserve.state.request import DECODE, Request
@@ -145,6 +146,10 @@ class Cohort:
         self.step += n_steps
         self.kv_tokens += n_steps * self.n
         return n_blocks
+
+    def accepted(self, n_steps: int) -> Iterator[tuple[Request, int]]:
+        """Yield each member that produces more than one token a step in the next n_steps, and how many more."""
+        return iter(())
 
     def blocks_to_grow(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin."""

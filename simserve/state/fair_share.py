@@ -77,10 +77,14 @@ class TokenCounters:
         """Add n_steps tokens to each decoding request."""
         self.step += n_steps
 
-    def join(self, request: Request) -> None:
-        """Charge the token of a prefill and start decoding."""
+    def accept(self, request: Request, n_tokens: int) -> None:
+        """Add n_tokens to a decoding request, besides those of `advance`."""
+        self._account(request.tenant).out_tokens += n_tokens
+
+    def join(self, request: Request, n_tokens: int = 1) -> None:
+        """Charge the token of a prefill, if there is one, and start decoding."""
         account = self._account(request.tenant)
-        account.out_tokens += 1 - self.step
+        account.out_tokens += n_tokens - self.step
         account.n_decoding += 1
         self._decoding.add(request)
 
@@ -133,13 +137,16 @@ class ByService(Lines[str]):
         """Return True if its tenant has no waiting request: the tenant is lifted and may be next."""
         return request.tenant not in self._lines
 
-    def steps_in_order(self) -> int | None:
+    def steps_in_order(self, most_tokens: int = 1) -> int | None:
         """Return decode steps, at least 1, for which the head surely stays the head; None: until an arrival, admission
-        or finish. A smaller number is also correct."""
+        or finish. A smaller number is also correct.
+
+        most_tokens: tokens that a request may get in a step; it gets at least one.
+        """
         if len(self._lines) < 2:
             return None
         counters, head = self._counters, self._first()
-        at, pace = counters[head], counters.per_step(head)
+        at, pace = counters[head], counters.per_step(head) * most_tokens
         paces = [(counters[tenant], counters.per_step(tenant)) for tenant in self._lines]
         caught_up = [(other - at) / (pace - slower) for other, slower in paces if slower < pace]
         return max(int(min(caught_up)) - 1, 1) if caught_up else None

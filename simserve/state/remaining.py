@@ -57,6 +57,21 @@ class RemainingTokens:
     def join(self, request: Request) -> None:
         """Add a member with its current emitted_tokens."""
         end = self._ends[request] = self.step + request.max_tokens - request.emitted_tokens
+        self._count(end)
+
+    def accept(self, request: Request, n_tokens: int) -> None:
+        """Move a member n_tokens nearer to its end, besides those of `advance`."""
+        end = self._ends[request]
+        self._discount(end)
+        self._ends[request] = end - n_tokens
+        self._count(end - n_tokens)
+
+    def leave(self, request: Request) -> None:
+        """Remove a member."""
+        self._discount(self._ends.pop(request))
+
+    def _count(self, end: int) -> None:
+        """Add a member that will have produced max_tokens at step `end` to the sums."""
         down_at = end - self._limit
         if down_at <= self.step:
             self._n_open += 1
@@ -67,9 +82,8 @@ class RemainingTokens:
             heappush(self._due, down_at)
         self._calendar[down_at] = self._calendar.get(down_at, 0) + 1
 
-    def leave(self, request: Request) -> None:
-        """Remove a member."""
-        end = self._ends.pop(request)
+    def _discount(self, end: int) -> None:
+        """Remove such a member from the sums."""
         down_at = end - self._limit
         if down_at <= self.step:
             self._n_open -= 1

@@ -1,5 +1,6 @@
 """SpeculativeCohort: decoding requests that produce one token per step plus their accepted proposals."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappush
 
@@ -196,6 +197,14 @@ class SpeculativeCohort(Cohort):
         """Return the tokens that all members together produce in the next step."""
         after = self.step + 1
         return int(self._keys[after - self._origin]) + self._ending_keys.get(after, 0) - self.kv_tokens
+
+    def accepted(self, n_steps: int) -> Iterator[tuple[Request, int]]:
+        """Yield each member that produces more than one token a step in the next n_steps, and how many more."""
+        for request, course in self._courses.items():
+            n_done = self.step - course.join_step
+            n_more = course.tokens_after(n_done + n_steps) - course.tokens_after(n_done) - n_steps
+            if n_more:
+                yield request, n_more
 
     def blocks_to_grow(self, n_steps: int) -> int:
         """Return the blocks that members hold more in the last of the next n_steps, at most to the next finish."""

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from simserve.cost.drafting import FreeDrafting, ModelDrafting
@@ -89,6 +90,16 @@ def test_a_preempted_request_keeps_what_it_has_and_goes_on() -> None:
     accepted = cluster.recorder.step_runs(0)["accepted_tokens"].sum()
     decoded = cluster.recorder.step_runs(0)["decode_requests"].sum()
     assert accepted + decoded + sum(n_tokens) == 40
+
+
+def test_tenants_pay_for_accepted_tokens_as_they_come() -> None:
+    # Three tokens a step. At 10 a has paid 5 + 2 and b 16 + 2, and the head, a's next, lacks blocks. a pays 6 a step:
+    # 13 at 20, and 19 at 30, when b's next is the head and has room; a's other waits for the last of 20 tokens, at 80.
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10, policy="vtc")
+    setup = replica_setup(policy, LineCost(step=10 * MS), n_blocks=30, block_size=1)
+    load = trace([0.0, 0.0, 0.0, 0.005], [5, 16, 28, 3], [20, 1, 1, 1])
+    cluster = serve(speculating((1.0, 1.0), setup), replace(load, tenant=np.array(list("abab"))))
+    assert instants(cluster, "scheduled_ps") == [0, 0, 80, 30]
 
 
 def test_who_comes_while_a_stretch_is_blocked_is_counted_from_then_on() -> None:

@@ -35,6 +35,9 @@ def separate(prefill: dict[str, Any], decode: dict[str, Any]) -> list[dict[str, 
         (TIMEOUT, [{"host_tier": TIER} | BY_PRIORITY], {}),
         (TIMEOUT, [{"speculation": NGRAM, "host_tier": TIER} | BY_PRIORITY], {}),
         ({}, [{"speculation": NGRAM, "parallel": {"pipeline": 2}}], {}),
+        (TIMEOUT, [{"speculation": NGRAM, "scheduler": {"kind": "chunked", "policy": "vtc"}, "host_tier": TIER}], {}),
+        (TIMEOUT, [{"speculation": NGRAM, "scheduler": {"kind": "sglang", "enable_mixed_chunk": True}}], {}),
+        (TIMEOUT, separate({"speculation": NGRAM}, {"speculation": NGRAM, "scheduler": {"kind": "sglang"}}), PUSH),
         (TIMEOUT, [{"host_tier": TIER, "parallel": {"pipeline": 2}}], {}),
         (TIMEOUT, separate({"speculation": NGRAM} | BY_PRIORITY, {"speculation": NGRAM, "host_tier": TIER}), {}),
         (TIMEOUT, separate({"enable_prefix_caching": True, "host_tier": TIER} | BY_PRIORITY, {}), PUSH),
@@ -54,11 +57,7 @@ def test_mechanisms_that_run_together(
 @pytest.mark.parametrize(
     ("pool", "rule"),
     [
-        (
-            {"speculation": NGRAM, "scheduler": {"kind": "chunked", "policy": "vtc"}},
-            "chunked counts one token per step",
-        ),
-        ({"speculation": NGRAM, "scheduler": {"kind": "sglang"}}, "sglang counts one token per step"),
+        ({"speculation": NGRAM, "scheduler": {"kind": "static"}}, "static pads whole batches"),
     ],
 )
 def test_mechanisms_that_do_not(pool: dict[str, Any], rule: str) -> None:

@@ -124,11 +124,6 @@ def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) 
             "static pads whole batches, so its requests cannot get several tokens per step; use chunked",
         ),
         (
-            DRAFT,
-            ["engine=sglang"],
-            "sglang counts one token per step, so its requests cannot get several tokens per step",
-        ),
-        (
             NGRAM,
             ["cluster.pools.0.scheduler={kind: chunked, max_num_batched_tokens: 256, max_num_seqs: 100}"],
             "a step verifies 5 tokens of each of max_num_seqs, 100, and max_num_batched_tokens is 256; use "

@@ -28,7 +28,7 @@ def test_the_sums_are_those_of_a_loop(data: st.DataObject, limit: int) -> None:
     remaining = RemainingTokens(limit)
     left: dict[Request, int] = {}
     for row in range(data.draw(st.integers(1, 40))):
-        move = data.draw(st.sampled_from(["join", "join", "leave", "advance"]))
+        move = data.draw(st.sampled_from(["join", "join", "leave", "advance", "accept"]))
         if move == "join":
             emitted = data.draw(st.integers(0, 5))
             member = request(row, emitted + data.draw(st.integers(1, 60)), emitted, data.draw(st.integers(1, 3)))
@@ -42,6 +42,11 @@ def test_the_sums_are_those_of_a_loop(data: st.DataObject, limit: int) -> None:
             n_steps = data.draw(st.integers(0, min([30, *left.values()])))
             remaining.advance(n_steps)
             left = {member: n - n_steps for member, n in left.items()}
+        elif move == "accept" and left:
+            member = data.draw(st.sampled_from(list(left)))
+            n_tokens = data.draw(st.integers(0, left[member]))
+            remaining.accept(member, n_tokens)
+            left[member] -= n_tokens
         out = {member: member.max_tokens - n for member, n in left.items()}
         assert remaining.total == sum(min(n, limit) for n in left.values())
         assert remaining.sums() == (sum(out.values()), sum(member.max_tokens for member in left))
