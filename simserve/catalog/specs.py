@@ -334,6 +334,11 @@ class ModelSpec:
         return replace(self, groups=(LayerGroup("full", n_full), *others))
 
 
+LinkTopology = Literal["nvls", "switch", "mesh", "host"]
+"""nvls: a switch that also adds up; switch: every pair at the full rate; mesh: a link to each other GPU, which has its
+share of the rate; host: no peer access, so that bytes cross the bus to the memory of the host and back."""
+
+
 @dataclass(frozen=True)
 class GpuSpec:
     """The capabilities of a GPU by its data sheet: dense peaks, never sparse ones."""
@@ -356,9 +361,22 @@ class GpuSpec:
     tdp_w: float
     price_per_hour_usd: float
     gpus_per_node: int = 8
+    link_topology: LinkTopology = "switch"
+    """What connects the GPUs of a node."""
     kernels_like: str | None = None
     """The GPU with the calibration to scale for this one; None: it has its own, or uses the default."""
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    def group_bytes_per_s(self, n_gpus: int) -> float:
+        """Return a GPU's bandwidth to the others of n_gpus in a node, one direction."""
+        if self.link_topology != "mesh":
+            return self.link_bytes_per_s
+        return self.link_bytes_per_s * min(1.0, (n_gpus - 1) / (self.gpus_per_node - 1))
+
+    @property
+    def n_crossings(self) -> int:
+        """How often bytes between two GPUs of a node cross a link."""
+        return 2 if self.link_topology == "host" else 1
 
     def peak_flop_per_s(self, weight_dtype: str) -> float:
         """Return the dense peak for matrices of that dtype.

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, cast
 
+from simserve import catalog
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.calibration import (
     DEFAULT_ENGINE,
@@ -111,7 +113,13 @@ class Calibrated:
         return n_kernels * self.gap_s + n_bytes / (self.gpu.hbm_bytes_per_s * ELEMENTWISE_FRAC)
 
     def all_reduce_s(self, n_gpus: int, n_bytes: Any) -> Any:
-        """Time an all-reduce; group sizes between measured ones are interpolated."""
+        """Time an all-reduce; group sizes between measured ones are interpolated.
+
+        Without peer access, engines' own kernels cannot run: NCCL scatters sums and gathers them, each through the
+        memory of the host.
+        """
+        if self.gpu.link_topology == "host":
+            return self.reduce_scatter_s(n_gpus, n_bytes) + self.all_gather_s(n_gpus, n_bytes)
         return self._collective_s("all_reduce", n_gpus, n_bytes)
 
     def all_gather_s(self, n_gpus: int, n_bytes: Any) -> Any:
@@ -142,10 +150,21 @@ class Calibrated:
     def _collective_s(self, op: str, n_gpus: int, n_bytes: Any) -> Any:
         if n_gpus == 1:
             return 0.0 * n_bytes
-        forms = {int(key): form for (name, key), form in self.calibration.forms.items() if name == op}
-        if not forms:
+        named = {int(key): form for (name, key), form in self.calibration.forms.items() if name == op}
+        if not named:
             self.calibration.form(op, f"{n_gpus} GPUs")  # raises
-        return for_group(cast(dict[int, Collective], forms), n_gpus).seconds(self.gpu, n_gpus, n_bytes)
+        forms = cast(dict[int, Collective], named)
+        form, gpu = for_group(forms, n_gpus), replace(self.gpu, link_bytes_per_s=self.gpu.group_bytes_per_s(n_gpus))
+        if op == "all_reduce" and gpu.link_topology != "nvls" and self._timed_topology == "nvls":
+            form = replace(form, link_share=min(form.link_share, forms[min(forms)].link_share))
+        return gpu.n_crossings * form.seconds(gpu, n_gpus, n_bytes)
+
+    @cached_property
+    def _timed_topology(self) -> str:
+        """What connected the GPUs that were timed. Sums in their switch let larger groups use a larger share of links,
+        which no other topology does."""
+        name = self.calibration.gpu
+        return catalog.load_gpu(name).link_topology if name in catalog.names("gpus") else self.gpu.link_topology
 
     def _latent_decode(self, shard: Shard, expansion: tuple[int, int], n: Any) -> tuple[Any, Any]:
         mla, form = shard.model.mla, cast(MlaDecode, self._mla("decode", shard))

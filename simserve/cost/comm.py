@@ -164,14 +164,15 @@ def all_reduce_s(gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
     """
     if n_gpus == 1:
         return 0.0 * n_bytes
-    return gpu.link_latency_s + 2 * (n_gpus - 1) / n_gpus * n_bytes / gpu.link_bytes_per_s
+    once_s = gpu.link_latency_s + 2 * (n_gpus - 1) / n_gpus * n_bytes / gpu.group_bytes_per_s(n_gpus)
+    return gpu.n_crossings * once_s
 
 
 def pass_s(gpu: GpuSpec, n_gpus: int, n_bytes: Any) -> Any:
     """Return the seconds of an all-gather or reduce-scatter of n_bytes: half an all-reduce, (G - 1) / G of them."""
     if n_gpus == 1:
         return 0.0 * n_bytes
-    return gpu.link_latency_s + (n_gpus - 1) / n_gpus * n_bytes / gpu.link_bytes_per_s
+    return gpu.n_crossings * (gpu.link_latency_s + (n_gpus - 1) / n_gpus * n_bytes / gpu.group_bytes_per_s(n_gpus))
 
 
 def between_nodes_s(link: NodeLink, n_nodes: int, n_bytes: Any) -> Any:
@@ -186,4 +187,4 @@ def send_s(gpu: GpuSpec, n_bytes: Any, link: NodeLink | None = None) -> Any:
     """Return the seconds to send n_bytes to one other GPU, of the same node or over a link to another one."""
     if link is not None:
         return link.latency_s + n_bytes / link.bytes_per_s
-    return gpu.link_latency_s + n_bytes / gpu.link_bytes_per_s
+    return gpu.n_crossings * (gpu.link_latency_s + n_bytes / gpu.group_bytes_per_s(2))

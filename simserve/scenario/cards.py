@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, ValidationError
 
 from simserve import catalog
-from simserve.catalog.specs import GpuSpec
+from simserve.catalog.specs import GpuSpec, LinkTopology
 from simserve.errors import CatalogError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of
@@ -48,6 +48,7 @@ class CardFile(Section):
     tdp_w: Annotated[float, Field(ge=1, le=1e5)]
     price_per_hour_usd: Annotated[Positive, Field(le=1e4)]
     gpus_per_node: Annotated[int, Field(ge=1, le=10_000)] = 8
+    link_topology: LinkTopology = "switch"
     kernels_like: str | None = None
     """The card of the catalog with the kernels to scale; left out: the default one."""
     sources: dict[str, str] = {}

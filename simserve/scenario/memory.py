@@ -42,6 +42,9 @@ def check_parallel(draft: Draft, pool: Pool, at: Path, machine: Machine) -> None
     if n_gpus > gpu.gpus_per_node and n_gpus % gpu.gpus_per_node:
         rule = f"ranks that share experts fill one node or several, {gpu.gpus_per_node} GPUs each with parallel.tensor"
         draft.problem(here, f"{rule}: tokens cross to the same place of another node", parallel.data)
+    elif n_gpus > gpu.gpus_per_node and gpu.link_topology == "host":
+        rule = "ranks that share experts over several nodes write to each other's memory, which needs peer access"
+        draft.problem(here, rule, parallel.data, f"use at most {max(1, gpu.gpus_per_node // parallel.tensor)}")
     elif n_gpus > gpu.gpus_per_node and parallel.expert != n_gpus:
         rule = f"must be parallel.tensor times parallel.data, {n_gpus}, over several nodes"
         why = "of an expert divided between them every token would need all parts"

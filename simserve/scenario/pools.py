@@ -14,7 +14,7 @@ from simserve.scenario.host_tier import resolve_host_tier
 from simserve.scenario.knobs import resolve_scheduler
 from simserve.scenario.memory import check_parallel, check_rate, fit_memory
 from simserve.scenario.servers import ClusterSection, Engine, Pool
-from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine
+from simserve.scenario.setup import DEFAULT_ROUTING, Machine, load_engine, with_links
 from simserve.scenario.speculation import check_draft_length, resolve_speculation
 from simserve.schedulers.base import Scheduler
 
@@ -128,7 +128,16 @@ def absolute_model(draft: Draft, name: str) -> str:
 
 def _gpu(draft: Draft, pool: Pool, at: Path) -> GpuSpec | None:
     name, where = (draft.scenario.gpu, ("gpu",)) if pool.gpu is None else (pool.gpu, (*at, "gpu"))
-    return draft.looked_up(where, lambda: load_gpu(draft.absolute_gpu(name)))
+    gpu = draft.looked_up(where, lambda: load_gpu(draft.absolute_gpu(name)))
+    if gpu is None:
+        return None
+    given = pool.parallel.link_topology
+    if given not in (None, gpu.link_topology) and not {given, gpu.link_topology} <= {"switch", "host"}:
+        rule = (
+            f"{gpu.name} has links of kind {gpu.link_topology}; only those on PCIe choose peer access (switch) or host"
+        )
+        draft.problem((*at, "parallel", "link_topology"), rule, given, "leave it out")
+    return with_links(gpu, pool)
 
 
 def _engine(draft: Draft, pool: Pool, at: Path) -> EngineSpec | None:

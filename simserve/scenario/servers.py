@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from simserve.catalog.specs import LinkTopology
 from simserve.cost.comm import NIC_LATENCY_S
 from simserve.scenario.types import (
     Chance,
@@ -63,6 +64,8 @@ class Parallel(Section):
     """Data-parallel ranks, each with its own requests. Ranks of an MoE model share the experts and step together."""
     expert: Count = 1
     """GPUs that distribute the experts: 1 (every expert is split over all GPUs), or tensor * data."""
+    link_topology: LinkTopology | None = None
+    """How GPUs of a node on PCIe reach each other: switch (peer access) or host; left out: as the card."""
     node_link: NodeLinkSection | None = None
     """What a replica of several nodes sends between them; left out: the card's nic_bytes_per_s."""
 

@@ -1,7 +1,7 @@
 """PoolSetup: a pool of a resolved scenario with everything looked up and built, ready for the engine."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from simserve import catalog, plugins
@@ -136,7 +136,7 @@ def n_sharing(model: ModelSpec, data: int) -> int:
 
 def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
-    gpu = load_gpu(pool.gpu or scenario.gpu)
+    gpu = with_links(load_gpu(pool.gpu or scenario.gpu), pool)
     calibration = calibration_of(pool)
     engine = load_engine(pool.engine or scenario.engine, calibration)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
@@ -183,6 +183,11 @@ def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpe
         disk_blocks=0 if disk is None else int(disk.bytes // block_bytes) // memory.n_lanes,
         disk_block_s=0.0 if disk is None else block_bytes / disk.bytes_per_s,
     )
+
+
+def with_links(gpu: GpuSpec, pool: "Pool") -> GpuSpec:
+    """Return a card with the links of a pool's nodes."""
+    return replace(gpu, link_topology=pool.parallel.link_topology or gpu.link_topology)
 
 
 def node_link_of(pool: "Pool", gpu: GpuSpec) -> NodeLink:

@@ -83,9 +83,14 @@ def test_what_looks_like_a_number_is_one(kind: str) -> None:
     for name in catalog.names(kind):
         text = (resources.files("simserve.catalog") / kind / f"{name}.yaml").read_text()
         for key, value in _leaves(yaml.safe_load(text)):  # YAML 1.1 reads 1e6 as a text
-            is_text = key in ("kind", "source", "kernels_like", "version", "weight_dtype") or key.startswith(
-                ("sources.", "except")
-            )
+            is_text = key in (
+                "kind",
+                "source",
+                "kernels_like",
+                "link_topology",
+                "version",
+                "weight_dtype",
+            ) or key.startswith(("sources.", "except"))
             assert isinstance(value, str) == is_text, f"{name}: {key} is {value!r}"
             assert is_text or value >= 0
 

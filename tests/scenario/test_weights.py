@@ -179,6 +179,23 @@ def test_a_replica_of_several_nodes_has_its_own_link_or_the_cards(load: Load, sm
     assert distorted(own, Distortion(link=2)).node_link == NodeLink(12.5e9, 2e-6)
 
 
+TOPOLOGY = "cluster.pools.0.parallel.link_topology"
+
+
+def test_a_pool_says_whether_its_gpus_have_peer_access(load: Load, messages_of: MessagesOf, small: str) -> None:
+    two = ("gpu=rtx-pro-6000", "cluster.pools.0.parallel.tensor=2")
+    host, peers = (load(small, *two, *more).setups[0] for more in ((), (f"{TOPOLOGY}=switch",)))
+    assert (host.gpu.link_topology, peers.gpu.link_topology) == ("host", "switch")
+    assert host.step_cost().tokens_ps(512) > 1.1 * peers.step_cost().tokens_ps(512)
+    assert messages_of(small, f"{TOPOLOGY}=host") == [
+        f"command line --set {TOPOLOGY}=host: h100-sxm has links of kind nvls; only those on PCIe choose peer access "
+        "(switch) or host, got 'host'; leave it out"
+    ]
+    wide = ["cluster.pools.0.parallel={data: 16, expert: 16}", "model=qwen3-30b-a3b", "gpu=rtx-pro-6000"]
+    (message,) = messages_of(small, *wide)
+    assert "write to each other's memory, which needs peer access, got 16; use at most 8" in message
+
+
 def test_a_pipeline_has_a_layer_for_each_stage(messages_of: MessagesOf, small: str) -> None:
     assert messages_of(small, f"{PIPELINE}=33") == [
         f"command line --set {PIPELINE}=33: must be at most the 32 layers of llama-3.1-8b, got 33"
