@@ -70,6 +70,11 @@ class PolicyError(SimserveError):
     """A scheduler or router that is missing, raised, or returned an invalid answer; names policy, time and rule."""
 
 
+def blame(policy: object) -> str:
+    """Return the remedy for a policy that broke a rule: a built-in one was given arguments that make it."""
+    return "correct its arguments" if type(policy).__module__.startswith("simserve.") else "correct the policy"
+
+
 class OutputError(SimserveError):
     """Results that cannot be written, or cannot be read back."""
 

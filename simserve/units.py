@@ -8,6 +8,8 @@ float seconds (suffix `_s`). An int64 of picoseconds holds 106 days.
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.errors import SimserveError
+
 PS_PER_S = 10**12
 """Ticks per second."""
 
@@ -22,8 +24,11 @@ GIB = 2**30
 
 
 def to_ps(seconds: float) -> int:
-    """Convert seconds to the nearest whole number of picoseconds (ties to even)."""
-    return round(seconds * PS_PER_S)
+    """Convert seconds to the nearest whole number of picoseconds (ties to even). Raises SimserveError for no number."""
+    try:
+        return round(seconds * PS_PER_S)
+    except (OverflowError, ValueError):
+        raise _endless(seconds) from None
 
 
 def to_s(ps: int) -> float:
@@ -32,8 +37,16 @@ def to_s(ps: int) -> float:
 
 
 def array_to_ps(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Convert seconds to the nearest whole picoseconds, `(n,)` to `(n,)`; bit-equal to `to_ps` of each."""
+    """Convert seconds to the nearest whole picoseconds, `(n,)` to `(n,)`; bit-equal to `to_ps` of each. Raises
+    SimserveError for what 64 bits do not hold."""
+    if not np.all(np.abs(seconds) < MAX_PS / PS_PER_S):
+        raise _endless(float(np.max(np.abs(seconds))))
     return np.rint(seconds * PS_PER_S).astype(np.int64)
+
+
+def _endless(seconds: float) -> SimserveError:
+    rule = f"a time must be less than {MAX_PS / PS_PER_S / 86_400:.0f} days, got {seconds:g} s"
+    return SimserveError(f"{rule}; check the constants of engine, calibration and policies")
 
 
 def array_to_s(ps: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -146,6 +146,9 @@ def _load(path: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise CatalogError(f"{path}: {what} a JSON object, got {type(value).__name__}")
     language = {**(config if inner is None else _shared_keys(config)), **(inner or {})}
+    family = language.get("model_type")
+    if not isinstance(family, str | None):
+        raise CatalogError(f"{path}: model_type must be text, got {json.dumps(family)[:60]}; name the family")
     defaults = {key: value for key, value in family_of(language).defaults.items() if key not in language}
     return _in_common_keys({**_quantized_by_file(path), **defaults, **language})
 

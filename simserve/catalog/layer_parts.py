@@ -137,6 +137,9 @@ def _n_dense_layers(config: Mapping[str, Any]) -> int:
         raise CatalogError(f"moe_layer_freq must name the {n_layers} layers of num_hidden_layers, got {len(freq)}")
     if not isinstance(freq, list):
         check_count("moe_layer_freq", freq)
+    for key in ("mlp_only_layers", "moe_layers"):
+        if not isinstance(config.get(key), list | None):
+            raise CatalogError(f"{key} must be a list of layers, got {json.dumps(config[key])[:60]}")
     n_moe_layers = sum(_has_experts(config, layer) for layer in range(n_layers))
     if not n_moe_layers:
         raise CatalogError(f"no layer of {n_layers} has experts by first_k_dense_replace and the like; set no experts")

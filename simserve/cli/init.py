@@ -12,13 +12,10 @@ def init(path: Annotated[Path, typer.Argument(help="File to write.")] = Path("sc
 
     from simserve.cli import terminal
     from simserve.errors import OutputError
+    from simserve.tables.files import replace_text
 
     starter = files("simserve.cli").joinpath("starter.yaml").read_text(encoding="utf-8")
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(starter)
-    except FileExistsError:
-        raise OutputError(f"{path}: already exists, and init never overwrites; name another file") from None
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written: {error.strerror}") from error
+    if path.exists() and (not path.is_file() or path.stat().st_size):
+        raise OutputError(f"{path}: already exists, and init never overwrites; name another file")
+    replace_text(path, starter)
     terminal.message(f"wrote {path}. Next: simserve run {path}")

@@ -3,6 +3,7 @@
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -16,6 +17,8 @@ INTERRUPTED = 130
 
 def main() -> int:
     """Run the console script."""
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")  # those of libraries, which speak to programmers
     try:
         exit_code = execute(sys.argv[1:])
     except KeyboardInterrupt:  # a second Ctrl-C, while the first was being reported
@@ -79,8 +82,8 @@ def _report_failure(error: BaseException) -> int:
     if isinstance(error, SimserveError):
         terminal.errors(str(error))
         return BAD_INPUT
-    if isinstance(error, OSError) and error.filename is not None:
-        terminal.errors(f"{error.filename}: {error.strerror}")
+    if isinstance(error, OSError) and error.strerror is not None:
+        terminal.errors(error.strerror if error.filename is None else f"{error.filename}: {error.strerror}")
         return BAD_INPUT
     if isinstance(error, MemoryError):
         terminal.errors("out of memory; try fewer requests, or --steps none")

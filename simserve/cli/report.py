@@ -16,14 +16,18 @@ def report(
     """Rebuild the page of an earlier run."""
     from simserve import load_results
     from simserve.cli import terminal
+    from simserve.metrics.results import reading_back
     from simserve.report.page import render
     from simserve.tables.files import replace_text
 
     traces = trace_file.wanted(timeline, timeline_requests, directory)
-    results = load_results(directory)
-    for drawn in [each.draw(results) for each in traces]:
-        drawn.write()
-        terminal.warnings(drawn.left_out)
+    with reading_back(directory):
+        results = load_results(directory)
+        drawn = [each.draw(results) for each in traces]
+        text = render(results)
+    for each in drawn:
+        each.write()
+        terminal.warnings(each.left_out)
     page = directory / "report.html"
-    replace_text(page, render(results))
+    replace_text(page, text)
     terminal.result(str(page))

@@ -135,10 +135,12 @@ def _parsed(path: Path, _changed_at_ns: int) -> Calibration:
         raise CalibrationError(f"{path}: must have schema {SCHEMA}, got {schema}; run simserve calibrate again")
     try:
         kernels = {(row["op"], row["dtype"]): row for row in data["kernels"]}
+        if not all(isinstance(text, str) for key in kernels for text in key):
+            raise TypeError("op and dtype must be text")
         return Calibration(
-            gpu=data["gpu"],
-            engine=data["engine"],
-            engine_version=data["engine_version"],
+            gpu=str(data["gpu"]),
+            engine=str(data["engine"]),
+            engine_version=str(data["engine_version"]),
             forms={key: _form(path, key[0], row["coefficients"]) for key, row in kernels.items() if key[0] in FORMS},
             spreads={key: _spread(row["held_out"]) for key, row in kernels.items()},
             host={name: float(constant["value"]) for name, constant in data.get("host", {}).items()},

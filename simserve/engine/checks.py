@@ -1,7 +1,7 @@
 """Checks of what policies return, and the errors they raise."""
 
 from simserve.engine.recorder import BLOCKED_BY
-from simserve.errors import PolicyError
+from simserve.errors import PolicyError, blame
 from simserve.schedulers.base import Scheduler, StepPlan
 from simserve.state.request import WAITING, Request
 from simserve.state.view import ReplicaView
@@ -60,7 +60,7 @@ def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> No
 def broke(policy: object, method: str, now_ps: int, rule: str, value: object) -> PolicyError:
     """Return the error for a policy that returned an invalid answer."""
     name = f"{type(policy).__module__}:{type(policy).__qualname__}.{method}"
-    return PolicyError(f"{name}: {rule}, got {value!r}, at {to_s(now_ps):.6f} s of simulated time; correct the policy")
+    return PolicyError(f"{name}: {rule}, got {value!r}, at {to_s(now_ps):.6f} s of simulated time; {blame(policy)}")
 
 
 def raised(policy: object, method: str, now_ps: int, error: Exception) -> PolicyError:

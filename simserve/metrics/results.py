@@ -3,13 +3,14 @@
 RunTables -> window, latencies, gaps, SLOs -> tables with the derived columns, time series, summary, vllm_bench
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from simserve.errors import OutputError
-from simserve.input_files import parse_json
+from simserve.input_files import SCENARIO_BYTES, parse_json, read_file
 from simserve.metrics.drawn_load import ArrivalRates
 from simserve.metrics.reduce_run import reduce_run
 from simserve.tables.columns import Columns
@@ -143,13 +144,27 @@ def load_results(directory: str | Path) -> Results:
         for name, fields in (TABLES | MORE_TABLES).items()
         if _is_there(folder, name)
     }
-    wall_s = float(summary.get("wall_s") or 0.0)
-    facts = _facts(folder / "requests.parquet", tables["requests"][1], wall_s)
+    facts = _facts(folder / "requests.parquet", tables["requests"][1], summary.get("wall_s") or 0.0)
     scenario = folder / "scenario.yaml"
-    if not scenario.is_file():
-        raise OutputError(f"{scenario}: no such file; run the scenario again")
+    try:
+        scenario_yaml = read_file(scenario, SCENARIO_BYTES).decode("utf-8")
+    except FileNotFoundError:
+        raise OutputError(f"{scenario}: no such file; run the scenario again") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise OutputError(f"{scenario}: cannot be read ({error}); run the scenario again") from None
     columns = {name: columns for name, (columns, _) in tables.items()}
-    return Results(columns, facts, scenario.read_text(encoding="utf-8"), summary, read_json(folder / "vllm_bench.json"))
+    return Results(columns, facts, scenario_yaml, summary, read_json(folder / "vllm_bench.json"))
+
+
+@contextmanager
+def reading_back(*folders: Path) -> Iterator[None]:
+    """Turn what a folder of spoilt content breaks, wherever it is read, into OutputError."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        places = " or ".join(map(str, folders))
+        rule = f"must be as simserve wrote it ({type(error).__name__}: {error})"
+        raise OutputError(f"{places}: {rule}; run the command again") from error
 
 
 def _is_there(folder: Path, name: str) -> bool:
@@ -158,7 +173,7 @@ def _is_there(folder: Path, name: str) -> bool:
     return name not in ("steps", "spans", "members", *MORE_TABLES) or (folder / f"{name}.parquet").exists()
 
 
-def _facts(path: Path, metadata: dict[str, str], wall_s: float) -> RunFacts:
+def _facts(path: Path, metadata: dict[str, str], wall_s: Any) -> RunFacts:
     """Read the facts of the run from the metadata of its table of requests."""
     try:
         return facts_from_dict(parse_json(metadata["facts"]), wall_s)

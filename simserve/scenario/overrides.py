@@ -82,7 +82,7 @@ def _index(data: list[Any], key: str, path: Path) -> int:
     """Return the list index of a key; an empty list may be given its first item."""
     what = "item" if len(data) == 1 else "items"
     remedy = f"{dotted(path)} has {len(data)} {what}, counted from 0"
-    if not (key.isascii() and key.isdigit()):
+    if not (key.isascii() and key.isdigit() and len(key) < 10):
         raise BadOverride(ValueProblem((*path, key), "must be the index of a list item", shown(key), remedy))
     if int(key) >= max(1, len(data)):
         raise BadOverride(ValueProblem((*path, int(key)), "there is no such item", key, remedy))

@@ -1,8 +1,9 @@
 """Dynamic batching, as in Triton: a static batch that also waits for more requests."""
 
 from itertools import islice
+from typing import Annotated
 
-from pydantic import NonNegativeFloat
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from simserve.schedulers.base import STRICT, PaddedBatches, StepPlan
@@ -14,7 +15,7 @@ from simserve.units import to_ps
 class Dynamic(PaddedBatches):
     """Start a padded batch when batch_size requests wait, or window_s after the oldest of them arrived."""
 
-    window_s: NonNegativeFloat = 0.1
+    window_s: Annotated[float, Field(ge=0, le=3600)] = 0.1
     """Maximum time that the oldest waiting request waits for a full batch."""
 
     def plan(self, view: ReplicaView) -> StepPlan:

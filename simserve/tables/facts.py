@@ -159,27 +159,16 @@ def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
 
 
 def facts_from_dict(given: dict[str, Any], wall_s: float) -> RunFacts:
-    """Reverse `facts_to_dict`; JSON's lists become tuples again."""
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    pools = tuple(_pool_from_dict(pool) for pool in given["pools"])
-    values |= {"pools": pools, "wall_s": wall_s, "link": given.get("link") and LinkFacts(**given["link"])}
-    values["members"] = tuple(MemberFacts(**member) for member in given.get("members", ()))
-    values["host_tier"] = given.get("host_tier") and HostFacts(**given["host_tier"])
-    return RunFacts(**values)
+    """Reverse `facts_to_dict`; JSON's lists become tuples again. Raises ValueError for facts of other types."""
+    from pydantic import TypeAdapter  # late: only folders that are read back need it
+
+    return TypeAdapter(RunFacts).validate_python({**given, "wall_s": wall_s})
 
 
 def _pool_to_dict(pool: PoolFacts) -> dict[str, Any]:
     work = {field.name: getattr(pool.work, field.name) for field in fields(WorkFacts)}
     how = pool.speculation and asdict(pool.speculation)
     return _own_fields(pool) | {"work": work, "speculation": how}
-
-
-def _pool_from_dict(given: dict[str, Any]) -> PoolFacts:
-    how = given.get("speculation")
-    if how is not None:
-        draft = how["draft"] and WorkFacts(**how["draft"])
-        how = SpeculationFacts(**{**how, "acceptance": tuple(how["acceptance"]), "draft": draft})
-    return PoolFacts(**{**given, "work": WorkFacts(**given["work"]), "speculation": how})
 
 
 def _own_fields(value: Any) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,27 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replace a file that a function writes, in the same way. Raises OutputError."""
+    """Replace a file by this content, in the same way. Raises OutputError."""
+    replace_with(path, lambda extra: extra.write_bytes(content))
+
+
+def replace_with(path: Path, write: Callable[[Path], object]) -> None:
+    """Replace a file by what a function writes, in the same way; a device or pipe is written to. Raises OutputError."""
     extra = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        extra.write_bytes(content)
+        if path.exists() and not path.is_file():
+            write(path)
+            return
+        write(extra)
+        with extra.open("rb") as file:
+            os.fsync(file.fileno())
         os.replace(extra, path)
     except OSError as error:
-        raise OutputError(f"{path}: must be writable, got {error.strerror}; free space or permit it") from error
+        text = os.strerror(error.errno) if error.errno else str(error)
+        raise OutputError(f"{path}: must be writable, got {text}; free space or permit it") from error
     finally:
-        extra.unlink(missing_ok=True)
+        with suppress(OSError):
+            extra.unlink(missing_ok=True)
 
 
 def json_text(value: Any) -> str:

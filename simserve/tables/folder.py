@@ -2,8 +2,6 @@
 
 import errno
 import os
-import secrets
-import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -13,6 +11,7 @@ from typing import Any
 
 from simserve.errors import OutputError
 from simserve.tables.kinds import KINDS, RUN, Kind
+from simserve.tables.swap import partial_folder, recover, swap
 
 
 @contextmanager
@@ -24,24 +23,27 @@ def result_folder(directory: Path, kind: Kind = RUN) -> Iterator[Path]:
     check_folder(directory, kind)
     place = Path(os.path.realpath(directory))  # Path.resolve raises for cyclic links
     made: list[Path] = []
-    extra = place.with_name(f".{place.name}.{secrets.token_hex(4)}.partial")
     try:
         with _plain_error(directory, kind):
             _make_parents(place, made)
-            made.append(extra)
-            extra.mkdir()
-            yield extra
-            with uninterrupted():
-                _swap(extra, place)
-                made.clear()
+            with partial_folder(place) as partial:
+                if partial is None:
+                    rule = "another command is writing there now"
+                    raise OutputError(f"{directory}: {rule}; wait for it, or choose another {kind.option}")
+                yield partial
+                with uninterrupted():
+                    swap(partial, place)
+                    made.clear()
     finally:
-        with uninterrupted():
-            _remove(made)
+        for parent in reversed(made):
+            with suppress(OSError):
+                parent.rmdir()
 
 
 def check_folder(directory: Path, kind: Kind = RUN) -> None:
     """Raise OutputError unless `directory` can be made, is empty, or holds only an earlier result."""
     with _plain_error(directory, kind):
+        recover(Path(os.path.realpath(directory)))
         if not directory.exists():
             _check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
             return
@@ -102,31 +104,6 @@ def _make_parents(place: Path, made: list[Path]) -> None:
     for parent in reversed(missing):
         made.append(parent)
         parent.mkdir()
-
-
-def _swap(extra: Path, place: Path) -> None:
-    """Put the new result in its place; if that fails, restore the earlier one."""
-    if not place.exists():
-        os.rename(extra, place)
-        return
-    earlier = extra.with_suffix(".earlier")
-    os.rename(place, earlier)
-    try:
-        os.rename(extra, place)
-    except OSError:
-        os.rename(earlier, place)
-        raise
-    shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _remove(made: list[Path]) -> None:
-    """Remove what an unfinished result has left: its own folder, and new empty parent folders."""
-    for path in reversed(made):
-        if path.suffix == ".partial":
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            with suppress(OSError):
-                path.rmdir()
 
 
 @contextmanager

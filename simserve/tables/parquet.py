@@ -76,11 +76,11 @@ def read_table(path: Path, fields: tuple[Field, ...]) -> tuple[Columns, dict[str
     metadata = table.schema.metadata or {}
     _check(path, table, metadata, fields)
     columns = {field.name: _column(field, table[field.name]) for field in fields}
-    return columns, {
-        key.decode().removeprefix("simserve."): value.decode()
-        for key, value in metadata.items()
-        if key.startswith(b"simserve.") and key != SCHEMA_KEY
-    }
+    ours = {key: value for key, value in metadata.items() if key.startswith(b"simserve.") and key != SCHEMA_KEY}
+    try:
+        return columns, {key.decode().removeprefix("simserve."): value.decode() for key, value in ours.items()}
+    except UnicodeDecodeError:
+        raise OutputError(f"{path}: its metadata must be UTF-8 text; run the scenario again") from None
 
 
 def read_columns(path: Path) -> Columns:
@@ -125,7 +125,7 @@ def write_columns(path: Path, columns: Columns) -> None:
 
 
 def _check(path: Path, table: Any, metadata: Mapping[bytes, bytes], fields: tuple[Field, ...]) -> None:
-    version = metadata.get(SCHEMA_KEY, b"none").decode()
+    version = metadata.get(SCHEMA_KEY, b"none").decode(errors="replace")
     if version != SCHEMA:
         raise OutputError(f"{path}: must have schema {SCHEMA}, got {version}; run the scenario again")
     missing = [field.name for field in fields if field.name not in table.column_names]

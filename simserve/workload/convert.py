@@ -9,7 +9,7 @@ import numpy as np
 
 from simserve.errors import TraceError
 from simserve.tables.columns import Lists
-from simserve.tables.files import replace_text
+from simserve.tables.files import replace_text, replace_with
 from simserve.workload.trace import Trace
 
 COLUMNS = (
@@ -40,7 +40,7 @@ def write_trace(trace: Trace, path: Path) -> None:
     if path.suffix == ".parquet":
         from simserve.tables.parquet import write_columns  # late: pyarrow is slow to import
 
-        write_columns(path, columns)
+        replace_with(path, lambda extra: write_columns(extra, columns))
     elif path.suffix == ".csv":
         replace_text(path, _csv_text(columns))
     else:

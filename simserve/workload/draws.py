@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from simserve.errors import PolicyError, SimserveError
+from simserve.errors import PolicyError, SimserveError, blame
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.lengths.base import Drawn, Lengths
@@ -143,7 +143,7 @@ def _broke(policy: object, method: str, rule: str, value: object) -> PolicyError
     name = f"{type(policy).__module__}:{type(policy).__qualname__}.{method}"
     got = value if isinstance(value, str) else repr(value)
     shown = got if len(got) <= 80 else f"{got[:80]}..."
-    return PolicyError(f"{name}: {rule}, got {shown}, before the run began; correct the plug-in")
+    return PolicyError(f"{name}: {rule}, got {shown}, before the run began; {blame(policy)}")
 
 
 def _first(values: NDArray[Any], is_bad: NDArray[np.bool_]) -> object:

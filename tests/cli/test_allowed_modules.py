@@ -53,6 +53,7 @@ def test_a_run_imports_modules_of_the_scenarios_own_folder(proof: Path) -> None:
     assert proof.exists()
 
 
+@pytest.mark.thorough
 def test_workers_import_them_too(proof: Path) -> None:
     scenario = with_module(proof, "of_the_workers")
     command = [sys.executable, "-m", "simserve", "sweep", str(scenario), "--vary", "gpu=h100-sxm,h200-sxm"]

@@ -33,4 +33,4 @@ def test_init_never_overwrites(tmp_path: Path) -> None:
 def test_init_names_a_folder_that_is_not_there(tmp_path: Path) -> None:
     outcome = invoke("init", tmp_path / "no" / "mine.yaml")
     assert outcome.exit_code == 2
-    assert "cannot be written: No such file or directory" in outcome.err
+    assert "must be writable, got No such file or directory" in outcome.err

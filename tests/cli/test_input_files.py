@@ -56,8 +56,12 @@ def long_number(file: Path) -> None:
     file.write_text('{"hidden_size": ' + "9" * 5_000 + "}")
 
 
-@pytest.mark.parametrize("spoil", [pipe, device, folder, huge, deep, long_number], ids=lambda spoil: spoil.__name__)
-@pytest.mark.parametrize("name", COMMANDS)
+SOME = ("a.yaml", "calibration.json", "trace.csv")
+CASES = [(name, spoil) for spoil in (pipe, deep) for name in COMMANDS]
+CASES += [(name, spoil) for spoil in (device, folder, huge, long_number) for name in SOME]
+
+
+@pytest.mark.parametrize(("name", "spoil"), CASES, ids=lambda case: getattr(case, "__name__", case))
 def test_a_file_that_cannot_be_read_is_refused_in_a_sentence(
     name: str, spoil: Callable[[Path], None], tmp_path: Path
 ) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -139,3 +141,40 @@ def test_every_command_explains_itself(command: str) -> None:
     outcome = invoke(command, "--help")
     assert outcome.exit_code == 0
     assert f"Usage: simserve {command}" in outcome.out
+
+
+FULL = """
+import os, resource, signal, sys
+from pathlib import Path
+from simserve.cli.main import execute
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
+folder = Path(sys.argv[1])
+assert execute(["init", str(folder / "a.yaml")]) == 2
+assert execute(["trace", "convert", str(folder / "trace.csv"), str(folder / "b.parquet")]) == 2
+os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+assert execute(["--version"]) == 2
+os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+assert execute(["--help"]) == 2
+"""
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    rows = "".join(f"{row},10,5\n" for row in range(500))
+    (tmp_path / "trace.csv").write_text(f"arrival_s,prompt_tokens,output_tokens\n{rows}")
+    (tmp_path / "a.yaml").touch()  # what an earlier version has left
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert done.stderr.splitlines() == [
+        f"simserve: error: {tmp_path / 'a.yaml'}: must be writable, got File too large; free space or permit it",
+        f"simserve: error: {tmp_path / 'b.parquet'}: must be writable, got File too large; free space or permit it",
+        "simserve: error: stdout: cannot be written: No space left on device; free space there",
+        "simserve: error: No space left on device",
+    ]
+    assert {file.name for file in tmp_path.iterdir()} == {"trace.csv", "a.yaml"}
+    assert invoke("init", tmp_path / "a.yaml").exit_code == 0
+    assert "already exists" in invoke("init", tmp_path / "a.yaml").err

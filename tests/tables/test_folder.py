@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from simserve.errors import OutputError
+from simserve.tables import swap
 from simserve.tables.folder import check_folder, kind_of, result_folder
 from simserve.tables.kinds import CAPACITY, KINDS, RUN, Kind
 
@@ -199,6 +201,7 @@ def test_a_folder_that_may_not_be_written_is_said_plainly(tmp_path: Path) -> Non
 
 def test_when_the_last_move_fails_the_earlier_result_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "out", "old")
+    monkeypatch.setattr(swap, "_exchange", lambda new, place: False)  # as on a file system without it
     rename, calls = os.rename, []
 
     def failing(source: Path, target: Path) -> None:
@@ -218,6 +221,7 @@ def test_a_ctrl_c_during_the_swap_waits_until_the_result_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "out", "old")
+    monkeypatch.setattr(swap, "_exchange", lambda new, place: False)
     rename = os.rename
 
     def interrupted(source: Path, target: Path) -> None:
@@ -236,4 +240,78 @@ def test_a_result_can_be_written_from_another_thread(tmp_path: Path) -> None:
     thread = threading.Thread(target=write, args=(tmp_path / "out",))
     thread.start()
     thread.join()
+    assert only(tmp_path, "out")
+
+
+def test_an_earlier_result_is_never_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "out", "old")
+    seen = []
+
+    def looking(call: Callable[..., object]) -> Callable[..., object]:
+        def looked(*arguments: object) -> object:
+            result = call(*arguments)
+            seen.append(contents(tmp_path / "out"))
+            return result
+
+        return looked
+
+    monkeypatch.setattr(swap, "_exchange", looking(swap._exchange))
+    monkeypatch.setattr(os, "rename", looking(os.rename))
+    write(tmp_path / "out", "new")
+    assert seen == [{"requests.parquet": "new", "summary.json": "new"}]
+
+
+@pytest.mark.parametrize("has_new", [True, False])
+def test_what_a_killed_swap_has_left_is_put_right_at_the_next_start(
+    has_new: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path / "out", "old")
+    os.rename(tmp_path / "out", tmp_path / ".out.earlier")
+    if has_new:
+        write(tmp_path / "other", "new")
+        os.rename(tmp_path / "other", tmp_path / "out")
+    check_folder(tmp_path / "out")
+    assert contents(tmp_path / "out")["summary.json"] == ("new" if has_new else "old")
+    assert only(tmp_path, "out")
+    assert [record.getMessage() for record in caplog.records] == (
+        [] if has_new else [f"simserve: {tmp_path / 'out'}: restored the result of before an interrupted write"]
+    )
+
+
+def test_the_folder_of_a_dead_process_is_swept_up(tmp_path: Path) -> None:
+    (tmp_path / ".out.partial").mkdir()
+    (tmp_path / ".out.partial" / "steps.parquet").write_text("half")
+    write(tmp_path / "out")
+    assert contents(tmp_path / "out") == {"requests.parquet": "new", "summary.json": "new"}
+    assert only(tmp_path, "out")
+
+
+def test_two_writers_of_one_folder_get_one_clear_message(tmp_path: Path) -> None:
+    write(tmp_path / "out", "old")
+    with (
+        result_folder(tmp_path / "out") as folder,
+        pytest.raises(OutputError, match="out: another command is writing there now; wait for it, or choose another"),
+    ):
+        (folder / "requests.parquet").write_text("mine")
+        (folder / "summary.json").write_text("mine")
+        write(tmp_path / "out", "theirs")
+    assert contents(tmp_path / "out")["summary.json"] == "mine"
+    write(tmp_path / "out", "new")
+    assert contents(tmp_path / "out")["summary.json"] == "new"
+
+
+def test_the_earlier_folder_is_no_other_writers_while_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "out", "old")
+    exchange = swap._exchange
+
+    def raced(new: Path, place: Path) -> bool:
+        done = exchange(new, place)
+        with swap.partial_folder(place) as theirs:
+            assert theirs is None
+        return done
+
+    monkeypatch.setattr(swap, "_exchange", raced)
+    write(tmp_path / "out", "new")
     assert only(tmp_path, "out")

@@ -1,15 +1,13 @@
 """Folder of a sweep: the journal of finished runs, and the answer once all are finished."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from simserve.errors import OutputError
 from simserve.study.sweep.sweep import Sweep
 from simserve.study.sweep.table import sweep_table
-from simserve.tables.files import json_text, replace_text
+from simserve.tables.files import json_text, replace_text, replace_with
 from simserve.tables.folder import check_folder
 from simserve.tables.kinds import SWEEP, UNFINISHED_SWEEP
 
@@ -52,12 +50,4 @@ def write_sweep(directory: Path, sweep: Sweep, result: Mapping[str, Any], page: 
 def _write_table(path: Path, sweep: Sweep) -> None:
     from simserve.tables.parquet import write_table  # late: pyarrow
 
-    extra = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        write_table(extra, *sweep_table(sweep))
-        os.replace(extra, path)
-    except OSError as error:
-        text = os.strerror(error.errno) if error.errno else str(error)
-        raise OutputError(f"{path}: must be writable, got {text}; free space or permit it") from error
-    finally:
-        extra.unlink(missing_ok=True)
+    replace_with(path, lambda extra: write_table(extra, *sweep_table(sweep)))

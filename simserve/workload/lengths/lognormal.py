@@ -20,7 +20,8 @@ class LognormalSide:
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], float]:
         """Draw n lengths; also return the share clipped."""
-        tokens = np.floor(self.median * np.exp(self.sigma * rng.standard_normal(n)))
+        with np.errstate(over="ignore"):  # infinite lengths are clipped with the other long ones
+            tokens = np.floor(self.median * np.exp(self.sigma * rng.standard_normal(n)))
         clipped = (tokens < 1) | (tokens > self.max)
         return np.clip(tokens, 1, self.max).astype(np.int64), float(clipped.mean()) if n else 0.0
 

@@ -1,5 +1,6 @@
 """Stamps: UTC dates and times as seconds."""
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,10 +17,12 @@ def seconds_since_first(place: Place, name: str, stamps: Sequence[str]) -> NDArr
     every = "".join(stamps)
     is_plain = "+" not in every and "Z" not in every and every.count("-") == 2 * len(stamps)
     plain = stamps if is_plain else [_without_zone(stamp) for stamp in stamps]
-    try:
-        instants = np.array(plain, dtype="datetime64[ns]")
-    except ValueError:
-        instants = np.array([_instant(stamp) for stamp in plain])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # numpy warns of a time zone, and drops it
+        try:
+            instants = np.array(plain, dtype="datetime64[ns]")
+        except (ValueError, UserWarning):
+            instants = np.array([_instant(stamp) for stamp in plain])
     refuse_rows(place, np.isnat(instants), f"{name} {RULE}", stamps)
     since = instants - instants.min() if len(instants) else instants - instants
     seconds: NDArray[np.float64] = since.astype(np.float64) / 1e9
@@ -37,5 +40,5 @@ def _instant(stamp: str) -> np.datetime64:
     """Return the instant, or not-a-time for an invalid stamp."""
     try:
         return np.datetime64(stamp, "ns")
-    except ValueError:
+    except (ValueError, UserWarning):
         return np.datetime64("NaT", "ns")

@@ -1,0 +1,35 @@
+"""python -m tests.fuzz --n 100000 --seed S: that many mutants, one seed each; the broken rules and their seeds."""
+
+import argparse
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+
+from tests.fuzz.subjects import BrokenRule, one_case
+
+
+def main() -> int:
+    """Try the seeds from S on; return 1 if one broke a rule."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("--n", type=int, default=1000, help="number of mutants")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first")
+    arguments = parser.parse_args()
+    warnings.simplefilter("error")
+    n_broken = 0
+    with tempfile.TemporaryDirectory() as place:
+        for seed in range(arguments.seed, arguments.seed + arguments.n):
+            folder = Path(place) / "case"
+            folder.mkdir()
+            try:
+                one_case(seed, folder)
+            except BrokenRule as broken:
+                n_broken += 1
+                print(f"seed {seed}: {broken}\n", flush=True)
+            shutil.rmtree(folder)
+    print(f"{arguments.n} mutants, {n_broken} broke a rule")
+    return 1 if n_broken else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
