@@ -1,10 +1,11 @@
-"""The models with experts and latent attention run from scenario to summary, under every engine."""
+"""The models of the catalog run from scenario to summary; those with experts and latent attention under every engine."""
 
 import time
 
 import pytest
 
-from simserve import Scenario, simulate
+from simserve import Scenario, catalog, simulate
+from simserve.cost.ops import Shard
 from simserve.explain import explain
 
 RUNS = [
@@ -50,6 +51,19 @@ def test_it_fits_explains_itself_and_serves_all_requests(
     assert (results.requests["status"] == "finished").all()
     assert 0 < results.summary["mfu"] < 1
     assert 0 < results.summary["mbu"] < 1
+
+
+@pytest.mark.parametrize("name", catalog.names("models"))
+def test_every_model_of_the_catalog_serves_requests(name: str) -> None:
+    model = catalog.load_model(name)
+    tensors = [
+        n for n in (8, 4, 2) if model.n_heads % n == 0 and (model.n_kv_heads % n == 0 or n % model.n_kv_heads == 0)
+    ]
+    results = simulate(scenario(name, model.weight_dtype or "fp8", "b200-sxm", tensors[0], 1, "vllm"))
+    assert (results.requests["status"] == "finished").all()
+    cost = results.summary["tpot_s"]["mean"]
+    active_bytes = Shard(model, model.weight_dtype or "fp8").active_weights * 0.5 / tensors[0]
+    assert active_bytes / 7.7e12 < cost < 0.1
 
 
 def test_the_table_of_deepseek_v3_is_there_in_half_a_second() -> None:

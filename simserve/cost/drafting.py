@@ -39,26 +39,33 @@ class ModelDrafting:
     """A model that decodes n_passes tokens in sequence: a small model, or a layer of the target's kind that is applied
     repeatedly (EAGLE, MTP).
 
-    It has a KV cache of its own over the target's tokens, so its first pass also computes prompts.
+    It has a KV cache of its own over the target's tokens, so its first pass also computes prompts. Its windows count
+    as if every context filled them: drafts are small, and so is their attention.
     """
 
     model: CostModel
     """Cost without host time, which a step takes once."""
     n_passes: int
+    windows: tuple[LayerGroup, ...] = ()
+    """Groups of the model with a window."""
 
     def line(self, n: int) -> tuple[int, int]:
         """Sum the passes: pass i, from 0, attends i tokens per request more than the first."""
         intercept_ps, slope_ps = self.model.decode_line(n)
         pass_ps = self.model.tokens_ps(n) + self.model.sampled_ps(n) + intercept_ps
+        window_slopes = zip(self.windows, self.model.window_slopes(n), strict=True)
+        pass_ps += sum(slope * n * (group.window or 0) for group, slope in window_slopes)
         n_later_keys = n * (self.n_passes * (self.n_passes - 1) // 2)
         return self.n_passes * pass_ps + slope_ps * n_later_keys, self.n_passes * slope_ps
 
     def prompt_ps(self, n_tokens: int, n_pairs: int, n_context_tokens: int, n: int) -> int:
         """Return the chunks' share of the first pass, which computes them with the decoding tokens."""
         alone_ps = self.model.tokens_ps(n) if n else 0
-        return (
-            self.model.tokens_ps(n + n_tokens) - alone_ps + self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
-        )
+        chunks_ps = self.model.prefill_ps(n_tokens, n_pairs, n_context_tokens)
+        if self.windows:
+            reads = [_most_read(group, n_tokens, n_pairs, n_context_tokens) for group in self.windows]
+            chunks_ps += self.model.prefill_windows_ps(n_tokens, reads)
+        return self.model.tokens_ps(n + n_tokens) - alone_ps + chunks_ps
 
 
 @dataclass(frozen=True)
@@ -94,6 +101,14 @@ class LayerCost(StepCost):
         """Add the merging matrix."""
         hidden = self.shard.model.hidden_size
         return super().tokens_s(n_tokens) + self._kernels.matmul_s(HEAD_DTYPE, n_tokens, hidden, 2 * hidden)
+
+
+def _most_read(group: LayerGroup, n_tokens: int, n_pairs: int, n_context_tokens: int) -> tuple[int, int]:
+    """Return the most query-key pairs and keys that chunks read in a layer of a group with a window: of a chunk of the
+    context, tokens attend half on average."""
+    window = group.window or 0
+    most_pairs = n_tokens * window if group.kind == "windowed" else n_tokens * (window + 1) // 2
+    return min(n_pairs, most_pairs), min(n_context_tokens, n_tokens + window)
 
 
 def one_layer(model: ModelSpec) -> ModelSpec:

@@ -160,8 +160,8 @@ def _check_model(draft: Draft, speculating: _SpeculatingPool, model: ModelSpec, 
     if model.n_heads % tensor or (model.n_kv_heads % tensor and tensor % model.n_kv_heads):
         rule = f"is sharded as its target is: parallel.tensor must divide its {model.n_heads} heads"
         draft.problem(here, rule, tensor, "use fewer GPUs or another draft")
-    if model.windowed or model.n_state_layers:
-        rule = "a draft model with sliding windows or states is not supported yet"
+    if model.n_state_layers:
+        rule = "a draft model with a state per request is not supported yet"
         draft.problem(here, rule, model.name, "use another draft")
 
 

@@ -141,7 +141,10 @@ class SpeculationSetup:
         if self.kind == "medusa":
             return MedusaDrafting(target.kernels, target.shard, self.n_proposed)
         draft = self.draft_cost(target)
-        return FreeDrafting() if draft is None else ModelDrafting(draft, self.n_proposed)
+        if draft is None:
+            return FreeDrafting()
+        windows = tuple(group for group in draft.shard.model.groups if group.window is not None)
+        return ModelDrafting(draft, self.n_proposed, windows)
 
 
 def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | None:
@@ -150,6 +153,8 @@ def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | Non
     if speculation is None or not speculation.tokens:
         return None
     model = None if speculation.model is None else catalog.load_model(speculation.model)
+    if model is not None and pool.max_model_len is not None:
+        model = model.within(pool.max_model_len)
     dtype = speculation.weight_dtype or scenario.weight_dtype
     return SpeculationSetup(speculation.kind, speculation.rates, speculation.propose_s, model, dtype)
 

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from simserve.catalog.specs import LayerGroup
 from simserve.cost.drafting import LayerCost, MedusaDrafting, ModelDrafting, one_layer, without_host
 from simserve.cost.shape import StepShape
+from simserve.cost.step import StepCost
 from simserve.scenario.speculation_setup import SpeculationSetup
-from tests.cost.specs import H100, cost_of
+from tests.cost.specs import H100, IDEAL, cost_of
 
 LLAMA = cost_of("llama-3.1-8b")
 EAGLE = SpeculationSetup("eagle", (0.8,) * 3, 0.0)
@@ -52,6 +54,25 @@ def test_a_draft_model_takes_a_decode_step_of_its_own_for_each_token() -> None:
     assert cost.draft_ps(0, 0, 0, 8, 8 * 1000) == pytest.approx(one_by_one, rel=1e-9)
     ngram = SpeculationSetup("ngram", (0.7,) * 4, 0.0).running_cost(LLAMA)
     assert cost.step_ps(decode(8, 1000)) == ngram.step_ps(decode(8, 1000)) + cost.draft_ps(0, 0, 0, 8, 8000)
+
+
+def test_a_drafts_windows_count_as_if_every_context_filled_them() -> None:
+    small = replace(cost_of("llama-3.2-1b").shard.model, groups=(LayerGroup("windowed", 12, 64), LayerGroup("full", 4)))
+    draft = StepCost(small, H100, IDEAL)
+    cost = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, small).running_cost(LLAMA)
+    (slope_ps,), (intercept_ps, full_ps) = draft.window_slopes(8), draft.decode_line(8)
+    alone_ps = draft.tokens_ps(8) + draft.sampled_ps(8) + intercept_ps
+    windows_ps, later_ps = 8 * 64 * slope_ps, full_ps * 8 * (0 + 1 + 2 + 3)
+    assert slope_ps > 0 and full_ps == pytest.approx(slope_ps / 3, abs=1)
+    assert cost.draft_ps(0, 0, 0, 8, 8000) == 4 * (alone_ps + windows_ps + full_ps * 8000) + later_ps
+    n = 512  # of one prompt: all tokens but the first attend a whole window, in pairs that are bounded by it
+    prompt_ps = draft.tokens_ps(n) + draft.prefill_ps(n, n * (n + 1) // 2, n)
+    expected_ps = prompt_ps + draft.prefill_windows_ps(n, [(n * 64, n)])
+    assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == expected_ps
+    chunked = replace(small, groups=(LayerGroup("chunked", 12, 64), LayerGroup("full", 4)))
+    cost = SpeculationSetup("draft_model", (0.7,) * 4, 0.0, chunked).running_cost(LLAMA)
+    expected_ps = prompt_ps + draft.prefill_windows_ps(n, [(n * 65 // 2, n)])
+    assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == expected_ps
 
 
 def test_a_layer_reads_itself_its_joining_matrix_and_the_lm_head() -> None:
