@@ -1,4 +1,4 @@
-"""The models of the catalog run from scenario to summary; those with experts and latent attention under every engine."""
+"""Models of the catalog run from scenario to summary; those with experts and latent attention under every engine."""
 
 import time
 
