@@ -226,6 +226,17 @@ class OracleReplica:
         hit = self.chain(request)[: request.prefilled_tokens // self.block_size]
         return sum(not self.cache.is_held(block) for block in hit)
 
+    def missing_block(self, request: Request) -> int | None:
+        """Return the first whole block of a prefill that is neither on the GPU nor beside it."""
+        n_blocks = (request.prompt_tokens + request.emitted_tokens) // self.block_size
+        whole = self.chain(request)[:n_blocks] if self.cache else []
+        n_hit = self.hits(whole, len(whole))
+        return whole[n_hit] if n_hit < len(whole) else None
+
+    def unused(self, request: Request) -> int:
+        """Return the blocks reserved for a request that hold no token yet."""
+        return max(self.lives[request].reserved - self.blocks(self.lives[request].held), 0)
+
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
         n_before = life.n_held_ids
@@ -245,10 +256,12 @@ class OracleReplica:
 
     def shrink_cache(self) -> None:
         if self.cache:
-            self.cache.shrink(self.free_blocks())
+            self.cache.shrink(self.total_blocks - self.used_blocks())
 
     def held_blocks(self) -> int:
         in_step = set(self.step[1]) if self.step else set()
+        if self.cache and self.setup.scheduler.reserves:
+            return self.total_blocks - self.free_blocks()
         if self.cache:
             return self.used_blocks() + sum(
                 self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
@@ -260,7 +273,7 @@ class OracleReplica:
 
     def free_blocks(self) -> int:
         if self.cache:
-            return self.total_blocks - self.used_blocks()
+            return self.total_blocks - self.used_blocks() - sum(self.unused(r) for r in self.holders())
         holders = self.holders()
         return self.total_blocks - sum(max(self.lives[r].reserved, self.blocks_of(r, self.held(r))) for r in holders)
 
@@ -688,6 +701,7 @@ class OracleReplica:
             1 if setup.speculation is None else 1 + len(setup.speculation.acceptance.rates),
             idle_blocks=self.idle_blocks,
             layers_by_number=self.layers,
+            missing=self.missing_block,
         )
 
     def preempt(self, request: Request, now_ps: int) -> None:

@@ -39,6 +39,12 @@ class OracleView(ReplicaView):
     """Blocks without holders in the cache hit of a waiting request."""
     layers_by_number: OracleLayers
 
+    missing: Callable[[Request], int | None]
+    """The first whole block of a prefill without a copy in the cache."""
+
+    def missing_block(self, request: Request) -> int | None:
+        return self.missing(request)
+
     @property
     def queue(self) -> Iterable[Request]:
         return [*self.prefilling, *self.waiting]

@@ -65,7 +65,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     plain = setups()
     caches = draw(st.booleans())
     if caches:
-        plain = plain.filter(lambda result: can_be_disaggregated(result[0].scheduler))
+        plain = plain.filter(lambda result: result[0].scheduler.shares_blocks)
     if kind == "tiered":
         plain = plain.filter(can_have_a_tier)
     result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)

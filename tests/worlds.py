@@ -113,16 +113,13 @@ def disaggregated(draw: st.DrawFn) -> list[ReplicaSetup]:
 def cached(draw: st.DrawFn, result: list[ReplicaSetup]) -> list[ReplicaSetup]:
     """Add prefix caches: to all replicas, or only to one side of a hand-over."""
     without = draw(st.sampled_from([None, None, "prefill", "decode"]))
-    return [
-        replace(setup, caches_prefixes=setup.role != without and can_be_disaggregated(setup.scheduler))
-        for setup in result
-    ]
+    return [replace(setup, caches_prefixes=setup.role != without and setup.scheduler.shares_blocks) for setup in result]
 
 
 @st.composite
 def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw replicas with prefix caches, with or without a hand-over."""
-    separate, together = disaggregated(), setups().filter(lambda result: can_be_disaggregated(result[0].scheduler))
+    separate, together = disaggregated(), setups().filter(lambda result: result[0].scheduler.shares_blocks)
     return draw(cached(draw(st.one_of(together, together, separate))))
 
 

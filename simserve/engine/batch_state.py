@@ -46,6 +46,7 @@ class BatchState:
         )
         """The scheduler's view; up to date whenever the scheduler is called."""
         self.view.decode_tokens, self.view.layers = cohort.n_tokens, pool.layers
+        self.view.finder = memory if memory.caches else None
         self.release: Callable[[Request, int], int] = memory.release if cohort.n_slots == 1 else self._release_kept_too
         """Frees the blocks of a request with a number of tokens; returns how many used ones become free."""
         self._holds_more = memory.caches or pool.layers is not None
@@ -164,13 +165,12 @@ class BatchState:
         request.phase = PREFILL
         if reserve_tokens:
             request.reserved_blocks = self.pool.most_blocks(reserve_tokens)
-            self.pool.reserve(request.reserved_blocks)
         if request.n_preemptions:
             self._recorder.resume(request.row, request.preempted_at_ps, now_ps)
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
-        if self._holds_more:
+        if self._holds_more or reserve_tokens:
             self.memory.admit(request)
 
     def abandon(self, request: Request) -> None:

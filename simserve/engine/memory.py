@@ -22,11 +22,16 @@ class Memory:
         """Return the tokens that a waiting request finds, and the free blocks that they take."""
         return 0, 0
 
+    def missing(self, request: Request) -> int | None:
+        """Return the id of the first whole block to compute; None: all are there, or have no id."""
+        return None
+
     def forget_hits(self) -> None:
         """Look requests up anew from now on."""
 
     def admit(self, request: Request) -> None:
-        """Give an admitted request what it finds here, and room for its states."""
+        """Give an admitted request what it has reserved, what it finds here, and room for its states."""
+        self.pool.reserve(request.reserved_blocks)
         layers = self.pool.layers
         if layers is not None and layers.n_states:
             self.pool.take(layers.n_states, from_reserved=request.reserved_blocks > 0)
@@ -97,16 +102,16 @@ class CachingPool(KvPool):
         self.cache = PrefixCache()
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
-        """Put tokens into blocks; the cache evicts what they held."""
+        """Put tokens into blocks; the cache evicts what they held. Reserved blocks keep their contents until then."""
         super().take(n_blocks, from_reserved)
-        self.keep_within(self.free_blocks)
+        self.keep_within(self.free_blocks + self.reserved_blocks)
 
     def take_at_once(self, n_blocks: int) -> None:
         """Put tokens into free blocks when a step is about to take others; eviction follows then."""
         super().take(n_blocks, from_reserved=False)
 
     def keep_within(self, n_blocks: int) -> None:
-        """Evict what does not fit n_blocks free blocks."""
+        """Evict what does not fit n_blocks."""
         n_lost = self.cache.idle_blocks - n_blocks
         if n_lost > 0:
             self.cache.evict(n_lost)
@@ -159,6 +164,12 @@ class CachingMemory(Memory):
             hit = self._hits[request] = (n_ids * self.pool.block_size, n_blocks)
         return hit
 
+    def missing(self, request: Request) -> int | None:
+        """Return the id of the first whole block to compute; None: all are there, or have no id."""
+        chain, n_tokens = self._chain(request), request.prompt_tokens + request.emitted_tokens
+        n_ids = self._n_found(request, n_tokens)
+        return chain[n_ids] if n_ids < min(n_tokens // self.pool.block_size, len(chain)) else None
+
     def forget_hits(self) -> None:
         """Look requests up anew from now on."""
         self._hits.clear()
@@ -176,11 +187,13 @@ class CachingMemory(Memory):
 
     def reclaim(self, n_blocks: int) -> None:
         """Evict what n_blocks free blocks hold."""
-        self.pool.keep_within(self.pool.free_blocks - n_blocks)
+        self.pool.keep_within(self.pool.free_blocks + self.pool.reserved_blocks - n_blocks)
 
     def steps_before_recheck(self, head: Request, steps_within: Callable[[int], int]) -> int | None:
         """Return the steps until growing members evict blocks of the head's hit, which changes its need."""
-        return 1 + steps_within(self.pool.free_blocks - self._cache.idle_blocks) if head.idle_hit_blocks else None
+        if not head.idle_hit_blocks:
+            return None
+        return 1 + steps_within(self.pool.free_blocks + self.pool.reserved_blocks - self._cache.idle_blocks)
 
     # -- holding and releasing -----------------------------------------------------------------------------------------
 
@@ -194,6 +207,8 @@ class CachingMemory(Memory):
             self.pool.take(self._cache.pin(self._chain(request), n_ids), from_reserved=False)
         else:
             self._hold_from_tiers(request, n_ids, self._tier)
+        if request.reserved_blocks:
+            self.pool.reserve(request.reserved_blocks - n_ids)
         self._recorder.find(request.row, request.prefilled_tokens, is_first=not request.n_preemptions)
 
     def _hold_from_tiers(self, request: Request, n_ids: int, tier: HostTier) -> None:
@@ -213,9 +228,11 @@ class CachingMemory(Memory):
         """Free the blocks of a request; their contents can be found until they are taken."""
         self._insert(request, kv_tokens)
         n_ids = request.n_held_ids
-        n_own = self.pool.blocks_for(kv_tokens) - n_ids
-        n_free = self._cache.release(self._chain(request), n_ids, n_own, request.copies)
-        self.pool.release(n_free)
+        n_blocks = self.pool.blocks_for(kv_tokens)
+        n_free = self._cache.release(self._chain(request), n_ids, n_blocks - n_ids, request.copies)
+        n_reserved = request.reserved_blocks
+        self.pool.release(n_free, n_reserved - n_blocks if n_reserved else 0)
+        request.reserved_blocks = 0
         return n_free
 
     def _insert(self, request: Request, kv_tokens: int) -> None:

@@ -76,9 +76,8 @@ def _resolve_caching(
     here, given = (*at, "enable_prefix_caching"), pool.enable_prefix_caching
     if scheduler is None or draft.problems.touch(here):
         return given
-    sets_aside = scheduler.reserves or scheduler.runs_to_completion
-    if given and sets_aside:
-        rule = "this policy reserves whole requests, so prefixes are not shared there"
+    if given and not scheduler.shares_blocks:
+        rule = "this policy gives each request memory in one piece, so prefixes are not shared there"
         draft.problem(here, rule, given, "leave it out")
     elif model is not None and not model.keeps_all(pool.max_model_len):
         rule = f"a hit in {model.name} needs what each kind of its layers keeps, which is not simulated yet"
@@ -87,9 +86,10 @@ def _resolve_caching(
         draft.origins[here] = rule
         return False
     if given is None:
-        draft.origins[here] = "its scheduler reserves blocks for one request" if sets_aside else f"engine {engine.name}"
+        why = f"engine {engine.name}" if scheduler.shares_blocks else "its scheduler gives each request its own memory"
+        draft.origins[here] = why
         default = engine.decode_prefix_caching if pool.role == "decode" else engine.prefix_caching
-        return default and not sets_aside
+        return default and scheduler.shares_blocks
     return given
 
 

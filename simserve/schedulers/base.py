@@ -55,6 +55,8 @@ class Scheduler:
 
     reserves: bool = False
     """Blocks for the longest possible output are reserved at admission (each plan gives the tokens)."""
+    shares_blocks: ClassVar[bool] = True
+    """A request may hold blocks that others have computed; otherwise it has memory of its own, in one piece."""
     runs_to_completion: ClassVar[bool] = False
     """Prompts are padded to one length, and finished requests stay, at full cost, until the whole batch is done."""
     requeues_last: ClassVar[bool] = False
@@ -137,6 +139,7 @@ class PaddedBatches(Scheduler):
     """
 
     reserves = True
+    shares_blocks = False
     runs_to_completion = True
 
     batch_size: PositiveInt = 32

@@ -16,6 +16,7 @@ class Continuous(Scheduler):
     """
 
     reserves = True
+    shares_blocks = False
 
     max_num_seqs: PositiveInt = 256
     """Maximum running requests (Orca's max batch size)."""

@@ -16,8 +16,12 @@ class TrtLlm(Scheduler):
 
     A prompt is computed whole in one step unless enable_chunked_context is on. When blocks run out, the request
     admitted last is paused: it returns to the head of the queue and recomputes its prompt and output so far; if these
-    exceed max_num_tokens, it waits until no request decodes. Sources: TensorRT-LLM, batch_manager/capacityScheduler.cpp
-    and microBatchScheduler.cpp.
+    exceed max_num_tokens, it waits until no request decodes.
+
+    With prefix caching, guaranteed_no_evict admits a request if all its blocks to the end are free, and then reserves
+    those that it did not find. A new request waits while another one computes the first block that it lacks; later ones
+    pass it. Sources: TensorRT-LLM, batch_manager/capacityScheduler.cpp (enoughAvailableBlocks,
+    beneficialToSkip), kvCacheManager.cpp (getRemainingBlocksToCompletion) and microBatchScheduler.cpp.
     """
 
     max_num_tokens: PositiveInt = 8192
@@ -45,7 +49,13 @@ class TrtLlm(Scheduler):
         chunks: list[tuple[Request, int]] = []
         reserve_tokens: list[int] = []
         blocked_by: Blocked | None = None
+        computed_blocks = {view.missing_block(request) for request in view.prefilling}
         for request in view.queue:
+            if request.is_new:
+                block = view.missing_block(request)
+                if block is not None and block in computed_blocks:
+                    continue
+                computed_blocks.add(block)
             is_first = not chunks and not view.n_decoding
             n_tokens = self._chunk_tokens(request, budget_tokens, view.block_size, is_first)
             n_blocks = self._blocks(view, request)

@@ -27,6 +27,9 @@ class Finder(Protocol):
         """Return the tokens that a waiting request finds, and how many of their blocks are idle: once held, they are
         not free."""
 
+    def missing(self, request: "Request") -> int | None:
+        """Return the id of the first whole block to compute; None: all are there, or have no id."""
+
 
 NO_CHAINS: Mapping[int, Sequence[int]] = {}
 

@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Protocol
 
 from simserve.state.layer_blocks import LayerBlocks
-from simserve.state.request import Request
+from simserve.state.request import Finder, Request
 
 
 @dataclass(slots=True)
@@ -35,6 +35,8 @@ class ReplicaView:
     """Tokens of the budget that each decoding request takes per step: one, plus the proposed ones."""
     layers: LayerBlocks | None = None
     """Blocks by group of layers; None: all layers keep all tokens."""
+    finder: Finder | None = None
+    """The prefix cache; None: blocks are not shared."""
 
     @property
     def queue(self) -> Iterable[Request]:
@@ -69,6 +71,11 @@ class ReplicaView:
         if self.layers is not None:
             return self.layers.begun(done, n_tokens)
         return -(-(done + n_tokens) // self.block_size) - -(-done // self.block_size)
+
+    def missing_block(self, request: Request) -> int | None:
+        """Return the id of the first whole block of a request's prefill that is not cached: equal ids, equal contents.
+        None: all are cached, or their contents are shared with no request."""
+        return None if self.finder is None else self.finder.missing(request)
 
 
 class LoadView(Protocol):

@@ -15,7 +15,7 @@ POOL = "cluster.pools.0"
 APART = "cluster={pools: [{name: p, role: prefill}, {name: d, role: decode}]}"
 
 
-@pytest.mark.parametrize(("engine", "caches"), [("vllm", True), ("sglang", True), ("trtllm", False), ("ideal", False)])
+@pytest.mark.parametrize(("engine", "caches"), [("vllm", True), ("sglang", True), ("trtllm", True), ("ideal", False)])
 def test_left_out_it_is_as_the_engine_has_it(load: Load, small: str, engine: str, caches: bool) -> None:
     scenario = load(small, f"engine={engine}")
     assert scenario.setups[0].caches_prefixes is caches
@@ -37,8 +37,14 @@ def test_so_it_is_in_decode_pools(load: Load, small: str, engine: str, caches: b
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([f"{POOL}.scheduler=continuous"], "this policy reserves whole requests, so prefixes are not shared there"),
-        ([f"{POOL}.scheduler=static"], "this policy reserves whole requests, so prefixes are not shared there"),
+        (
+            [f"{POOL}.scheduler=continuous"],
+            "this policy gives each request memory in one piece, so prefixes are not shared there",
+        ),
+        (
+            [f"{POOL}.scheduler=static"],
+            "this policy gives each request memory in one piece, so prefixes are not shared there",
+        ),
     ],
 )
 def test_policies_that_hold_blocks_whole_cannot(

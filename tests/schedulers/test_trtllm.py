@@ -1,8 +1,13 @@
 """TensorRT-LLM's policies on cases small enough to work by hand. A step takes 10 ms."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from simserve.engine.cluster import Cluster
 from simserve.schedulers.trtllm import TrtLlm
+from simserve.workload.trace import Prefixes
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
 TEN_MS = LineCost(step=10 * MS)
@@ -63,6 +68,41 @@ def test_max_utilization_pauses_the_last_and_recomputes_it_when_it_fits_again(ma
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
     assert cluster.recorder.columns["n_recomputed_tokens"].tolist() == [0, 20]
     assert cluster.recorder.columns["preempted_ps"].tolist() == [0, 40 * MS]
+
+
+def reusing(n_blocks: int, prompts: list[int], arrival_s: list[float], chains: list[list[int]]) -> Cluster:
+    """Serve prompts of blocks of 4 tokens, each with 3 output tokens of at most 7."""
+    setup = replace(replica_setup(TrtLlm(), TEN_MS, n_blocks, block_size=4), caches_prefixes=True)
+    n = len(prompts)
+    ids = np.array([block for chain in chains for block in chain], np.int64)
+    prefixes = Prefixes.from_ids(4, ids, np.cumsum([0, *map(len, chains)]))
+    return serve(setup, replace(trace(arrival_s, prompts, [3] * n, [7] * n), prefixes=prefixes))
+
+
+@pytest.mark.parametrize(("n_blocks", "scheduled_ms"), [(7, 30), (8, 20)])
+def test_all_blocks_of_a_request_must_be_free_though_it_finds_some_and_then_it_reserves_the_rest(
+    n_blocks: int, scheduled_ms: int
+) -> None:
+    # 16 tokens are 4 blocks each. The second finds 2 that the first holds; 3 free blocks would be enough for it.
+    cluster = reusing(n_blocks, [9, 9], [0.0, 0.015], [[1, 2], [1, 2]])
+    assert instants(cluster, "scheduled_ps") == [0, scheduled_ms]
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 8]
+    if n_blocks == 8:
+        row = cluster.recorder.step_runs(0)[2]
+        assert (row["kv_blocks_used"], row["kv_blocks_reserved"]) == (4, 2)  # 2 shared, 1 each, 1 more each at the end
+
+
+def test_a_request_is_passed_over_while_another_computes_what_it_begins_with() -> None:
+    cluster = reusing(100, [9, 9, 9], [0.0] * 3, [[1, 2], [1, 3], [4, 5]])
+    assert instants(cluster, "scheduled_ps") == [0, 10, 0]
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 4, 0]
+    assert [int(row["prefill_tokens"]) for row in cluster.recorder.step_runs(0)][:2] == [18, 5]
+
+
+def test_prompts_that_are_all_there_are_not_passed_over() -> None:
+    cluster = reusing(100, [8, 8, 8], [0.0, 1.0, 1.0], [[1, 2]] * 3)  # the last block is computed again by both
+    assert instants(cluster, "scheduled_ps") == [0, 1000, 1000]
+    assert cluster.recorder.columns["cached_tokens"].tolist() == [0, 4, 4]
 
 
 def test_no_more_requests_run_than_max_batch_size() -> None:
