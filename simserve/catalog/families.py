@@ -147,15 +147,18 @@ DELTA_NET = (
     "full_attention_interval linear_conv_kernel_dim linear_key_head_dim linear_num_key_heads linear_num_value_heads "
     "linear_value_head_dim attn_output_gate mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings"
 )
+SPARSE = "index_head_dim index_n_heads index_topk indexer_rope_interleave"
 QWEN_3_5 = Family(DELTA_NET, defaults={"full_attention_interval": 4})
 LLAMA_4 = Family("attention_chunk_size no_rope_layers no_rope_layer_interval interleave_moe_layer_step moe_layers")
 
 FAMILIES: Mapping[str, Family] = {
     "cohere2": Family("order_of_interleaved_layers", window_period=4),
+    "deepseek_v32": Family(SPARSE),
     "exaone4": Family("reordered_norm", window_period=4),
     "gemma2": Family(window_period=2),
     "gemma3": Family("use_bidirectional_attention", window_period=6, defaults=GEMMA_3),
     "gemma3_text": Family("use_bidirectional_attention", window_period=6, defaults=GEMMA_3),
+    "glm_moe_dsa": Family(SPARSE),
     "gpt_oss": Family("initial_context_length", window_period=2),
     "granitemoehybrid": Family(
         " ".join(MAMBA_GRANITE.values()) + " mamba_chunk_size mamba_conv_bias mamba_expand mamba_proj_bias "

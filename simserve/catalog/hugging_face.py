@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve.catalog.families import READ, check_refused, check_understood, family_of
-from simserve.catalog.layer_parts import check_count, dense_size, read_experts, read_mla
+from simserve.catalog.layer_parts import check_count, dense_size, read_experts, read_indexer, read_mla
 from simserve.catalog.quantization import only_experts, read_weight_dtype
 from simserve.catalog.specs import GroupKind, LayerGroup, LinearAttention, Mamba2, ModelSpec
 from simserve.errors import CatalogError, closest
@@ -124,6 +124,7 @@ def _spec(path: Path, config: Mapping[str, Any]) -> ModelSpec:
         groups=_groups(config),
         experts=experts,
         mla=mla,
+        indexer=read_indexer(config),
         linear=_linear(config),
         n_bare_layers=_n_bare_layers(config),
         n_mtp_layers=_n_mtp_layers(config),

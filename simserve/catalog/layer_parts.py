@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from simserve.catalog.specs import Experts, Mla
+from simserve.catalog.specs import Experts, Indexer, Mla
 from simserve.errors import CatalogError, did_you_mean
 
 N_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts")
@@ -22,6 +22,8 @@ SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
 
 SHARED_EXPERT_FAMILIES = ("llama4", "llama4_text")
 """Families with one shared expert per layer, as wide as the routed ones, without a key for it."""
+
+INDEXER_KEYS = {"n_heads": "index_n_heads", "head_dim": "index_head_dim", "top_k": "index_topk"}
 
 MLA_NEEDED = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
@@ -75,6 +77,17 @@ def read_mla(config: Mapping[str, Any]) -> Mla | None:
         q_lora_rank=config.get("q_lora_rank"),
         **{key: config[key] for key in MLA_NEEDED},
     )
+
+
+def read_indexer(config: Mapping[str, Any]) -> Indexer | None:
+    """Read the indexer of sparse attention; None without one. Raises CatalogError without the path."""
+    if not config.get("index_topk"):
+        return None
+    if not config.get("kv_lora_rank"):
+        raise CatalogError("index_topk: sparse attention without latent vectors (kv_lora_rank) is not supported yet")
+    for key in INDEXER_KEYS.values():
+        check_count(key, config.get(key))
+    return Indexer(**{name: config[key] for name, key in INDEXER_KEYS.items()})
 
 
 def dense_size(config: Mapping[str, Any]) -> int:

@@ -12,7 +12,17 @@ from typing import Any
 import yaml
 
 from simserve.catalog.hugging_face import read_config
-from simserve.catalog.specs import EngineSpec, Experts, GpuSpec, LayerGroup, LinearAttention, Mamba2, Mla, ModelSpec
+from simserve.catalog.specs import (
+    EngineSpec,
+    Experts,
+    GpuSpec,
+    Indexer,
+    LayerGroup,
+    LinearAttention,
+    Mamba2,
+    Mla,
+    ModelSpec,
+)
 from simserve.errors import CatalogError, did_you_mean
 from simserve.units import MIB
 
@@ -40,6 +50,7 @@ CONSTANTS = (
 PARTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "experts": ("experts", Experts),
     "mla": ("mla", Mla),
+    "indexer": ("indexer", Indexer),
     "linear": ("linear", LinearAttention),
     "mamba2": ("linear", Mamba2),
 }

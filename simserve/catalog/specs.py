@@ -146,6 +146,29 @@ class Mla:
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
+@dataclass(frozen=True)
+class Indexer:
+    """The part of sparse attention that scores all keys, of which the best are attended (DeepSeek-V3.2, section 2.1).
+
+    It has one key per token in fp8, whole on every GPU.
+    """
+
+    n_heads: int
+    head_dim: int
+    top_k: int
+    """Attended keys per token."""
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Bytes of a token's key in one layer, with a 32-bit scale for 128 values (vLLM, deepseek_v2.py)."""
+        return self.head_dim * (1 + 4 / 128)
+
+    @property
+    def flop_per_pair(self) -> int:
+        """FLOP of a score."""
+        return 2 * self.n_heads * self.head_dim
+
+
 Matrices = Mapping[str, tuple[int, int]]
 """(rows in, columns out) by name."""
 
@@ -243,6 +266,7 @@ class ModelSpec:
     """The shape of a transformer: dense or MoE, its layers in groups of one kind of attention.
 
     Invariant: n_heads is a multiple of n_kv_heads; the groups have n_layers layers; those of kind latent have mla,
+    indexer needs mla;
     those of kind state have linear; n_moe_layers >= 1 and n_bare_layers == 0 with experts; with mla, n_kv_heads and
     head_dim mean nothing.
     """
@@ -265,6 +289,8 @@ class ModelSpec:
     """The layers by kind; empty stands for one group of all, latent with mla and full without."""
     experts: Experts | None = None
     mla: Mla | None = None
+    indexer: Indexer | None = None
+    """None: all keys are attended, or those of a window."""
     linear: LinearAttention | Mamba2 | None = None
     n_bare_layers: int = 0
     """Layers without an MLP or experts after their attention or state (Nemotron-H)."""

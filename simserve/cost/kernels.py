@@ -70,6 +70,29 @@ class ExpandedPrefill:
         return self.attention.seconds(n_tokens, n_pairs, n_context_tokens) + n_context_tokens * self.key_s
 
 
+@dataclass(frozen=True)
+class SparsePrefill:
+    """Prefill over latent vectors of which a token attends the best, by a roofline: all keys are scored first.
+
+    Attention works on the vectors themselves, as in decode, and kernels take top_k of them however few there are.
+    """
+
+    launch_s: float
+    top_k: int
+    pair_s: float
+    score_s: float
+    """Seconds per scored pair."""
+    key_s: float
+    """Seconds to read a key of the indexer."""
+    query_s: float
+    """Seconds to expand the queries and outputs of all heads for one token, among many."""
+
+    def seconds(self, n_tokens: Any, n_pairs: Any, n_context_tokens: Any) -> Any:
+        """Return the seconds of scores and attention."""
+        scores_s = n_pairs * self.score_s + n_context_tokens * self.key_s
+        return self.launch_s + scores_s + n_tokens * (self.top_k * self.pair_s + self.query_s)
+
+
 def matrices_s(kernels: Kernels, dtype: str, n_tokens: Any, matrices: Matrices) -> Any:
     """Sum the times of matrices, each (rows in, columns out); 0 for none."""
     return sum(kernels.matmul_s(dtype, n_tokens, n_out, n_in) for n_in, n_out in matrices.values())

@@ -137,6 +137,18 @@ class Shard:
             "kv_a": (model.hidden_size, mla.cached_size),
             "kv_b": (mla.kv_lora_rank, self.n_heads * (mla.qk_nope_head_dim + mla.v_head_dim)),
             "output": output,
+            **self._index_matrices,
+        }
+
+    @property
+    def _index_matrices(self) -> Matrices:
+        """(rows in, columns out) of the indexer, whole on every GPU: queries, a key, and a weight per head."""
+        model, index = self.model, self.model.indexer
+        if index is None or model.mla is None:
+            return {}
+        return {
+            "index_q": (model.mla.q_lora_rank or model.hidden_size, index.n_heads * index.head_dim),
+            "index_k": (model.hidden_size, index.head_dim + index.n_heads),
         }
 
     @cached_property
@@ -246,7 +258,13 @@ class Shard:
 
     @property
     def layer_kv_bytes_per_token(self) -> float:
-        """Bytes of one token's keys and values in one layer: 2 for K and V, or one latent vector for both."""
+        """Bytes of one token's keys and values in one layer, and of its key for the indexer."""
+        index = self.model.indexer
+        return self._attended_bytes if index is None else self._attended_bytes + index.bytes_per_token
+
+    @property
+    def _attended_bytes(self) -> float:
+        """Bytes that attention reads of a token: 2 vectors per head for K and V, or one latent vector for both."""
         mla = self.model.mla
         values = mla.cached_size if mla else 2 * self.n_kv_heads * self.model.head_dim
         return values * BYTES_PER_VALUE[self.kv_dtype]
@@ -302,7 +320,7 @@ class Shard:
         """
         return Kernel(
             2 * self.n_heads * (self.key_size + self.value_size) * n_pairs,
-            n_context_tokens * self.layer_kv_bytes_per_token + n_tokens * self._query_bytes,
+            n_context_tokens * self._attended_bytes + n_tokens * self._query_bytes,
         )
 
     def decode_attention(self, n: Any, kv_tokens: Any) -> Kernel:
@@ -313,7 +331,7 @@ class Shard:
         mla = self.model.mla
         width = mla.cached_size + mla.kv_lora_rank if mla else self.key_size + self.value_size
         query_bytes = self.n_heads * width * ACTIVATION_BYTES
-        return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self.layer_kv_bytes_per_token + n * query_bytes)
+        return Kernel(2 * self.n_heads * width * kv_tokens, kv_tokens * self._attended_bytes + n * query_bytes)
 
     def hidden_bytes(self, n_tokens: Any) -> Any:
         """Return the bytes of n tokens' hidden states, the unit of all-reduces and expert inputs."""

@@ -26,6 +26,8 @@ class SpeculativeCost:
     """Host time that the target counts per row of the LM head; a request takes it once, whatever its rows."""
     propose_ps: int = 0
     """Host time of a step for proposals."""
+    query_ps: int = 0
+    """Attention of a further query of a request that shares no keys with the first (sparse attention)."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
 
@@ -102,4 +104,4 @@ class SpeculativeCost:
         intercept_ps, slope_ps = self.target.decode_line(n)
         slope_ps = max(slope_ps, self.key_floor_ps)
         later_ps = slope_ps + sum(self.window_slopes(n))
-        return intercept_ps + later_ps * n * self.n_proposed, slope_ps
+        return intercept_ps + (later_ps + self.query_ps) * n * self.n_proposed, slope_ps

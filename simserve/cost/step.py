@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simserve.catalog.specs import BYTES_PER_VALUE, COMPUTES_IN, EngineSpec, GpuSpec, ModelSpec
 from simserve.cost.comm import Exchange, ExchangeKernels, NodeLink, between_nodes_s, send_s
-from simserve.cost.kernels import Kernels, matrices_s
+from simserve.cost.kernels import MANY_KEYS, Kernels, SparsePrefill, matrices_s
 from simserve.cost.model import step_ps
 from simserve.cost.ops import ACTIVATION_BYTES, HEAD_DTYPE, Shard
 from simserve.cost.roofline import Roofline
@@ -75,7 +75,7 @@ class StepCost:
         self._kernels = kernels or Roofline(gpu, engine)
         self._windows = [group for group in model.groups if group.window is not None]
         self._n_whole = model.n_whole_layers
-        self._prefill_s = self._kernels.prefill_attention(self.shard).seconds
+        self._prefill_s = (self._sparse_prefill() or self._kernels.prefill_attention(self.shard)).seconds
         self._tokens_ps: list[int] = []
         self._sampled_ps: list[int] = []
         self._group_ps: list[int] = []
@@ -159,6 +159,9 @@ class StepCost:
         one layer of each group (`LayerGroup.keys`), `(n_counts,)` each."""
         model = self.shard.model
         intercept_s, slope_s = self._kernels.decode_attention(self.shard, counts)
+        if model.indexer is not None:  # kernels attend top_k keys, however few there are
+            intercept_s = intercept_s + counts * (model.indexer.top_k * slope_s)
+            slope_s = 0 * slope_s + max(self._score_s)
         intercepts_s = model.n_attention_layers * intercept_s
         if model.n_state_layers:  # a state is read and written
             state_s = self._kernels.elementwise_s(2 * self.shard.state_bytes * counts, 1)
@@ -180,6 +183,35 @@ class StepCost:
     def step_ps(self, shape: StepShape) -> int:
         """Return the cost of a step of that shape."""
         return step_ps(self, shape)
+
+    @property
+    def sparse_query_ps(self) -> int:
+        """Attention of one more query of a request in all layers, where queries choose their own keys; else 0."""
+        index, n_layers = self.shard.model.indexer, self._n_whole
+        if index is None:
+            return 0
+        _, slope_s = self._kernels.decode_attention(self.shard, 1)
+        return to_ps(n_layers * index.top_k * float(slope_s))
+
+    @property
+    def _score_s(self) -> tuple[float, float]:
+        """Seconds to read a key of the indexer, and to score it, by a roofline."""
+        index = self.shard.model.indexer
+        assert index is not None, "the model has an indexer"
+        read_s = index.bytes_per_token / (self.gpu.hbm_bytes_per_s * self.engine.memory_efficiency)
+        return read_s, index.flop_per_pair / (self.gpu.peak_flop_per_s("fp8") * self.engine.compute_efficiency)
+
+    def _sparse_prefill(self) -> SparsePrefill | None:
+        """Return prefill attention with an indexer; None without."""
+        index = self.shard.model.indexer
+        if index is None:
+            return None
+        read_s, score_s = self._score_s
+        flop_per_s = self.gpu.peak_flop_per_s(HEAD_DTYPE) * self.engine.compute_efficiency
+        pair_s = self.shard.decode_attention(0, 1).flop / flop_per_s
+        n_in, n_out = self.shard.attention_matrices["kv_b"]
+        query_s = float(self._kernels.matmul_s(self.shard.dense_dtype, MANY_KEYS, n_out, n_in)) / MANY_KEYS
+        return SparsePrefill(2 * self.engine.launch_s, index.top_k, pair_s, score_s, read_s, query_s)
 
     def check(self) -> None:
         """Evaluate every kernel once. Raises CalibrationError for one that was never timed."""
@@ -255,12 +287,16 @@ class StepCost:
         """The useful work of a rank; a lane of a pipeline has its share of the GPUs. Work repeated by parallelism
         (replicated KV heads, padding) and attention within windows do not count."""
         whole, n_gpus = replace(self.shard, tensor=1, expert=1, data=1), self.shard.tensor
+        per_token, per_pair, read_bytes = 0, whole.prefill_attention(0, 1, 0).flop, whole.layer_kv_bytes_per_token
+        if (index := whole.model.indexer) is not None:
+            per_token, per_pair = index.top_k * whole.decode_attention(0, 1).flop, index.flop_per_pair
+            read_bytes = index.bytes_per_token
         return StepWork(
-            flop_per_token=2 * whole.active_weights,
-            flop_per_pair=self._n_whole * whole.prefill_attention(0, 1, 0).flop,
+            flop_per_token=2 * whole.active_weights + self._n_whole * per_token,
+            flop_per_pair=self._n_whole * per_pair,
             flop_per_sampled=whole.lm_head(1).flop,
             weight_bytes_per_step=_least_bytes(whole),
-            kv_bytes_per_token=self._n_whole * whole.layer_kv_bytes_per_token,
+            kv_bytes_per_token=self._n_whole * read_bytes,
             peak_flop_per_s=n_gpus * self.gpu.peak_flop_per_s(whole.weight_dtype),
             hbm_bytes_per_s=n_gpus * self.gpu.hbm_bytes_per_s,
         )

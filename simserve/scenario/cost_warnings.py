@@ -65,6 +65,8 @@ def _of_dtype(setup: PoolSetup) -> str | None:
 
 
 def _of_states(setup: PoolSetup) -> str | None:
+    if setup.model.indexer is not None:
+        return f"sparse attention of {setup.model.name} was not timed: a roofline stands for the scores of its indexer"
     if not setup.model.n_state_layers:
         return None
     return (

@@ -89,7 +89,8 @@ class SpeculationSetup:
         """Return the cost of steps that propose and verify."""
         model, n_queries = target.shard.model, self.n_proposed + 1
         flop_per_s = target.gpu.peak_flop_per_s("bf16") * target.engine.compute_efficiency
-        key_flop = n_queries * target.shard.decode_attention(0, 1).flop
+        index = model.indexer
+        key_flop = n_queries * (target.shard.decode_attention(0, 1).flop if index is None else index.flop_per_pair)
         windows = [group for group in model.groups if group.window is not None]
         return SpeculativeCost(
             target,
@@ -98,6 +99,7 @@ class SpeculationSetup:
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
             row_host_ps=to_ps(target.engine.request_host_s),
             propose_ps=to_ps(self.propose_s),
+            query_ps=target.sparse_query_ps,
             window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),
         )
 

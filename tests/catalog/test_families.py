@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from simserve import catalog
-from simserve.catalog.specs import LinearAttention, Mamba2
+from simserve.catalog.specs import Indexer, LinearAttention, Mamba2
 from simserve.errors import CatalogError
 from tests.catalog.test_hugging_face import LLAMA, load
 
@@ -67,6 +67,7 @@ QWEN = {"use_sliding_window": False, "sliding_window": 131072, "max_window_layer
 QWEN_MOE = {"num_experts": 128, "decoder_sparse_step": 1, "mlp_only_layers": [], "output_router_logits": False}
 GRANITE = {"attention_multiplier": 0.1, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "residual_multiplier": 0.2}
 
+INDEXER = {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}
 DELTA_NET = {
     "full_attention_interval": 4,
     "linear_conv_kernel_dim": 4,
@@ -122,6 +123,7 @@ ACCEPTED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("olmo2", {"attention_bias": False}, ["full"]),
     ("granite", GRANITE, ["full"]),
     ("granitemoe", {**GRANITE, "num_local_experts": 32, "num_experts_per_tok": 8}, ["full"]),
+    ("deepseek_v32", {**DEEPSEEK, **INDEXER}, ["latent"]),
     ("minimax_m2", {**EXPERTS, "num_local_experts": 256, "attn_type_list": [1] * 32, "use_mtp": True}, ["full"]),
     ("qwen3_5_moe_text", {**DELTA_NET, **EXPERTS, "num_experts": 256, "intermediate_size": None}, ["state", "full"]),
     ("granitemoehybrid", {**GRANITE, **GRANITE_HYBRID, **EXPERTS, "num_local_experts": 72}, ["state", "full"]),
@@ -189,7 +191,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gemma3n_text", {"num_kv_shared_layers": 15}, "num_kv_shared_layers: layers that share keys and values"),
     ("lfm2", {"full_attn_idxs": [2, 5], "conv_L_cache": 3}, "full_attn_idxs: layers of convolution"),
     ("nemotron-nas", {"block_configs": [{}]}, "block_configs: layers that differ in shape"),
-    ("deepseek_v32", {**DEEPSEEK, "index_topk": 2048}, "index_topk: models with sparse attention"),
+    ("deepseek_v32", {**DEEPSEEK, "index_topk": 2048}, "index_n_heads must be a whole number of at least 1, got null"),
+    ("glm_moe_dsa", {**INDEXER, "indexer_types": ["full"]}, r'are not understood, got indexer_types: \["full"\]'),
+    ("other_v32", {**DEEPSEEK, **INDEXER}, "index_topk: models with sparse attention are not supported yet, got 2048"),
+    ("deepseek_v32", INDEXER, r"index_topk: sparse attention without latent vectors \(kv_lora_rank\) is not"),
 ]
 
 
@@ -278,7 +283,7 @@ def test_the_published_file_of_qwen3_next_gives_what_the_catalog_has(tmp_path: P
     assert vars(read) == {**vars(shipped), "name": "model", "source": "Hugging Face config.json, config.json"}
 
 
-def test_layers_with_a_state_have_the_sizes_of_their_family(tmp_path: Path) -> None:
+def test_layers_of_a_kind_have_the_sizes_of_their_family(tmp_path: Path) -> None:
     qwen, granite, nemotron = (
         load(tmp_path, {**LLAMA, **COMMON, **keys, "model_type": family})
         for family, keys, _ in ACCEPTED
@@ -292,3 +297,5 @@ def test_layers_with_a_state_have_the_sizes_of_their_family(tmp_path: Path) -> N
     assert (nemotron.head_dim, nemotron.gated_mlp, nemotron.n_bare_layers) == (128, False, 12)
     dense = {**LLAMA, **COMMON, **GRANITE, **GRANITE_HYBRID, "num_local_experts": 0, "model_type": "granitemoehybrid"}
     assert load(tmp_path, dense).intermediate_size == 1536
+    sparse = load(tmp_path, {**LLAMA, **COMMON, **DEEPSEEK, **INDEXER, "model_type": "deepseek_v32"})
+    assert sparse.indexer == Indexer(n_heads=64, head_dim=128, top_k=2048)

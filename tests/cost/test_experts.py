@@ -271,6 +271,34 @@ def test_selective_state_spaces_have_their_own_matrices_and_some_layers_no_mlp()
     assert Shard(nemotron, tensor=16).linear_matrices["input"][1] == 2 * 1024 + 2 * 256 + 16  # groups are copied
 
 
+def test_sparse_attention_scores_all_keys_and_attends_the_best() -> None:
+    model = catalog.load_model("deepseek-v3.2")
+    dense = replace(model, indexer=None)
+    sparse, full = (StepCost(each, H100, IDEAL, weight_dtype="fp8_block", tensor=8) for each in (model, dense))
+    kernels, n = full.kernels, 16
+    line_s = kernels.decode_attention(full.shard, n)
+    score_s = max(132 / BYTES_PER_S, 2 * 64 * 128 / H100.flop_per_s["fp8"])
+    intercept, (slope,) = by_group(sparse, n)
+    assert to_s(slope) == pytest.approx(61 * score_s, rel=1e-5)
+    assert to_s(intercept) == pytest.approx(61 * (line_s[0] + n * 2048 * line_s[1]), rel=1e-6)
+    assert slope < by_group(full, n)[1][0] / 8
+    prompt = (8192, 8192 * 8193 // 2, 8192)
+    n_in, n_out = full.shard.attention_matrices["kv_b"]
+    expanded_s = kernels.matmul_s("fp8_block", 8192, n_out, n_in)
+    attended_s = 8192 * 2048 * 2 * 16 * (576 + 512) / FLOP_PER_S  # 16 heads, over the vectors themselves
+    scored_s = prompt[1] * 2 * 64 * 128 / H100.flop_per_s["fp8"] + 8192 * 132 / BYTES_PER_S
+    assert to_s(sparse.prefill_ps(*prompt)) == pytest.approx(61 * (expanded_s + attended_s + scored_s), rel=1e-6)
+    extra_s = sum(kernels.matmul_s("fp8_block", n, *sizes[::-1]) for sizes in ((1536, 64 * 128), (7168, 128 + 64)))
+    written_s = n * 132 / BYTES_PER_S
+    assert sparse.tokens_s(n) - full.tokens_s(n) == pytest.approx(61 * (extra_s + written_s))
+    assert sparse.work.kv_bytes_per_token == 61 * 132 and sparse.kv_bytes_per_token == 61 * (1152 + 132)
+    attended_flop = 61 * 2048 * 2 * 128 * (576 + 512)
+    index_flop = 2 * 61 * (1536 * 64 * 128 + 7168 * 192)
+    assert sparse.work.flop_per_token - full.work.flop_per_token == pytest.approx(attended_flop + index_flop)
+    assert sparse.sparse_query_ps == pytest.approx(61 * 2048 * float(kernels.decode_attention(full.shard, 1)[1]) * 1e12)
+    assert full.sparse_query_ps == 0
+
+
 def test_layers_without_attention_or_state_cost_their_mlp_only() -> None:
     without = replace(OSS, groups=(LayerGroup("none", 18), LayerGroup("full", 18)))
     cost, all_full = (

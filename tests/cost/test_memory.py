@@ -40,6 +40,8 @@ PARAMETERS = {
 prediction without it, Qwen3-0.6B without the second copy of its tied embeddings."""
 
 ROUNDED: dict[str, tuple[float, float | None, int]] = {
+    "deepseek-v3.2": (671.9, 37, 61 * (576 * 2 + 132)),
+    "glm-5": (744, 40, 78 * (576 * 2 + 132)),
     "gemma-2-9b": (9.24, None, 344_064),
     "gemma-2-27b": (27.2, None, 376_832),
     "gemma-3-1b": (1.0, None, 26_624),

@@ -75,6 +75,15 @@ def test_a_drafts_windows_count_as_if_every_context_filled_them() -> None:
     assert cost.draft_ps(n, n * (n + 1) // 2, n, 0, 0) == expected_ps
 
 
+def test_proposals_attend_keys_of_their_own_where_attention_is_sparse() -> None:
+    target = cost_of("deepseek-v3.2", "h200-sxm", weight_dtype="fp8_block", tensor=8)
+    cost = SpeculationSetup("ngram", (0.7,) * 3, 0.0).running_cost(target)
+    (intercept_ps, slope_ps), (alone_ps, alone_slope_ps) = cost.decode_line(4), target.decode_line(4)
+    more_ps = target.tokens_ps(16) - target.tokens_ps(4) + target.sampled_ps(16) - target.sampled_ps(4)
+    assert slope_ps >= alone_slope_ps
+    assert intercept_ps == alone_ps + more_ps + 4 * 3 * (slope_ps + target.sparse_query_ps)
+
+
 def test_a_layer_reads_itself_its_joining_matrix_and_the_lm_head() -> None:
     drafting = EAGLE.running_cost(LLAMA).drafting
     assert isinstance(drafting, ModelDrafting)
