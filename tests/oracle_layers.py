@@ -39,16 +39,26 @@ class OracleLayers:
             n_blocks += n * sum((number + 1) * self.size > first for number in self.numbers(end))
         return n_blocks
 
-    def most(self, n_tokens: int) -> int:
-        """Return the most blocks of a request of n_tokens, in the terms of vLLM's check at admission."""
-        whole, n_blocks = len(self.numbers(n_tokens)), self.n_states
+    def most(self, n_tokens: int, found: int = 0) -> int:
+        """Return the most blocks that a request of n_tokens takes beside those of found tokens in layers without a
+        window, in the terms of vLLM's check at admission."""
+        n_blocks = self.n_states
         for group, n in self.parts:
-            kept = whole
+            first = min(attended(group, found)) if group else found
+            kept = sum((number + 1) * self.size > first for number in self.numbers(n_tokens))
             if group and group.window and self.most_chunk is not None:
                 before = group.window if group.kind == "chunked" else group.window - 1
                 starts_inside = group.kind != "chunked" or group.window % self.size
-                kept = min(whole, len(self.numbers(before + self.most_chunk)) + (1 if starts_inside else 0))
+                kept = min(kept, len(self.numbers(before + self.most_chunk)) + (1 if starts_inside else 0))
             n_blocks += n * kept
+        return n_blocks
+
+    def behind(self, found: int) -> int:
+        """Return the blocks of states, and of windows behind found tokens."""
+        n_blocks = self.n_states
+        for group, n in self.parts:
+            first = min(attended(group, found)) if group else found
+            n_blocks += n * sum((number + 1) * self.size > first for number in self.numbers(found))
         return n_blocks
 
     def works(self, chunks: list[tuple[int, int]], contexts: list[int]) -> tuple[tuple[int, int, int], ...]:

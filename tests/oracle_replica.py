@@ -192,7 +192,7 @@ class OracleReplica:
 
     def own_blocks(self, request: Request) -> int:
         """Return its blocks not counted as blocks of an id."""
-        return self.blocks(self.held(request)) - len(self.held_ids(request))
+        return self.blocks_of(request, self.held(request)) - len(self.held_ids(request))
 
     def chain(self, request: Request) -> list[int]:
         """Return its blocks with a name."""
@@ -235,7 +235,7 @@ class OracleReplica:
 
     def unused(self, request: Request) -> int:
         """Return the blocks reserved for a request that hold no token yet."""
-        return max(self.lives[request].reserved - self.blocks(self.lives[request].held), 0)
+        return max(self.lives[request].reserved - self.blocks_of(request, self.held(request)), 0)
 
     def note_computed(self, request: Request, n_tokens: int) -> None:
         life = self.lives[request]
@@ -254,6 +254,11 @@ class OracleReplica:
             self.cache.let_go(request, self.chain(request)[: life.n_held_ids], self.own_blocks(request))
         life.n_held_ids = 0
 
+    def leave_windows(self, n_blocks: int) -> None:
+        """Leave blocks that windows no longer keep, without an id, to be evicted after all that are idle now."""
+        if self.cache and n_blocks:
+            self.cache.idle.append([None, n_blocks])
+
     def shrink_cache(self) -> None:
         if self.cache:
             self.cache.shrink(self.total_blocks - self.used_blocks())
@@ -264,7 +269,7 @@ class OracleReplica:
             return self.total_blocks - self.free_blocks()
         if self.cache:
             return self.used_blocks() + sum(
-                self.blocks(self.room(r)) - self.blocks(self.lives[r].held) for r in in_step
+                self.blocks_of(r, self.room(r)) - self.blocks_of(r, self.lives[r].held) for r in in_step
             )
         return sum(
             max(self.lives[r].reserved, self.blocks_of(r, self.room(r) if r in in_step else self.held(r)))
@@ -332,6 +337,10 @@ class OracleReplica:
                 scheduler.on_accept(request, n_tokens - 1)
         for newcomer in self.coming:
             newcomer[1] -= 1
+        if self.cache:
+            grown = sum(self.blocks_of(r, self.room(r)) - self.blocks_of(r, self.lives[r].held) for r in decoded)
+            self.cache.shrink(self.total_blocks - self.used_blocks() - grown)
+        n_dropped = sum(self.blocks_of(r, self.room(r)) for r in decoded)
         for request in decoded:
             life = self.lives[request]
             life.slots = self.room(request) if self.setup.speculation else 0
@@ -340,7 +349,7 @@ class OracleReplica:
             life.n_computed += 0 if life.finished else n_each[request]
             for _ in range(0 if life.finished else n_each[request]):
                 self.token(request, now_ps)
-        self.shrink_cache()
+        self.leave_windows(n_dropped - sum(self.blocks_of(r, self.lives[r].held) for r in decoded))
         for request in [r for r in decoded if len(self.lives[r].token_ps) == self.lives[r].output_tokens]:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
@@ -356,10 +365,13 @@ class OracleReplica:
                 n_new = self.not_sent(request, n_tokens)
                 if n_new:
                     self.send_layers(request, n_new, how.link, (start_ps, now_ps), 0)
+            n_dropped = self.blocks_of(request, self.lives[request].stored)
             request.prefilled_tokens += n_tokens
+            n_dropped -= self.blocks_of(request, self.lives[request].stored)
             self.lives[request].n_computed += n_tokens
             left = request.prefill_left_tokens
             self.note_computed(request, request.prefilled_tokens)
+            self.leave_windows(n_dropped)
             if left <= 0:
                 self.lives[request].padding = -left
                 request.prefilled_tokens += left

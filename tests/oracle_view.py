@@ -60,16 +60,17 @@ class OracleView(ReplicaView):
         n_each = self.layers_by_number.n_growing
         return self.block_size * sum(n_each * (i + 1) <= n_blocks for i in range(n_blocks))
 
-    @property
-    def state_tokens(self) -> int:
+    def tokens_of_hit(self, request: Request) -> int:
+        n_blocks = self.idle_blocks(request) + self.layers_by_number.behind(request.prefilled_tokens)
         n_tokens = 0
-        while self.layers_by_number.n_growing * (n_tokens // self.block_size) < self.layers_by_number.n_states:
+        while self.layers_by_number.n_growing * (n_tokens // self.block_size) < n_blocks:
             n_tokens += self.block_size
         return n_tokens
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         n_new = request.prefill_left_tokens if n_tokens is None else n_tokens
-        return self.layers_by_number.most(n_new) + self.idle_blocks(request)
+        found = request.prefilled_tokens
+        return self.layers_by_number.most(found + n_new, found) + self.idle_blocks(request)
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         done = request.prefilled_tokens

@@ -51,7 +51,13 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
 
 
 @settings(max_examples=examples(400))
-@given(caching(), links(), st.sampled_from((*ROUTERS, PrefixAffinity)), st.data(), st.none() | st.integers(1, 5))
+@given(
+    caching() | grouped(caching()),
+    links(),
+    st.sampled_from((*ROUTERS, PrefixAffinity)),
+    st.data(),
+    st.none() | st.integers(1, 5),
+)
 def test_engine_and_oracle_agree_on_prefix_caches(
     setups: list[ReplicaSetup], link: LinkSpec, router: Any, data: st.DataObject, concurrency: int | None
 ) -> None:

@@ -68,7 +68,7 @@ def test_engine_and_oracle_agree_on_every_request_step_and_token(
 
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 @given(
-    speculating(caching().filter(is_one_pool)),
+    speculating(caching().filter(is_one_pool)) | grouped(speculating(caching().filter(is_one_pool))),
     st.sampled_from((*ROUTERS, PrefixAffinity)),
     st.data(),
     st.none() | st.integers(1, 5),

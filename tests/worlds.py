@@ -254,12 +254,14 @@ def changes(draw: st.DrawFn, setups: list[ReplicaSetup]) -> list[Change]:
 def grouped(draw: st.DrawFn, plain: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
     """Let layers keep different tokens: windows and chunks of up to a prompt, states, and perhaps none keep all.
 
-    There are blocks for the longest request, and now and then not for many more.
+    There are blocks for the longest request, and now and then not for many more. Where prefixes are shared, one block
+    stands for the layers that keep all, and there are no states nor copies in host memory.
     """
     result, done = draw(plain), dict[int, ReplicaSetup]()
     for setup in result:
         if id(setup) not in done:
-            done[id(setup)] = draw(grouped_replica(setup)) if not setup.caches_prefixes else setup
+            has_copies = setup.caches_prefixes and setup.host_tier is not None and setup.host_tier.offloads
+            done[id(setup)] = setup if has_copies else draw(grouped_replica(setup))
     return [done[id(setup)] for setup in result]
 
 
@@ -270,14 +272,14 @@ def grouped_replica(draw: st.DrawFn, setup: ReplicaSetup) -> ReplicaSetup:
     sizes = st.integers(1, 24)
     groups = [LayerGroup(draw(kinds), 1, draw(sizes)) for _ in range(draw(st.integers(0, 2)))]
     windows = tuple((group, draw(st.integers(1, 3))) for group in groups)
-    n_whole = draw(st.integers(0 if windows else 1, 2))
+    n_whole = 1 if setup.caches_prefixes else draw(st.integers(0 if windows else 1, 2))
     n_slots = 1 if setup.speculation is None else setup.speculation.n_slots
     chunk = setup.scheduler.most_chunk
     layers = LayerBlocks(
         setup.block_size,
         n_whole + sum(n for _, n in windows),
         windows,
-        n_states=draw(st.sampled_from([0, 0, 1, 3])),
+        n_states=0 if setup.caches_prefixes else draw(st.sampled_from([0, 0, 1, 3])),
         most_chunk=None if chunk is None else max(chunk, n_slots),
     )
     n_blocks = max(layers.most(setup.max_model_len), draw(st.integers(1, layers.n_growing)) * setup.n_blocks)

@@ -344,12 +344,6 @@ class ModelSpec:
         """Layers with experts."""
         return 0 if self.experts is None else self.n_layers - self.n_dense_layers
 
-    def keeps_all(self, max_tokens: int | None) -> bool:
-        """Tell whether all layers keep all tokens of requests of at most max_tokens."""
-        most = self.max_position_embeddings if max_tokens is None else max_tokens
-        kept = [group for group in self.groups if group.kind != "none"]
-        return len(kept) == 1 and kept[0].attends and (kept[0].window or most) >= most
-
     def within(self, n_tokens: int) -> "ModelSpec":
         """Return the model for requests of at most n_tokens: windows that they never fill attend all keys."""
         never_filled = [group for group in self.groups if group.window is not None and group.window >= n_tokens]

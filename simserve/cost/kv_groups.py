@@ -44,6 +44,8 @@ class KvLayout:
     """Layers in a block; layers of a kind that do not fill its last part are padding."""
     layer_bytes: float
     """Bytes of a block in each of its layers."""
+    n_merged: int = 1
+    """Blocks of the engine in one of these: all that layers take for the same tokens, where all keep all tokens."""
 
     @property
     def block_size(self) -> int:
@@ -53,7 +55,7 @@ class KvLayout:
     @property
     def is_plain(self) -> bool:
         """Whether a block holds all that a request keeps of block_size tokens."""
-        return self.blocks == LayerBlocks(self.block_size, most_chunk=self.blocks.most_chunk)
+        return not self.blocks.windows and not self.blocks.n_states
 
     @property
     def block_bytes(self) -> float:
@@ -68,13 +70,13 @@ class KvLayout:
         """Return the most bytes that a request of n tokens ever holds, by group, without padding layers."""
         held = zip(self.parts, self.blocks_by_group(n_tokens), strict=True)
         return tuple(
-            part.bytes_per_request or n_blocks / part.n_parts * self.block_size * part.bytes_per_token
+            part.bytes_per_request or n_blocks / part.blocks.n_growing * self.block_size * part.bytes_per_token
             for part, n_blocks in held
         )
 
     def layers_of(self, n_in_groups: Sequence[int]) -> int:
         """Return the layers of a block on a pipeline stage with so many layers of each part."""
-        return max(-(-n // part.n_parts) for n, part in zip(n_in_groups, self.parts, strict=True))
+        return self.n_merged * max(-(-n // part.n_parts) for n, part in zip(n_in_groups, self.parts, strict=True))
 
 
 def kv_layout(
@@ -108,7 +110,12 @@ def kv_layout(
         n_states=sum(part.blocks.n_states for part in parts),
         windows=tuple(window for part in parts for window in part.blocks.windows),
     )
-    return KvLayout(parts, blocks, n_layers, block_size * token_bytes)
+    if blocks.windows or blocks.n_states:
+        return KvLayout(parts, blocks, n_layers, block_size * token_bytes)
+    n_merged = blocks.n_growing
+    parts = tuple(replace(part, blocks=replace(part.blocks, n_growing=1)) for part in parts)
+    blocks = replace(blocks, n_growing=1)
+    return KvLayout(parts, blocks, n_merged * n_layers, block_size * token_bytes, n_merged)
 
 
 def _layers_per_block(counts: list[int]) -> int:

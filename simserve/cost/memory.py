@@ -140,7 +140,8 @@ def ledger(
         token_bytes = shard.layer_kv_bytes_per_token * layout.layers_of(n_in_parts) + extra_memory.kv_bytes_per_token
         block_bytes = layout.block_size * token_bytes
         left = usable - held
-        n_blocks = max(0, int(left // block_bytes)) if num_gpu_blocks is None else num_gpu_blocks
+        n_given = None if num_gpu_blocks is None else num_gpu_blocks // layout.n_merged
+        n_blocks = max(0, int(left // block_bytes)) if n_given is None else n_given
         n_least = pipeline * layout.blocks.most(1)
         return MemoryLedger(
             total_bytes=gpu.hbm_bytes,

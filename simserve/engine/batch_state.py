@@ -49,8 +49,6 @@ class BatchState:
         self.view.finder = memory if memory.caches else None
         self.release: Callable[[Request, int], int] = memory.release if cohort.n_slots == 1 else self._release_kept_too
         """Frees the blocks of a request with a number of tokens; returns how many used ones become free."""
-        self._holds_more = memory.caches or pool.layers is not None
-        """An admitted request holds more than its chunks: what it finds, or states."""
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
 
@@ -170,7 +168,7 @@ class BatchState:
         else:
             self._recorder.scheduled_ps[request.row] = now_ps
             self._recorder.replica[request.row] = self._index
-        if self._holds_more or reserve_tokens:
+        if self.memory.caches or reserve_tokens:
             self.memory.admit(request)
 
     def abandon(self, request: Request) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from simserve.engine.host_tier import HostTier
 from simserve.engine.recorder import Recorder
 from simserve.state.kv_pool import KvPool
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.prefix_cache import Chain, PrefixCache
 from simserve.state.request import Request
 
@@ -30,11 +31,8 @@ class Memory:
         """Look requests up anew from now on."""
 
     def admit(self, request: Request) -> None:
-        """Give an admitted request what it has reserved, what it finds here, and room for its states."""
+        """Give an admitted request what it has reserved, and what it finds here."""
         self.pool.reserve(request.reserved_blocks)
-        layers = self.pool.layers
-        if layers is not None and layers.n_states:
-            self.pool.take(layers.n_states, from_reserved=request.reserved_blocks > 0)
 
     def release(self, request: Request, kv_tokens: int) -> int:
         """Free the blocks of a request, used and reserved; return how many used ones become free."""
@@ -97,8 +95,8 @@ class CachingPool(KvPool):
 
     __slots__ = ("cache",)
 
-    def __init__(self, total_blocks: int, block_size: int) -> None:
-        super().__init__(total_blocks, block_size)
+    def __init__(self, total_blocks: int, block_size: int, layers: LayerBlocks | None = None) -> None:
+        super().__init__(total_blocks, block_size, layers)
         self.cache = PrefixCache()
 
     def take(self, n_blocks: int, from_reserved: bool) -> None:
@@ -114,7 +112,13 @@ class CachingPool(KvPool):
         """Evict what does not fit n_blocks."""
         n_lost = self.cache.idle_blocks - n_blocks
         if n_lost > 0:
-            self.cache.evict(n_lost)
+            self.cache.evict(min(n_lost, self.cache.idle_blocks))
+
+    def drop(self, n_blocks: int, to_reserved: bool) -> None:
+        """Free blocks of tokens that no later one attends; they are evicted in turn with the others."""
+        self.cache.release((), 0, n_blocks, set())
+        super().take(-n_blocks if to_reserved else 0, from_reserved=True)
+        self.release(0 if to_reserved else n_blocks)
 
 
 class CachingMemory(Memory):
@@ -127,6 +131,9 @@ class CachingMemory(Memory):
     With a tier, prefixes are copied to host memory as soon as they are computed, and read back: the hit of a waiting
     request includes GPU, host and disk. At admission, the part on host and disk takes blocks and is read before the
     step begins. Sources: vLLM V1, v1/kv_offload/lru_manager.py; SGLang, HiCache (write_through).
+
+    With windows, an id stands for its block in the layers without one; the request has blocks of its own for what
+    windows keep behind its hit, and their contents are taken to be there.
     """
 
     caches = True

@@ -286,7 +286,7 @@ class Replica:
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding:
             n_steps = step_run.steps_done(self._clock.now_ps)  # their blocks are taken but not committed yet
-            self._memory.reclaim(self.cohort.blocks_to_grow(n_steps))
+            self._memory.reclaim(self.cohort.blocks_begun(n_steps))
         return self._memory.found_tokens(request)
 
     def blocks_for(self, n_tokens: int) -> int:
@@ -298,7 +298,9 @@ class Replica:
         held = self.pool.total_blocks - self.pool.free_blocks
         step_run = self.step_run
         if step_run is not None and step_run.n_decoding and not self._reserves:
-            held += self.cohort.blocks_to_grow(step_run.steps_begun(self._clock.now_ps))
+            held += self.cohort.blocks_begun(step_run.steps_begun(self._clock.now_ps))
+            if self._has_windows:
+                held -= self.cohort.blocks_dropped(step_run.steps_done(self._clock.now_ps))
         return held
 
     def stop(self, now_ps: int) -> None:
@@ -637,7 +639,7 @@ class Replica:
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
         batch, reserves, pads = self.batch, self._reserves, self._runs_to_completion
-        n_tokens = n_pairs = n_context = n_complete = n_blocks = 0
+        n_tokens = n_pairs = n_context = n_complete = n_blocks = n_behind = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
             left_tokens = request.prefill_left_tokens
@@ -645,6 +647,8 @@ class Replica:
                 check_prefill(self._scheduler, batch.view, plan)
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
+                if self._layers is not None:
+                    n_behind += self._layers.behind_hit(request.prefilled_tokens)
             elif not batch.prefilling:
                 check_prefill(self._scheduler, batch.view, plan)
             done = request.prefilled_tokens
@@ -654,7 +658,7 @@ class Replica:
             n_context += done + n_chunk
             n_complete += n_chunk >= left_tokens
         if self._layers is not None:
-            n_blocks *= self._layers.n_growing
+            n_blocks = n_blocks * self._layers.n_growing + n_behind
         self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"

@@ -77,7 +77,7 @@ class ReplicaSetup:
     def _memory(self, recorder: Recorder, tier: HostTier | None) -> Memory:
         if not self.caches_prefixes:
             return Memory(KvPool(self.n_blocks, self.block_size, self.layers))
-        pool = CachingPool(self.n_blocks, self.block_size)
+        pool = CachingPool(self.n_blocks, self.block_size, self.layers)
         offloads = self.host_tier is not None and self.host_tier.offloads
         return CachingMemory(pool, recorder, tier if offloads else None)
 

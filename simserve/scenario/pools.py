@@ -4,6 +4,8 @@ from typing import Any
 
 from simserve import catalog, plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec, ModelSpec
+from simserve.cost.kv_groups import kv_layout
+from simserve.cost.ops import Shard
 from simserve.plugins.validation import Path
 from simserve.scenario.calibrations import check_timed, resolve_calibration
 from simserve.scenario.cards import load_gpu
@@ -79,11 +81,11 @@ def _resolve_caching(
     if given and not scheduler.shares_blocks:
         rule = "this policy gives each request memory in one piece, so prefixes are not shared there"
         draft.problem(here, rule, given, "leave it out")
-    elif model is not None and not model.keeps_all(pool.max_model_len):
-        rule = f"a hit in {model.name} needs what each kind of its layers keeps, which is not simulated yet"
+    why_not = None if model is None else _why_unshared(model, pool.max_model_len)
+    if why_not is not None:
         if given:
-            draft.problem(here, rule, given, "leave it out")
-        draft.origins[here] = rule
+            draft.problem(here, why_not, given, "leave it out")
+        draft.origins[here] = why_not
         return False
     if given is None:
         why = f"engine {engine.name}" if scheduler.shares_blocks else "its scheduler gives each request its own memory"
@@ -91,6 +93,16 @@ def _resolve_caching(
         default = engine.decode_prefix_caching if pool.role == "decode" else engine.prefix_caching
         return default and scheduler.shares_blocks
     return given
+
+
+def _why_unshared(model: ModelSpec, max_model_len: int | None) -> str | None:
+    """Return why requests to a model share no prefixes; None: they can."""
+    layout = kv_layout(Shard(model), 1, None, max_model_len or model.max_position_embeddings)
+    if layout.blocks.n_states:
+        return f"the states of {model.name} are not kept at the ends of prefixes, as in engines by default"
+    if layout.blocks.can_share:
+        return None
+    return f"the layers of {model.name} without a window, which hits are counted in, do not fill one block each"
 
 
 def _resolve_experts(draft: Draft, pool: Pool, at: Path, machine: Machine) -> Pool:

@@ -149,7 +149,6 @@ class _Batch:
         self.chunks: list[tuple[Request, int]] = []
         self._view = view
         self._page_tokens = view.block_size
-        self._spare_tokens = view.block_size + view.state_tokens
         self._most_new_tokens = policy.clip_max_new_tokens_estimation
         self._free_slots = (policy.max_running_requests or _max_running(view)) - view.n_running
         self._room_tokens = view.tokens_in(view.free_blocks) - policy._running.total * policy.new_token_ratio
@@ -179,14 +178,14 @@ class _Batch:
         """Admit a request: its whole prompt, or as much as fits a chunk."""
         is_alone = self._view.free_blocks == self._view.total_blocks and not self.chunks
         left_tokens, new_tokens = request.prefill_left_tokens, self._new_tokens(request)
-        found_tokens = self._view.tokens_in(request.idle_hit_blocks)  # not evictable once it holds them
+        found_tokens = self._view.tokens_of_hit(request)  # not evictable once it holds them
         if self.chunks and self._room_tokens <= 0:
             return "blocks"
         if min(self._input_tokens, self._chunk_tokens) <= 0:
             return "budget"
         if self._free_slots <= 0:
             return "seats"
-        if left_tokens + found_tokens + new_tokens + self._spare_tokens >= self._room_tokens and not is_alone:
+        if left_tokens + found_tokens + new_tokens + self._page_tokens >= self._room_tokens and not is_alone:
             return "blocks"
         n_tokens = self._tokens_of(left_tokens, is_alone)
         if not n_tokens:
@@ -207,10 +206,10 @@ class _Batch:
         return left_tokens if may_cut or not self.chunks or input_tokens < self._input_tokens else 0
 
     def _add(self, request: Request, n_tokens: int, new_tokens: int) -> None:
-        """Charge whole pages and one more, states, and the future output of a prompt that will be complete."""
+        """Charge whole pages and one more, and the future output of a prompt that will be complete."""
         input_tokens = self._in_pages(n_tokens)
         self.chunks.append((request, n_tokens))
-        self._room_tokens -= input_tokens + new_tokens + self._spare_tokens
+        self._room_tokens -= input_tokens + new_tokens + self._page_tokens
         self._input_tokens -= input_tokens
         self._chunk_tokens -= input_tokens
 

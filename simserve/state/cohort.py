@@ -160,6 +160,14 @@ class Cohort:
         cycles, rest = divmod(n_steps, block_size)
         return cycles * self.n + sum(self.crossings[at : at + rest])
 
+    def blocks_begun(self, n_steps: int) -> int:
+        """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
+        return self.blocks_to_grow(n_steps)
+
+    def blocks_dropped(self, n_steps: int) -> int:
+        """Return the blocks that windows free at the ends of the next n_steps."""
+        return 0
+
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""
         return self.crossings[self.step % self.block_size]

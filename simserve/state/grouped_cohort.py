@@ -101,7 +101,7 @@ class GroupedCohort(Cohort):
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next bend; return the blocks they begin."""
         n_blocks = self.blocks_begun(n_steps)
-        self.n_dropped = self._freed(n_steps)
+        self.n_dropped = self.blocks_dropped(n_steps)
         self.step += n_steps
         self.kv_tokens += n_steps * self.n
         for i, n in enumerate(self._n_rising):
@@ -125,7 +125,7 @@ class GroupedCohort(Cohort):
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
         return self.layers.n_growing * super().blocks_to_grow(n_steps)
 
-    def _freed(self, n_steps: int) -> int:
+    def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that full windows free at the ends of the next n_steps."""
         cycles, rest = divmod(n_steps, self.block_size)
         at = self.step % self.block_size
@@ -134,7 +134,7 @@ class GroupedCohort(Cohort):
 
     def blocks_to_grow(self, n_steps: int) -> int:
         """Return the blocks that members hold more in the last of the next n_steps, at most to the next bend."""
-        return self.blocks_begun(n_steps) - (self._freed(n_steps - 1) if n_steps else 0)
+        return self.blocks_begun(n_steps) - (self.blocks_dropped(n_steps - 1) if n_steps else 0)
 
     def blocks_of_next(self) -> int:
         """Return the blocks that the next step begins."""

@@ -33,17 +33,37 @@ class LayerBlocks:
         """Return the blocks that windows have freed, of a request with n_tokens computed. A number, or an array."""
         return sum(n_parts * (group.first_kept(n_tokens) // self.block_size) for group, n_parts in self.windows)
 
+    def behind_hit(self, n_tokens: int) -> int:
+        """Return the blocks that a request takes at admission, with n_tokens found in layers without a window: those of
+        its states, and in windows those that its next token attends."""
+        size = self.block_size
+        first_kept = [(n_parts, int(group.first_kept(n_tokens)) // size) for group, n_parts in self.windows]
+        return self.n_states + sum(n_parts * (-(-n_tokens // size) - first) for n_parts, first in first_kept)
+
     def begun(self, n_tokens: int, n_next: int) -> int:
         """Return the blocks that a step of n_next tokens takes after n_tokens computed."""
         size = self.block_size
         n_blocks = -(-(n_tokens + n_next) // size) - -(-n_tokens // size)
         return self.n_growing * n_blocks + (0 if n_tokens else self.n_states)
 
-    def most(self, n_tokens: int) -> int:
-        """Return the most blocks that a request of n_tokens ever holds, however its prompt is cut into steps."""
-        n_blocks = -(-n_tokens // self.block_size)
-        n_saved = sum(n_parts * max(0, n_blocks - self._most_kept(group)) for group, n_parts in self.windows)
-        return self.n_growing * n_blocks + self.n_states - n_saved
+    def most(self, n_tokens: int, n_found: int = 0) -> int:
+        """Return the most blocks that a request of n_tokens ever takes besides those found in layers without a window,
+        however its prompt is cut into steps."""
+        size, n_blocks = self.block_size, -(-n_tokens // self.block_size)
+        n_most = self.n_whole * (n_blocks - n_found // size) + self.n_states
+        for group, n_parts in self.windows:
+            n_most += n_parts * min(n_blocks - group.first_kept(n_found) // size, self._most_kept(group))
+        return n_most
+
+    @property
+    def n_whole(self) -> int:
+        """Blocks that layers without a window take for the same block_size tokens."""
+        return self.n_growing - sum(n_parts for _, n_parts in self.windows)
+
+    @property
+    def can_share(self) -> bool:
+        """Whether requests can share prefixes: a block of those layers then stands for a hit, and there is no state."""
+        return self.n_whole == 1 and not self.n_states
 
     def longest(self, n_blocks: int) -> int:
         """Return the tokens of the longest request that n_blocks hold at all times."""

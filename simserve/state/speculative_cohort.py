@@ -165,7 +165,7 @@ class SpeculativeCohort(Cohort):
     def advance(self, n_steps: int) -> int:
         """Advance n_steps steps, at most to the next finish; return the blocks they begin."""
         n_blocks = self.blocks_begun(n_steps)
-        self.n_dropped = self._freed_in(n_steps)
+        self.n_dropped = self.blocks_dropped(n_steps)
         self._held_blocks += n_blocks - self.n_dropped
         self.step += n_steps
         self.kv_tokens = int(self._keys[self.step - self._origin]) + self._ending_keys.get(self.step, 0)
@@ -214,9 +214,9 @@ class SpeculativeCohort(Cohort):
 
     def blocks_begun(self, n_steps: int) -> int:
         """Return the blocks that the next n_steps begin, whatever windows free meanwhile."""
-        return self.blocks_to_grow(n_steps) + self._freed_in(n_steps - 1)
+        return self.blocks_to_grow(n_steps) + self.blocks_dropped(n_steps - 1)
 
-    def _freed_in(self, n_steps: int) -> int:
+    def blocks_dropped(self, n_steps: int) -> int:
         """Return the blocks that windows free at the ends of the next n_steps."""
         at = self.step - self._origin
         return int(self._freed[at : at + n_steps].sum()) if self.layers.windows and n_steps > 0 else 0

@@ -51,18 +51,22 @@ class ReplicaView:
         """Return the tokens that n_blocks hold, if no window frees any of them."""
         return (n_blocks if self.layers is None else n_blocks // max(1, self.layers.n_growing)) * self.block_size
 
-    @property
-    def state_tokens(self) -> int:
-        """Tokens that the blocks of a request's states would hold; 0 without states."""
-        layers = self.layers
-        return 0 if layers is None else -(-layers.n_states // max(1, layers.n_growing)) * self.block_size
+    def tokens_of_hit(self, request: Request) -> int:
+        """Return the tokens that would fill the free blocks which a new request takes besides those for its chunks:
+        idle ones of its cache hit, those of windows behind it, and states."""
+        layers, n_blocks = self.layers, request.idle_hit_blocks
+        if layers is None:
+            return n_blocks * self.block_size
+        n_found = request.prompt_tokens + request.emitted_tokens - request.prefill_left_tokens
+        return -(-(n_blocks + layers.behind_hit(n_found)) // max(1, layers.n_growing)) * self.block_size
 
     def blocks_to_admit(self, request: Request, n_tokens: int | None = None) -> int:
         """Return the free blocks that the first n_tokens of a new request take, by default its whole prefill: blocks to
         fill, and idle blocks of its cache hit."""
         left_tokens = request.prefill_left_tokens if n_tokens is None else n_tokens
         if self.layers is not None:
-            return self.layers.most(left_tokens) + request.idle_hit_blocks
+            n_found = request.prompt_tokens + request.emitted_tokens - request.prefill_left_tokens
+            return self.layers.most(n_found + left_tokens, n_found) + request.idle_hit_blocks
         return -(-left_tokens // self.block_size) + request.idle_hit_blocks
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:

@@ -4,10 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from simserve.catalog.specs import LayerGroup
 from simserve.engine.recorder import FINISHED, REJECTED
+from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.units import PS_PER_S
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
@@ -154,3 +157,43 @@ def test_steps_planned_ahead_let_newcomers_in_a_step_later() -> None:
     for is_ahead, scheduled in ((False, [0, 10, 10]), (True, [0, 20, 20])):
         setup = replace(replica_setup(cost=TEN_MS), async_scheduling=is_ahead)
         assert instants(serve(setup, load), "scheduled_ps") == scheduled
+
+
+def grouped(
+    n_blocks: int, *windows: LayerGroup, n_whole: int = 1, n_states: int = 0, cost: LineCost = TEN_MS
+) -> ReplicaSetup:
+    """Return a replica with blocks of four tokens, steps of eight, and one block a window for the same tokens."""
+    layers = LayerBlocks(4, n_whole + len(windows), tuple((group, 1) for group in windows), n_states, most_chunk=8)
+    cost = replace(cost, windows=cost.windows or (0,) * len(windows))
+    setup = replica_setup(Chunked(max_num_batched_tokens=8), cost, n_blocks, block_size=4, max_model_len=200)
+    return replace(setup, layers=layers)
+
+
+def test_a_block_that_a_window_frees_lets_a_waiting_request_start() -> None:
+    """With 4 tokens the first request has a block, with 5 and 6 two, with 7 again one: its window is four tokens."""
+    setup = grouped(2, LayerGroup("windowed", 1, 4), n_whole=0)
+    cluster = serve(setup, trace([0.0, 0.015], [4, 4], [20, 1]))
+    assert instants(cluster, "scheduled_ps") == [0, 40]
+    assert [row["kv_blocks_used"] for row in cluster.recorder.step_runs(0)][:4] == [1, 1, 2, 2]
+
+
+def test_a_request_holds_states_at_once_and_blocks_for_all_kinds_of_layers() -> None:
+    """Nine tokens and the next: three blocks in whole layers, two in windows of four, one in chunks of eight; a state
+    takes two."""
+    groups = LayerGroup("windowed", 1, 4), LayerGroup("chunked", 1, 8)
+    cluster = serve(grouped(100, *groups, n_states=2), trace([0.0], [9], [3]))
+    used = [row["kv_blocks_used"] for row in cluster.recorder.step_runs(0)]
+    # Two steps of the prompt: 3 x 2 blocks and states; then the block behind its window and both behind its chunk are
+    # free (-1, -2), and all layers begin another. Before the decode step, the window needs the tokens from 6 on.
+    assert used[:3] == [8, 8 - 1 - 2 + 3, 3 + 2 + 1 + 2]
+
+
+def test_keys_rise_until_a_window_is_full_and_begin_anew_with_a_chunk() -> None:
+    groups = LayerGroup("windowed", 1, 4), LayerGroup("chunked", 1, 5)
+    cluster = serve(grouped(100, *groups, cost=LineCost(windows=(MS, 100 * MS))), trace([0.0], [2], [9]))
+    ends = [(row["start_ps"], row["n_steps"]) for row in cluster.recorder.step_runs(0)]
+    prompt = 3 * 3 + 2 + 100 * (3 * 3 + 2)  # three times the pairs, and the keys
+    odd = 2  # the slopes of a batch of one
+    keys = [(min(n, 4), (n - 1) % 5 + 1) for n in range(3, 11)]  # of the tokens 2 to 9
+    assert instants(cluster, "finish_ps") == [prompt + odd * sum(window + 100 * chunk for window, chunk in keys)]
+    assert [n_steps for _, n_steps in ends] == [1, 1, 2, 5]  # the window is full at 4 keys, chunks end at 5 and 10

@@ -121,3 +121,12 @@ def test_prefill_pools_keep_prefixes_there_and_decode_pools_swap_too(
     assert (tier.swaps, tier.offloads) == (True, True)
     (message,) = messages_of(small + APART, "cluster.pools.0.host_tier={bytes: 20e9, preemption: swap}")
     assert "prefill pools do not decode, got 'swap'; leave it out" in message
+
+
+def test_prefixes_that_windows_keep_a_part_of_stay_on_the_gpu(load: Load, messages_of: MessagesOf, small: str) -> None:
+    text = small.replace("llama-3.1-8b", "gpt-oss-120b") + POOL
+    given = ["weight_dtype=mxfp4", "cluster.pools.0.parallel.tensor=2"]
+    tier = load(text, *given).setups[0].host_tier
+    assert tier is not None and (tier.swaps, tier.offloads) == (True, False)
+    (problem,) = messages_of(text, *given, "cluster.pools.0.host_tier.offload_prefixes=true")
+    assert "prefixes in host memory would lack what layers of gpt-oss-120b with a window keep" in problem

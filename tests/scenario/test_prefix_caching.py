@@ -1,6 +1,7 @@
 """Which pools keep prefixes: as given, else as the engine, where pool and policy can."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,3 +101,33 @@ def test_a_run_finds_what_its_prompts_share(load: Load, small: str) -> None:
 def test_a_prefix_is_shared_in_blocks_of_the_engine_of_any_size(load: Load, small: str) -> None:
     results = chats(load, small, f"{POOL}.block_size=48")
     assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 288}  # six whole ones of 320 tokens
+
+
+def test_prompts_share_what_layers_without_a_window_keep(load: Load, small: str) -> None:
+    oss = [small.replace("llama-3.1-8b", "gpt-oss-120b"), "weight_dtype=mxfp4", f"{POOL}.parallel.tensor=2"]
+    results = chats(load, *oss)
+    assert set(results.columns["requests"]["cached_tokens"].tolist()) == {0, 320}
+    assert load(*oss).setups[0].caches_prefixes
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ("qwen3-next-80b-a3b", "the states of qwen3-next-80b-a3b are not kept at the ends of prefixes"),
+        ("config.json", "the layers of windows without a window, which hits are counted in"),
+    ],
+)
+def test_models_without_such_layers_or_with_states_share_none(
+    load: Load, messages_of: MessagesOf, small: str, tmp_path: Path, model: str, why: str
+) -> None:
+    text = """{"model_type": "mistral", "architectures": ["MistralForCausalLM"], "hidden_size": 4096,
+        "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "vocab_size": 32000, "max_position_embeddings": 32768, "sliding_window": 4096, "torch_dtype": "bfloat16",
+        "tie_word_embeddings": false, "hidden_act": "silu"}"""
+    (tmp_path / "windows").mkdir()
+    (tmp_path / "windows" / "config.json").write_text(text)
+    name = str(tmp_path / "windows" / model) if model.endswith("json") else model
+    given = [f"model={name}", f"{POOL}.parallel.tensor=4"]
+    assert not load(small, *given).setups[0].caches_prefixes
+    (problem,) = messages_of(small, *given, f"{POOL}.enable_prefix_caching=true")
+    assert why in problem and "leave it out" in problem
