@@ -667,6 +667,7 @@ class OracleReplica:
             if plan.preempt:
                 for request in plan.preempt:
                     self.preempt(request, now_ps)
+                just_preempted = just_preempted or plan.blocked_by == "blocks"
                 continue
             if plan.prefill or self.decoding:
                 break

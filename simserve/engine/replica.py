@@ -542,6 +542,7 @@ class Replica:
             plan = batch.plan(now_ps, just_preempted)
             if plan.preempt:
                 batch.preempt_all(plan.preempt, now_ps)
+                just_preempted = just_preempted or plan.blocked_by == "blocks"
                 continue
             if plan.prefill or cohort.n:
                 break

@@ -39,8 +39,8 @@ class StepPlan:
     wake_at_ps: int | None = None
     """Plan again at the first step boundary from this instant on."""
     preempt: Sequence[Request] = ()
-    """Running requests to preempt in favor of a waiting one. If there are any, the rest of the plan is ignored: they
-    are preempted, and `plan` is called again at once."""
+    """Running requests to preempt. If there are any, the rest of the plan is ignored: they are preempted, and `plan` is
+    called again at once; with blocked_by "blocks" as after any preemption for lack of blocks (`just_preempted`)."""
     blocked_by: Blocked | None = None
     """Why the head of the queue is not admitted. It is a promise: until a running request finishes or is preempted, no
     arrival behind the head would be started either."""

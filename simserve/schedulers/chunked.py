@@ -31,6 +31,9 @@ class FairShares:
 class Chunked(Scheduler):
     """Every step decodes all running requests and gives the rest of a token budget to prompts.
 
+    When the next chunk of a started prompt finds no blocks, the request admitted last is preempted, be it the prompt
+    itself, and none is admitted in that step (vLLM V1, scheduler.py).
+
     Sources: Sarathi-Serve (OSDI '24); vLLM V1, which has these arguments, except vtc: "Fairness in Serving Large
     Language Models" (OSDI '24), algorithm 2, and section 4.3 for tenants of different weight.
     """
@@ -106,6 +109,8 @@ class Chunked(Scheduler):
             free_blocks -= n_blocks
             chunks.append((request, n_tokens))
             budget_tokens -= n_tokens
+        if blocked_by == "blocks" and not request.is_new and len(view.running) > 1:
+            return StepPlan(preempt=[self.victim(view)], blocked_by="blocks")  # it may be the prompt itself
         if blocked_by and self.policy == "priority":
             victim = self._to_preempt(request, blocked_by, view)
             if victim is not None:
@@ -122,12 +127,9 @@ class Chunked(Scheduler):
         return max(view.running, key=lambda request: (request.priority, came_at(request)))
 
     def _to_preempt(self, request: Request, blocked_by: Blocked, view: ReplicaView) -> Request | None:
-        """Return the worst running request if it must yield: a prefill in progress has a right to its blocks; a waiting
-        request needs a priority better by the threshold."""
-        if blocked_by == "budget" or not view.running:
+        """Return the worst running request if it must yield to a waiting one, of a priority better by the threshold."""
+        if blocked_by == "budget" or not view.running or not request.is_new:
             return None
-        if not request.is_new:
-            return self.victim(view) if len(view.running) > 1 else None
         if self.priority_preemption_threshold is None or view.just_preempted:
             return None
         worst = self.victim(view)

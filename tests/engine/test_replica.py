@@ -106,6 +106,17 @@ def test_half_done_prompts_that_hold_all_blocks_do_not_wait_for_each_other_forev
     assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
 
 
+def test_a_half_done_prompt_without_blocks_preempts_the_last_request_which_waits_for_a_step() -> None:
+    # The first prompt computes 4 of its 12 tokens a step. At 20 ms the second request, admitted after it, decodes with
+    # two blocks of the four: it leaves, and would fit again at once with its first chunk.
+    policy = Chunked(long_prefill_token_threshold=4, scheduler_reserve_full_isl=False)
+    setup = replica_setup(policy, TEN_MS, n_blocks=4, block_size=4)
+    cluster = serve(setup, trace([0.0, 0.0], [12, 4], [1, 4]))
+    assert instants(cluster, "finish_ps") == [30, 60]
+    assert cluster.recorder.columns["n_preemptions"].tolist() == [0, 1]
+    assert cluster.recorder.columns["preempted_ps"].tolist() == [0, 10 * MS]
+
+
 def test_a_prompt_that_can_never_fit_is_refused_with_a_reason() -> None:
     setup = replica_setup(Chunked(), TEN_MS, n_blocks=4, block_size=16)
     cluster = serve(setup, trace([0.0, 0.1], [64, 63], [5, 5]))
