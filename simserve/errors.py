@@ -4,7 +4,9 @@ SimserveError            a user's error: one message, exit code 2, no stack trac
 ├── ScenarioError        all problems of one scenario at once
 ├── CatalogError         a model, GPU or engine that is unknown or contradictory
 ├── TraceError           a trace file that cannot be replayed as it is
-│   ├── NoArrivals       a load so light, or so short, that it has no request
+│   ├── EndOfLoads       a load that cannot run, although others of the scenario can
+│   │   ├── NoArrivals       so light, or so short, that it has no request
+│   │   └── TooManyArrivals  more requests than a run may have
 │   └── UnreadableTrace  a file that is missing or cannot be opened
 ├── CalibrationError     kernel timings or a calibration file that cannot be used
 ├── PolicyError          a policy that is missing, raised, or returned an invalid answer
@@ -54,8 +56,16 @@ class TraceError(SimserveError):
     """A trace that cannot be replayed as it is; the message names rows."""
 
 
-class NoArrivals(TraceError):
-    """A load so light, or so short, that no request arrives; a search takes it for the end of its loads."""
+class EndOfLoads(TraceError):
+    """A load that cannot run, although others of the same scenario can; a search ends its loads there."""
+
+
+class NoArrivals(EndOfLoads):
+    """A load so light, or so short, that no request arrives."""
+
+
+class TooManyArrivals(EndOfLoads):
+    """A load of more requests than a run may have."""
 
 
 class UnreadableTrace(TraceError):

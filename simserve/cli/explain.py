@@ -26,10 +26,12 @@ def explain(
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
     from simserve.explain import explain as dry_run
+    from simserve.workload.load import offered_load
 
     allow_modules(allow_plugin or (), scenario.parent, are_trusted=False)
     loaded = load_scenario(scenario, overrides=assignments or (), seed=seed)
     answer = dry_run(loaded)
+    offered_load(loaded.workload, loaded.seed, loaded.base_dir)  # refuses what a run would refuse
     if as_json:
         terminal.result_json(asdict(answer))
         return

@@ -150,7 +150,7 @@ def _check_scheduler(address: str) -> None:
         asyncio.run(greet())
     except (OSError, ValueError) as error:  # TimeoutError is an OSError
         rule = f"no scheduler answers there within {CONNECT_S} s ({_short(error)})"
-        remedy = "start one with `dask scheduler`, and give its address as tcp://host:port"
+        remedy = "start one with `dask scheduler --host 127.0.0.1`, and give its address as tcp://host:port"
         raise SimserveError(f"command line --dask {address}: {rule}; {remedy}") from None
 
 

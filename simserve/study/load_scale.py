@@ -2,15 +2,18 @@
 
 from typing import Any
 
-from simserve.errors import Problem, ScenarioError
+from simserve.errors import Problem, ScenarioError, TooManyArrivals
 from simserve.scenario import Scenario
+from simserve.scenario.loads import Workload
+from simserve.workload.size import expected_requests, why_too_many
 
 RATES = ("rate_per_s", "rates_per_s")
 """Rate arguments of arrival processes; lengths, dwells and periods stay."""
 
 
 def at_scale(scenario: Scenario, scale: float) -> Scenario:
-    """Return the scenario with all its rates times scale. Raises ScenarioError where its load has no rate.
+    """Return the scenario with all its rates times scale. Raises ScenarioError where its load has no rate, and
+    TooManyArrivals where a run may not have so many requests.
 
     A load that ends with its last request ends sooner at a higher rate. Its warm-up shrinks alike, so that every scale
     measures the same requests.
@@ -22,6 +25,7 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     elif workload.arrivals is not None and any(name in workload.arrivals for name in RATES):
         arrivals = {key: _scaled(value, scale) if key in RATES else value for key, value in workload.arrivals.items()}
         update = {"arrivals": arrivals}
+        _check_size(scenario, workload.model_copy(update=update))
     else:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
         instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
@@ -31,6 +35,14 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     if isinstance(warmup_s, float) and workload.duration_s is None:
         whole["measure"] = scenario.measure.model_copy(update={"warmup_s": warmup_s / scale})
     return scenario.model_copy(update=whole)
+
+
+def _check_size(scenario: Scenario, workload: Workload) -> None:
+    n_requests = expected_requests(workload)
+    wrong = None if n_requests is None else why_too_many(n_requests)
+    if wrong is not None:
+        rule, value, remedy = wrong
+        raise TooManyArrivals(f"{scenario.name}: workload.arrivals: {rule}, got {value} at a higher rate; {remedy}")
 
 
 def _scaled(value: Any, scale: float) -> Any:

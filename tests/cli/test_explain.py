@@ -126,3 +126,11 @@ def test_explain_tells_what_a_request_holds_by_kind_of_layer(tmp_path: Path) -> 
     outcome = invoke("explain", path)
     assert re.search(r"windowed 128 +18 layers +0\.31 GB\n +full +18 layers +4\.83 GB", outcome.out)
     assert "held by kind of layer" not in invoke("explain", write_scenario(tmp_path)).out
+
+
+def test_it_refuses_a_trace_that_a_run_would_refuse(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,-3,5\n")
+    scenario = write_scenario(tmp_path, workload={"trace": {"path": "trace.csv"}})
+    explained, ran = invoke("explain", scenario), invoke("run", scenario, "--out", tmp_path / "out")
+    assert (explained.exit_code, explained.out, explained.err) == (2, "", ran.err)
+    assert "trace.csv: line 3: prompt_tokens must be at least 1, got -3" in explained.err

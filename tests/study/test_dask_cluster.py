@@ -133,7 +133,7 @@ def test_a_scheduler_that_is_not_there_is_bad_input(given: str, sentence: str, m
         pass
     assert str(caught.value).startswith(f"command line --dask {given}: ")
     assert sentence in str(caught.value)
-    assert "start one with `dask scheduler`" in str(caught.value)
+    assert "start one with `dask scheduler --host 127.0.0.1`" in str(caught.value)
 
 
 def test_workers_with_another_simserve_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simserve.errors import NoArrivals
+from simserve.errors import EndOfLoads
 from simserve.metrics.answer import pooled_frac
 from simserve.study.capacity.axis import CLOSE, SearchAxis
 from simserve.study.capacity.criterion import EVERYTHING, Criterion
@@ -89,14 +89,14 @@ class Search:
             self._n_seeds = wanted
             try:
                 bracket = self._again(boundary)
-            except NoArrivals:  # with one of the added seeds
+            except EndOfLoads:  # with one of the added seeds
                 return boundary
         return bracket
 
     def bracket(self, start: float, factor: float) -> tuple[LoadPoint, LoadPoint] | LoadPoint:
         """Return a load that meets the goal and the next that does not, at most a factor apart; or the last one run.
 
-        Loads too light for any arrival end the axis, and steps shorten as they come near.
+        Loads too light for any arrival, or too heavy to run, end the axis; steps shorten as they come near.
         """
         point = self._at(start)
         is_up = self._goal.is_met(point)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from simserve.errors import NoArrivals
+from simserve.errors import EndOfLoads, NoArrivals
 from simserve.study.capacity.point import LoadPoint
 from simserve.study.run_seeds import Summary
 from simserve.study.slo_answer import MOST_SEEDS
@@ -42,10 +42,10 @@ class ProbedLoads:
         return point
 
     def if_any(self, scale: float, n_seeds: int) -> LoadPoint | None:
-        """Return a load as `at` does; None where a seed has no arrivals."""
+        """Return a load as `at` does; None where it cannot run with a seed."""
         try:
             return self.at(scale, n_seeds)
-        except NoArrivals:
+        except EndOfLoads:
             return None
 
     @property

@@ -4,6 +4,7 @@ import io
 import math
 import re
 import zipfile
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -157,3 +158,14 @@ def test_a_chart_beside_a_long_table_and_below_a_short_one() -> None:
             drawing = file.read("xl/drawings/drawing1.xml").decode()
         row = int(re.findall(r"<xdr:row>(\d+)</xdr:row>", drawing)[0])
         assert (row > FIRST_ROW + n - 1) == is_below
+
+
+def test_a_chart_title_is_text_whatever_it_looks_like() -> None:
+    rows = SheetGroup("g", (("a", 1.0, 2.0), ("b", 3.0, 4.0)))
+    chart = Chart("Use: chat!A1", "bars", 0, "What", (ChartSeries("Amount"),), "share")
+    content = workbook([replace(sheet(), groups=(rows,), charts=(chart,))])
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        title = re.search("<c:title>.*?</c:title>", file.read("xl/charts/chart1.xml").decode(), re.S)
+    assert title is not None
+    assert "<c:f>" not in title[0]
+    assert "<a:t>Use: chat!\u2060A1</a:t>" in title[0]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from simserve import Scenario, load_scenario
-from simserve.errors import SimserveError
+from simserve.errors import SimserveError, TooManyArrivals
 from simserve.study.capacity.question import CapacityQuestion
 from simserve.study.capacity.rate import Capacity, Unbounded, find_capacity, search
 from simserve.study.load_scale import at_scale
+from simserve.workload import size
 from tests.cli.scenarios import write_scenario
 from tests.effort import is_thorough, runs
 
@@ -165,3 +166,23 @@ def test_a_scaled_load_that_ends_by_count_measures_the_same_requests(tmp_path: P
         update={"workload": by_count.workload.model_copy(update={"n_requests": None, "duration_s": 60.0})}
     )
     assert at_scale(by_time, 3.0).measure.warmup_s == 1.5
+
+
+def test_loads_too_heavy_to_run_end_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = scenario(tmp_path, "workload.n_requests=null", "workload.duration_s=5")
+    question = CapacityQuestion(given, GOAL, 1.0)
+    monkeypatch.setattr(size, "free_memory_bytes", lambda: 90 * size.BYTES_PER_REQUEST)
+    tried = []
+
+    def met(scale: float, seeds: Sequence[int]) -> list[dict[str, Any]]:
+        at_scale(given, scale)
+        tried.append(scale)
+        return [run | {"slo_attainment": {**run["slo_attainment"], "frac": 1.0}} for run in single_server(0.01, seeds)]
+
+    found = search(question, met)
+    assert isinstance(found, Unbounded) and found.is_met
+    assert max(tried) == pytest.approx(90 / 40, rel=0.2)
+    with pytest.raises(
+        TooManyArrivals, match=r"tiny: workload.arrivals: the .* free memory hold a run of about 90 req"
+    ):
+        at_scale(given, 2.3)
