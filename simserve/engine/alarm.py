@@ -4,6 +4,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+from mypy_extensions import mypyc_attr
 from simpy import Environment
 from simpy.core import EmptySchedule, StopSimulation
 
@@ -24,6 +25,7 @@ END_PHASE = 1 << 22
 """The run may end after all other events of the instant."""
 
 
+@mypyc_attr(native_class=False)  # simpy is not compiled
 class Clock(Environment):
     """simpy environment that counts time as an integer number of picoseconds."""
 

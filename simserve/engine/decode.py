@@ -104,13 +104,15 @@ class Decode:
 class GroupedDecode(Decode):
     """Decoding requests of a model with layers that keep different tokens: step runs end where a member bends."""
 
-    __slots__ = ()
+    __slots__ = ("_bending",)
 
-    cohort: GroupedCohort
+    def __init__(self, cohort: GroupedCohort, pool: KvPool, cost: CostModel, *, reserves: bool) -> None:
+        super().__init__(cohort, pool, cost, reserves=reserves)
+        self._bending = cohort
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or bends or blocks run out, and n_most at most."""
-        cohort = self.cohort
+        cohort = self._bending
         n_most = min(cohort.next_bend_step - cohort.step, n_most or NO_FINISH)
         step_run = super().start(now_ps, n_most, queue_len)
         slopes = self._cost.window_slopes(step_run.n_decoding)
@@ -178,14 +180,13 @@ class Speculative(Decode):
     step run is as long as without speculation. Each step is a row of its own, since no two grow alike.
     """
 
-    __slots__ = ("_draft_lines", "_queued_from")
+    __slots__ = ("_courses", "_draft_lines", "_drafting", "_queued_from")
 
-    cohort: SpeculativeCohort
-    _cost: SpeculativeCost
     is_uneven = True
 
     def __init__(self, cohort: SpeculativeCohort, pool: KvPool, cost: SpeculativeCost, *, reserves: bool) -> None:
         super().__init__(cohort, pool, cost, reserves=reserves)
+        self._courses, self._drafting = cohort, cost
         self._draft_lines: dict[int, tuple[int, int]] = {}
         self._queued_from: list[int] = []
         """First step, from 0, that begins with each mid-run arrival in the queue."""
@@ -196,15 +197,15 @@ class Speculative(Decode):
         n, n_steps = even.n_decoding, even.n_steps
         if self._pool.layers is not None and self._pool.layers.windows:
             slopes = np.array(self._cost.window_slopes(n))
-            windows_ps = slopes @ self.cohort.window_keys_ahead(n_steps)
-            steps_ps = self._lines[n][0] + self._lines[n][1] * self.cohort.keys_ahead(n_steps) + windows_ps
+            windows_ps = slopes @ self._courses.window_keys_ahead(n_steps)
+            steps_ps = self._lines[n][0] + self._lines[n][1] * self._courses.keys_ahead(n_steps) + windows_ps
             return UnevenStepRun(now_ps, (now_ps + steps_ps.cumsum()).tolist(), n, queue_len)
         return UnevenStepRun(now_ps, self._ends_ps(now_ps, self._lines[n], n_steps), n, queue_len)
 
     def _ends_ps(self, now_ps: int, line: tuple[int, int], n_steps: int) -> list[int]:
         """Return the ends of the next n_steps steps."""
         base_ps, slope_ps = line
-        keys = self.cohort.keys_ahead(n_steps)
+        keys = self._courses.keys_ahead(n_steps)
         if n_steps > FEW_STEPS:
             steps_ps = keys * slope_ps
             steps_ps += base_ps
@@ -226,12 +227,12 @@ class Speculative(Decode):
 
         The run ends with that step, so the arrivals during it are forgotten.
         """
-        cohort, n = self.cohort, step_run.n_decoding
+        cohort, n = self._courses, step_run.n_decoding
         self._queued_from.clear()
         if step_run.chunks:
             n_context = sum(request.prefilled_tokens + n_tokens for request, n_tokens in step_run.chunks)
             prompts = step_run.n_prefill_tokens, step_run.n_prefill_pairs, n_context
-            self.drafting_ps += self._cost.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
+            self.drafting_ps += self._drafting.draft_ps(*prompts, n, cohort.kv_tokens if n else 0)
         else:
             self._note_drafting(n, 1)
         return cohort.tokens_of_next() - n if n else 0
@@ -241,7 +242,7 @@ class Speculative(Decode):
     ) -> None:
         """Record and apply all steps of an uneven run but the last; no request finishes in them."""
         assert isinstance(step_run, UnevenStepRun), "decode steps are uneven"
-        cohort, pool, n = self.cohort, self._pool, step_run.n_decoding
+        cohort, pool, n = self._courses, self._pool, step_run.n_decoding
         n_first, start_ps, queue_len = step_run.n_steps - 1, step_run.start_ps, step_run.queue_len
         queued_from = sorted([*queued_from, *self._queued_from])
         self._note_drafting(n, n_first)
@@ -268,8 +269,8 @@ class Speculative(Decode):
     def _note_drafting(self, n: int, n_steps: int) -> None:
         line = self._draft_lines.get(n)
         if line is None:
-            line = self._draft_lines[n] = self._cost.draft_line(n)
+            line = self._draft_lines[n] = self._drafting.draft_line(n)
         intercept_ps, slope_ps = line
         self.drafting_ps += n_steps * intercept_ps
         if slope_ps:
-            self.drafting_ps += slope_ps * int(self.cohort.keys_ahead(n_steps).sum())
+            self.drafting_ps += slope_ps * int(self._courses.keys_ahead(n_steps).sum())

@@ -137,7 +137,6 @@ class CachingMemory(Memory):
     """
 
     caches = True
-    pool: CachingPool
 
     def __init__(self, pool: CachingPool, recorder: Recorder, tier: HostTier | None = None) -> None:
         super().__init__(pool)

@@ -109,8 +109,9 @@ class ClosedLoopSender:
         self._offered.check_refusals(self._n_consecutive_refusals, reason)
         self._send_next(now_ps)
 
-    on_not_admitted = on_refusal
-    """A client that is not admitted also sends its next request at once."""
+    def on_not_admitted(self, row: int, reason: str, now_ps: int) -> None:
+        """Let a client that is not admitted send its next request at once, too."""
+        self.on_refusal(row, reason, now_ps)
 
     def _send_next(self, sent_ps: int) -> None:
         """Send the next row, if there is one."""

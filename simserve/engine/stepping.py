@@ -13,12 +13,12 @@ class Alone:
 
     n_stages = 1
     """Pipeline stages that a step passes through."""
-    group: Group | None = None
-    """Ranks that step together."""
 
     def __init__(self, replica: Replica, clock: Clock) -> None:
         self.first_lane = replica.id
         """Id of the replica that is the first lane on the same GPUs."""
+        self.group: Group | None = None
+        """Ranks that step together."""
         self._replica = replica
         self._clock = clock
         self._n_ahead = replica.n_ahead

@@ -72,6 +72,13 @@ class KvPool:
         else:
             self.release(n_blocks)
 
+    def take_at_once(self, n_blocks: int) -> None:
+        """Put tokens into free blocks when a step is about to take others; what these held goes then."""
+        self.take(n_blocks, from_reserved=False)
+
+    def keep_within(self, n_blocks: int) -> None:
+        """Let only n_blocks free blocks keep what they held; here none does."""
+
     def release(self, n_used: int, n_reserved: int = 0) -> None:
         """Free used blocks and reserved blocks."""
         self.used_blocks -= n_used

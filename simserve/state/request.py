@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Protocol
 
+from mypy_extensions import mypyc_attr
+
 
 class Phase(Enum):
     """Phase of a request. Preemption returns it from PREFILL or DECODE to WAITING; TRANSFER is the way from a prefill
@@ -34,6 +36,7 @@ class Finder(Protocol):
 NO_CHAINS: Mapping[int, Sequence[int]] = {}
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Request:
     """One live request, as policies and the engine see it.
 

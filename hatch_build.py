@@ -1,0 +1,83 @@
+"""Build hook: compile the files that take a run's time where there is a C compiler; elsewhere they stay Python.
+
+The same sources run either way, with the same results. `SIMSERVE_PURE=1` when building, an editable install, a machine
+without compiler or Python.h, and a failure to compile all give the pure wheel. Binaries are made in a folder of their
+own, so that none is ever left beside a source.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+COMPILED = (
+    "state/acceptance.py",
+    "state/cohort.py",
+    "state/grouped_cohort.py",
+    "state/host_memory.py",
+    "state/kv_pool.py",
+    "state/prefix_cache.py",
+    "state/request.py",
+    "state/speculative_cohort.py",
+    "engine/alarm.py",
+    "engine/batch_state.py",
+    "engine/decode.py",
+    "engine/memory.py",
+    "engine/recorder.py",
+    "engine/replica.py",
+    "engine/senders.py",
+    "engine/step_run.py",
+    "engine/stepping.py",
+    "engine/swapping.py",
+    "cost/drafting.py",
+    "cost/step.py",
+)
+"""Files that take a run's time; none has classes that plug-ins derive from, as these cannot be compiled."""
+
+OPTIONS = ("--config-file=", "--ignore-missing-imports", "--follow-imports=silent")
+
+
+class CompiledFiles(BuildHookInterface[Any]):
+    """Adds the compiled files to a wheel."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile into a temporary folder and add what comes out; a failure leaves the wheel pure and says why."""
+        if version == "editable" or os.environ.get("SIMSERVE_PURE") == "1":
+            return
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="simserve-build-"))
+        shutil.copytree(Path(self.root) / "simserve", folder / "simserve")
+        done = subprocess.run([sys.executable, __file__], cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            last_line = (done.stderr or done.stdout).strip().rpartition("\n")[2]
+            self.app.display_warning(f"simserve is built as pure Python: {last_line[:160]}")
+            return
+        binaries = [path for path in folder.rglob("*") if path.suffix in (".so", ".pyd") and "build" not in path.parts]
+        build_data["force_include"] |= {str(path): path.relative_to(folder).as_posix() for path in binaries}
+        build_data["pure_python"], build_data["infer_tag"] = False, True
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Remove the temporary folder."""
+        if hasattr(self, "_folder"):
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def compile_here() -> None:
+    """Compile the files of the package in this folder, each to a binary beside its source."""
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+    from setuptools.command.build_ext import build_ext
+
+    modules = mypycify([*OPTIONS, *(f"simserve/{name}" for name in COMPILED)], opt_level="3", group_name="simserve")
+    command = build_ext(Distribution({"ext_modules": modules}))
+    command.inplace = True
+    command.ensure_finalized()
+    command.run()
+
+
+if __name__ == "__main__":
+    compile_here()
