@@ -213,7 +213,7 @@ def _typical_steps(setup: PoolSetup) -> Iterator[TypicalStep]:
     one computes a prompt."""
     cost, how = setup.step_cost(), setup.speculation
     if how is not None:
-        yield from _speculating_steps(setup, how.running_cost(cost), how.tokens_per_step)
+        yield from _speculating_steps(setup, cost, how.running_cost(cost), how.tokens_per_step)
         return
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for _, shape in _decodes(setup, context_tokens):
@@ -237,21 +237,24 @@ def _prompts(setup: PoolSetup) -> Iterator[tuple[int, StepShape]]:
             yield n, StepShape(n, prefill_pairs=pairs, prefill_context_tokens=n, sampled_rows=1, windows=windows)
 
 
-def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step: float) -> Iterator[TypicalStep]:
+def _speculating_steps(
+    setup: PoolSetup, target: StepCost, cost: SpeculativeCost, tokens_per_step: float
+) -> Iterator[TypicalStep]:
     """Yield steps that propose and verify tokens, and prefills by target and draft."""
     context_tokens = min(CONTEXT_TOKENS, setup.max_model_len)
     for phase, shapes in (("decode", _decodes(setup, context_tokens)), ("prefill", _prompts(setup))):
         for n, shape in shapes:
             n_more = shape.decode_requests * cost.n_proposed
-            n_tokens = shape.prefill_tokens + shape.decode_requests
-            total_ps, tokens_ps = cost.step_ps(shape), cost.tokens_ps(n_tokens + n_more)
+            n_tokens = shape.prefill_tokens + shape.decode_requests + n_more
+            group_ps = cost.group_ps((setup.n_sharing if n_more else 1) * n_tokens, n_tokens)
+            total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
             sampling_ps = cost.sampled_ps(shape.sampled_rows + n_more) - n_more * cost.row_host_ps
             prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
             drafting_ps = cost.draft_ps(*prompts, shape.decode_requests, shape.kv_tokens)
             yield TypicalStep(
                 phase=phase,
                 n_requests=shape.decode_requests or 1,
-                n_tokens=n_tokens + n_more,
+                n_tokens=n_tokens,
                 context_tokens=context_tokens if shape.decode_requests else n,
                 duration_s=to_s(total_ps),
                 tokens_s=to_s(tokens_ps),
@@ -259,6 +262,7 @@ def _speculating_steps(setup: PoolSetup, cost: SpeculativeCost, tokens_per_step:
                 sampling_s=to_s(sampling_ps),
                 tokens_per_s=n * (tokens_per_step if shape.decode_requests else 1) / to_s(total_ps),
                 drafting_s=to_s(drafting_ps),
+                exchange_s=to_s(target.exchange_ps(n_tokens)),
             )
 
 

@@ -66,6 +66,19 @@ def test_explain_splits_an_exchange_between_nodes(tmp_path: Path) -> None:
     assert all(0 < step["exchange_s"] < step["tokens_s"] for step in pool["steps"])
 
 
+def test_typical_steps_of_ranks_that_speculate_include_the_experts_of_all(tmp_path: Path) -> None:
+    sets = ["model=qwen3-next-80b-a3b", "gpu=b200-sxm", "cluster.pools.0.parallel={data: 16, expert: 16}"]
+    how = "cluster.pools.0.speculation={kind: mtp, tokens: 1, acceptance: 0.8}"
+    (plain,), (mtp,) = (
+        explain(load_scenario(write_scenario(tmp_path), overrides=each)).pools for each in (sets, [*sets, how])
+    )
+    for one, two in zip(plain.steps, mtp.steps, strict=True):
+        assert two.exchange_s >= one.exchange_s > 0
+        assert two.duration_s - two.drafting_s > 0.999 * one.duration_s
+        parts_s = two.tokens_s + two.attention_s + two.sampling_s + two.drafting_s
+        assert parts_s == pytest.approx(two.duration_s)
+
+
 def test_explain_follows_set_and_seed(tmp_path: Path) -> None:
     outcome = invoke("explain", write_scenario(tmp_path), "--set", "cluster.pools.0.replicas=3", "--seed", 7)
     assert "3 x llama-3.1-8b on 1 x h100-sxm as vllm" in outcome.out
