@@ -85,7 +85,7 @@ def watch(cluster: Cluster) -> None:
         for replica in cluster.replicas:
             counts = (replica.pool.free_blocks, replica.pool.used_blocks, replica.pool.reserved_blocks)
             assert min(counts) >= 0 and sum(counts) == replica.total_blocks, (cluster.clock.now_ps, counts)
-            charged: Any = getattr(replica._scheduler, "_running", ())  # of sglang
+            charged: Any = getattr(replica.scheduler, "_running", ())  # of sglang
             for request in [request for request in replica.batch.running if request in charged]:
                 stored_tokens = request.prompt_tokens + charged.emitted_tokens(request) - 1
                 assert stored_tokens == replica.cohort.stored_tokens(request), cluster.clock.now_ps
@@ -236,7 +236,7 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
         ]
         assert [a[:2] for a in at_starts] == [a[2:] for a in at_starts]
         if replica.vtc is not None:
-            counters = cluster.replicas[index]._scheduler._counters  # type: ignore[attr-defined]
+            counters = cluster.replicas[index].scheduler._counters  # type: ignore[attr-defined]
             shares = {tenant: counters[tenant] for tenant in replica.vtc.counters}
             assert shares == pytest.approx(replica.vtc.counters)
     if all(setup.scheduler.stream for setup in setups):

@@ -147,6 +147,8 @@ class OracleReplica:
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
         self.policy = getattr(setup.scheduler, "policy", "fcfs")
+        self.senders: dict[Request, OracleReplica] = {}
+        """Prefill replicas of handed-over requests among those that wait in the policy's order."""
         self.vtc = OracleCounters(setup.scheduler) if self.policy == "vtc" else None
 
     @property
@@ -160,6 +162,15 @@ class OracleReplica:
         if self.policy == "priority":
             return sorted(self.waiting, key=lambda request: (request.priority, came(request)))
         return self.waiting
+
+    def startable(self) -> list[Request]:
+        """Return the waiting requests before the first that another replica prefills, in the policy's order."""
+        result: list[Request] = []
+        for request in self.in_order():
+            if request in self.senders:
+                break
+            result.append(request)
+        return result
 
     def blocks(self, n_tokens: int) -> int:
         """Return the blocks of a request between steps, with n_tokens computed."""
@@ -214,7 +225,7 @@ class OracleReplica:
         return n
 
     def look_up(self) -> None:
-        for request in self.waiting if self.cache else ():
+        for request in [each for each in self.waiting if each not in self.senders] if self.cache else ():
             most = (request.prompt_tokens + request.emitted_tokens - 1) // self.block_size
             request.prefilled_tokens = self.hits(self.chain(request), most) * self.block_size
             request.n_idle = self.idle_blocks(request)  # type: ignore[attr-defined]
@@ -453,7 +464,11 @@ class OracleReplica:
         self.in_transfer.sort(key=lambda transfer: transfer[0])
 
     def receive(self, request: Request, sender: "OracleReplica") -> None:
-        self.coming_in.append((request, sender))
+        if self.policy == "fcfs":
+            self.coming_in.append((request, sender))
+        else:
+            self.waiting.append(request)
+            self.senders[request] = sender
         self.n_outstanding += 1
         self.must_plan = self.must_plan or self.step is None
 
@@ -491,13 +506,21 @@ class OracleReplica:
 
     def let_in(self, how: Disaggregation, now_ps: int) -> None:
         """Fetch handed-over requests if there is room."""
-        while self.coming_in:
-            request, sender = self.coming_in[0]
+        while True:
+            if self.vtc is not None:
+                self.vtc.take_in(self.waiting)
+            ordered = [] if self.policy == "fcfs" else [(each, self.senders.get(each)) for each in self.in_order()]
+            queue = ordered or self.coming_in
+            if not queue:
+                return
+            request, sender = queue[0]
+            if sender is None and ordered:
+                return
             if sender is None:
                 self.waiting.append(request)
                 self.coming_in.pop(0)
                 continue
-            if self.waiting or (self.host and self.host.swapped):
+            if (self.waiting and not ordered) or (self.host and self.host.swapped):
                 return
             how_many = 1 if self.setup.speculation is None else self.setup.speculation.n_slots
             prompt = request.prompt_tokens
@@ -512,9 +535,15 @@ class OracleReplica:
             batch = len(self.running) + len(self.kept)
             if batch >= self.setup.scheduler.max_running or n_blocks > self.free_blocks() - self.growth():
                 return
-            self.coming_in.pop(0)
-            self.kept.append(request)
             life = self.lives[request]
+            if ordered:
+                self.waiting.remove(request)
+                del self.senders[request]
+                if self.vtc is not None:
+                    self.vtc.admit(request, is_first=not life.n_preemptions)
+            else:
+                self.coming_in.pop(0)
+            self.kept.append(request)
             life.found_ids = found
             life.sent_tokens = life.decode_cached_tokens = len(found) * self.block_size
             for block in found:
@@ -580,7 +609,8 @@ class OracleReplica:
         life.request.phase = Phase.DONE
 
     def uncomputed_tokens(self) -> int:
-        unseated: list[Request] = [*self.waiting, *(request for request, _ in self.coming)]
+        unseated = [request for request in self.waiting if request not in self.senders]
+        unseated += [request for request, _ in self.coming]
         whole = sum((r.prompt_tokens + r.emitted_tokens for r in unseated), 0)
         return whole + sum(r.prefill_left_tokens for r in self.prefilling)
 
@@ -592,11 +622,21 @@ class OracleReplica:
             receiver.coming_in = [pair for pair in receiver.coming_in if pair[0] is not request]
             receiver.n_outstanding -= 1
             receiver.must_plan = receiver.must_plan or receiver.step is None
+        elif request in receiver.senders:
+            receiver.leave_queue(request)
+            receiver.n_outstanding -= 1
+            receiver.must_plan = receiver.must_plan or receiver.step is None
         else:
             receiver.words = [word for word in receiver.words if word[1] is not request]
             self.stage_sends = [part for part in self.stage_sends if part[2] is not request]
             at_ps = max(now_ps + max(1, how.link.latency_ps), self.lives[request].there_ps)
             receiver.expect(at_ps, request, self)
+
+    def leave_queue(self, request: Request) -> None:
+        self.waiting.remove(request)
+        self.senders.pop(request, None)
+        if self.vtc is not None:
+            self.vtc.forget(request)
 
     def let_leave(self, request: Request, now_ps: int, how: Disaggregation | None) -> bool:
         """Drop a timed-out request; False: a step or a transfer of it is in flight."""
@@ -621,7 +661,7 @@ class OracleReplica:
             self.give_up(request)
         if how is not None and self.setup.role == "prefill" and life.goes_to is not None:
             self.withdraw(request, how, now_ps)
-        for _, sender in [pair for pair in self.coming_in if pair[0] is request]:
+        for sender in [*(sender for each, sender in self.coming_in if each is request), self.senders.get(request)]:
             if sender is not None:
                 sender.let_go(request)
                 sender.away.remove(request)
@@ -630,9 +670,7 @@ class OracleReplica:
         if self.host:
             self.host.forget(request)
         if request in self.waiting:
-            self.waiting.remove(request)
-            if self.vtc is not None:
-                self.vtc.forget(request)
+            self.leave_queue(request)
         if request in self.running:
             (scheduler.on_leave if request in self.decoding else scheduler.on_abandon)(request)
             self.let_go(request)
@@ -649,7 +687,7 @@ class OracleReplica:
         self.let_decode()
         if self.host:
             self.host.bring_back(self, now_ps)
-        if how is not None:
+        if how is not None and self.setup.role == "decode":
             self.let_in(how, now_ps)
         just_preempted = False
         while self.growth() > self.free_blocks():
@@ -700,7 +738,7 @@ class OracleReplica:
         setup = self.setup
         hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
         return OracleView(
-            () if hides_waiting else self.in_order(),
+            () if hides_waiting else self.startable(),
             self.prefilling,
             self.running,
             setup.n_blocks,

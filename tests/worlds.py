@@ -204,7 +204,7 @@ def front_ends(draw: st.DrawFn) -> FrontEnd:
 
 @st.composite
 def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) -> list[ReplicaSetup]:
-    """Let requests pass each other, by priority or by their tenants' service; decode replicas are unchanged."""
+    """Let requests pass each other, by priority or by their tenants' service; perhaps not on decode replicas."""
     batch = draw(st.integers(1, 6))
     knobs: dict[str, Any] = {
         "max_num_batched_tokens": batch + draw(st.integers(0, 40)),
@@ -221,7 +221,8 @@ def ordered(draw: st.DrawFn, together: st.SearchStrategy[list[ReplicaSetup]]) ->
     threshold = draw(st.sampled_from([None, 0, 1]))
     by_priority = Chunked(**knobs, policy="priority", priority_preemption_threshold=threshold)
     policy = draw(st.sampled_from([Chunked(**knobs), by_priority, by_priority, vtc, vtc]))
-    return [setup if setup.role == "decode" else replace(setup, scheduler=deepcopy(policy)) for setup in draw(together)]
+    roles = draw(st.sampled_from([("both", "prefill"), ("both", "prefill", "decode"), ("both", "decode")]))
+    return [replace(setup, scheduler=deepcopy(policy)) if setup.role in roles else setup for setup in draw(together)]
 
 
 @st.composite

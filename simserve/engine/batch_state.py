@@ -1,6 +1,6 @@
 """BatchState: waiting and running requests of a replica; consults the scheduler about them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from simserve.engine.checks import broke, checked_plan, checked_victim
 from simserve.engine.memory import Memory
@@ -31,6 +31,8 @@ class BatchState:
     ) -> None:
         pool = memory.pool
         self.waiting = scheduler.queue()
+        self.startable: Collection[Request] = self.waiting
+        """Waiting requests that the scheduler may start."""
         self.prefilling: list[Request] = []
         self.running: dict[Request, None] = {}
         self.cohort = cohort
@@ -64,7 +66,7 @@ class BatchState:
         view.just_preempted = just_preempted
         if self.memory.caches:
             self.memory.forget_hits()
-        if self.swap is not None and self.swap.swapped:
+        if self.has_swapped:
             view.waiting = ()
         return checked_plan(self._scheduler, view)
 
@@ -129,7 +131,12 @@ class BatchState:
     @property
     def has_queue(self) -> bool:
         """Requests wait here, in the queue or in host memory."""
-        return bool(self.waiting or (self.swap is not None and self.swap.swapped))
+        return bool(self.waiting) or self.has_swapped
+
+    @property
+    def has_swapped(self) -> bool:
+        """Requests wait in host memory."""
+        return self.swap is not None and bool(self.swap.swapped)
 
     def stored_tokens(self, request: Request) -> int:
         """Return the tokens stored for a request, on the GPU or in host memory."""
@@ -142,7 +149,7 @@ class BatchState:
 
         The scheduler sees no new request at a boundary that begins with a swapped one.
         """
-        self.view.waiting = () if swap.swapped else self.waiting
+        self.view.waiting = () if swap.swapped else self.startable
         while swap.swapped and len(self.running) + self.n_promised < self._scheduler.max_running:
             if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1), self.cohort.n_slots):
                 return

@@ -14,7 +14,6 @@ from simserve.engine.replica import Replica
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
 from simserve.routers.base import Router
-from simserve.schedulers.base import Scheduler
 from simserve.splitters.base import Splitter
 from simserve.state.request import DONE, TRANSFER, Request
 
@@ -59,10 +58,10 @@ class Handoff:
         """Requests that wait for a decode replica to be ready, with their prefill replicas."""
         self._due = Alarm(clock, self._route, SEND_PHASE - 1)
 
-    def add_receiver(self, replica: Replica, scheduler: Scheduler) -> None:
+    def add_receiver(self, replica: Replica) -> None:
         """Let a replica decode what others prefill."""
         self._add_ports(replica, 1)
-        side = self._receivers[replica.id] = Receives(replica, scheduler, self._clock, self._recorder, self._on_room)
+        side = self._receivers[replica.id] = Receives(replica, self._clock, self._recorder, self._on_room)
         replica.play(side)
 
     def add_sender(self, replica: Replica) -> Role:

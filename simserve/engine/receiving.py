@@ -1,15 +1,18 @@
 """Receiving: the role of decode replicas, which receive requests from prefill replicas."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Container, Iterator
 from heapq import heappop, heappush
+from itertools import takewhile
+from typing import cast
 
 from simserve.engine.alarm import TRANSFER_PHASE, Alarm, Clock
 from simserve.engine.recorder import Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.role import Role
 from simserve.engine.step_run import StepRun
-from simserve.schedulers.base import Blocked, Scheduler
+from simserve.schedulers.base import Blocked
+from simserve.state.queues import Ordered, Waiting
 from simserve.state.request import DONE, TRANSFER, Request
 
 OnRoom = Callable[[Request, Replica, "Receives", int, int], None]
@@ -17,22 +20,45 @@ OnRoom = Callable[[Request, Replica, "Receives", int, int], None]
 found there and the instant."""
 
 
+class BeforeHandedOver(Collection[Request]):
+    """Waiting requests before the first that another replica prefills, in the order of their queue."""
+
+    def __init__(self, waiting: Waiting, handed_over: Container[Request]) -> None:
+        self._waiting = waiting
+        self._handed_over = handed_over
+
+    def __iter__(self) -> Iterator[Request]:
+        return takewhile(lambda request: request not in self._handed_over, self._waiting)
+
+    def __contains__(self, request: object) -> bool:
+        return any(request is each for each in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class Receives(Role):
     """A decode replica: requests come with a first token, and decode once their keys and values have arrived.
 
     At a step boundary it gives slots and blocks to handed-over requests, in order, unless a local request waits for
-    its prefill. What its prefix cache has of a prompt is held from then on, and only the rest is sent (vLLM V1,
+    its prefill. Under a policy that orders, both wait in its queue: the first request that does not fit keeps out all
+    behind it. What its prefix cache has of a prompt is held from then on, and only the rest is sent (vLLM V1,
     NixlConnector). A request with all its KV decodes from the next boundary on.
     """
 
-    def __init__(
-        self, replica: Replica, scheduler: Scheduler, clock: Clock, recorder: Recorder, on_room: OnRoom
-    ) -> None:
+    def __init__(self, replica: Replica, clock: Clock, recorder: Recorder, on_room: OnRoom) -> None:
+        scheduler = replica.scheduler
         self.replica = replica
+        self._scheduler = scheduler
         self._recorder = recorder
         self._on_room = on_room
-        self.coming_in: deque[tuple[Request, Replica | None]] = deque()
-        """(request, prefill replica) without blocks here yet; None: its prompt is computed here."""
+        self._senders: dict[Request, Replica] = {}
+        """Prefill replicas of requests without blocks here yet."""
+        self._coming_in: Waiting = replica.batch.waiting if scheduler.orders else deque()
+        """These, and requests among them with prompts that are computed here."""
+        if scheduler.orders:
+            startable = BeforeHandedOver(replica.batch.waiting, self._senders)
+            replica.batch.startable = replica.batch.view.waiting = startable
         self.granted: dict[Request, None] = {}
         """Requests with blocks here, before their prefill replicas are notified."""
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
@@ -47,29 +73,35 @@ class Receives(Role):
     def in_transit(self) -> list[Request]:
         """Requests handed over that do not decode yet."""
         fetched = [request for _, _, request, _ in self._in_transfer if request.phase is not DONE]
-        return [*self._here, *fetched, *self.granted, *(request for request, _ in self.coming_in)]
+        return [*self._here, *fetched, *self.granted, *self._beside_queue]
 
     @property
     def n_coming(self) -> int:
-        """Requests without blocks here yet."""
-        return len(self.coming_in)
+        """Requests that wait here and are not in the queue of the scheduler."""
+        return len(self._beside_queue)
+
+    @property
+    def _beside_queue(self) -> Collection[Request]:
+        return () if self._scheduler.orders else self._coming_in
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Accept a request to prefill here, behind those that came before it."""
-        if self.coming_in:
-            self._wait_here(request, None, now_ps)
+        if self._beside_queue:
+            self._wait_here(request, now_ps)
         else:
             self.replica.queue_up(request, now_ps)
 
     def receive(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Accept a request that another replica prefills."""
-        self._wait_here(request, sender, now_ps)
-        if self._blocked_by is None:
+        may_lead = self._scheduler.orders and cast(Ordered, self._coming_in).may_lead(request)
+        self._senders[request] = sender
+        self._wait_here(request, now_ps)
+        if self._blocked_by is None or may_lead:
             self.replica.stepping.wake(now_ps)
 
-    def _wait_here(self, request: Request, sender: Replica | None, now_ps: int) -> None:
+    def _wait_here(self, request: Request, now_ps: int) -> None:
         self.replica.n_outstanding += 1
-        self.coming_in.append((request, sender))
+        self._coming_in.append(request)
         self.replica.note_queued(now_ps)
 
     def expect(self, at_ps: int, request: Request, sender: Replica) -> None:
@@ -81,16 +113,14 @@ class Receives(Role):
 
     def holds(self, request: Request) -> bool:
         """Return whether a request is in transfer, or waits for others that are."""
-        return request.phase is TRANSFER or any(request is each for each, _ in self.coming_in)
+        return request.phase is TRANSFER or request in self._senders or request in self._beside_queue
 
     def withdraw(self, request: Request, now_ps: int) -> Replica | None:
         """Drop a request without blocks here; return its prefill replica."""
-        place = next(i for i, (each, _) in enumerate(self.coming_in) if each is request)
-        _, sender = self.coming_in[place]
-        del self.coming_in[place]
+        self._coming_in.remove(request)
         self.replica.n_outstanding -= 1
         self.replica.stepping.wake(now_ps)
-        return sender
+        return self._senders.pop(request, None)
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Abandon a request; a transfer in flight ends first, as engines free blocks only then."""
@@ -127,9 +157,9 @@ class Receives(Role):
         """Give slots and blocks to handed-over requests, unless others wait here."""
         replica = self.replica
         self._blocked_by = "blocks" if replica.batch.has_queue else None
-        if self.coming_in:
+        if self._coming_in:
             self._allocate(now_ps)
-        replica.n_before_queue = len(self.coming_in)
+        replica.n_before_queue = self.n_coming
         replica.batch.n_promised = replica.n_away
 
     def after_plan(self, step_run: StepRun | None) -> Blocked | None:
@@ -139,21 +169,30 @@ class Receives(Role):
             n_steps = step_run.steps_begun(self._in_transfer[0][0])
             if n_steps < step_run.n_steps:
                 step_run.cut(n_steps)
-        return self._blocked_by if self.coming_in else None
+        if not self._senders:
+            return None
+        if step_run is not None and self._blocked_by == "blocks":
+            n_most = self._scheduler.steps_in_order(self.replica.cohort.n_tokens)
+            if n_most is not None and n_most < step_run.n_steps:
+                step_run.cut(n_most)
+        return self._blocked_by
 
     def _allocate(self, now_ps: int) -> None:
-        replica, coming_in = self.replica, self.coming_in
+        replica, coming_in, orders = self.replica, self._coming_in, self._scheduler.orders
         batch, pool, memory = replica.batch, replica.pool, replica.batch.memory
         n_growing = replica.cohort.blocks_to_grow(1)
         free_slots = self._max_running - len(batch.running) - replica.n_away
         while coming_in:
-            request, sender = coming_in[0]
+            request = coming_in[0]
+            sender = self._senders.get(request)
             if sender is None:
+                if orders:
+                    return
                 request.finder = memory if memory.caches else None
                 batch.waiting.append(request)
                 coming_in.popleft()
                 continue
-            if batch.has_queue:
+            if batch.has_swapped if orders else batch.has_queue:
                 self._blocked_by = "blocks"
                 return
             if free_slots <= 0:
@@ -165,9 +204,14 @@ class Receives(Role):
                 self._blocked_by = "blocks"
                 return
             coming_in.popleft()
+            del self._senders[request]
+            if orders and self._scheduler.is_stateful:
+                self._scheduler.on_admit(request)
             replica.n_away += 1
             free_slots -= 1
             self._on_room(request, sender, self, memory.take_ahead(request), now_ps)
+        if orders:
+            self._blocked_by = None
 
     def _on_arrival(self, now_ps: int) -> None:
         """Accept arrived keys and values, and free the sender's blocks."""

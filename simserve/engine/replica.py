@@ -79,7 +79,6 @@ class Replica:
         "_reserves",
         "_rows",
         "_runs_to_completion",
-        "_scheduler",
         "_start_decode",
         "_step_run_rows",
         "_swap",
@@ -99,6 +98,7 @@ class Replica:
         "n_outstanding",
         "pool",
         "role",
+        "scheduler",
         "step_run",
         "stepping",
         "tier",
@@ -144,7 +144,7 @@ class Replica:
         self._is_uneven, self._most_blocks = self.decode.is_uneven, self.decode.most_blocks
         self._start_decode = self.decode.start  # fast: found once
         self.step_run: StepRun | None = None
-        self._scheduler = setup.scheduler
+        self.scheduler = setup.scheduler
         self._reserves = setup.scheduler.reserves
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
@@ -212,12 +212,13 @@ class Replica:
     @property
     def streams(self) -> bool:
         """Tokens are streamed; otherwise answers leave whole."""
-        return self._scheduler.stream
+        return self.scheduler.stream
 
     def uncomputed_tokens(self) -> int:
         """Return the prefill tokens left to compute after the committed steps; O(queue)."""
-        waiting: list[Request] = [*self.batch.waiting, *(request for request, _ in self._coming)]
-        n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in waiting)
+        role, waiting = self.role, (*self.batch.waiting, *(request for request, _ in self._coming))
+        unstarted: list[Request] = [each for each in waiting if role is None or not role.holds(each)]
+        n_waiting = sum(request.prompt_tokens + request.emitted_tokens for request in unstarted)
         return n_waiting + sum(request.prefill_left_tokens for request in self.batch.prefilling)
 
     def step_end_ps(self, now_ps: int) -> int | None:
@@ -274,7 +275,7 @@ class Replica:
         self._recorder.span(self.id, request, self.cohort.step)
         self.cohort.forget(request)
         lingering.append(request)
-        self.n_outstanding -= self._scheduler.stream  # whole answers count until they leave
+        self.n_outstanding -= self.scheduler.stream  # whole answers count until they leave
         if len(lingering) == self.cohort.n:
             self._end_batch(now_ps)
         self.stepping.wake(now_ps)
@@ -345,7 +346,7 @@ class Replica:
         self.batch.running[request] = None
         self.cohort.join(request, self._rows.output_tokens[request.row] - request.emitted_tokens)
         if self._is_stateful:
-            self._scheduler.on_resume(request)
+            self.scheduler.on_resume(request)
 
     def why_waiting(self) -> str:
         """Explain a deadlock: what waits, and for what."""
@@ -393,7 +394,7 @@ class Replica:
                     if not self._runs_to_completion:
                         self.batch.leave(request, cohort.leave(request))
                     if self._is_stateful:
-                        self._scheduler.on_leave(request)
+                        self.scheduler.on_leave(request)
         if step_run.chunks:
             self._commit_chunks(step_run, now_ps)
         if cohort.lingering and len(cohort.lingering) == cohort.n:
@@ -438,10 +439,10 @@ class Replica:
 
     def _report_steps(self, n_steps: int, has_prefill: bool) -> None:
         """Tell a stateful policy about decode steps that are over, and about tokens beyond one a step."""
-        self._scheduler.on_commit(n_steps, has_prefill, self.blocked_by)
+        self.scheduler.on_commit(n_steps, has_prefill, self.blocked_by)
         if n_steps:
             for request, n_tokens in self.cohort.accepted(n_steps):
-                self._scheduler.on_accept(request, n_tokens)
+                self.scheduler.on_accept(request, n_tokens)
 
     def _show_arrivals(self, n_steps: int) -> None:
         """Show the scheduler the arrivals that have waited for n_steps steps, in the order of arrival."""
@@ -484,7 +485,7 @@ class Replica:
         if n_left or self._runs_to_completion:
             self.cohort.join(request, n_left)
         if self._is_stateful:
-            notify = self._scheduler.on_join if n_left else self._scheduler.on_leave
+            notify = self.scheduler.on_join if n_left else self.scheduler.on_leave
             notify(request)
         if not n_left:
             request.join_step = self.cohort.step
@@ -499,14 +500,14 @@ class Replica:
         self.n_away += 1
         self.n_outstanding -= 1
         if self._is_stateful:
-            self._scheduler.on_leave(request)
+            self.scheduler.on_leave(request)
 
     def _last_token(self, request: Request, now_ps: int) -> None:
         """Close a request's span; without streaming, the client gets the answer with the whole batch."""
         self._recorder.span(self.id, request, self.cohort.step)
         if self._runs_to_completion:
             self.cohort.lingering.append(request)
-        if self._scheduler.stream:
+        if self.scheduler.stream:
             self._answer(request, now_ps)
         if self.role is not None:
             self.role.ended(request, now_ps)
@@ -516,7 +517,7 @@ class Replica:
         done, self.cohort.lingering = self.cohort.lingering, []
         for request in done:
             self.batch.leave(request, self.cohort.leave(request))
-            if not self._scheduler.stream:
+            if not self.scheduler.stream:
                 self._recorder.first_token_ps[request.row] = now_ps
                 self._answer(request, now_ps)
 
@@ -559,11 +560,11 @@ class Replica:
         if plan.prefill:
             # fast: a single chunk is checked as it begins, and by all rules if that fails
             if len(plan.prefill) > 1 or batch.prefilling:
-                check_prefill(self._scheduler, batch.view, plan)
+                check_prefill(self.scheduler, batch.view, plan)
             try:
                 self._start_mixed(plan, now_ps)
             except (TypeError, ValueError, AttributeError, IndexError):
-                check_prefill(self._scheduler, batch.view, plan)
+                check_prefill(self.scheduler, batch.view, plan)
                 raise
         elif cohort.n and plan.decode:
             n_most = 1 if just_preempted else plan.valid_steps
@@ -583,7 +584,7 @@ class Replica:
         elif self._blocked_code:
             self._recorder.stall(self.id, now_ps, self._blocked_code)
         elif self._is_stateful and not batch.running and not batch.waiting:
-            self._scheduler.on_idle()
+            self.scheduler.on_idle()
         if has_more:
             self._after_plan(now_ps)
             if has_preempted and self.step_run is None and self._swap is not None and self._swap.swapped:
@@ -635,7 +636,7 @@ class Replica:
         step_run.queue_len += len(swap.swapped)
         if not swap.swapped:
             return None
-        return "seats" if len(self.batch.running) >= self._scheduler.max_running else "blocks"
+        return "seats" if len(self.batch.running) >= self.scheduler.max_running else "blocks"
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""
@@ -645,13 +646,13 @@ class Replica:
         for i, (request, n_chunk) in enumerate(plan.prefill):
             left_tokens = request.prefill_left_tokens
             if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
-                check_prefill(self._scheduler, batch.view, plan)
+                check_prefill(self.scheduler, batch.view, plan)
             if request.phase is WAITING:
                 batch.admit(request, plan.reserve_tokens[i] if reserves else 0, now_ps)
                 if self._layers is not None:
                     n_behind += self._layers.behind_hit(request.prefilled_tokens)
             elif not batch.prefilling:
-                check_prefill(self._scheduler, batch.view, plan)
+                check_prefill(self.scheduler, batch.view, plan)
             done = request.prefilled_tokens
             n_blocks += -(-(done + n_chunk) // block_size) - -(-done // block_size)
             n_tokens += n_chunk
@@ -663,7 +664,7 @@ class Replica:
         self.pool.take(n_blocks, reserves)
         if free_blocks - self.pool.free_blocks > batch.view.free_blocks:
             rule = f"must not take more blocks than the {batch.view.free_blocks} free ones"
-            raise broke(self._scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
+            raise broke(self.scheduler, "plan", now_ps, rule, free_blocks - self.pool.free_blocks)
         cohort = self.cohort
         n, kv_tokens = (cohort.n, cohort.kv_tokens) if plan.decode else (0, 0)
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)

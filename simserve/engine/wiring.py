@@ -67,7 +67,7 @@ class Wiring:
     def connect(self, replica: Replica, setup: ReplicaSetup) -> None:
         """Let a replica take its role."""
         if setup.role == "decode":
-            self.handoff.add_receiver(replica, setup.scheduler)
+            self.handoff.add_receiver(replica)
         elif setup.role == "prefill":
             side = self.handoff.add_sender(replica)
             if self._how.keeps:

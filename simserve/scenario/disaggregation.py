@@ -62,11 +62,6 @@ def _check_scheduler(draft: Draft, index: int, pool: Pool) -> None:
     if problems or not isinstance(policy, Scheduler):
         return
     kind = pool.scheduler["kind"]
-    if policy.orders and pool.role == "decode":
-        rule = "a decode pool admits requests in the order in which their prefill ends"
-        draft.problem(
-            (*at, "kind"), rule, kind, "use chunked with policy: fcfs there, and this policy in the prefill pool"
-        )
     if policy.runs_to_completion:
         rule = f"a {pool.role} pool exchanges requests one at a time, and {kind} runs whole batches"
         draft.problem((*at, "kind"), rule, kind, "use chunked, prefill_first or sglang")

@@ -91,6 +91,11 @@ class Scheduler:
         """Return a new queue in the order of admission; a policy that `orders` returns an `Ordered`."""
         return deque()
 
+    def steps_in_order(self, most_tokens: int) -> int | None:
+        """Return decode steps, at least 1, for which the head of an ordered queue surely stays the head, where a
+        request gets up to most_tokens a step; None: until an arrival, admission or finish."""
+        return None
+
     def never_fits(self, prompt_tokens: int) -> str | None:
         """Return why this policy can never start a prompt of this length; None if it can."""
         return None

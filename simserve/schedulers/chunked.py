@@ -76,6 +76,10 @@ class Chunked(Scheduler):
             return ByPriority()
         return self._by_service if self.policy == "vtc" else deque()
 
+    def steps_in_order(self, most_tokens: int) -> int | None:
+        """Return decode steps for which the head surely stays the head: vtc's counters change with each."""
+        return self._by_service.steps_in_order(most_tokens) if self.is_stateful else None
+
     def plan(self, view: ReplicaView) -> StepPlan:
         """Walk the queue in order until tokens, slots or blocks run out."""
         if self.is_stateful:
@@ -115,9 +119,7 @@ class Chunked(Scheduler):
             victim = self._to_preempt(request, blocked_by, view)
             if victim is not None:
                 return StepPlan(preempt=[victim])
-        valid_steps = None
-        if self.is_stateful and blocked_by == "blocks":
-            valid_steps = self._by_service.steps_in_order(view.decode_tokens)
+        valid_steps = self.steps_in_order(view.decode_tokens) if blocked_by == "blocks" else None
         return StepPlan(prefill=chunks, valid_steps=valid_steps, blocked_by=blocked_by)
 
     def victim(self, view: ReplicaView) -> Request:

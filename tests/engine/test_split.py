@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
+import numpy as np
 import pytest
 
 from simserve.engine.cluster import Cluster
@@ -25,9 +26,14 @@ from tests.doubles import MS, LineCost, instants, replica_setup, trace
 LONG = PromptLength(min_prompt_tokens=5)
 
 
-def pool(role: Literal["prefill", "decode", "both"], n_blocks: int = 1000, batch: int = 10) -> ReplicaSetup:
-    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=batch)
-    return replace(replica_setup(policy, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
+def pool(
+    role: Literal["prefill", "decode", "both"],
+    n_blocks: int = 1000,
+    batch: int = 10,
+    policy: Literal["fcfs", "priority"] = "fcfs",
+) -> ReplicaSetup:
+    scheduler = Chunked(max_num_batched_tokens=100, max_num_seqs=batch, policy=policy)
+    return replace(replica_setup(scheduler, LineCost(step=10 * MS), n_blocks=n_blocks, block_size=1), role=role)
 
 
 def serve(setups: list[ReplicaSetup], load: Trace, splitter: Splitter) -> Cluster:
@@ -62,6 +68,25 @@ def test_who_is_to_be_computed_at_a_decode_replica_queues_behind_those_who_came_
     cluster = serve([pool("prefill"), pool("decode", n_blocks=8)], load, LONG)
     assert instants(cluster, "transfer_wait_ps") == [0, 15, 0]
     assert instants(cluster, "scheduled_ps") == [0, 10, 35]
+
+
+def test_in_a_decode_pool_the_better_priority_is_first_wherever_its_prompt_is_computed() -> None:
+    # The first holds 12 blocks of 20 at 22, and one more each step until 72. The second, of 10, is computed at 30 and
+    # lacks room. So a short one that comes at 45 waits behind it, with a worse priority; with a better one it starts at
+    # the next boundary.
+    load = trace([0.0, 0.02, 0.045], [12, 10, 3], [6, 2, 1])
+    setups = [pool("prefill"), pool("decode", n_blocks=20, policy="priority")]
+    for priority, starts_ms in ((5, 72), (-1, 52)):
+        cluster = serve(setups, replace(load, priority=np.array([0, 0, priority])), LONG)
+        assert instants(cluster, "transfer_wait_ps") == [0, 42, 0]
+        assert instants(cluster, "scheduled_ps") == [0, 20, starts_ms]
+
+
+def test_and_prompts_that_were_computed_together_are_let_in_by_it() -> None:
+    # One slot. All are computed at 10; the last has the best priority, is sent until 15 and leaves at 35.
+    load = replace(trace([0.0] * 3, [5] * 3, [3] * 3), priority=np.array([1, 1, 0]))
+    cluster = serve([pool("prefill"), pool("decode", batch=1, policy="priority")], load, LONG)
+    assert instants(cluster, "transfer_wait_ps") == [25, 50, 0]
 
 
 def test_seats_that_are_promised_are_taken() -> None:

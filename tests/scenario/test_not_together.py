@@ -44,6 +44,8 @@ def separate(prefill: dict[str, Any], decode: dict[str, Any]) -> list[dict[str, 
         (TIMEOUT, separate({"speculation": NGRAM}, {"host_tier": TIER}), PUSH | KEEPS),
         (TIMEOUT, separate({"enable_prefix_caching": True}, {"enable_prefix_caching": True, "host_tier": TIER}), KEEPS),
         (TIMEOUT, separate(BY_PRIORITY, {}), KEEPS),
+        (TIMEOUT, separate(BY_PRIORITY, {"host_tier": TIER, "speculation": NGRAM} | BY_PRIORITY), PUSH | KEEPS),
+        (TIMEOUT, separate({}, {"scheduler": {"kind": "chunked", "policy": "vtc"}}), {}),
     ],
 )
 def test_mechanisms_that_run_together(

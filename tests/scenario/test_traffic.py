@@ -92,11 +92,6 @@ def test_classes_that_all_have_lengths_need_none_beside_them(load: Load, small: 
             ["cluster.pools.0.scheduler={policy: fcfs, vtc: {output_weight: 1}}"],
             "vtc goes with policy vtc, got policy fcfs",
         ),
-        (
-            ["cluster.pools=[{role: prefill, name: p}, {role: decode, name: d, scheduler: {policy: priority}}]"],
-            "a decode pool admits requests in the order in which their prefill "
-            "ends, got 'chunked'; use chunked with policy: fcfs there, and this policy in the prefill pool",
-        ),
     ],
 )
 def test_what_cannot_be_is_told_with_its_place(
