@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.cost.ops import Shard
 from simserve.cost.step import StepCost
 from simserve.engine.cluster import Cluster
 from simserve.engine.decode import Speculation
@@ -35,7 +37,16 @@ from simserve.scenario.cost_warnings import notes, warnings
 from simserve.scenario.distortion import Distortion, distorted
 from simserve.scenario.models import Targets
 from simserve.scenario.traffic import traffic_notes
-from simserve.tables.facts import HostFacts, LinkFacts, MemberFacts, PoolFacts, RunFacts, SpeculationFacts, WorkFacts
+from simserve.tables.facts import (
+    HostFacts,
+    KvSizes,
+    LinkFacts,
+    MemberFacts,
+    PoolFacts,
+    RunFacts,
+    SpeculationFacts,
+    WorkFacts,
+)
 from simserve.tables.run_tables import RunTables
 from simserve.units import MAX_PS, to_ps, to_s
 from simserve.workload.load import Load, offered_load
@@ -233,7 +244,16 @@ def _link(scenario: Scenario, costs: Sequence[StepCost], distortion: Distortion 
     if link is None:
         return None
     speed = (link.bytes_per_s / by, link.latency_s * by, link.shared)
-    return LinkFacts(*speed, costs[0].kv_bytes_per_token, link.how, link.transfer)
+    return LinkFacts(*speed, costs[0].kv_bytes_per_token, link.how, link.transfer, _kv_sizes(costs[0].shard))
+
+
+def _kv_sizes(shard: Shard) -> KvSizes:
+    """Return what crosses the link of a prompt, by group of layers."""
+    groups, whole = shard.model.groups, replace(shard, tensor=1, expert=1, data=1)
+    windows = tuple((group.n_layers, group.window, group.kind == "chunked") for group in groups if group.window)
+    state_bytes = shard.model.n_state_layers * whole.state_bytes
+    n_layers = max(1, shard.model.n_attention_layers)
+    return KvSizes(n_layers, windows, ceil(state_bytes / whole.layer_kv_bytes_per_token))
 
 
 def _disaggregation(scenario: Scenario, link: LinkFacts | None, n_layers: int) -> Disaggregation | None:
@@ -242,7 +262,7 @@ def _disaggregation(scenario: Scenario, link: LinkFacts | None, n_layers: int) -
         return None
     token_s = link.kv_bytes_per_token / link.bytes_per_s
     layers = {"by_chunk": 1, "by_layer": n_layers}.get(link.transfer)
-    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers)
+    spec = LinkSpec(token_s, to_ps(link.latency_s), link.shared, layers, link.sizes)
     return Disaggregation(router, spec, link.how == "push", scenario.build_splitter())
 
 

@@ -2,6 +2,7 @@
 
 from simserve.catalog.specs import LayerGroup
 from simserve.state.layer_blocks import LayerBlocks
+from simserve.tables.facts import KvSizes
 
 
 def attended(group: LayerGroup, position: int) -> list[int]:
@@ -10,6 +11,19 @@ def attended(group: LayerGroup, position: int) -> list[int]:
     if group.kind == "chunked":
         return [p for p in range(position + 1) if p // size == position // size]
     return [p for p in range(position + 1) if position - p < size]
+
+
+def tokens_on_the_link(sizes: KvSizes, first: int, end: int, prompt: int) -> float:
+    """Return what is sent of some tokens of a prompt, layer by layer and token by token, in tokens of all layers."""
+    if not sizes.windows and not sizes.state_tokens:
+        return end - first
+    n_sent = sizes.state_tokens if end == prompt else 0
+    for token in range(first, end):
+        n_sent += sizes.n_layers
+        for n_layers, size, is_chunk in sizes.windows:
+            group = LayerGroup("chunked" if is_chunk else "windowed", n_layers, size)
+            n_sent -= n_layers * (token not in attended(group, prompt))
+    return n_sent / sizes.n_layers
 
 
 class OracleLayers:

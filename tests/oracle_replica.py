@@ -17,7 +17,7 @@ from simserve.state.request import Phase, Request
 from tests.oracle_cache import OracleCache
 from tests.oracle_counters import OracleCounters, came
 from tests.oracle_host import OracleHost
-from tests.oracle_layers import OracleLayers, attended
+from tests.oracle_layers import OracleLayers, attended, tokens_on_the_link
 from tests.oracle_view import OracleView
 
 
@@ -140,7 +140,7 @@ class OracleReplica:
         """Requests with all their KV that decode from the next step on."""
         self.ports = [[0] for _ in range(setup.n_stages if setup.role == "prefill" else 1)]
         """When the port of each stage is free; the lanes of a rank share them, or all replicas have one."""
-        self.stage_sends: list[tuple[int, int, Request, int, int]] = []
+        self.stage_sends: list[tuple[int, int, Request, float, int]] = []
         """(end, start, request, tokens, stage) of chunks whose layers are still to be computed and sent."""
         self.cache = OracleCache() if setup.caches_prefixes else None
         self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
@@ -373,8 +373,8 @@ class OracleReplica:
                 and self.setup.role == "prefill"
                 and not self.stages_free_ps
             ):
-                n_new = self.not_sent(request, n_tokens)
-                if n_new:
+                n_new = self.not_sent(request, n_tokens, how.link)
+                if n_new is not None:
                     self.send_layers(request, n_new, how.link, (start_ps, now_ps), 0)
             n_dropped = self.blocks_of(request, self.lives[request].stored)
             request.prefilled_tokens += n_tokens
@@ -422,14 +422,16 @@ class OracleReplica:
         self.away.append(request)
         self.handed_over.append(request)
 
-    def not_sent(self, request: Request, n_tokens: int) -> int:
-        """Return the tokens that a chunk adds to those sent, which counts them as sent."""
+    def not_sent(self, request: Request, n_tokens: int, link: LinkSpec) -> float | None:
+        """Return what a chunk adds to the tokens sent, if anything, which counts them as sent."""
         life = self.lives[request]
         n_before = life.sent_tokens
         life.sent_tokens = max(n_before, request.prefilled_tokens + n_tokens)
-        return life.sent_tokens - n_before
+        if life.sent_tokens == n_before:
+            return None
+        return tokens_on_the_link(link.sizes, n_before, life.sent_tokens, request.prompt_tokens)
 
-    def send_layers(self, request: Request, n_tokens: int, link: LinkSpec, step: tuple[int, int], stage: int) -> None:
+    def send_layers(self, request: Request, n_tokens: float, link: LinkSpec, step: tuple[int, int], stage: int) -> None:
         """Send tokens layer by layer, each when it is computed and each port is free. The layers of a stage are its
         part of all, at its part of the sender's speed."""
         life, n_stages = self.lives[request], self.setup.n_stages
@@ -454,7 +456,8 @@ class OracleReplica:
 
     def send_whole(self, request: Request, sender: "OracleReplica", link: LinkSpec, now_ps: int) -> int:
         ports = self.ports if self.ports[0] is sender.ports[0] else [*self.ports, *sender.ports]
-        n_tokens = request.prompt_tokens - self.lives[request].decode_cached_tokens
+        prompt = request.prompt_tokens
+        n_tokens = tokens_on_the_link(link.sizes, self.lives[request].decode_cached_tokens, prompt, prompt)
         for port in ports:
             port[0] = max(now_ps, port[0]) + link.busy_ps(n_tokens)
         return max(port[0] for port in ports) + link.latency_ps
@@ -892,11 +895,11 @@ class OracleReplica:
             self.stages_free_ps[stage] = ends[-1]
         return ends
 
-    def note_stages(self, ends_ps: list[int], stage_ps: int) -> None:
+    def note_stages(self, link: LinkSpec, ends_ps: list[int], stage_ps: int) -> None:
         """Note when the layers of each chunk will be computed."""
         for request, n_tokens in self.step[0].prefill if self.step else ():
-            n_new = self.not_sent(request, n_tokens) if self.lives[request].goes_to else 0
-            if n_new:
+            n_new = self.not_sent(request, n_tokens, link) if self.lives[request].goes_to else None
+            if n_new is not None:
                 self.stage_sends += [(end, end - stage_ps, request, n_new, i) for i, end in enumerate(ends_ps)]
 
 
@@ -930,7 +933,7 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         for rank in stepping:
             rank.step_end_ps = ends_ps[-1] if any(shape.sampled_rows for shape in shapes) else ends_ps[0]
             if how is not None and how.is_pushed and how.link.n_layers and rank.setup.role == "prefill":
-                rank.note_stages(ends_ps, (step_ps + n_stages - 1) // n_stages)
+                rank.note_stages(how.link, ends_ps, (step_ps + n_stages - 1) // n_stages)
             rank.alone_ps = n_stages * ((rank.alone_ps + n_stages - 1) // n_stages)
 
 

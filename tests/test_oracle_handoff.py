@@ -17,6 +17,7 @@ from simserve.engine.recorder import FINISHED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.round_robin import RoundRobin
 from simserve.splitters.base import Splitter
+from simserve.tables.facts import KvSizes
 from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, own, run_both
 from tests.effort import examples
@@ -117,7 +118,7 @@ def test_whoever_is_kept_is_not_sent_and_every_block_is_given_back(
     sent_tokens: list[Fraction] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Link, "arrival_ps", counting(Link.arrival_ps, sent_tokens))
-        how = Disaggregation(RoundRobin(), link, splitter=splitter)
+        how = Disaggregation(RoundRobin(), replace(link, sizes=KvSizes()), splitter=splitter)
         cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
         cluster.run()
     columns = cluster.recorder.columns
@@ -136,7 +137,7 @@ def test_every_token_is_sent_once_and_every_block_given_back(
     with pytest.MonkeyPatch.context() as patch:
         for name in ("arrival_ps", "streamed_arrival_ps"):
             patch.setattr(Link, name, counting(getattr(Link, name), sent_tokens))
-        how = Disaggregation(RoundRobin(), replace(link, n_layers=n_layers), is_pushed=True)
+        how = Disaggregation(RoundRobin(), replace(link, n_layers=n_layers, sizes=KvSizes()), is_pushed=True)
         cluster = Cluster(own(setups), RoundRobin(), Offered(load), 7, disaggregation=how)
         cluster.run()
     columns, outputs = cluster.recorder.columns, cluster.rows.output_tokens

@@ -31,6 +31,7 @@ from simserve.splitters.load import LoadSplitter
 from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.state.layer_blocks import LayerBlocks
+from simserve.tables.facts import KvSizes
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
 from tests.oracle_fleet import Change
@@ -177,9 +178,15 @@ def can_be_disaggregated(scheduler: Scheduler) -> bool:
 
 @st.composite
 def links(draw: st.DrawFn) -> LinkSpec:
-    """Draw links from much faster than a step to as slow as several, with ports for each replica or one for all."""
+    """Draw links from much faster than a step to as slow as several, with ports for each replica or one for all.
+
+    Now and then layers keep different tokens, and a prompt is not sent whole.
+    """
     speed = draw(st.sampled_from([1e-9, 1.37e-7, 1e-6])), draw(st.sampled_from([0, 1_000_003, 10**9]))
-    return LinkSpec(*speed, is_shared=draw(st.booleans()))
+    groups = draw(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 24), st.booleans()), max_size=2))
+    n_layers = sum(n for n, _, _ in groups) + draw(st.integers(0 if groups else 1, 3))
+    sizes = draw(st.just(KvSizes()) | st.just(KvSizes(n_layers, tuple(groups), draw(st.sampled_from([0, 0, 7])))))
+    return LinkSpec(*speed, is_shared=draw(st.booleans()), sizes=sizes)
 
 
 @st.composite

@@ -78,9 +78,16 @@ class Handoff:
     def _ports_of(self, replica: Replica) -> tuple[Port, ...]:
         return self._ports[replica.stepping.first_lane]
 
-    def _arrival_ps(self, n_tokens: int, sender: Replica, receiver: Replica, now_ps: int) -> int:
-        """Return when tokens that are sent now, from all stages, have arrived."""
-        return self._link.arrival_ps(n_tokens, self._ports_of(sender) + self._ports_of(receiver), now_ps)
+    def _arrival_ps(self, request: Request, first: int, sides: tuple[Replica, Replica], now_ps: int) -> int:
+        """Return when a prompt's tokens from the first on, that are sent now from all stages, have arrived."""
+        kv_tokens = self._kv_tokens(request, first, request.prompt_tokens)
+        ports = [port for replica in sides for port in self._ports_of(replica)]
+        return self._link.arrival_ps(kv_tokens, ports, now_ps)
+
+    def _kv_tokens(self, request: Request, first: int, end: int) -> float:
+        """Return what the tokens [first, end) of a prompt come to, in tokens of all layers."""
+        kv_tokens: float = self._link.spec.sizes.sent_tokens(first, end, request.prompt_tokens)
+        return kv_tokens
 
     def _sending_side(self, replica: Replica) -> Role:
         return HandsOver(replica, self, self._recorder)
@@ -133,8 +140,8 @@ class Handoff:
     def _on_room(self, request: Request, sender: Replica, receiver: Receives, found_tokens: int, now_ps: int) -> None:
         """Start the transfer: the receiver has blocks for it, and keys and values of the first found_tokens."""
         self._recorder.find_room(request.row, now_ps - request.joined_ps, found_tokens)
-        n_tokens = request.prompt_tokens - found_tokens
-        receiver.expect(self._arrival_ps(n_tokens, sender, receiver.replica, now_ps), request, sender)
+        arrival_ps = self._arrival_ps(request, found_tokens, (sender, receiver.replica), now_ps)
+        receiver.expect(arrival_ps, request, sender)
 
 
 class Prefills(Role):
@@ -217,7 +224,7 @@ class _StageChunk(NamedTuple):
     sender: int
     number: int
     request: Request
-    n_tokens: int
+    kv_tokens: float
     stage: int
     stage_ps: int
 
@@ -295,10 +302,11 @@ class PushHandoff(Handoff):
                 continue  # decoded where it is prefilled
             n_new = request.prefilled_tokens + n_tokens - push.there_tokens
             if n_new > 0:
+                kv_tokens = self._kv_tokens(request, push.there_tokens, push.there_tokens + n_new)
                 push.there_tokens += n_new
                 for stage, end_ps in enumerate(ends_ps):
                     self._n_computed += 1
-                    part = _StageChunk(end_ps, sender.id, self._n_computed, request, n_new, stage, stage_ps)
+                    part = _StageChunk(end_ps, sender.id, self._n_computed, request, kv_tokens, stage, stage_ps)
                     heappush(self._computed, part)
         if len(ends_ps) > 1 and self._computed:
             self._stage_ends.set(self._computed[0].end_ps)
@@ -316,7 +324,7 @@ class PushHandoff(Handoff):
             ports = self._ports_of(push.sender.replica)
             one, (other,) = ports[part.stage % len(ports)], self._ports_of(push.receiver.replica)
             step, n_stages = (part.end_ps - part.stage_ps, part.end_ps), push.sender.replica.stepping.n_stages
-            at_ps = self._link.streamed_arrival_ps(part.n_tokens, (one, other), step, n_stages)
+            at_ps = self._link.streamed_arrival_ps(part.kv_tokens, (one, other), step, n_stages)
             push.arrival_ps = max(push.arrival_ps, at_ps)
         if computed and computed[0].end_ps != self._stage_ends.due_ps:
             self._stage_ends.set(computed[0].end_ps)
@@ -324,9 +332,9 @@ class PushHandoff(Handoff):
     def send_rest(self, request: Request, sender: Replica, now_ps: int) -> None:
         """Push the rest of a computed prompt."""
         push = self._pushes.pop(request)
-        n_left = request.prompt_tokens - push.there_tokens
-        if n_left:
-            push.arrival_ps = self._arrival_ps(n_left, sender, push.receiver.replica, now_ps)
+        if push.there_tokens < request.prompt_tokens:
+            sides = sender, push.receiver.replica
+            push.arrival_ps = self._arrival_ps(request, push.there_tokens, sides, now_ps)
         self._recorder.hand_over(request.row, push.receiver.replica.id)
         push.receiver.expect(push.arrival_ps, request, sender)
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from simserve.tables.facts import WHOLE_PROMPTS, KvSizes
 from simserve.units import to_ps
 
 
@@ -20,8 +21,11 @@ class LinkSpec:
     """KV of a chunk is sent layer by layer as it is computed, in this many layers; 1: chunk by chunk. None: whole
     prompts."""
 
-    def busy_ps(self, kv_tokens: int) -> int:
-        """Return how long the KV of a request occupies a port; at least 1 ps."""
+    sizes: KvSizes = WHOLE_PROMPTS
+    """What a prompt's tokens come to, where layers keep different tokens."""
+
+    def busy_ps(self, kv_tokens: float) -> int:
+        """Return how long tokens of all layers occupy a port; at least 1 ps."""
         return max(1, to_ps(kv_tokens * self.token_s))
 
     @property
@@ -58,7 +62,7 @@ class Link:
         """
         return self._shared if self.spec.is_shared else tuple(Port() for _ in range(n_stages))
 
-    def arrival_ps(self, kv_tokens: int, ports: Iterable[Port], now_ps: int) -> int:
+    def arrival_ps(self, kv_tokens: float, ports: Iterable[Port], now_ps: int) -> int:
         """Return when all KV has arrived: through the last of the ports, which work in parallel, plus the latency.
 
         No port idles while a transfer waits for it.
@@ -67,7 +71,7 @@ class Link:
         return max(port.through_ps(busy_ps, now_ps) for port in dict.fromkeys(ports)) + self.spec.latency_ps
 
     def streamed_arrival_ps(
-        self, kv_tokens: int, ports: tuple[Port, Port], step: tuple[int, int], n_stages: int = 1
+        self, kv_tokens: float, ports: tuple[Port, Port], step: tuple[int, int], n_stages: int = 1
     ) -> int:
         """Return when all KV of a chunk, computed layer by layer in one of n_stages from start to end, has arrived.
 

@@ -38,7 +38,7 @@ def transfer(requests: Columns, window: Window, facts: RunFacts, use: Utilizatio
         "n": totals.n,
         "mean": totals.mean,
         **{level_name(level): value for level, value in totals.percentiles.items()},
-        "bytes": float(_sent_tokens(requests, handed).sum()) * facts.link.kv_bytes_per_token,
+        "bytes": float(_sent_tokens(requests, handed, facts.link).sum()) * facts.link.kv_bytes_per_token,
         "found_tokens": int(requests["decode_cached_tokens"][handed].sum()),
         "link_busy_frac": _busiest_frac(requests, facts.link, facts),
         "mean_wait_s": waits_s,
@@ -95,16 +95,18 @@ def _mean(values: Floats) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def _sent_tokens(requests: Columns, handed: Flags) -> Ints:
-    """Return the prompt tokens that crossed the link: those not in the prefix cache of the decode replica."""
-    sent: Ints = requests["prompt_tokens"][handed] - requests["decode_cached_tokens"][handed]
+def _sent_tokens(requests: Columns, handed: Flags, link: LinkFacts) -> Ints:
+    """Return the prompt tokens that crossed the link, as if in all layers: those not in the prefix cache of the decode
+    replica."""
+    prompt_tokens = requests["prompt_tokens"][handed]
+    sent: Ints = link.sizes.sent_tokens(requests["decode_cached_tokens"][handed], prompt_tokens, prompt_tokens)
     return sent
 
 
 def _busiest_frac(requests: Columns, link: LinkFacts, facts: RunFacts) -> float:
     """Return the busy share of the busiest port over the whole run; lanes of a pipeline share one."""
     handed = (requests["prefill_replica"] >= 0) & (requests["transfer_s"] > 0)
-    busy_s = _sent_tokens(requests, handed) * (link.kv_bytes_per_token / link.bytes_per_s)
+    busy_s = _sent_tokens(requests, handed, link) * (link.kv_bytes_per_token / link.bytes_per_s)
     if link.shared:
         most_s = float(busy_s.sum())
     else:

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+import numpy as np
+
 
 @dataclass(frozen=True)
 class WorkFacts:
@@ -76,6 +78,33 @@ class MemberFacts:
 
 
 @dataclass(frozen=True)
+class KvSizes:
+    """What crosses the link of a prompt, where layers keep different tokens: in tokens of all layers that attend."""
+
+    n_layers: int = 1
+    """Layers that attend."""
+    windows: tuple[tuple[int, int, bool], ...] = ()
+    """For each group of them with a window: layers, tokens of the window, and whether it is a chunk."""
+    state_tokens: int = 0
+    """Size of a request's states, in tokens of one layer."""
+
+    def sent_tokens(self, first: Any, end: Any, prompt_tokens: Any) -> Any:
+        """Return the tokens of all layers that are as large as what is sent of the tokens [first, end) of a prompt: not
+        what windows keep no longer at its end, and with its last token the states. Numbers, or arrays of them."""
+        if not self.windows and not self.state_tokens:
+            return end - first
+        sent = self.n_layers * (end - first) + self.state_tokens * (end == prompt_tokens)
+        for n_layers, size, is_chunk in self.windows:
+            kept = prompt_tokens // size * size if is_chunk else prompt_tokens - size + 1
+            sent = sent - n_layers * np.clip(kept - first, 0, end - first)
+        return sent / self.n_layers
+
+
+WHOLE_PROMPTS = KvSizes()
+"""All layers keep all tokens."""
+
+
+@dataclass(frozen=True)
 class LinkFacts:
     """Link that carries keys and values from prefill to decode replicas."""
 
@@ -84,11 +113,12 @@ class LinkFacts:
     latency_s: float
     shared: bool
     kv_bytes_per_token: float
-    """Size of a token's keys and values."""
+    """Size of a token's keys and values in all layers that attend."""
     how: str = "pull"
     """push: the decode side reserves room before the prefill, so that this wait is part of queue_s."""
     transfer: str = "whole"
     """by_chunk or by_layer: sent while the prompt is computed."""
+    sizes: KvSizes = WHOLE_PROMPTS
 
 
 @dataclass(frozen=True)
@@ -151,7 +181,7 @@ class RunFacts:
 def facts_to_dict(facts: RunFacts) -> dict[str, Any]:
     """Return all facts but the wall time, which differs from run to run, for JSON."""
     facts_by_name = _own_fields(facts) | {"pools": [_pool_to_dict(pool) for pool in facts.pools]}
-    facts_by_name["link"] = facts.link and _own_fields(facts.link)
+    facts_by_name["link"] = facts.link and asdict(facts.link)
     facts_by_name["host_tier"] = facts.host_tier and _own_fields(facts.host_tier)
     facts_by_name["members"] = [_own_fields(member) for member in facts.members]
     del facts_by_name["wall_s"]

@@ -13,7 +13,7 @@ from simserve.metrics.window import Window
 from simserve.scenario import Scenario
 from simserve.simulation import simulate
 from simserve.tables.columns import Columns
-from simserve.tables.facts import LinkFacts, MemberFacts, RunFacts
+from simserve.tables.facts import KvSizes, LinkFacts, MemberFacts, RunFacts
 from tests.metrics.stories import Life, Teller, run_facts, tables
 
 LINK = LinkFacts(bytes_per_s=1000.0, latency_s=0.0, shared=False, kv_bytes_per_token=10.0)
@@ -196,3 +196,11 @@ def test_written_and_read_again_it_says_the_same(results: Results, tmp_path: Pat
     again = load_results(tmp_path / "run")
     assert again.summary["transfer"] == results.summary["transfer"]
     assert again.facts.link == results.facts.link
+
+
+def test_bytes_of_a_prompt_are_those_that_each_kind_of_layer_keeps() -> None:
+    """Of a prompt of 100 tokens, a window of 16 keeps 15, a chunk of 30 ten; states come with the last token."""
+    sizes = KvSizes(n_layers=4, windows=((1, 16, False), (2, 30, True)), state_tokens=6)
+    assert sizes.sent_tokens(0, 100, 100) == (100 + 15 + 2 * 10 + 6) / 4
+    assert [sizes.sent_tokens(*part, 100) for part in ((0, 60), (60, 95), (95, 100))] == [60 / 4, 55 / 4, 26 / 4]
+    assert sizes.sent_tokens(np.array([0, 40]), np.array([10, 41]), np.array([10, 41])).tolist() == [46 / 4, 10 / 4]
