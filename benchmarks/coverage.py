@@ -1,4 +1,4 @@
-"""Measure the coverage of 95% intervals and the classification of queues on M/M/1, whose answers are known.
+"""Measure the coverage of intervals and the classification of queues on single servers, whose answers are known.
 
     python benchmarks/coverage.py               # 1,000 runs a row: the tables of docs/statistics.md, some minutes
     python benchmarks/coverage.py --runs 100    # rough figures in half a minute
@@ -10,18 +10,33 @@ Runs are made by Lindley's recursion in one line rather than by the engine, whic
 import argparse
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simserve.metrics.answer import Outcome
 from simserve.metrics.backlog import n_in_system
 from simserve.metrics.batches import inefficiency
 from simserve.metrics.intervals import ENOUGH, mean_interval, percentile_interval, share_interval
 from simserve.metrics.steadiness import Steadiness, steadiness
 from simserve.metrics.window import measured_window
 from simserve.study.intervals import mean_of, percentile_of, share_of
+from simserve.study.nominal import answer_over
+from simserve.study.scaled_replays import RunFigures, ScaledReplays
+from simserve.study.uncertainty import (
+    MOST_WHOLE,
+    REPLAYS,
+    RESIDUAL_SD,
+    RUN_IN_FRAC,
+    SEGMENT,
+    CostSpread,
+    draws_of,
+    log_error,
+    prediction_over,
+)
 from simserve.tables.columns import Categorical, Columns
 
 Floats = NDArray[np.float64]
@@ -29,6 +44,11 @@ Floats = NDArray[np.float64]
 LEVELS = (50.0, 90.0, 99.0, 99.9)
 SHARES = (0.9, 0.99)
 """True attainments of the SLOs."""
+
+REPLAYED_LENGTHS = (8_000, MOST_WHOLE, MOST_WHOLE + 1, 60_000)
+COST_SD = 0.1
+"""Spread of the logarithm of service times, as of costs known to 10%."""
+RESIDUAL = RESIDUAL_SD["e2e_s"]
 
 LENGTHS = (2_000, 10_000, 50_000)
 LOADS = (0.5, 0.7, 0.9)
@@ -132,6 +152,119 @@ def state_of(load: float, n: int, generator: np.random.Generator) -> Steadiness:
     return steadiness(requests, run.steps(), window, [0])
 
 
+@dataclass(frozen=True)
+class Replayed:
+    """A single server with an SLO that 99% of requests meet at the predicted costs, and whose costs are uncertain."""
+
+    load: float
+    is_bursty: bool
+    """Arrivals that switch between a calm and a burst of more than the server can take; else they are Poisson."""
+
+    def arrivals_s(self, n: int, generator: np.random.Generator) -> Floats:
+        """Draw n instants; bursts last 80 s and calms 400 s on average, at 3 and 0.6 times the load."""
+        if not self.is_bursty:
+            return np.cumsum(generator.exponential(1 / self.load, n))
+        dwells_s = generator.exponential(np.tile([400.0, 80.0], 2 * int(n / self.load / 480) + 20))
+        ends_s = np.cumsum(dwells_s)
+        counts = generator.poisson(dwells_s * np.tile([0.6 * self.load, 3 * self.load], len(dwells_s) // 2))
+        drawn_s = np.repeat(ends_s - dwells_s, counts) + generator.random(counts.sum()) * np.repeat(dwells_s, counts)
+        return np.sort(drawn_s)[:n]
+
+    def runs(
+        self, n: int, n_run_in: int, slo_s: float, seed: Sequence[int], *costs: tuple[float, float]
+    ) -> list[RunFigures]:
+        """Return the figures of runs of one load with several costs: factors on services, and on all latencies."""
+        generator = np.random.default_rng(seed)
+        arrival_s, service_s = self.arrivals_s(n, generator), generator.exponential(1.0, n)
+        off_frac = (n - n_run_in) / (self.load * (arrival_s[-1] - arrival_s[n_run_in])) - 1
+        return [
+            _figures(queue(arrival_s, service_s * cost), n_run_in, residual, slo_s, off_frac)
+            for cost, residual in costs
+        ]
+
+    def slo_s(self, n: int = 1_000_000) -> float:
+        """Return the p99 of a long run."""
+        (figures,) = self.runs(n, 1_000, 1.0, [7], (1.0, 1.0))
+        return figures.latencies["e2e_s"]["p99"]
+
+    def attained_frac(self, slo_s: float, n: int = 200_000) -> float:
+        """Return the attainment of endless runs, averaged over costs."""
+        points = [(math.exp(COST_SD * z), math.exp(RESIDUAL * r)) for z in _normal(20) for r in _normal(5)]
+        return float(np.mean([_attained(self.runs(n, 1_000, slo_s, [8, i], each)[0]) for i, each in enumerate(points)]))
+
+    def replayed(
+        self, n: int, slo_s: float, i: int
+    ) -> tuple[dict[str, tuple[float, float]], tuple[float, float], float]:
+        """Return the prediction intervals, the interval of the answer, and P(SLO), of a run and its replays."""
+        factors = draws_of(CostSpread(COST_SD, 0.0, 0.0, 0.0, 0.0, 0.0), REPLAYS, i)
+        costs = [(distortion.compute, residual["e2e_s"]) for distortion, residual in factors]
+        (run,) = self.runs(n, n // 15, slo_s, [9, i, n], (1.0, 1.0))
+        if n <= MOST_WHOLE:
+            whole = [self.runs(n, n // 15, slo_s, [10, i, n, k], cost)[0] for k, cost in enumerate(costs)]
+            answer = answer_over([each.outcomes for each in (run, *whole)], 0.99, "replays")
+        else:
+            n_run_in = int(RUN_IN_FRAC * SEGMENT)
+            pairs = [
+                self.runs(SEGMENT, n_run_in, slo_s, [10, i, n, k], (1.0, 1.0), cost) for k, cost in enumerate(costs)
+            ]
+            scaled = ScaledReplays(run, [each[0] for each in pairs], [each[1] for each in pairs], is_drawn=True)
+            answer, whole = scaled.answer(), scaled.whole()
+        assert answer is not None
+        result = prediction_over(run, whole)
+        chance = result["slo_probability"]
+        held = float(result["n_met"] == REPLAYS) if chance is None else chance
+        return result["latencies"]["e2e_s"], (answer["low_frac"], answer["high_frac"]), held
+
+
+def _figures(run: Queue, n_run_in: int, residual: float, slo_s: float, off_frac: float) -> RunFigures:
+    sojourn_s = run.sojourn_s[n_run_in:] * residual
+    ordered, per_sample, n = np.sort(sojourn_s), inefficiency(run.requests()["n_in_system"][n_run_in:]), len(sojourn_s)
+    latencies = {"mean": float(sojourn_s.mean())} | {
+        f"p{each}": float(np.percentile(ordered, each)) for each in (50, 90, 99)
+    }
+    ends = {"mean": mean_interval(sojourn_s)} | {
+        f"p{each}": percentile_interval(sojourn_s, ordered, each, per_sample) for each in (50, 90, 99)
+    }
+    outcome = Outcome(float(np.mean(sojourn_s <= slo_s)), n, n / per_sample, off_frac, False, "steady", {})
+    errors = {level: log_error({**latencies, "intervals": ends}, level) for level in latencies}
+    return RunFigures({"e2e_s": latencies}, {None: outcome}, n, {"e2e_s": errors})
+
+
+def _attained(run: RunFigures) -> float:
+    return run.outcomes[None].attained_frac
+
+
+def _normal(n: int) -> list[float]:
+    return [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
+
+
+def over_replays(system: Replayed, n: int, slo_s: float, attained: float, n_runs: int) -> dict[str, float]:
+    """Return the coverage of predictions of real runs, whose costs are drawn, and of answers, and the P(SLO)."""
+    generator = np.random.default_rng([11, n])
+    costs = np.exp(generator.normal(0.0, 1.0, (n_runs, 2)) * [COST_SD, RESIDUAL]).tolist()
+    real = [system.runs(n, n // 15, slo_s, [12, i, n], (cost, residual))[0] for i, (cost, residual) in enumerate(costs)]
+    replayed = [system.replayed(n, slo_s, i) for i in range(n_runs)]
+    result = {
+        level: float(
+            np.mean(
+                [
+                    low <= run.latencies["e2e_s"][level] <= high
+                    for run in real
+                    for low, high in (each[0][level] for each in replayed)
+                ]
+            )
+        )
+        for level in ("mean", "p50", "p90", "p99")
+    }
+    ends = np.array([each[1] for each in replayed])
+    return result | {
+        "SLO 99%": float(np.mean((ends[:, 0] <= attained) & (attained <= ends[:, 1]))),
+        "width": float(np.median(ends[:, 1] - ends[:, 0])),
+        "P(SLO)": float(np.mean([each[2] for each in replayed])),
+        "met": float(np.mean([_attained(run) >= 0.99 for run in real])),
+    }
+
+
 def _held(ends: tuple[float, float | None] | None, truth: float) -> tuple[bool, bool] | None:
     if ends is None:
         return None
@@ -181,6 +314,16 @@ def main() -> None:
             for n in LENGTHS[: 3 if load > 0.8 else 2]
         ),
     )
+    print("\nReplays (%)\n")
+    names = ("mean", "p50", "p90", "p99", "SLO 99%", "width", "P(SLO)", "met")
+    _row(["arrivals, requests", *names])
+    _row(["---"] * (len(names) + 1))
+    for label, system in (("Poisson", Replayed(0.7, is_bursty=False)), ("bursts", Replayed(0.55, is_bursty=True))):
+        slo_s = system.slo_s()
+        attained = system.attained_frac(slo_s)
+        for n in REPLAYED_LENGTHS:
+            result = over_replays(system, n, slo_s, attained, max(n_runs // 4, 1))
+            _row([f"{label}, {n:,}", *(f"{100 * result[name]:.1f}" for name in names)])
     print("\nHow the queue is classified (%)\n")
     states = ("steady", "undetermined", "critical", "growing")
     _row(["load, requests", *states])

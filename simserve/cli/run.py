@@ -70,10 +70,10 @@ def run(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Simulate a scenario: write tables, summary and page."""
-    from simserve import load_scenario, simulate
+    from simserve import load_scenario
     from simserve.allowed_modules import allow_modules
     from simserve.cli import terminal
-    from simserve.study.uncertainty import predict
+    from simserve.study.uncertainty import run_with_replays
     from simserve.tables.folder import check_folder
 
     allow_modules(allow_plugin or (), scenario.parent)
@@ -83,8 +83,8 @@ def run(
     traces = trace_file.wanted(timeline, timeline_requests, directory)
     wanted = _wanted(loaded, replications, precision, of)
     with terminal.progress_bar(is_wanted=not quiet) as bar:
-        results = simulate(loaded, progress=bar.draw if bar else None)
-        predict(loaded, results, progress=(lambda n, of: bar.show(f"replay {n} of {of}")) if bar else None)
+        on_replay = (lambda n, of: bar.show(f"replays: {n} of {of} runs")) if bar else None
+        results = run_with_replays(loaded, bar.draw if bar else None, on_replay)
         if wanted is not None:
             _replicate(loaded, results, wanted, bar)
         if bar:

@@ -37,7 +37,7 @@ class MeasureSection(Section):
     warmup_s: NotNegative | Literal["auto"] | None = None
     warmup_requests: Natural | None = None
     replays: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Replays with perturbed costs, for prediction intervals; left out: 8 for up to 20,000 requests, else none."""
+    """Replays with perturbed costs, for prediction intervals; left out: 8."""
 
     @property
     def counts_all(self) -> bool:

@@ -2,13 +2,17 @@
 
 import os
 import signal
+import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from multiprocessing import connection, get_context
 from typing import Any
 
 from joblib import cpu_count
@@ -31,6 +35,10 @@ HAND_OVER_S = 1.0
 
 ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS")
 """Variables that limit libraries to one thread per process, as there is a process per core."""
+
+
+PLACE_BYTES = 4
+"""Bytes of a task's place in a pipe."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +141,95 @@ def _placed(owner: int, work: Work, place: int, task: Task) -> tuple[int, Any]:
 def _leave_interruptions_to_the_parent() -> None:
     """Ignore Ctrl-C, which reaches every process of a terminal; the parent ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def can_fork() -> bool:
+    """Return whether a copy of this process is safe: Linux, and no other thread that could hold a lock."""
+    return sys.platform == "linux" and threading.active_count() == 1
+
+
+@contextmanager
+def forked(work: Callable[[int], Any], n: int) -> Iterator[Answers]:
+    """Begin work(0) to work(n - 1) on the other cores, in copies of this process; yields an iterator of the answers.
+
+    The iterator does in this process what has not begun, then waits for the rest; a task is run again here if its
+    process died. Without other cores, or where `can_fork` is false, all is done here. n is at most 16,000 (a pipe's
+    buffer), and answers should be small.
+    """
+    tasks, others = _queue(n), []
+    try:
+        if n > 1 and can_fork():
+            others = [_Copy.of(work, tasks) for _ in range(min(cpu_count() - 1, n))]
+        yield _shared(work, n, tasks, others)
+    finally:
+        for each in others:
+            each.end()
+        os.close(tasks)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of this process, and where its answers arrive."""
+
+    process: Any
+    answers: Any
+
+    @classmethod
+    def of(cls, work: Callable[[int], Any], tasks: int) -> "_Copy":
+        fork = get_context("fork")
+        reader, writer = fork.Pipe(duplex=False)
+        process = fork.Process(target=_answer_all, args=(work, tasks, writer, os.getpid()), daemon=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads of numpy, which survives a fork
+            process.start()
+        writer.close()
+        return cls(process, reader)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.answers.close()
+
+
+def _queue(n: int) -> int:
+    """Return a pipe with the places of all tasks; a read of one is atomic, whoever reads."""
+    reader, writer = os.pipe()
+    os.write(writer, b"".join(place.to_bytes(PLACE_BYTES) for place in range(n)))
+    os.close(writer)
+    return reader
+
+
+def _next(tasks: int) -> int | None:
+    place = os.read(tasks, PLACE_BYTES)
+    return int.from_bytes(place) if place else None
+
+
+def _shared(work: Callable[[int], Any], n: int, tasks: int, others: Sequence[_Copy]) -> Answers:
+    left = set(range(n))
+    while (place := _next(tasks)) is not None:
+        left.remove(place)
+        yield place, work(place)
+    readers = [each.answers for each in others]
+    while readers:
+        ready: list[Any] = connection.wait(readers)
+        for reader in ready:
+            try:
+                place, answer = reader.recv()
+            except EOFError:
+                readers.remove(reader)
+                continue
+            left.remove(place)
+            yield place, answer
+    for place in sorted(left):
+        yield place, work(place)
+
+
+def _answer_all(work: Callable[[int], Any], tasks: int, answers: Any, owner: int) -> None:
+    """Answer tasks in another process; what fails here is left to the parent, which says why."""
+    _leave_interruptions_to_the_parent()
+    try:
+        while os.getppid() == owner and (place := _next(tasks)) is not None:
+            answers.send((place, work(place)))
+    except Exception:
+        os._exit(1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from simserve.cost.calibration import Calibration
 from simserve.metrics.answer import FAR_FRAC, Outcomes, outcomes, queue_over, worst_class
+from simserve.metrics.batches import T_95
 from simserve.metrics.classes import of_class
 from simserve.metrics.goal import GOAL_FRAC
 from simserve.metrics.goodput import met_by_goal
@@ -22,15 +23,30 @@ from simserve.metrics.results import Results
 from simserve.metrics.student import quantile
 from simserve.scenario import PoolSetup, Scenario
 from simserve.scenario.distortion import Distortion
-from simserve.simulation import simulate
+from simserve.scenario.models import MeasureSection
+from simserve.simulation import Progress, simulate
 from simserve.study.nominal import answer_over, met_probability
+from simserve.study.processes import Answers, forked
+from simserve.study.scaled_replays import FULL, RunFigures, ScaledReplays
 from simserve.tables.columns import Flags
+from simserve.workload.load import Load, offered_load
+from simserve.workload.segment import segment
 
 REPLAYS = 8
 """Default number of replays."""
 
-MOST_REQUESTS = 20_000
-"""Longest run that is replayed by default; replays take many times as long as the run."""
+MOST_WHOLE = 16_000
+"""Requests of the longest run that is replayed whole; a longer one is replayed in segments."""
+
+SEGMENT = MOST_WHOLE // 4
+"""Requests of a segment, its run-in included. Each is run twice, so replays of a long run take as long as four runs of
+MOST_WHOLE requests."""
+
+RUN_IN_FRAC = 0.2
+"""Share of a segment before its measured window."""
+
+SESSIONS_RUN_IN_FRAC = 0.5
+"""Share where requests wait for answers: as many sessions as usual are under way only after some of them."""
 
 CONFIDENCE = 0.9
 
@@ -56,6 +72,8 @@ KV_SD = 0.04
 RESIDUAL_SD: Mapping[str, float] = {"ttft_s": 0.13, "queue_s": 0.13, "tpot_s": 0.025, "itl_s": 0.025, "e2e_s": 0.03}
 """Spread of the log ratio of predicted to measured, for servers left out of the fit (docs/validation.md)."""
 
+NO_RESIDUAL: Mapping[str, float] = dict.fromkeys(RESIDUAL_SD, 1.0)
+
 LEVELS = ("mean", "p50", "p90", "p95", "p99", "p99.9")
 
 
@@ -71,58 +89,137 @@ class CostSpread:
     kv_blocks: float
 
 
-def predict(scenario: Scenario, results: Results, progress: Callable[[int, int], None] | None = None) -> None:
+OnReplay = Callable[[int, int], None]
+"""Called after each run of a replay, with how many are done and how many there are."""
+
+
+def run_with_replays(
+    scenario: Scenario, progress: Callable[[Progress], None] | None = None, on_replay: OnReplay | None = None
+) -> Results:
+    """Run a scenario, and `predict` on the other cores at the same time."""
+    load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    if load.concurrency is not None:  # its number of requests, or its end, shows only at the end
+        results = simulate(scenario, load=load, progress=progress)
+        predict(scenario, results, on_replay)
+        return results
+    replays = _Replays.of(scenario, load)
+    with forked(replays.run, replays.n_runs) as answers:
+        results = simulate(scenario, load=load, progress=progress)
+        replays.put(results, answers, on_replay)
+    return results
+
+
+def predict(scenario: Scenario, results: Results, on_replay: OnReplay | None = None) -> None:
     """Put `prediction` and the `answer` of the replays into the summary of a run.
 
-    Each replay draws a load of its own, with the seeds after the scenario's, beside costs of its own. `prediction` is
-    null where nothing is replayed; the answer is then that of the run. Deterministic: the factors come from the
-    scenario's seed. `progress` is called after each replay, with how many are done and how many there are.
+    Each replay draws a load of its own, with the seeds after the scenario's, beside costs of its own. Replays of a run
+    of more than MOST_WHOLE requests are segments, each run with and without perturbed costs. `prediction` is null where
+    nothing is replayed; the answer is then that of the run. Deterministic: loads and factors come from the scenario's
+    seed, whichever core computes them.
     """
-    n_replays = replays_of(scenario, len(results.columns["requests"]["arrival_s"]))
-    results.summary["prediction"] = None
-    if n_replays < 2:
-        return
-    replays: list[_Replay] = []
-    for distortion, residual in _draws(spread_of(scenario.setups), n_replays, scenario.seed):
-        reseeded = scenario.model_copy(update={"seed": scenario.seed + len(replays) + 1})
-        replays.append(_Replay.of(simulate(reseeded, distortion=distortion), residual))
-        if progress:
-            progress(len(replays), n_replays)
-    results.summary["prediction"] = _prediction(results, replays)
-    results.summary["answer"] = answer_over(_all_runs(results, replays), GOAL_FRAC, "replays")
+    load = offered_load(scenario.workload, scenario.seed, scenario.base_dir)
+    requests = results.columns["requests"]
+    replays = _Replays.of(scenario, load, len(requests["arrival_s"]), results.facts.last_arrival_s)
+    with forked(replays.run, replays.n_runs) as answers:
+        replays.put(results, answers, on_replay)
 
 
-def _prediction(results: Results, replays: Sequence["_Replay"]) -> dict[str, Any]:
-    runs = _all_runs(results, replays)
+@dataclass(frozen=True)
+class _Replays:
+    """The replays of a scenario."""
+
+    scenario: Scenario
+    load: Load
+    """The run's own."""
+    end_s: float
+    """Its end, of a closed loop."""
+    segment_frac: float | None
+    """Length of a segment, as a share of the run; None: replays are whole."""
+    draws: Sequence[tuple[Distortion, Mapping[str, float]]]
+
+    @classmethod
+    def of(cls, scenario: Scenario, load: Load, n_sent: int = 0, end_s: float = 0.0) -> "_Replays":
+        """Plan the replays; n_sent and end_s: requests and end of the run, which a closed loop needs."""
+        n_requests = len(load.trace) if load.concurrency is None else n_sent
+        frac = SEGMENT / n_requests if n_requests > MOST_WHOLE else None
+        requested = scenario.measure.replays
+        n = REPLAYS if requested is None else requested
+        return cls(scenario, load, end_s, frac, draws_of(spread_of(scenario.setups), n, scenario.seed) if n > 1 else ())
+
+    @property
+    def n_runs(self) -> int:
+        """Number of runs; each segment is run twice."""
+        return len(self.draws) if self.segment_frac is None else 2 * len(self.draws)
+
+    def run(self, place: int) -> RunFigures:
+        """Make one of the runs."""
+        if self.segment_frac is None:
+            distortion, residual = self.draws[place]
+            return _figures(simulate(self._reseeded(place), distortion=distortion), residual)
+        place, is_perturbed = divmod(place, 2)
+        distortion, residual = self.draws[place] if is_perturbed else (Distortion(), NO_RESIDUAL)
+        load = self._segment(place, self.segment_frac)
+        frac = RUN_IN_FRAC if load.trace.dependencies is None else SESSIONS_RUN_IN_FRAC
+        n_run_in = max(frac * SEGMENT, min(2 * (load.concurrency or 0), SEGMENT / 2))
+        measure = MeasureSection(warmup_requests=int(n_run_in))
+        measured = self._reseeded(place).model_copy(update={"measure": measure})
+        return _figures(simulate(measured, load=load, distortion=distortion), residual)
+
+    def _reseeded(self, place: int) -> Scenario:
+        return self.scenario.model_copy(update={"seed": self.scenario.seed + place + 1})
+
+    def _segment(self, place: int, frac: float) -> Load:
+        """Cut the segments of a trace out of the run's own load, and others out of loads of their own."""
+        load, workload = self.load, self.scenario.workload
+        if workload.trace is None:
+            load = offered_load(workload, self.scenario.seed + place + 1, self.scenario.base_dir)
+        return segment(load, place / (len(self.draws) - 1) * (1 - frac), frac, self.end_s)
+
+    def put(self, results: Results, answers: Answers, on_replay: OnReplay | None) -> None:
+        """Put what the runs came to into the summary of the scenario's own run."""
+        results.summary["prediction"] = None
+        if not self.draws:
+            return
+        runs: dict[int, RunFigures] = {}
+        for place, answer in answers:
+            runs[place] = answer
+            if on_replay:
+                on_replay(len(runs), self.n_runs)
+        ordered = [runs[place] for place in range(self.n_runs)]
+        run = _figures(results)
+        if self.segment_frac is None:
+            results.summary["prediction"] = prediction_over(run, ordered)
+            results.summary["answer"] = answer_over(
+                [run.outcomes, *(each.outcomes for each in ordered)], GOAL_FRAC, "replays"
+            )
+            return
+        is_drawn = self.scenario.workload.trace is None
+        replays = ScaledReplays(run, ordered[::2], ordered[1::2], is_drawn)
+        results.summary["prediction"] = prediction_over(run, replays.whole())
+        results.summary["answer"] = replays.answer() or results.summary["answer"]
+
+
+def prediction_over(run: RunFigures, replays: Sequence[RunFigures]) -> dict[str, Any]:
+    """Return the prediction of a run from its replays, all of one length."""
+    runs = [run.outcomes, *(replay.outcomes for replay in replays)]
     name = worst_class(runs)
-    judged = [run[name] for run in runs if name in run]
-    is_full = queue_over(each.queue for each in judged) in ("growing", "critical")  # attainment then depends on length
+    judged = [each[name] for each in runs if name in each]
+    is_full = queue_over(each.queue for each in judged) in FULL  # attainment then depends on length
     attained = [replay.outcomes[name].attained_frac for replay in replays if name in replay.outcomes]
     return {
         "replays": len(replays),
         "confidence": CONFIDENCE,
         "latencies": {
             key: {
-                level: _interval(results.summary[key][level], [r.latencies[key][level] for r in replays])
-                for level in LEVELS
+                level: _interval(value, [r.latencies[key][level] for r in replays]) for level, value in levels.items()
             }
-            for key in RESIDUAL_SD
-            if results.summary[key]["n"] and all(key in replay.latencies for replay in replays)
+            for key, levels in run.latencies.items()
+            if all(key in replay.latencies for replay in replays)
         },
         "attainment": [min(attained), max(attained)] if attained else None,
         "n_met": sum(frac >= GOAL_FRAC for frac in attained) if attained and not is_full else None,
         "slo_probability": None if is_full else met_probability(judged, GOAL_FRAC),
     }
-
-
-def _all_runs(results: Results, replays: Sequence["_Replay"]) -> list[Outcomes]:
-    return [outcomes(results.summary), *(replay.outcomes for replay in replays)]
-
-
-def replays_of(scenario: Scenario, n_requests: int) -> int:
-    """Return the number of replays: as the scenario says, by default REPLAYS for a run that is short enough."""
-    requested = scenario.measure.replays
-    return requested if requested is not None else REPLAYS if n_requests <= MOST_REQUESTS else 0
 
 
 def spread_of(setups: Sequence[PoolSetup]) -> CostSpread:
@@ -163,7 +260,7 @@ def _both(one: float, other: float) -> float:
     return sqrt(one * one + other * other)
 
 
-def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
+def draws_of(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict[str, float]]]:
     """Draw n sets of factors that cover each distribution evenly (a Latin hypercube), and of residual errors."""
     generator = np.random.default_rng([seed, n])
     quantiles = [NormalDist().inv_cdf((i + 0.5) / n) for i in range(n)]
@@ -185,21 +282,25 @@ def _draws(spread: CostSpread, n: int, seed: int) -> list[tuple[Distortion, dict
     ]
 
 
-@dataclass(frozen=True)
-class _Replay:
-    """The latencies and outcomes of one replay."""
+def _figures(results: Results, residual: Mapping[str, float] = NO_RESIDUAL) -> RunFigures:
+    """Return the figures of a run when its latencies are off by the residual factors."""
+    summary = results.summary
+    latencies = {
+        key: {level: summary[key][level] * factor for level in LEVELS}
+        for key, factor in residual.items()
+        if summary[key]["n"]
+    }
+    of_run = outcomes(summary) if residual is NO_RESIDUAL else _outcomes(results, residual)
+    errors = {key: {level: log_error(summary[key], level) for level in levels} for key, levels in latencies.items()}
+    return RunFigures(latencies, of_run, summary["requests"]["arrived"], errors)
 
-    latencies: Mapping[str, Mapping[str, float]]
-    outcomes: Outcomes
 
-    @classmethod
-    def of(cls, results: Results, residual: Mapping[str, float]) -> "_Replay":
-        latencies = {
-            key: {level: results.summary[key][level] * factor for level in LEVELS}
-            for key, factor in residual.items()
-            if results.summary[key]["n"]
-        }
-        return cls(latencies, _outcomes(results, residual))
+def log_error(latency: Mapping[str, Any], level: str) -> float:
+    """Return the standard error of a latency's logarithm by its interval in the summary; 0 where it has none."""
+    low, high = latency["intervals"].get(level) or (0.0, None)
+    if not low > 0:
+        return 0.0
+    return log(latency[level] / low if high is None else high / low) / (1 if high is None else 2) / T_95[max(T_95)]
 
 
 def _outcomes(results: Results, residual: Mapping[str, float]) -> Outcomes:

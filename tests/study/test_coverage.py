@@ -129,3 +129,18 @@ def test_the_engines_own_runs_are_held_as_well() -> None:
     assert 0.86 <= np.mean(held_share_) <= 1.0
     over_tens = [mean_of(means[i : i + 10]) for i in range(0, 60, 10)]
     assert sum(each.low <= 2.0 <= each.high for each in over_tens) >= 4
+
+
+@pytest.mark.law("coverage")
+def test_replays_predict_real_runs_whole_or_in_segments() -> None:
+    """Of real runs, whose costs are drawn, 90% lie in the prediction; the answer holds the mean over costs in 95%."""
+    system, n_runs = experiment.Replayed(0.7, is_bursty=False), runs(200, quick=16)
+    slack = wider(n_runs, 200)
+    slo_s = system.slo_s(200_000)
+    attained = system.attained_frac(slo_s, 20_000)
+    for n in (4_000, 20_000):
+        result = experiment.over_replays(system, n, slo_s, attained, n_runs)
+        for name in ("mean", "p50", "p90", "p99"):
+            assert 0.90 - 0.05 * slack <= result[name] <= 0.955 + 0.02 * slack, (n, name, result[name])
+        assert result["SLO 99%"] >= 0.95 - 0.04 * slack, (n, result["SLO 99%"])
+        assert result["P(SLO)"] == pytest.approx(result["met"], abs=0.1 * slack)

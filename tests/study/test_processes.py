@@ -1,5 +1,7 @@
 """Runs side by side: every answer comes once, and one run that kills its process costs nobody else anything."""
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import Future
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simserve.study import processes
-from simserve.study.processes import Lost, _cancel, in_processes
+from simserve.study.processes import Lost, _cancel, forked, in_processes
 from tests.study.sweep_work import die, die_once, echo, wait
 
 pytestmark = pytest.mark.usefixtures("all_cores")
@@ -72,3 +74,83 @@ def test_tasks_are_called_off_once_they_are_handed_over() -> None:
     _cancel(Executor(), tasks)
     thread.join()
     assert seen == [[True, True]]
+
+
+@pytest.fixture
+def three_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give three cores, whatever the machine and the threads of the test runner."""
+    monkeypatch.setattr(processes, "cpu_count", lambda: 3)
+    monkeypatch.setattr(processes, "can_fork", lambda: True)
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_copies_of_this_process_answer_while_it_does_something_else() -> None:
+    owner = os.getpid()
+    with forked(lambda place: (10 * place, os.getpid()), 9) as answers:
+        time.sleep(0.5)  # the copies need none of it
+        result = dict(answers)
+    assert {place: number for place, (number, _) in result.items()} == {place: 10 * place for place in range(9)}
+    assert owner not in [process for _, process in result.values()]
+
+
+def _slowly(place: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_this_process_works_too_once_it_asks() -> None:
+    with forked(_slowly, 12) as answers:
+        result = dict(answers)
+    assert os.getpid() in result.values()
+    assert sorted(result) == list(range(12))
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_what_a_dead_or_failing_copy_leaves_is_done_here(capfd: pytest.CaptureFixture[str]) -> None:
+    owner = os.getpid()
+
+    def work(place: int) -> int:
+        if os.getpid() != owner and place == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if os.getpid() != owner and place == 2:
+            raise ValueError("only there")
+        return 10 * place
+
+    with forked(work, 6) as answers:
+        time.sleep(0.5)
+        assert dict(answers) == {place: 10 * place for place in range(6)}
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_what_fails_here_too_is_raised_here() -> None:
+    with pytest.raises(ZeroDivisionError), forked(lambda place: 1 // (place - 2), 4) as answers:
+        list(answers)
+
+
+@pytest.mark.usefixtures("three_cores")
+def test_copies_end_with_what_they_were_begun_for() -> None:
+    started_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), forked(lambda place: time.sleep(60), 4):
+        raise KeyboardInterrupt
+    assert time.monotonic() - started_s < 30
+
+
+def test_without_other_cores_all_is_done_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cpu_count", lambda: 1)
+    with forked(lambda place: (place, os.getpid()), 3) as answers:
+        assert list(answers) == [(place, (place, os.getpid())) for place in range(3)]
+    with forked(lambda place: place, 0) as answers:
+        assert list(answers) == []
+
+
+def test_no_copy_is_made_where_a_thread_may_hold_a_lock() -> None:
+    is_done = threading.Event()
+    thread = threading.Thread(target=is_done.wait)
+    thread.start()
+    try:
+        assert not processes.can_fork()
+    finally:
+        is_done.set()
+        thread.join()

@@ -1,6 +1,7 @@
 """Prediction intervals: wide as costs are unknown, the same each time, and they reach the answer."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ import pytest
 from simserve import Scenario, simulate
 from simserve.report.headline import prediction
 from simserve.scenario.distortion import Distortion, distorted
-from simserve.study.uncertainty import MOST_REQUESTS, REPLAYS, _interval, predict, replays_of, spread_of
+from simserve.study import processes, uncertainty
+from simserve.study.uncertainty import _interval, predict, run_with_replays, spread_of
+from simserve.workload.load import Load, offered_load
 
 
 def scenario(**changes: Any) -> Scenario:
@@ -63,15 +66,110 @@ def test_a_card_that_nobody_timed_is_known_less_well() -> None:
     assert (ideal.compute, ideal.host) == (0, 0)
 
 
-def test_long_runs_are_replayed_only_where_they_ask_for_it() -> None:
-    assert replays_of(scenario(), MOST_REQUESTS) == REPLAYS
-    assert replays_of(scenario(), MOST_REQUESTS + 1) == 0
-    assert replays_of(scenario(measure={"replays": 3}), 10**6) == 3
+def test_without_replays_there_is_no_prediction() -> None:
     requested = scenario(measure={"replays": 0})
     results = simulate(requested)
     predict(requested, results)
     assert results.summary["prediction"] is None
     assert prediction(results.summary) is None
+
+
+CLOSED = {
+    "client": {"concurrency": 5},
+    "lengths": {"kind": "fixed", "prompt_tokens": 512, "output_tokens": 32},
+}
+SESSIONS = {
+    "arrivals": {"kind": "poisson", "rate_per_s": 2},
+    "lengths": {"kind": "fixed", "prompt_tokens": 512, "output_tokens": 32},
+    "prefixes": {"kind": "conversations", "turns": {"median": 4, "sigma": 0.3, "max": 8}, "think_s": 1},
+}
+
+
+@pytest.fixture
+def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replay runs of more than 200 requests in segments of 100."""
+    monkeypatch.setattr(uncertainty, "MOST_WHOLE", 200)
+    monkeypatch.setattr(uncertainty, "SEGMENT", 100)
+
+
+@pytest.mark.usefixtures("short_segments")
+@pytest.mark.parametrize(
+    ("workload", "least", "most"),
+    [
+        ({**scenario().workload.model_dump(exclude_none=True), "n_requests": 400}, 80, 80),
+        (CLOSED | {"n_requests": 400}, 80, 80),
+        (CLOSED | {"duration_s": 40}, 60, 120),
+        (SESSIONS | {"duration_s": 120}, 20, 90),
+    ],
+    ids=["open", "closed", "closed for a time", "sessions"],
+)
+def test_a_long_run_is_replayed_in_segments(workload: dict[str, Any], least: int, most: int) -> None:
+    """least, most: requests in the measured window of a segment."""
+    requested = scenario(workload=workload, measure={"replays": 4})
+    results = run_with_replays(requested)
+    alone, answer, result = simulate(requested), results.summary["answer"], results.summary["prediction"]
+    n = alone.summary["requests"]["arrived"]
+    assert n > 200
+    assert results.summary["ttft_s"] == alone.summary["ttft_s"]
+    assert (result["replays"], answer["basis"], answer["n_runs"]) == (4, "replays", 5)
+    assert 4 * least <= answer["n_requests"] - n <= 4 * most
+    for key, levels in result["latencies"].items():
+        for level, (low, high) in levels.items():
+            assert 0 < low < results.summary[key][level] < high
+    predict(requested, alone)
+    assert (alone.summary["prediction"], alone.summary["answer"]) == (result, answer)
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_each_segment_is_of_another_load_and_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = {**scenario().workload.model_dump(exclude_none=True), "n_requests": 400}
+    requested = scenario(workload=workload, measure={"replays": 3}, seed=5)
+    seeds: list[int] = []
+
+    def drawn(spec: Any, seed: int, base_dir: Path) -> Load:
+        seeds.append(seed)
+        return offered_load(spec, seed, base_dir)
+
+    monkeypatch.setattr(uncertainty, "offered_load", drawn)
+    run_with_replays(requested)
+    assert seeds == [5, 6, 6, 7, 7, 8, 8]
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_segments_of_a_trace_are_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    rows = [f"{i * 0.1},{512 + 7 * (i % 50)},16" for i in range(300)]
+    path.write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    results = run_with_replays(scenario(workload={"trace": {"path": str(path), "format": "simserve"}}))
+    assert results.summary["answer"]["n_requests"] == 300
+    low, high = results.summary["prediction"]["latencies"]["tpot_s"]["p50"]
+    assert 1.01 < high / low < 1.5
+
+
+@pytest.mark.usefixtures("short_segments")
+@pytest.mark.parametrize("n_requests", [60, 300])
+def test_who_computes_makes_no_difference(n_requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = {**scenario().workload.model_dump(exclude_none=True), "n_requests": n_requests}
+    requested = scenario(workload=workload, measure={"replays": 3})
+    alone = run_with_replays(requested).summary
+    monkeypatch.setattr(processes, "cpu_count", lambda: 3)
+    monkeypatch.setattr(processes, "can_fork", lambda: True)
+    done: list[tuple[int, int]] = []
+    result = run_with_replays(requested, on_replay=lambda n, of: done.append((n, of))).summary
+    assert (result["prediction"], result["answer"]) == (alone["prediction"], alone["answer"])
+    n_runs = 3 * (1 + (n_requests > 200))
+    assert done == [(n + 1, n_runs) for n in range(n_runs)]
+
+
+@pytest.mark.usefixtures("short_segments")
+def test_the_two_rules_agree_where_they_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A steady load tells much the same from a run of 400 requests, whole or in segments."""
+    workload = {**scenario().workload.model_dump(exclude_none=True), "n_requests": 400}
+    in_segments = predicted(workload=workload, measure={"replays": 4})["latencies"]
+    monkeypatch.setattr(uncertainty, "MOST_WHOLE", 400)
+    whole = predicted(workload=workload, measure={"replays": 4})["latencies"]
+    for key, level in (("tpot_s", "p50"), ("e2e_s", "mean"), ("ttft_s", "p50")):
+        assert in_segments[key][level] == pytest.approx(whole[key][level], rel=0.1)
 
 
 def test_a_distortion_makes_steps_longer_by_its_factors() -> None:
