@@ -116,7 +116,8 @@ def request_table(cluster: Cluster, how: Disaggregation | None = None) -> tuple[
 
 
 def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
-    """Check that the parts of every finished request's time are not negative and sum to its latencies.
+    """Check that the parts of every finished request's time are not negative and sum to its latencies, and that no
+    request recomputes without a preemption.
 
     E2E is exact while a float of seconds holds every picosecond, up to 4,096 s; later its parts, like TTFT and TPOT at
     all times, are exact up to rounding.
@@ -133,6 +134,8 @@ def assert_times_are_split(requests: Columns, facts: RunFacts) -> None:
         known = ~np.isnan(requests[latency][finished])
         least = {name: values[known].min(initial=0.0) for name, values in parts.items()}
         assert {name: value for name, value in least.items() if value < -ROUNDING_S} == {}, latency
+        in_place = known & (requests["n_preemptions"][finished] == 0)
+        assert parts["recompute_s"][in_place].max(initial=0.0) <= ROUNDING_S, latency
         total_s = np.sum([values[known] for values in parts.values()], axis=0)
         assert np.abs(total_s - requests[latency][finished][known]).max(initial=0.0) < ROUNDING_S, latency
 

@@ -143,6 +143,9 @@ class _Reader:
                 continue
             key = key_node.value
             here = (*path, key)
+            if key == "<<" and not key_node.style:
+                self._problem(here, "merge keys are of YAML 1.1, and are not read", line, "repeat the merged keys here")
+                continue
             if key in data:
                 self._problem(here, f"is given twice, first on line {first_lines[key]}", line, "keep one of them")
                 continue

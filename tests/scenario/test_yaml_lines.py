@@ -108,3 +108,11 @@ def test_control_characters_are_no_yaml() -> None:
 def test_keys_must_be_plain_text() -> None:
     ((problem, line),) = read_yaml("a:\n  ? [1, 2]\n  : 3\n").problems
     assert (problem.path, problem.rule, line) == (("a",), "keys must be plain text", 2)
+
+
+def test_a_merge_key_is_said_to_be_one() -> None:
+    document = read_yaml("base: &b {gpu: x}\n<<: *b\n'<<': 1\n")
+    ((problem, line),) = document.problems
+    assert line == 2
+    assert str(problem) == "<<: merge keys are of YAML 1.1, and are not read; repeat the merged keys here"
+    assert document.data == {"base": {"gpu": "x"}, "<<": 1}

@@ -99,7 +99,7 @@ BAD = {
     "truncated JSON": ("t.jsonl", FILES["mooncake.jsonl"][:-20], "2: must be one JSON object a line"),
     "lacking keys": ("t.jsonl", '{"timestamp": 1, "input_length": 3}\n', "output_length is missing"),
     "bad stamp": ("t.csv", AZURE + "yesterday,1,1\n", "line 4: TIMESTAMP must be a date and time"),
-    "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format begins with 'a,b,c'"),
+    "unknown": ("t.csv", "a,b,c\n1,2,3\n", "no known format has the columns a, b, c; name"),
     "header below blanks": ("t.csv", "\n\narrival_s,prompt_token,output_tokens\n", "t.csv:3: column prompt_tokens"),
     "unknown below blanks": ("t.csv", "\n\na,b,c\n", "t.csv:3: no known format"),
     "a column twice": ("t.csv", "arrival_s," + HEAD + "1,1,1,1\n", "t.csv:1: column arrival_s must appear once"),
@@ -246,3 +246,15 @@ def test_real_traces_are_told_apart_and_read_whole() -> None:
     info = trace_info(read_trace(TRACES / "mooncake_conversation.jsonl"))
     assert info["stamp_s"] == pytest.approx(3.0, abs=0.01)
     assert info["rate_per_s"] == pytest.approx(3.4, abs=0.01)
+
+
+def test_a_message_repeats_no_more_than_a_field_of_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    secret = "hunter2:$6$" + "s" * 50
+    texts = {"a.csv": f"{secret}\n", "b.csv": f"{secret},user name\n{secret}\n", "c.jsonl": f'{{"{secret}": 1}}\n'}
+    texts |= {"d.csv": f"{HEAD}{secret},1,1\n", "e.jsonl": f"{secret}\n"}
+    for name, text in texts.items():
+        for format in ("auto", "azure", "mooncake"):
+            with pytest.raises(TraceError) as error:
+                read_trace(written(tmp_path, name, text), format)
+            assert "s" * 40 not in str(error.value), (name, format)
+            assert name == "d.csv" or "hunter2" not in str(error.value)

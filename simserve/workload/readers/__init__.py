@@ -10,7 +10,7 @@ from typing import Any
 from simserve.errors import TraceError
 from simserve.input_files import parse_json
 from simserve.plugins.validation import did_you_mean
-from simserve.workload.readers.base import read_text
+from simserve.workload.readers.base import names_shown, read_text
 from simserve.workload.readers.prefix_ids import VLLM_BLOCK_TOKENS, given_block_tokens
 from simserve.workload.trace import Trace
 
@@ -52,7 +52,8 @@ def _detect(path: Path) -> tuple[str, str | None]:
             return name, None
     known = "TIMESTAMP,ContextTokens,GeneratedTokens (azure), arrival_s,prompt_tokens,output_tokens (simserve)"
     line = text.count("\n", 0, len(text) - len(begun)) + 1
-    raise TraceError(f"{path}:{line}: no known format begins with '{first[:60]}'; name the format, or use {known}")
+    names = names_shown(first.split(","))
+    raise TraceError(f"{path}:{line}: no known format has the columns {names}; name the format, or use {known}")
 
 
 def _json_hint(text: str) -> tuple[str, str | None]:

@@ -1,5 +1,6 @@
 """Base of all readers: file text, checks of rows, and the trace of valid rows."""
 
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from numpy.typing import NDArray
 from simserve.errors import TraceError, UnreadableTrace
 from simserve.input_files import TRACE_BYTES, read_file
 from simserve.workload.trace import MOST_TOKENS, Trace
+
+MOST_SHOWN = 40
+"""Maximum characters of a field that a message quotes."""
 
 MOST_NAMED_ROWS = 5
 """Maximum bad rows that a message lists by number."""
@@ -99,7 +103,14 @@ def shown(value: Any) -> str:
     if value is None or value == "":
         return "nothing"
     text = f"{value:.15g}" if isinstance(value, float) else repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def names_shown(header: Sequence[str]) -> str:
+    """Return the columns of a file as a message quotes them: names only, as any file may be given for a trace."""
+    names = [name for name in header if re.fullmatch(r"[\w .-]{1,32}", name)]
+    others = len(header) - len(names)
+    return ", ".join([*names, *([f"{others} that are no names"] if others else [])]) or "none"
 
 
 def checked(place: Place, trace: Trace, put_prefixes: Callable[[Place, Trace], Trace] | None = None) -> Trace:

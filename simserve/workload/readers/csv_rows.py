@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError
 from simserve.plugins.validation import closest
-from simserve.workload.readers.base import Place, read_text
+from simserve.workload.readers.base import Place, names_shown, read_text
 
 Texts = tuple[str, ...]
 
@@ -58,9 +58,10 @@ def columns_of(path: Path, header: list[str], wanted: Mapping[str, bool], line: 
     if missing:
         near = closest(missing[0], header)
         remedy = f"did you mean {near}?" if near else "name the format of the file"
-        got = ", ".join(header) if len(header) > 1 else f"only '{header[0][:80]}'" if header else "none"
         verb = "is" if len(missing) == 1 else "are"
-        raise TraceError(f"{path}:{line}: column {', '.join(missing)} {verb} missing, got {got}; {remedy}")
+        raise TraceError(
+            f"{path}:{line}: column {', '.join(missing)} {verb} missing, got {names_shown(header)}; {remedy}"
+        )
     return {name: header.index(name) for name in wanted if name in header}
 
 

@@ -15,7 +15,7 @@ from simserve.input_files import parse_json
 from simserve.study.validate.logs import bench
 from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order, times
 from simserve.tables.columns import Flags, Floats
-from simserve.workload.readers.base import Place, items, numbers, shown
+from simserve.workload.readers.base import Place, items, names_shown, numbers, shown
 from simserve.workload.readers.csv_rows import read_csv
 from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
@@ -116,7 +116,7 @@ def _matched(path: Path, header: Sequence[str]) -> dict[str, LogColumn]:
         there = [(alias + unit, scale) for alias in aliases for unit, scale in units.items() if alias + unit in plain]
         if there:
             matched[ours] = LogColumn(plain[there[0][0]], there[0][1])
-    got = ", ".join(header) if header else "none"
+    got = names_shown(header)
     missing = [name for name in NEEDED if name not in matched]
     if missing:
         verb = "column {} is" if len(missing) == 1 else "columns {} are"
