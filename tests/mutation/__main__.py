@@ -1,6 +1,7 @@
 """python -m tests.mutation simserve/state --n 50 --seed 0: break modules in small ways; list what no test caught.
 
-Each fault goes into a copy of the checkout, where the tests of the same folder, or others that are named, run until the first failure.
+Each fault goes into a copy of the checkout, where the tests of the same folder, or of `--tests`, run until the first
+failure.
 """
 
 import argparse
