@@ -38,12 +38,16 @@ for line in sys.stdin:
         os.dup2(os.open("output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
         os.dup2(1, 2)
         os._exit(execute(arguments))
+    try:
+        os.setpgid(child, child)  # here too: a kill may come before the child has done it
+    except OSError:  # it has ended
+        pass
     status = 0, 0
     while not status[0] and (kill_after_s is None or time.monotonic() - started_s < kill_after_s):
         time.sleep(0.0005)
         status = os.waitpid(child, os.WNOHANG)
     if not status[0]:
-        os.killpg(os.getpgid(child), signal.SIGKILL)
+        os.killpg(child, signal.SIGKILL)
         os.waitpid(child, 0)
     exit_code = os.waitstatus_to_exitcode(status[1]) if status[0] else None
     print(json.dumps([exit_code, time.monotonic() - started_s]), flush=True)
