@@ -328,6 +328,8 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         model=setup.model.name,
         engine=setup.engine.name,
         scheduler=str((scheduler or {}).get("kind")),
+        slots_argument=setup.scheduler.slots_argument,
+        budget_argument=setup.scheduler.budget_argument,
         calibrated=setup.calibrated,
         calibration=None if result is None else f"{result.gpu}/{result.engine} {result.engine_version}",
         kv_verified=setup.ledger.verified,

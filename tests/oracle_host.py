@@ -101,7 +101,7 @@ class OracleHost:
         self.hides_waiting = bool(self.swapped)
         if replica.growth() > replica.free_blocks():
             return  # a request must be preempted
-        while self.swapped and len(replica.running) + len(replica.kept) < replica.setup.scheduler.max_running:
+        while self.swapped and len(replica.running) + len(replica.kept) < replica.n_slots:
             request = self.swapped[0]
             life = replica.lives[request]
             named = replica.chain(request)[: life.stored // replica.block_size] if replica.cache else []

@@ -146,6 +146,8 @@ class OracleReplica:
         self.host = OracleHost(setup.host_tier) if setup.has_tier and setup.host_tier else None
         self.offloads = self.host is not None and self.host.spec.offloads and self.cache is not None
 
+        slots = setup.scheduler.max_running
+        self.n_slots = 10**9 if slots is None else slots
         self.policy = getattr(setup.scheduler, "policy", "fcfs")
         self.senders: dict[Request, OracleReplica] = {}
         """Prefill replicas of handed-over requests among those that wait in the policy's order."""
@@ -536,7 +538,7 @@ class OracleReplica:
                 found.append(block)
             n_blocks -= sum(self.cache is not None and self.cache.is_held(block) for block in found)
             batch = len(self.running) + len(self.kept)
-            if batch >= self.setup.scheduler.max_running or n_blocks > self.free_blocks() - self.growth():
+            if batch >= self.n_slots or n_blocks > self.free_blocks() - self.growth():
                 return
             life = self.lives[request]
             if ordered:
@@ -827,7 +829,7 @@ class OracleReplica:
             self.copied_ps = self.host.copy(now_ps)
             self.step_end_ps += self.copied_ps
             if self.host.swapped and plan.blocked_by is None:
-                self.kept_out_by = "seats" if len(self.running) >= self.setup.scheduler.max_running else "blocks"
+                self.kept_out_by = "seats" if len(self.running) >= self.n_slots else "blocks"
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""

@@ -448,6 +448,8 @@ class EngineSpec:
     """Memory per logit while a step samples."""
     profiles_activations: bool = True
     """Whether the activation peak is taken from the budget; false: from the share outside (SGLang)."""
+    samples_slots: bool = False
+    """Whether this peak has logits of all slots; false: of few prompts that fill a step."""
     shares_free: bool = False
     """Whether the KV cache gets its share of what weights and activations leave, not the rest of a share."""
     prefix_caching: bool = False

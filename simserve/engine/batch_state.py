@@ -11,6 +11,8 @@ from simserve.state.cohort import Cohort
 from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
+NO_LIMIT = 1 << 62
+
 
 class BatchState:
     """The requests of one replica.
@@ -51,6 +53,8 @@ class BatchState:
         self.view.finder = memory if memory.caches else None
         self.release: Callable[[Request, int], int] = memory.release if cohort.n_slots == 1 else self._release_kept_too
         """Frees the blocks of a request with a number of tokens; returns how many used ones become free."""
+        self.max_running = NO_LIMIT if scheduler.max_running is None else scheduler.max_running
+        """Slots."""
         self.n_promised = 0
         """Slots of requests in transfer to this replica."""
 
@@ -150,7 +154,7 @@ class BatchState:
         The scheduler sees no new request at a boundary that begins with a swapped one.
         """
         self.view.waiting = () if swap.swapped else self.startable
-        while swap.swapped and len(self.running) + self.n_promised < self._scheduler.max_running:
+        while swap.swapped and len(self.running) + self.n_promised < self.max_running:
             if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1), self.cohort.n_slots):
                 return
             yield swap.swap_in(now_ps)

@@ -64,7 +64,7 @@ class Receives(Role):
         self._in_transfer: list[tuple[int, int, Request, Replica]] = []
         """A heap of (instant of arrival, number of the transfer, request, prefill replica)."""
         self._n_transfers = 0
-        self._max_running = scheduler.max_running
+        self._max_running = replica.batch.max_running
         self._here: list[Request] = []
         self._blocked_by: Blocked | None = None
         self._arrival = Alarm(clock, self._on_arrival, TRANSFER_PHASE + replica.id)

@@ -636,7 +636,7 @@ class Replica:
         step_run.queue_len += len(swap.swapped)
         if not swap.swapped:
             return None
-        return "seats" if len(self.batch.running) >= self.scheduler.max_running else "blocks"
+        return "seats" if len(self.batch.running) >= self.batch.max_running else "blocks"
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""

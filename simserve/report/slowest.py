@@ -138,14 +138,6 @@ PARTS = {
 LONG_ANSWERS = "Their answers are longer: cap max_tokens, or use speculative decoding"
 """Remedy where decode is the largest cause of a long E2E."""
 
-_KNOBS = {
-    "sglang": ("max_running_requests", "chunked_prefill_size"),
-    "trtllm": ("max_batch_size", "max_num_tokens"),
-    "static": ("batch_size", "batch_size"),
-    "dynamic": ("batch_size", "batch_size"),
-}
-_USUAL_KNOBS = ("max_num_seqs", "max_num_batched_tokens")
-
 
 def why_slow(reader: SummaryReader, latency: str) -> str | None:
     """Return the largest cause of the slowest by a latency, and a remedy; None where nothing stands out."""
@@ -160,8 +152,9 @@ def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | 
     name, mean = result["binds"], result["mean"]
     part, each = PARTS[name], "/token" if latency == "tpot_s" else ""
     requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
-    scheduler = str(reader.pools[0].get("scheduler")) if reader.pools else ""
-    slots, budget = _KNOBS.get(scheduler, _USUAL_KNOBS)
+    pool = reader.pools[0] if reader.pools else {}
+    slots = pool.get("slots_argument") or "max_num_seqs"
+    budget = pool.get("budget_argument") or slots
     is_long = (latency, name) == ("e2e_s", "decode_s")
     act = LONG_ANSWERS if is_long else part.act.format(slots=slots, budget=budget)
     spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)

@@ -5,13 +5,11 @@ from typing import Any
 
 from simserve import plugins
 from simserve.catalog.specs import EngineSpec, GpuSpec
+from simserve.plugins.find import find
 from simserve.plugins.validation import Path, ValueProblem
 from simserve.scenario.draft import Draft
 from simserve.scenario.servers import Pool
 from simserve.schedulers.base import Scheduler
-
-TOKENS_AND_SLOTS = (("max_num_batched_tokens", "max_num_seqs"), ("max_num_tokens", "max_batch_size"))
-"""Policies' names for the tokens of a step and the requests that run at once."""
 
 
 def resolve_scheduler(
@@ -26,13 +24,16 @@ def resolve_scheduler(
     scheduler, problems = plugins.check("schedulers", {"kind": kind, **defaults, **written})
     if problems:
         draft.problems.extend((_about_default(problem, engine, pool) for problem in problems), (*at, "scheduler"))
-        _cap_slots(draft, (*at, "scheduler"), {**defaults, **written}, written)
+        policy = find("schedulers", kind) if isinstance(kind, str) else None
+        if isinstance(policy, type):
+            _cap_slots(draft, (*at, "scheduler"), policy, {**defaults, **written}, written)
         return None, pool.scheduler
+    assert isinstance(scheduler, Scheduler), "no problems"
     arguments = plugins.spelled_out(scheduler)
     origins = dict.fromkeys(defaults.keys() - written.keys(), f"engine {engine.name}")
     if pool.scheduler is None or "kind" not in pool.scheduler:
         origins["kind"] = f"engine {engine.name}"
-    capped = _cap_slots(draft, (*at, "scheduler"), arguments, written)
+    capped = _cap_slots(draft, (*at, "scheduler"), type(scheduler), arguments, written)
     if capped:
         tokens, slots = capped
         origins[slots] = f"no more than {tokens}"
@@ -59,21 +60,22 @@ def _about_default(problem: ValueProblem, engine: EngineSpec, pool: Pool) -> Val
     )
 
 
-def _cap_slots(draft: Draft, at: Path, arguments: dict[str, Any], written: Mapping[str, Any]) -> tuple[str, str] | None:
+def _cap_slots(
+    draft: Draft, at: Path, policy: type[Scheduler], arguments: dict[str, Any], written: Mapping[str, Any]
+) -> tuple[str, str] | None:
     """Keep slots from outnumbering a step's tokens: lower a default (as vLLM does), report an explicit value.
 
     Returns the names of the two arguments if the default was changed.
     """
-    names = next((pair for pair in TOKENS_AND_SLOTS if all(name in arguments for name in pair)), None)
-    if names is None:
+    for_tokens, for_slots = policy.budget_argument, policy.slots_argument
+    if for_tokens is None or for_slots is None or not policy.budgets_decode:
         return None
-    tokens, slots = (arguments[name] for name in names)
+    tokens, slots = arguments.get(for_tokens), arguments.get(for_slots)
     if not (isinstance(tokens, int) and isinstance(slots, int)) or slots <= tokens:
         return None
-    for_tokens, for_slots = names
     if for_slots not in written:
         arguments[for_slots] = tokens
-        return names
+        return for_tokens, for_slots
     if for_tokens in written:
         key, rule = for_tokens, f"must be at least {for_slots}, {slots}"
     else:

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 DEFAULT_ROUTING = "uniform"
 """Expert routing by default: each token draws its experts at random, close to trained routers on mixed text."""
 
-STEP_TOKENS = ("max_num_batched_tokens", "max_num_tokens")
-"""Policies' names for the token budget of a step."""
-
 EXCHANGES: Mapping[str, ExchangeKernels] = {"prefill": "normal", "decode": "low_latency", "both": "by_batch"}
 """Kernels between nodes by the role of a pool (SGLang, --deepep-mode: normal for prefill, low_latency for decode)."""
 
@@ -227,7 +224,7 @@ def memory_of(
         gpu_memory_utilization=pool.gpu_memory_utilization or machine.engine.gpu_memory_utilization,
         block_size=pool.block_size or machine.engine.block_size,
         max_num_batched_tokens=step_tokens(scheduler, machine.engine),
-        max_num_seqs=step_slots(scheduler),
+        max_num_seqs=sampled_rows(scheduler, machine.engine),
         num_gpu_blocks=pool.num_gpu_blocks,
         pipeline=parallel.pipeline,
         data=data,
@@ -271,12 +268,14 @@ def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCo
 
 def step_tokens(scheduler: Scheduler | None, engine: EngineSpec) -> int:
     """Return the token budget of a step, which sizes activations."""
-    given = (getattr(scheduler, name, None) for name in STEP_TOKENS)
-    own = (engine.scheduler.get(name) for name in STEP_TOKENS)
-    return next((budget for budget in (*given, *own) if budget is not None), TOKENS_WITHOUT_BUDGET)
+    budget_tokens = None if scheduler is None else scheduler.budget_tokens
+    if budget_tokens is None:
+        own: Scheduler = plugins.build("schedulers", dict(engine.scheduler))
+        budget_tokens = own.budget_tokens
+    return TOKENS_WITHOUT_BUDGET if budget_tokens is None else budget_tokens
 
 
-def step_slots(scheduler: Scheduler | None) -> int:
-    """Return the most requests that a step samples, which sizes logits."""
-    slots: int | None = getattr(scheduler, "max_num_seqs", None)
+def sampled_rows(scheduler: Scheduler | None, engine: EngineSpec) -> int:
+    """Return the rows that an engine samples as it measures its memory, which size logits."""
+    slots = scheduler.max_running if scheduler is not None and engine.samples_slots else None
     return SAMPLED_ROWS if slots is None else slots

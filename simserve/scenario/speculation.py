@@ -9,7 +9,6 @@ from simserve.cost.ops import Shard
 from simserve.errors import CalibrationError
 from simserve.plugins.validation import Path
 from simserve.scenario.draft import Draft
-from simserve.scenario.knobs import TOKENS_AND_SLOTS
 from simserve.scenario.memory import check_rate
 from simserve.scenario.servers import Pool, SpeculationSection
 from simserve.scenario.setup import Machine, step_cost_of
@@ -105,12 +104,13 @@ def _check_scheduler(draft: Draft, speculating: _SpeculatingPool, scheduler: Sch
         draft.problem((*at, "kind"), rule, None, "use chunked, prefill_first, continuous, sglang or trtllm")
         return scheduler
     each = speculating.speculation.tokens + 1
-    names = next((pair for pair in TOKENS_AND_SLOTS if hasattr(scheduler, pair[0])), None)
-    if names is None or getattr(scheduler, names[0]) is None or draft.problems.touch(at):
+    for_budget, for_slots = scheduler.budget_argument, scheduler.slots_argument
+    budget, slots = scheduler.budget_tokens, scheduler.max_running
+    if for_budget is None or for_slots is None or not scheduler.budgets_decode or draft.problems.touch(at):
         return scheduler
-    budget, slots = (getattr(scheduler, name) for name in names)
-    if slots * each <= budget:
+    if budget is None or slots is None or slots * each <= budget:
         return scheduler
+    names = for_budget, for_slots
     given = draft.scenario.cluster.pools[int(speculating.at[-1])].scheduler or {}
     if names[1] in given or budget < each:
         key = names[1] if names[0] not in given else names[0]

@@ -16,11 +16,6 @@ from simserve.state.view import ReplicaView
 STRICT = ConfigDict(extra="forbid")
 """Config of a policy's pydantic dataclass: its fields are its YAML keys, and unknown keys are errors."""
 
-SLOT_ARGUMENTS = ("max_num_seqs", "max_batch_size", "max_running_requests", "batch_size")
-"""Names that policies use for their limit on running requests."""
-
-NO_LIMIT = 1 << 62
-
 Blocked = Literal["seats", "blocks", "budget"]
 
 
@@ -68,11 +63,22 @@ class Scheduler:
     stream: bool = True
     """Tokens are streamed; otherwise an answer leaves whole."""
 
+    budget_argument: ClassVar[str | None] = None
+    """Its argument for the most tokens of a step; None: it has none."""
+    slots_argument: ClassVar[str | None] = None
+    """Its argument for the most running requests; None: it has none."""
+    budgets_decode: ClassVar[bool] = True
+    """The budget counts a token of each decoding request, so it may not be less than the slots."""
+
     @property
-    def max_running(self) -> int:
-        """Limit on running requests, as given by its arguments."""
-        given = (getattr(self, name, None) for name in SLOT_ARGUMENTS)
-        return next((slots for slots in given if slots is not None), NO_LIMIT)
+    def budget_tokens(self) -> int | None:
+        """Most tokens of a step, which size activations; None: no limit of its own."""
+        return None if self.budget_argument is None else getattr(self, self.budget_argument)
+
+    @property
+    def max_running(self) -> int | None:
+        """Most running requests; None: no limit of its own."""
+        return None if self.slots_argument is None else getattr(self, self.slots_argument)
 
     @property
     def most_chunk(self) -> int | None:
@@ -146,6 +152,7 @@ class PaddedBatches(Scheduler):
     reserves = True
     shares_blocks = False
     runs_to_completion = True
+    slots_argument = "batch_size"
 
     batch_size: PositiveInt = 32
     """Maximum requests in a batch."""

@@ -38,6 +38,9 @@ class Chunked(Scheduler):
     Language Models" (OSDI '24), algorithm 2, and section 4.3 for tenants of different weight.
     """
 
+    budget_argument = "max_num_batched_tokens"
+    slots_argument = "max_num_seqs"
+
     max_num_batched_tokens: PositiveInt = 2048
     """Maximum tokens per step, including decode tokens."""
     max_num_seqs: PositiveInt = 256

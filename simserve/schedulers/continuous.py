@@ -17,6 +17,7 @@ class Continuous(Scheduler):
 
     reserves = True
     shares_blocks = False
+    slots_argument = "max_num_seqs"
 
     max_num_seqs: PositiveInt = 256
     """Maximum running requests (Orca's max batch size)."""

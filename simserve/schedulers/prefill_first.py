@@ -15,6 +15,9 @@ class PrefillFirst(Scheduler):
     Source: vLLM before V1, with chunked prefill off.
     """
 
+    budget_argument = "max_num_batched_tokens"
+    slots_argument = "max_num_seqs"
+
     max_num_batched_tokens: PositiveInt | None = None
     """Maximum prompt tokens per step; left out: max_model_len, but at least 2048."""
     max_num_seqs: PositiveInt = 256

@@ -29,6 +29,9 @@ class SgLang(Scheduler):
 
     is_stateful = True
     requeues_last = True
+    budget_argument = "chunked_prefill_size"
+    slots_argument = "max_running_requests"
+    budgets_decode = False
 
     chunked_prefill_size: PositiveInt | None = 8192
     """Maximum prompt tokens per step with chunking: longer prompts are cut; null: prompts are never cut."""
@@ -60,6 +63,11 @@ class SgLang(Scheduler):
         self._full: Blocked | None = None
         self._has_shrunk = False
         self._has_retracted = False
+
+    @property
+    def budget_tokens(self) -> int:
+        """Most prompt tokens of a step."""
+        return self.chunked_prefill_size or self.max_prefill_tokens
 
     @property
     def new_token_ratio(self) -> float:

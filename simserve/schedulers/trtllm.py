@@ -24,6 +24,9 @@ class TrtLlm(Scheduler):
     beneficialToSkip), kvCacheManager.cpp (getRemainingBlocksToCompletion) and microBatchScheduler.cpp.
     """
 
+    budget_argument = "max_num_tokens"
+    slots_argument = "max_batch_size"
+
     max_num_tokens: PositiveInt = 8192
     """Maximum tokens per step, including decode tokens."""
     max_batch_size: PositiveInt = 2048

@@ -48,6 +48,10 @@ class PoolFacts:
     model: str
     engine: str
     scheduler: str
+    slots_argument: str | None
+    """Argument of the scheduler for the most running requests."""
+    budget_argument: str | None
+    """Argument of the scheduler for the most tokens of a step."""
     calibrated: bool
     calibration: str | None
     """Card and engine version of its kernels, `h100-sxm/vllm 0.24.0`; None: a plain roofline."""

@@ -37,6 +37,8 @@ def pool_facts(name: str = "serve", n_replicas: int = 1, **changes: Any) -> Pool
         "model": "tiny",
         "engine": "ideal",
         "scheduler": "Chunked",
+        "slots_argument": "max_num_seqs",
+        "budget_argument": "max_num_batched_tokens",
         "calibration": None,
         "calibrated": True,
         "kv_verified": True,

@@ -177,6 +177,8 @@ def _pool(name: str, n_replicas: int) -> PoolFacts:
         model="llama-3.1-8b",
         engine="vllm",
         scheduler="Chunked",
+        slots_argument="max_num_seqs",
+        budget_argument="max_num_batched_tokens",
         calibration=None,
         calibrated=False,
         kv_verified=False,

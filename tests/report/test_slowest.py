@@ -47,9 +47,9 @@ def test_the_time_of_a_tpot_is_per_token_and_a_share_in_another_unit_has_its_own
     )
 
 
-@pytest.mark.parametrize(("scheduler", "knob"), [("sglang", "max_running_requests"), ("trtllm", "max_batch_size")])
-def test_the_remedy_calls_knobs_as_the_scheduler_does(scheduler: str, knob: str) -> None:
-    pool = synthetic(200).summary["pools"][0] | {"scheduler": scheduler}
+@pytest.mark.parametrize("knob", ["max_running_requests", "max_batch_size"])
+def test_the_remedy_calls_knobs_as_the_scheduler_does(knob: str) -> None:
+    pool = synthetic(200).summary["pools"][0] | {"slots_argument": knob}
     assert f"Raise {knob} as far" in (why_slow(reader(time_split=split(ttft_s=QUEUED), pools=[pool]), "ttft_s") or "")
 
 

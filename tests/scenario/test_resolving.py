@@ -232,3 +232,16 @@ def _trace_path(scenario: Scenario) -> str:
 
 def _like(gpu: GpuSpec, **changes: object) -> GpuSpec:
     return replace(gpu, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "slots", "are_equal"), [("vllm", "max_num_seqs", False), ("trtllm", "max_batch_size", True)]
+)
+def test_slots_size_logits_where_the_engine_measures_with_all_of_them(
+    load: Load, small: str, engine: str, slots: str, are_equal: bool
+) -> None:
+    few, many = (
+        load(small, f"engine={engine}", f"cluster.pools.0.scheduler={{{slots}: {n}}}").setups[0].ledger
+        for n in (8, 8192)
+    )
+    assert (few.activations_bytes == many.activations_bytes) is are_equal

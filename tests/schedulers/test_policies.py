@@ -1,16 +1,39 @@
 """Plans of each policy, on cases small enough to work by hand. A step takes 10 ms unless noted otherwise."""
 
 import numpy as np
+import pytest
 
 from simserve.schedulers.base import Scheduler
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.continuous import Continuous
 from simserve.schedulers.dynamic import Dynamic
 from simserve.schedulers.prefill_first import PrefillFirst
+from simserve.schedulers.sglang import SgLang
 from simserve.schedulers.static import Static
+from simserve.schedulers.trtllm import TrtLlm
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
 
 TEN_MS = LineCost(step=10 * MS)
+
+
+@pytest.mark.parametrize(
+    ("policy", "budget_tokens", "max_running"),
+    [
+        (Chunked(max_num_batched_tokens=99, max_num_seqs=7), 99, 7),
+        (PrefillFirst(max_num_batched_tokens=99, max_num_seqs=7), 99, 7),
+        (PrefillFirst(), None, 256),
+        (Continuous(max_num_seqs=7), None, 7),
+        (TrtLlm(max_num_tokens=99, max_batch_size=7), 99, 7),
+        (SgLang(chunked_prefill_size=99), 99, None),
+        (SgLang(chunked_prefill_size=None, max_prefill_tokens=77, max_running_requests=7), 77, 7),
+        (Static(batch_size=7), None, 7),
+        (Scheduler(), None, None),
+    ],
+)
+def test_a_policy_says_the_most_tokens_of_a_step_and_its_slots(
+    policy: Scheduler, budget_tokens: int | None, max_running: int | None
+) -> None:
+    assert (policy.budget_tokens, policy.max_running) == (budget_tokens, max_running)
 
 
 def blocked(rows: np.ndarray) -> list[int]:
