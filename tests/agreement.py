@@ -16,7 +16,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
 from simserve.engine.offered import Offered, Patience
-from simserve.engine.recorder import SPAN_ROW, STEP_RUN_ROW
+from simserve.engine.recorder import FAILED, SPAN_ROW, STEP_RUN_ROW
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.engine.tabulate import tabulate
@@ -253,6 +253,8 @@ def assert_agreement(setups: list[ReplicaSetup], cluster: Cluster, truth: oracle
             for row, life in truth.lives.items()
             if life.first_ps is None  # without time-outs
         )
+    assert set(np.flatnonzero(cluster.recorder.columns["status"] == FAILED)) == truth.failed
+    assert cluster.failures()[1] == {row: truth.lives[row].n_computed_for_nobody for row in truth.failed}
     lives = (
         [(each.ordered_ps, each.ready_ps, each.draining_ps, each.gone_ps) for each in members]
         for members in (cluster.members, truth.members)

@@ -17,12 +17,12 @@ from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay
 from simserve.routers.base import Router
-from simserve.state.request import Request
+from simserve.state.request import Phase, Request
 from simserve.units import to_ps
 from simserve.workload.trace import Trace
 from tests.oracle_cache import blocks_by_name
 from tests.oracle_clients import OracleClients, Server
-from tests.oracle_fleet import Change, OracleFleet, OracleMember, fresh
+from tests.oracle_fleet import Change, OracleFleet, OracleMember, fresh, lost_with
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import Life, OracleReplica, begin_together, replicas_of
 from tests.oracle_sessions import OracleSessions
@@ -40,6 +40,7 @@ class OracleRun:
     """Send time of each request, by row."""
     clients: OracleClients | None = None
     members: list[OracleMember] = field(default_factory=list)
+    failed: set[int] = field(default_factory=set)
 
 
 class OracleFrontEndQueue:
@@ -165,6 +166,9 @@ def run(
         return min(each.max_model_len for each in decodes)
 
     longest_of_all = max(limit(each, is_kept) for each in first_entries for is_kept in ({False, may_keep}))
+    failed: set[int] = set()
+    carried: dict[int, tuple[int, int]] = {}
+    """Tokens computed for requests that lost their replica and were sent again, and the limit on their answers."""
     admitted: set[int] = set()
     at_gateway: list[tuple[int, int]] = []
     """(row, the load's row) of requests that wait for a replica."""
@@ -197,11 +201,13 @@ def run(
             rejected.add(row)
             return "impossible"
         request.max_tokens = min(most, longest - prompt)
-        life = Life(request, min(int(trace.output_tokens[original]), request.max_tokens), replicas.index(sender))
-        life.is_kept = is_kept
+        n_computed, most_output = carried.get(row, (0, int(trace.output_tokens[original])))
+        life = Life(request, min(most_output, request.max_tokens), replicas.index(sender))
+        life.is_kept, life.n_computed, life.n_recomputed_tokens = is_kept, n_computed, n_computed
         lives[request] = by_row[row] = life
         if how is not None and how.is_pushed and sender in senders and not is_kept:
             sender.n_outstanding += 1
+            sender.without_blocks.append(request)
             announce(request, sender)
         else:
             sender.arrive(request)
@@ -223,7 +229,7 @@ def run(
         is_any_ready = False
         while (due := fleet.due(now_ps)) is not None:
             change, member = due
-            there = fleet.there()
+            ending = fleet.pick(change)
             if member is None and change.kind == "join":
                 member = order(fresh(fleet.setups, change.which), now_ps)
                 if change.takes_ps:
@@ -233,17 +239,53 @@ def run(
                 if member.gone_ps is None:
                     fleet.let_in(member, now_ps)
                     is_any_ready = True
-            elif there:
-                member = there[change.which % len(there)]
-                if member.ready_ps is None:
-                    member.gone_ps = now_ps
-                    continue
-                member.draining_ps = now_ps
-                fleet.shut(member)
+            elif ending is not None and change.kind != "drain":
+                fleet.shut(ending)
+                ending.gone_ps = now_ps
+                is_any_ready |= lose(
+                    lost_with(ending.ranks, senders, receivers), now_ps, resends=change.kind == "resend"
+                )
+            elif ending is not None and ending.draining_ps is None:
+                fleet.shut(ending)
+                if ending.ready_ps is None:
+                    ending.gone_ps = now_ps
+                else:
+                    ending.draining_ps = now_ps
         for routing_view in gateways:
             routing_view.hear(now_ps)
         if is_any_ready:
             release(now_ps)
+
+    def lose(lost: list[Request], now_ps: int, *, resends: bool) -> bool:
+        """Decide about lost requests; return whether one goes back to the gateway."""
+        sent_ps = asked_ps if clients is None else clients.sent_ps
+        are_back = False
+        gone = {id(request) for request in lost}
+        without_receiver[:] = [each for each in without_receiver if id(each[0]) not in gone]
+        for request in sorted(lost, key=lambda each: (sent_ps[each.row], each.row)):
+            life, row = lives[request], request.row
+            request.phase = Phase.DONE
+            if clients is not None and clients.has_gone(row):
+                if not clients.of(row).has_left:
+                    life.n_computed_for_nobody = life.n_computed
+                    clients.of(row).has_left = True
+            elif resends and not life.token_ps:
+                carried[row] = life.n_computed, life.output_tokens
+                del by_row[row]
+                original = row if clients is None else clients.of(row).original
+                admitted.add(row)
+                at_gateway.append((row, original))
+                are_back = True
+            else:
+                failed.add(row)
+                life.n_computed_for_nobody = life.n_computed
+                life.first_ps = client_tokens_ps(row)[0] if client_tokens_ps(row) else -1
+                life.finish_ps = -1
+                if clients is not None:
+                    clients.lose(row, now_ps)
+                else:
+                    refuse(row, now_ps)
+        return are_back
 
     def release(now_ps: int) -> None:
         unplaced = [*without_receiver]
@@ -291,6 +333,26 @@ def run(
             return []
         return life.token_ps if replicas[life.replica].setup.scheduler.stream or life.finish_ps >= 0 else []
 
+    def unplaced_life(row: int) -> Life:
+        """Return the record of a request that no replica has."""
+        n_lost, _ = carried.get(row, (0, 0))
+        life = Life(OracleRequest(row, 0, 0, 0), 0, first_ps=-1)
+        life.n_recomputed_tokens = life.n_computed_for_nobody = n_lost
+        return life
+
+    def hand_over(now_ps: int, *, is_pushed: bool) -> None:
+        """Route computed prompts; those pushed have begun to move in their step."""
+        for replica in senders:
+            while replica.handed_over and how is not None and how.is_pushed == is_pushed:
+                request = replica.handed_over.pop(0)
+                life = lives[request]
+                if life.goes_to is None:
+                    announce(request, replica)
+                    continue
+                at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
+                life.goes_to.expect(at_ps, request, replica)
+                life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+
     if admission is not None:
         admission.begin()
     if patience is not None:
@@ -313,12 +375,10 @@ def run(
             if clients is not None:
                 asked_ps = clients.sent_ps
                 for row in {each.row for each in clients.attempts} - by_row.keys() - rejected:
-                    by_row[row] = Life(
-                        OracleRequest(row, 0, 0, 0), 0, first_ps=-1
-                    )  # timed out before it reached a replica
+                    by_row[row] = unplaced_life(row)  # timed out before it reached a replica
             for row, _ in at_gateway:
-                by_row[row] = Life(OracleRequest(row, 0, 0, 0), 0, first_ps=-1)
-            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members)
+                by_row[row] = unplaced_life(row)
+            return OracleRun(by_row, rejected, replicas, asked_ps, clients, fleet.members, failed)
         now_ps = min(instants)
         for routing_view in gateways:
             routing_view.hear(now_ps - 1)
@@ -329,20 +389,13 @@ def run(
                 replica.commit(now_ps, how)
         for replica in receivers:
             replica.end_transfers(now_ps)
+        hand_over(now_ps, is_pushed=True)
         change_fleet(now_ps)
-        for replica in senders:
-            while replica.handed_over and how is not None:
-                request = replica.handed_over.pop(0)
-                life = lives[request]
-                if life.goes_to is None:
-                    announce(request, replica)
-                    continue
-                at_ps = life.there_ps or life.goes_to.send_whole(request, replica, how.link, now_ps)
-                life.goes_to.expect(at_ps, request, replica)
-                life.prefill_replica, life.replica = life.replica, replicas.index(life.goes_to)
+        hand_over(now_ps, is_pushed=False)
         words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])
         for at_ps, request, sender in words:
             if at_ps == now_ps:
+                sender.without_blocks.remove(request)
                 sender.n_outstanding -= 1
                 sender.arrive(request)
         for replica in receivers:

@@ -127,9 +127,23 @@ class OracleClients:
 
     def release(self, row: int, now_ps: int) -> None:
         """Route a request that waited for a replica, unless its client has given up."""
-        attempt = next(each for each in self.attempts if each.row == row)
+        attempt = self.of(row)
         if not attempt.is_over:
             self.refused(attempt, self.server.send(row, attempt.original, now_ps), now_ps)
+
+    def of(self, row: int) -> Attempt:
+        """Return the attempt of a row."""
+        return next(each for each in self.attempts if each.row == row)
+
+    def has_gone(self, row: int) -> bool:
+        """Return whether the client of a row has given up."""
+        return self.of(row).gave_up_ps is not None
+
+    def lose(self, row: int, now_ps: int) -> None:
+        """Let the client of a row know that it was lost."""
+        attempt = self.of(row)
+        attempt.is_over = attempt.has_left = True
+        self.fail(attempt, now_ps)
 
     def refused(self, attempt: Attempt, refusal: str | None, now_ps: int) -> None:
         if refusal is not None:

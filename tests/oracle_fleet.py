@@ -8,16 +8,17 @@ from typing import Literal
 from simserve.engine.alarm import FLEET_PHASE, Alarm, Clock
 from simserve.engine.members import Fleet, Member
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.state.request import Phase, Request
 from tests.oracle_gateway import OracleRoutingView
 from tests.oracle_replica import OracleReplica
 
 
 @dataclass(frozen=True)
 class Change:
-    """A decision about the fleet."""
+    """A decision about the fleet; `resend`: a member fails, and the gateway sends again what it may."""
 
     at_ps: int
-    kind: Literal["join", "drain"]
+    kind: Literal["join", "drain", "fail", "resend"]
     which: int
     """Number of the setup to join, or of the member to end among those there; counted around if too high."""
     takes_ps: int = 0
@@ -58,8 +59,14 @@ class Script:
                 fleet.ready(ordered)
         else:
             there = [each for each in fleet.members if each.gone_ps is None and each.draining_ps is None]
-            if there:
-                fleet.drain(there[change.which % len(there)], "drained")
+            there += [each for each in fleet.members if each.gone_ps is None and each.draining_ps is not None]
+            member = there[change.which % len(there)] if there else None
+            if member is None:
+                return
+            if change.kind != "drain":
+                fleet.fail(member, "failed", resends=change.kind == "resend")
+            elif member.draining_ps is None:
+                fleet.drain(member, "drained")
 
 
 @dataclass
@@ -93,8 +100,11 @@ class OracleFleet:
                 return change, member
         return None
 
-    def there(self) -> list[OracleMember]:
-        return [each for each in self.members if each.gone_ps is None and each.draining_ps is None]
+    def pick(self, change: Change) -> OracleMember | None:
+        """Return the member to end: those that drain are counted last."""
+        left = [each for each in self.members if each.gone_ps is None]
+        left.sort(key=lambda each: each.draining_ps is not None)
+        return left[change.which % len(left)] if left else None
 
     def let_in(self, member: OracleMember, now_ps: int) -> None:
         member.ready_ps = now_ps
@@ -114,3 +124,63 @@ class OracleFleet:
             has_more = any(rank.n_outstanding or rank.away or rank.step for rank in member.ranks)
             if member.draining_ps is not None and member.gone_ps is None and not has_more:
                 member.gone_ps = now_ps
+
+
+def lost_with(
+    ranks: list[OracleReplica], senders: list[OracleReplica], receivers: list[OracleReplica]
+) -> list[Request]:
+    """Fail replicas; return the requests without an answer that they had, computed or were to decode."""
+    lost: list[Request] = []
+    for rank in ranks:
+        rank.step = rank.step_end_ps = rank.wake_ps = None
+        rank.must_plan = False
+        for sender in senders:
+            lost += unbind_sender(sender, rank)
+        for receiver in receivers:
+            if receiver is not rank:
+                unbind_receiver(receiver, rank)
+        lost += [*rank.waiting, *(request for request, _ in rank.coming), *rank.running, *rank.away, *rank.kept]
+        lost += [request for request, _ in rank.coming_in] + list(rank.without_blocks)
+        if rank.host is not None:
+            lost += rank.host.swapped
+            for request in [*rank.host.swapped]:
+                rank.host.forget(request)
+        for requests in (rank.waiting, rank.running, rank.without_blocks, rank.senders):
+            requests.clear()
+        rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []
+        rank.coming_in, rank.kept, rank.words, rank.in_transfer, rank.here, rank.doomed = [], [], [], [], [], []
+        rank.n_outstanding, rank.stage_sends = 0, []
+    unique = {id(request): request for request in lost if request.phase is not Phase.DONE}
+    return [each for each in unique.values() if ranks[0].lives[each].finish_ps < 0]
+
+
+def unbind_sender(sender: OracleReplica, failing: OracleReplica) -> list[Request]:
+    """Let a prefill replica drop what a failing decode replica was to decode, unless that has it all; return it."""
+    lost = []
+    for request in [*sender.away, *sender.waiting, *(r for r, _ in sender.coming), *sender.prefilling]:
+        if sender.lives[request].goes_to is failing and request.phase is not Phase.DONE:
+            sender.drop(request)
+            lost.append(request)
+    for request in [each for each in sender.without_blocks if sender.lives[each].goes_to is failing]:
+        sender.without_blocks.remove(request)
+        sender.n_outstanding -= 1
+        lost.append(request)
+    return lost
+
+
+def unbind_receiver(receiver: OracleReplica, failing: OracleReplica) -> None:
+    """Let a decode replica free what it holds for requests of a failing prefill replica, and forget them."""
+    of_it = {*failing.away, *failing.waiting, *(r for r, _ in failing.coming), *failing.prefilling}
+    of_it |= {*failing.without_blocks}
+    before = receiver.n_outstanding
+    for request in [each for each in receiver.kept if each in of_it]:
+        receiver.give_up(request)
+        receiver.n_outstanding -= 1
+    receiver.n_outstanding -= sum(request in of_it for request, _ in receiver.coming_in)
+    receiver.coming_in = [each for each in receiver.coming_in if each[0] not in of_it]
+    for request in [each for each in receiver.senders if each in of_it]:
+        receiver.leave_queue(request)
+        receiver.n_outstanding -= 1
+    receiver.words = [word for word in receiver.words if word[1] not in of_it]
+    receiver.in_transfer = [each for each in receiver.in_transfer if each[1] not in of_it]
+    receiver.must_plan = receiver.must_plan or (receiver.step is None and receiver.n_outstanding < before)

@@ -129,6 +129,10 @@ class OracleReplica:
         """Requests prefilled here, with blocks not fetched yet."""
         self.handed_over: list[Request] = []
         """Those of `away` that are not routed yet."""
+        self.without_blocks: list[Request] = []
+        """Requests to push that have no blocks on the decode side yet."""
+        self.doomed: list[Request] = []
+        """Lost requests with a part of their prompts in the step in flight."""
         self.coming_in: list[tuple[Request, OracleReplica | None]] = []
         """Requests and their prefill replicas; None: this one."""
         self.kept: list[Request] = []
@@ -187,7 +191,7 @@ class OracleReplica:
         return self.layers.most(n_tokens)
 
     def holders(self) -> list[Request]:
-        return [*self.running, *self.away, *self.kept]
+        return [*self.running, *self.away, *self.kept, *self.doomed]
 
     def held(self, request: Request) -> int:
         """Return the tokens it has blocks for here."""
@@ -367,6 +371,10 @@ class OracleReplica:
             if not self.lives[request].finished:
                 self.end(request, now_ps)
         for request, n_tokens in plan.prefill:
+            if request in self.doomed:
+                self.let_go(request)
+                self.doomed.remove(request)
+                continue
             if (
                 how
                 and how.is_pushed
@@ -600,7 +608,30 @@ class OracleReplica:
         self.decoding.remove(request)
         del self.running[request]
 
-    # -- timed-out requests
+    # -- lost and timed-out requests
+
+    def drop(self, request: Request) -> None:
+        """Drop a request whose decode replica has failed; what a step computes keeps its blocks until that ends."""
+        scheduler = self.setup.scheduler
+        self.must_plan = self.must_plan or self.step is None
+        self.stage_sends = [part for part in self.stage_sends if part[2] is not request]
+        if request in self.away:
+            self.let_go(request)
+            self.away.remove(request)
+            self.handed_over = [each for each in self.handed_over if each is not request]
+            return
+        self.n_outstanding -= 1
+        self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
+        if request in self.waiting:
+            self.leave_queue(request)
+        if request in self.prefilling:
+            scheduler.on_abandon(request)
+            self.prefilling.remove(request)
+            del self.running[request]
+            if self.step is not None and any(request is each for each, _ in self.step[0].prefill):
+                self.doomed.append(request)
+            else:
+                self.let_go(request)
 
     def leave_before_hand_over(self, life: Life) -> None:
         """Drop a request that waits for a decode replica to be ready."""
@@ -611,6 +642,7 @@ class OracleReplica:
             self.away.remove(life.request)
         else:
             self.n_outstanding -= 1
+            self.without_blocks.remove(life.request)
         life.request.phase = Phase.DONE
 
     def uncomputed_tokens(self) -> int:
@@ -661,6 +693,7 @@ class OracleReplica:
             return True
         self.n_outstanding -= 1
         self.coming = [newcomer for newcomer in self.coming if newcomer[0] is not request]
+        self.without_blocks = [each for each in self.without_blocks if each is not request]
         if request in self.here:
             self.here.remove(request)
             self.give_up(request)

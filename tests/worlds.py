@@ -32,11 +32,12 @@ from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.state.layer_blocks import LayerBlocks
 from simserve.tables.facts import KvSizes
+from simserve.units import to_ps
 from simserve.workload.trace import Prefixes, Trace
 from tests.doubles import LineCost, trace
 from tests.oracle_fleet import Change
 
-KINDS: tuple[Literal["join", "drain"], ...] = ("join", "drain")
+KINDS: tuple[Literal["join", "drain", "fail", "resend"], ...] = ("join", "join", "drain", "fail", "resend")
 """Changes of a fleet, as often as they are drawn."""
 
 ROUTERS = (RoundRobin, Random, LeastOutstanding, LeastKv, PowerOfTwo)
@@ -243,19 +244,20 @@ def tagged(draw: st.DrawFn, loads: st.SearchStrategy[Trace]) -> Trace:
 
 
 @st.composite
-def changes(draw: st.DrawFn, setups: list[ReplicaSetup]) -> list[Change]:
-    """Draw members that join and leave at random; in the end each role has one, so that all requests are served."""
-    unit_ps = draw(st.sampled_from((5_000_003, 10**6, 17 * 10**6, 10**9, 13_700_000_000)))
-    instants = sorted(draw(st.lists(st.integers(0, 40), max_size=8)))
+def changes(draw: st.DrawFn, setups: list[ReplicaSetup], load: Trace) -> list[Change]:
+    """Draw members that join and leave, a few steps after a request comes; in the end each role has one that is ready,
+    so that all requests are served."""
+    unit_ps = draw(st.sampled_from((10**6, 5_000_003, 17 * 10**6, 10**9)))
+    arrival_ps = [to_ps(arrival_s) for arrival_s in load.arrival_s.tolist()]
     result = []
-    for at in instants:
-        kind = draw(st.sampled_from(KINDS))
-        result.append(Change(at * unit_ps, kind, draw(st.integers(0, 5)), draw(st.integers(0, 12)) * unit_ps))
+    for _ in range(draw(st.integers(1, 8))):
+        at_ps = draw(st.sampled_from(arrival_ps)) + draw(st.integers(0, 40)) * unit_ps
+        kind, which = draw(st.sampled_from(KINDS)), draw(st.integers(0, 5))
+        result.append(Change(at_ps, kind, which, draw(st.sampled_from((0, 0, 1, 7, 30))) * unit_ps))
     last_ps = max((change.at_ps + change.takes_ps for change in result), default=0)
     roles = list(dict.fromkeys(setup.role for setup in setups))
-    return result + [
-        Change(last_ps, "join", next(i for i, setup in enumerate(setups) if setup.role == role)) for role in roles
-    ]
+    first = [next(i for i, setup in enumerate(setups) if setup.role == role) for role in roles]
+    return result + [Change(last_ps, "join", which) for which in first]
 
 
 @st.composite

@@ -200,6 +200,14 @@ class BatchState:
                 self._scheduler.on_abandon(request)
         self.leave(request, kv_tokens)
 
+    def withdraw(self, request: Request) -> None:
+        """Take the slot of a request in prefill; it keeps its blocks."""
+        self.prefilling.remove(request)
+        del self.running[request]
+        request.phase = DONE
+        if self._scheduler.is_stateful:
+            self._scheduler.on_abandon(request)
+
     def leave(self, request: Request, kv_tokens: int) -> None:
         """Free the slot and blocks of a request."""
         del self.running[request]

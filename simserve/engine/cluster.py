@@ -16,7 +16,7 @@ from simserve.engine.frontend import FrontEnd
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.members import Control, Member
 from simserve.engine.offered import Offered, OfferedRows
-from simserve.engine.recorder import FINISHED, REJECTED, TIMED_OUT, UNFINISHED, Recorder
+from simserve.engine.recorder import FAILED, FINISHED, NEVER, REJECTED, TIMED_OUT, UNFINISHED, Recorder
 from simserve.engine.replica import Replica
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.routing_view import Delay, Destination, Intake, Refresher, RoutingView
@@ -100,6 +100,8 @@ class Cluster:
         """Rows that wait for a replica to be ready, each with what takes it then."""
         self._release_due = Alarm(self.clock, self._release, RELEASE_PHASE)
         self.members: list[Member] = []
+        self._failed: dict[int, tuple[int, int]] = {}
+        """Rows that failed, with the instant and the tokens stored then."""
         for setup in setups:
             self.order(setup, "at the start").ready_ps = 0
         self._refresher = (
@@ -194,6 +196,51 @@ class Cluster:
         self._shut(member)
         for replica in member.ranks:
             replica.drain(member.note_empty, self.clock.now_ps)
+
+    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
+        """Lose a member; see `Fleet`."""
+        now_ps, wiring = self.clock.now_ps, self._wiring
+        member.why += f"; {why}"
+        if member.ready_ps is not None and member.draining_ps is None:
+            self._shut(member)
+        member.gone_ps = now_ps
+        lost: list[tuple[Request, int]] = []
+        for rank in member.ranks:
+            if wiring is not None:
+                lost += wiring.handoff.fail(rank, now_ps)
+            lost += rank.fail(now_ps)
+        sent_ps = self.rows.arrival_ps
+        for request, n_stored in sorted(lost, key=lambda each: (sent_ps[each[0].row], each[0].row)):
+            self._lose(request, n_stored, why, resends=resends)
+
+    def failures(self) -> tuple[dict[int, int], dict[int, int]]:
+        """Return when each failed row did, and the tokens that were computed for it in vain."""
+        lost, cached = (self.recorder.columns[name] for name in ("n_recomputed_tokens", "cached_tokens"))
+        wasted = {row: n + int(lost[row]) - int(cached[row]) for row, (_, n) in self._failed.items()}
+        return {row: at_ps for row, (at_ps, _) in self._failed.items()}, wasted
+
+    def _lose(self, request: Request, n_stored: int, why: str, *, resends: bool) -> None:
+        """Decide about a request that was lost with its replica."""
+        row, now_ps, deadlines = request.row, self.clock.now_ps, self._deadlines
+        if deadlines is not None and deadlines.has_gone(row):
+            deadlines.lost(row, n_stored)
+            return
+        cached_tokens = int(self.recorder.columns["cached_tokens"][row])
+        if resends and not request.emitted_tokens:
+            self.recorder.restart(row, n_stored - cached_tokens, now_ps)
+            if deadlines is not None:
+                deadlines.back_at_gateway(row)
+            self._hold(row, self._send)
+            self._release_due.set(now_ps)
+            return
+        place = self.recorder.replica[row]
+        streams = place == NEVER or self.replicas[place].streams
+        self.recorder.fail(row, f"its replica was lost: {why}", has_first=streams)
+        self._failed[row] = now_ps, n_stored
+        if deadlines is not None:
+            deadlines.placed(row, None)
+        if self._closed_loop:
+            self._closed_loop.on_failure(row, now_ps)
 
     def _shut(self, member: Member) -> None:
         """Hide a member from routers and admission."""
@@ -330,7 +377,7 @@ def check_conservation(
     at_s = to_s(now_ps)
     there = (each for r in replicas for group in (r.batch.running, r.batch.waiting, r.in_transit) for each in group)
     still_there = sum(recorder.status[row] == UNFINISHED for row in (*(each.row for each in there), *at_gateway))
-    ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT)))
+    ended = sum(map(recorder.n_with, (FINISHED, REJECTED, TIMED_OUT, FAILED)))
     if n_sent != ended + still_there:
         raise InvariantError("requests sent = ended + still there", n_sent, ended + still_there, at_s)
     for replica in replicas:

@@ -92,6 +92,15 @@ class Deadlines:
         del self._waiting[row]
         return True
 
+    def back_at_gateway(self, row: int) -> None:
+        """Note that a request lost its replica and waits at the gateway again."""
+        self._waiting[row] = None
+
+    def lost(self, row: int, n_stored_tokens: int) -> None:
+        """Note that a request of a client that has gone was lost before its replica dropped it."""
+        self.stored_tokens.setdefault(row, n_stored_tokens)
+        self._undo(row)
+
     def wasted_tokens(self) -> dict[int, int]:
         """Return the tokens computed in vain for timed-out rows: stored at the end and not from a cache, or lost
         before."""
@@ -116,7 +125,9 @@ class Deadlines:
         self._undo(row)
         self._recorder.explain(row, f"no {what} within {to_s(now_ps - self._rows.arrival_ps[row]):g} s")
         self.gave_up_ps[row] = now_ps
-        if where is not None:
+        if where is None:
+            self.stored_tokens[row] = 0
+        else:
             self._let_go(len(self.gave_up_ps), where, now_ps)
         self._on_give_up(row, now_ps)
 
@@ -150,9 +161,11 @@ class Deadlines:
         """Drop a request now, unless a step or a transfer of it is in flight; otherwise retry when that ends."""
         request, replica = self._locate(where)
         row = request.row
+        if row in self.stored_tokens:
+            return  # lost with its replica
         again_ps = replica.step_end_ps(now_ps)
         if again_ps is None:
-            n_stored = self._stored_tokens(request, replica)
+            n_stored = replica.stored_tokens(request)
             again_ps = None if request.phase is DONE else replica.abandon(request, now_ps)
         if again_ps is None:
             self.stored_tokens[row] = n_stored
@@ -179,11 +192,5 @@ class Deadlines:
         """End the run with pending aborts recorded as they are."""
         for _, _, where in self._leaving:
             request, replica = self._locate(where)
-            self.stored_tokens[request.row] = self._stored_tokens(request, replica)
+            self.stored_tokens.setdefault(request.row, replica.stored_tokens(request))
             self._undo(request.row)
-
-    def _stored_tokens(self, request: Request, replica: Replica) -> int:
-        """Return the tokens stored for a request, now or when it finished; padding included."""
-        if request.phase is DONE or request in replica.cohort.lingering:
-            return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
-        return replica.batch.stored_tokens(request)

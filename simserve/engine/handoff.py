@@ -118,6 +118,25 @@ class Handoff:
         held, self.held = self.held, []
         self._send_all(held, now_ps)
 
+    def fail(self, replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
+        """Lose the requests between a replica that fails and others, and what these hold for them; return each with
+        the tokens stored for it."""
+        lost = [request for request, sender in (*self._done, *self.held) if sender is replica]
+        self._done = [each for each in self._done if each[1] is not replica]
+        self.held = [each for each in self.held if each[1] is not replica]
+        for receiver in self._receivers.values():
+            if receiver.replica is replica:
+                lost += receiver.lose_all(now_ps)
+            else:
+                lost += receiver.lose_from(replica, now_ps)
+        stored = [(request, replica.stored_tokens(request)) for request in lost]
+        for request in lost:
+            if request.phase is TRANSFER:
+                request.join_step = replica.cohort.step
+                self._recorder.span(replica.id, request, replica.cohort.step)
+            request.phase = DONE
+        return stored
+
     def held_by(self, sender: Replica) -> list[Request]:
         """Return the requests of a prefill replica that wait for a decode replica to be ready."""
         return [request for request, replica in self.held if replica is sender]
@@ -258,6 +277,25 @@ class PushHandoff(Handoff):
         """Chunks are sent as they are computed, rather than whole prompts."""
         return self._link.spec.n_layers is not None
 
+    def fail(self, replica: Replica, now_ps: int) -> list[tuple[Request, int]]:
+        """Lose the requests that a replica that fails prefills or will decode, and what others hold for them."""
+        lost: list[tuple[Request, int]] = []
+        self.send_computed(now_ps)
+        for request, push in [*self._pushes.items()]:
+            sender, receiver = push.sender.replica, push.receiver
+            if replica not in (sender, receiver.replica):
+                continue
+            lost += push.sender.lose(request, is_own=sender is replica, now_ps=now_ps)
+            receiver.granted.pop(request, None)
+            if receiver.awaits(request):
+                receiver.withdraw(request, now_ps)
+            elif sender is replica:
+                receiver.replica.let_go(request)
+                receiver.replica.stepping.wake(now_ps)
+            del self._pushes[request]
+        self._notices = deque(notice for notice in self._notices if notice[1] in self._pushes)
+        return lost + super().fail(replica, now_ps)
+
     def announce(self, request: Request, side: "Pushes", now_ps: int) -> None:
         """Ask a decode replica for blocks for a new request."""
         member = self._pick(request)
@@ -366,6 +404,27 @@ class Pushes(Prefills):
         self._streams = handoff.streams
         self._without_blocks: set[Request] = set()
         """Requests that wait for blocks on the decode side."""
+        self._withdrawn: set[Request] = set()
+        """Lost requests with a part of their prompts in the step in flight."""
+
+    def lose(self, request: Request, now_ps: int, *, is_own: bool) -> list[tuple[Request, int]]:
+        """Lose a request if its decode replica fails, or this one (is_own); return it with the tokens stored for it.
+
+        If this one fails, what it has itself is lost with its batch.
+        """
+        replica = self.replica
+        if request in self._without_blocks:
+            self._without_blocks.remove(request)
+            replica.n_outstanding -= 1
+            request.phase = DONE
+            replica.note_empty(now_ps)
+            return [(request, 0)]
+        if is_own:
+            return []
+        lost = [(request, replica.stored_tokens(request))]
+        if replica.drop(request, now_ps):
+            self._withdrawn.add(request)
+        return lost
 
     def enqueue(self, request: Request, now_ps: int) -> None:
         """Count a request and ask for blocks for it."""
@@ -385,7 +444,13 @@ class Pushes(Prefills):
             self._handoff.send_chunks(step_run, self.replica, ends_ps, stage_ps)
 
     def before_commit(self, step_run: StepRun, now_ps: int) -> None:
-        """Push the chunks of a step, if they are sent as they are computed."""
+        """Push the chunks of a step, if they are sent as they are computed; free the blocks of lost requests."""
+        if self._withdrawn:
+            for request, n_tokens in step_run.chunks:
+                if request in self._withdrawn:
+                    self.replica.give_back_withdrawn(request, n_tokens, now_ps)
+            step_run.chunks = [chunk for chunk in step_run.chunks if chunk[0] not in self._withdrawn]
+            self._withdrawn.clear()
         if self._streams and step_run.chunks:
             if self.replica.stepping.n_stages == 1:
                 self._handoff.send_chunks(step_run, self.replica, (now_ps,), now_ps - step_run.start_ps)

@@ -45,6 +45,13 @@ class Fleet(Protocol):
     def drain(self, member: Member, why: str) -> None:
         """Send a member no more requests; it is gone when those it has, running or waiting, have ended."""
 
+    def fail(self, member: Member, why: str, *, resends: bool = False) -> None:
+        """Lose a member: its step in flight, its blocks and all its requests, also those on their way to or from it.
+
+        Each request fails for its client; if `resends`, the gateway sends those without a token once more, as gateways
+        do while nothing has been sent to the client.
+        """
+
 
 class Control(Protocol):
     """Decides when members join and leave."""

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import cast
 
@@ -121,6 +121,43 @@ class Receives(Role):
         self.replica.n_outstanding -= 1
         self.replica.stepping.wake(now_ps)
         return self._senders.pop(request, None)
+
+    def awaits(self, request: Request) -> bool:
+        """Return whether a request of another replica has no blocks here yet."""
+        return request in self._senders
+
+    def lose_all(self, now_ps: int) -> list[Request]:
+        """Lose all requests that do not decode yet, as this replica fails; their prefill replicas free their blocks."""
+        fetched = {request: sender for _, _, request, sender in self._in_transfer if request.phase is not DONE}
+        for request, sender in (self._senders | fetched).items():
+            sender.give_back(request, now_ps)
+        coming = list(self._senders if self._scheduler.orders else self._coming_in)
+        lost = [*self._here, *fetched, *self.granted, *coming]
+        for request in coming:
+            self._coming_in.remove(request)
+        for requests in (self._senders, self._in_transfer, self._here, self.granted):
+            requests.clear()
+        self._arrival.due_ps = None
+        return lost
+
+    def lose_from(self, sender: Replica, now_ps: int) -> list[Request]:
+        """Lose the requests of a prefill replica that fails, unless their keys and values are all here."""
+        replica = self.replica
+        coming = [request for request, other in self._senders.items() if other is sender]
+        fetched = [each[2] for each in self._in_transfer if each[3] is sender and each[2].phase is not DONE]
+        if not coming and not fetched:
+            return []
+        for request in coming:
+            self.withdraw(request, now_ps)
+        for request in fetched:
+            replica.let_go(request)
+        self._in_transfer = [each for each in self._in_transfer if each[3] is not sender or each[2].phase is DONE]
+        heapify(self._in_transfer)
+        self._arrival.due_ps = None
+        if self._in_transfer:
+            self._arrival.set(self._in_transfer[0][0])
+        replica.stepping.wake(now_ps)
+        return [*coming, *fetched]
 
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Abandon a request; a transfer in flight ends first, as engines free blocks only then."""

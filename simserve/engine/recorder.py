@@ -12,10 +12,10 @@ from simserve.state.request import Request
 BLOCKED_BY: Mapping[str | None, int] = MappingProxyType({None: 0, "seats": 1, "blocks": 2, "budget": 3})
 """Why the head of the queue was not admitted, as stored."""
 
-STATUS = ("unfinished", "finished", "rejected", "timed_out")
+STATUS = ("unfinished", "finished", "rejected", "timed_out", "failed")
 """How a request ended; its index in this tuple is stored."""
 
-UNFINISHED, FINISHED, REJECTED, TIMED_OUT = range(len(STATUS))
+UNFINISHED, FINISHED, REJECTED, TIMED_OUT, FAILED = range(len(STATUS))
 
 NEVER = -1
 """Marks an instant without a value in the columns here. Outside the engine it is NaN, and null in a file."""
@@ -80,6 +80,9 @@ _COUNT_COLUMNS = (
     "decode_cached_tokens",
 )
 
+_FILLS = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
+"""Columns of requests and the values of rows without an event."""
+
 
 class Recorder:
     """Columns of a run. Row i of a request column is row i of the trace.
@@ -97,6 +100,8 @@ class Recorder:
         self._stalls: list[bytearray] = []
         self._copies: list[bytearray] = []
         self.add_replicas(n_replicas)
+        self._restarted_ps: dict[int, int] = {}
+        """When each row that was lost with its replica started anew."""
         self.columns: dict[str, NDArray[np.int64]] = {}
         self.grow(n_requests)
 
@@ -109,8 +114,7 @@ class Recorder:
         """Make room for n_requests rows, if there is too little."""
         if self.columns and n_requests <= len(self.columns["status"]):
             return
-        fills = dict.fromkeys((*_TIME_COLUMNS, "replica", "prefill_replica"), NEVER) | dict.fromkeys(_COUNT_COLUMNS, 0)
-        for name, fill in fills.items():
+        for name, fill in _FILLS.items():
             column = np.full(n_requests, fill, np.int64)
             old = self.columns.get(name)
             if old is not None:
@@ -183,9 +187,24 @@ class Recorder:
         """Record how long the step run that is committed next waited for copies."""
         self._copies[replica] += _PACK_COPY(len(self.step_run_rows[replica]) // STEP_RUN_ROW.itemsize, wait_ps)
 
+    def restart(self, row: int, n_lost_tokens: int, now_ps: int) -> None:
+        """Forget what a failed replica did for a request that starts anew, except for the tokens computed there."""
+        kept = {"routed_ps", "status", "status_reason", "n_recomputed_tokens"}
+        for name in _FILLS.keys() - kept:
+            self.columns[name][row] = _FILLS[name]
+        self._n_recomputed[row] += n_lost_tokens
+        self._restarted_ps[row] = now_ps
+
     def reject(self, row: int, reason: str) -> None:
         """Record that a request can never run."""
         self.status[row] = REJECTED
+        self._reason[row] = self._code(reason)
+
+    def fail(self, row: int, reason: str, *, has_first: bool) -> None:
+        """Record that a request was lost with its replica. has_first: its client has the tokens computed so far."""
+        self.status[row] = FAILED
+        if not has_first:
+            self.first_token_ps[row] = NEVER
         self._reason[row] = self._code(reason)
 
     def explain(self, row: int, reason: str) -> None:
@@ -210,8 +229,12 @@ class Recorder:
         return np.frombuffer(self._spans[replica], SPAN_ROW)
 
     def pauses(self) -> NDArray[np.void]:
-        """Return the preemptions that ended before the run did, in that order, of PAUSE_ROW."""
-        return np.frombuffer(self._pauses, PAUSE_ROW)
+        """Return the preemptions that ended before the run did, in that order, of PAUSE_ROW; none before a restart."""
+        pauses = np.frombuffer(self._pauses, PAUSE_ROW)
+        if not self._restarted_ps:
+            return pauses
+        restarted_ps = [self._restarted_ps.get(row, NEVER) for row in pauses["request_id"].tolist()]
+        return pauses[pauses["left_ps"] > restarted_ps]
 
     def stalls(self, replica: int) -> NDArray[np.void]:
         """Return the stalls of a replica in order, of STALL_ROW."""

@@ -49,6 +49,9 @@ class Stepping(Protocol):
     def commit_now(self, now_ps: int) -> None:
         """Commit a step that ends at this very instant, before its alarm goes off."""
 
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan any more."""
+
 
 class Replica:
     """One copy of a model, on one or more GPUs; or one rank of it with a scheduler of its own.
@@ -248,6 +251,65 @@ class Replica:
         if self._on_empty is not None:
             self.stepping.wake(now_ps)
 
+    def stored_tokens(self, request: Request) -> int:
+        """Return the tokens stored for a request, now or when it finished; padding included."""
+        if request.phase is DONE or request in self.cohort.lingering:
+            return request.padding_tokens + request.prompt_tokens + self._rows.output_tokens[request.row] - 1
+        return self.batch.stored_tokens(request)
+
+    def fail(self, now_ps: int) -> list[tuple[Request, int]]:
+        """Lose the step in flight, all blocks and all requests; return these without an answer, each with the tokens
+        stored for it. Other replicas may lose requests with it; nothing is done here any more."""
+        self._commit_done(now_ps)
+        self.step_run = None
+        self.stepping.halt()
+        batch, cohort = self.batch, self.cohort
+        swapped = [] if self._swap is None else list(self._swap.swapped)
+        there = [*batch.waiting, *(request for request, _ in self._coming), *swapped, *batch.running]
+        self._close_spans()
+        lost = [(each, self.stored_tokens(each)) for each in there if self._recorder.status[each.row] != FINISHED]
+        for request in swapped:
+            batch.abandon(request)
+        for request in batch.running:
+            if request in cohort.lingering:
+                cohort.leave(request)
+            elif request.phase is DECODE:
+                cohort.drop(request)
+                cohort.pop_kept_blocks(request)
+        while batch.waiting:
+            batch.waiting.popleft()
+        batch.running.clear()
+        batch.prefilling.clear()
+        cohort.lingering.clear()
+        self._coming.clear()
+        self.pool.release(self.pool.used_blocks, self.pool.reserved_blocks)
+        self.n_outstanding = self.n_away = 0
+        for request in there:
+            request.phase = DONE
+        return lost
+
+    def drop(self, request: Request, now_ps: int) -> bool:
+        """Drop a request without tokens that its decode replica has lost, even during a step.
+
+        Return whether the step in flight computes a part of its prompt: then its blocks are in use until that ends.
+        """
+        batch, step_run = self.batch, self.step_run
+        self.n_outstanding -= 1
+        is_in_step = step_run is not None and any(request is each for each, _ in step_run.chunks)
+        if any(request is newcomer for newcomer, _ in self._coming):
+            self._coming = [(each, n) for each, n in self._coming if each is not request]
+            request.phase = DONE
+        elif is_in_step:
+            batch.withdraw(request)
+            self.n_away += 1
+        else:
+            n_used = self.pool.used_blocks
+            batch.abandon(request)
+            if step_run is not None:
+                self._n_given_back += n_used - self.pool.used_blocks
+        self.stepping.wake(now_ps)
+        return is_in_step
+
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
         finished one. Return None, or when to try again."""
@@ -306,11 +368,19 @@ class Replica:
 
     def stop(self, now_ps: int) -> None:
         """End the run: commit the steps that are over and record the spans of unfinished requests."""
+        self._commit_done(now_ps)
+        self._show_arrivals(2)
+        self._close_spans()
+
+    def _commit_done(self, now_ps: int) -> None:
+        """Commit the steps that are over, without the one in flight."""
         if self.step_run is not None:
             self.step_run.cut(self.step_run.steps_done(now_ps))
             if self.step_run.n_steps:
                 self.commit(self.step_run, now_ps)
-        self._show_arrivals(2)
+
+    def _close_spans(self) -> None:
+        """Record the spans of unfinished requests."""
         ended = [*self.cohort.lingering, *(() if self._swap is None else self._swap.returned)]
         for request in self.batch.running:
             if request.phase is DECODE and request not in ended:
@@ -332,6 +402,15 @@ class Replica:
             self.stepping.wake(now_ps)
         elif self.batch.waiting or self.batch.prefilling or self._on_empty is not None:
             self.stepping.wake(now_ps)
+
+    def give_back_withdrawn(self, request: Request, n_tokens: int, now_ps: int) -> None:
+        """Free the blocks of a lost request once the step is over that computed its last n_tokens."""
+        request.prefilled_tokens += n_tokens
+        if self._layers is not None:
+            n_used = self.pool.used_blocks
+            self._drop_behind(self._layers, request, n_tokens)
+            self._n_given_back += n_used - self.pool.used_blocks
+        self.give_back(request, now_ps)
 
     def let_go(self, request: Request) -> None:
         """Free the slot and blocks taken ahead for a request that ends before it decodes here."""
@@ -366,7 +445,7 @@ class Replica:
         if has_more:
             used_blocks += self._n_given_back
         if self._is_stateful:
-            self._report_steps(n_steps if n else 0, bool(step_run.chunks))
+            self._report_steps(n_steps if n else 0, step_run.n_prefill_tokens > 0)
         self._step_run_rows += pack_step(
             step_run.start_ps,
             step_run.first_ps,

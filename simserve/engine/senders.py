@@ -113,6 +113,10 @@ class ClosedLoopSender:
         """Let a client that is not admitted send its next request at once, too."""
         self.on_refusal(row, reason, now_ps)
 
+    def on_failure(self, row: int, now_ps: int) -> None:
+        """Let a client send its next request at once when one was lost."""
+        self._send_next(now_ps)
+
     def _send_next(self, sent_ps: int) -> None:
         """Send the next row, if there is one."""
         if not self._has_row(sent_ps):

@@ -48,6 +48,10 @@ class Alone:
         self._step_end.due_ps = None
         self._replica.commit(step_run, now_ps)
 
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan any more."""
+        self._step_end.due_ps = self._plan_time.due_ps = None
+
     def _on_step_end(self, now_ps: int) -> None:
         """Commit, plan and sleep; loop without the clock while no other event happens in between."""
         clock, replica = self._clock, self._replica
@@ -125,6 +129,11 @@ class Rank(Alone):
         """Plan with all ranks; arrivals during a step wait for its end."""
         self._lane.plan(now_ps)
 
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan any more."""
+        super().halt()
+        self._lane.halt()
+
 
 class Lane:
     """The ranks of a replica in one of the batches in flight in its pipeline; they step together.
@@ -178,6 +187,10 @@ class Lane:
                     rank.role.passes_stages(rank.step_run, ends_ps, -(-step_ps // self.n_stages))
         self._is_stepping = True
         self._step_end.set(end_ps)
+
+    def halt(self) -> None:
+        """Neither end the step in flight nor plan any more."""
+        self._step_end.due_ps = self._plan_time.due_ps = None
 
     def _on_step_end(self, now_ps: int) -> None:
         """Commit, and plan after all other events of this instant."""

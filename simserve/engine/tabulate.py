@@ -97,16 +97,19 @@ def attempt_columns(cluster: Cluster) -> Columns:
         "gave_up_s": np.full(sender.n_sent, np.nan),
         "wasted_tokens": np.zeros(sender.n_sent, np.int64),
     }
-    if not isinstance(sender, SessionSender):
-        return columns
-    columns["attempt"] = sender.attempts
-    deadlines = sender.deadlines
+    deadlines = None
+    if isinstance(sender, SessionSender):
+        columns["attempt"] = sender.attempts
+        deadlines = sender.deadlines
+    gave_up_ps, wasted_tokens = cluster.failures()
     if deadlines is not None:
-        place = {row: at for at, row in enumerate(sender.rows_sent.tolist())}
-        for row, at_ps in deadlines.gave_up_ps.items():
-            columns["gave_up_s"][place[row]] = at_ps / PS_PER_S
-        for row, n_tokens in deadlines.wasted_tokens().items():
-            columns["wasted_tokens"][place[row]] = n_tokens
+        gave_up_ps |= deadlines.gave_up_ps
+        wasted_tokens |= deadlines.wasted_tokens()
+    place = _places(cluster) if gave_up_ps else np.empty(0, np.int64)
+    for row, at_ps in gave_up_ps.items():
+        columns["gave_up_s"][place[row]] = at_ps / PS_PER_S
+    for row, n_tokens in wasted_tokens.items():
+        columns["wasted_tokens"][place[row]] = n_tokens
     return columns
 
 

@@ -17,7 +17,7 @@ from simserve.tables.facts import RunFacts
 UNNAMED = "default"
 """Reported name of requests without a class, which have the targets of slo.default."""
 
-FATES = ("finished", "rejected", "timed_out", "unfinished")
+FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
 
 Latencies = Callable[[Flags], Mapping[str, Distribution]]
 """The latencies of the counted requests of a mask."""

@@ -14,7 +14,7 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     """Return the sessions with their first request in the window; None where no request waits for another's answer.
 
     requests: rows in order of arrival. A session is finished when all its planned requests are, at any attempt, and
-    refused when the last attempt of one of them was refused or timed out.
+    refused when the last attempt of one of them was refused, timed out or failed.
     """
     if requests["session_requests"] is None or requests["session_id"] is None or not len(requests["arrival_s"]):
         return None
@@ -22,7 +22,7 @@ def sessions(requests: Columns, window: Window) -> dict[str, Any] | None:
     names, first, session = np.unique(requests["session_id"][rows], return_index=True, return_inverse=True)
     status = requests["status"]
     is_finished = status.is_("finished")[rows]
-    is_refused = (status.is_("rejected") | status.is_("timed_out"))[rows]
+    is_refused = (status.is_("rejected") | status.is_("timed_out") | status.is_("failed"))[rows]
     if is_refused.any():
         is_refused &= _is_last(requests["request_id"][rows])
     n_finished = np.bincount(session[is_finished], minlength=len(names))

@@ -25,7 +25,7 @@ from simserve.metrics.utilization import Shares
 from simserve.tables.facts import PoolFacts
 from simserve.tables.schema import SCHEMA
 
-FATES = ("finished", "rejected", "timed_out", "unfinished")
+FATES = ("finished", "rejected", "timed_out", "failed", "unfinished")
 
 
 def summary(

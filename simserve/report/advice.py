@@ -11,13 +11,16 @@ HELD_UP = {
 }
 """Why requests that were handed over are late, by what binds."""
 
+FATES = ("rejected", "timed_out", "failed", "unfinished")
+"""How requests end without a full answer."""
+
 REFUSED = "refused: "
 """How the reasons of admission policies begin."""
 
 
 def advice(reader: SummaryReader) -> str:
     """Return what fails and what would help, from the p99s and where their time went."""
-    n_lost = sum(reader.n(fate) for fate in ("rejected", "timed_out", "unfinished"))
+    n_lost = sum(reader.n(fate) for fate in FATES)
     if n_lost * 2 > (1 - (reader.attainment or 0.0)) * reader.n("arrived"):
         return f"{plural(n_lost, 'attempt' if reader.has_retries else 'request')} got no full answer{lost(reader)}"
     worst = reader.worst_slo
@@ -45,9 +48,11 @@ def lost(reader: SummaryReader) -> str:
     if not reasons:
         return ". Read status_reason in requests.parquet first"
     text = listed([f"{count(n)} “{reason}”" for reason, n in reasons.items()])
-    most = max((fate for fate in ("rejected", "timed_out", "unfinished")), key=reader.n)
+    most = max(FATES, key=reader.n)
     refused = sum(n for reason, n in reasons.items() if reason.startswith(REFUSED))
-    if most == "timed_out":
+    if most == "failed":
+        act = "Let clients retry (workload.retries)"
+    elif most == "timed_out":
         act = "Add replicas, lower the rate, or refuse what cannot be answered in time (cluster.admission)"
     elif most == "rejected" and refused * 2 > reader.n("rejected"):
         act = "Add replicas, lower the rate, or let cluster.admission take more"

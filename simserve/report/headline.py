@@ -226,7 +226,7 @@ def _critical(reader: SummaryReader) -> str:
 def _nothing(reader: SummaryReader) -> str:
     if reader.reasons:
         return f"none of {reader.requested} in the window was answered in full{lost(reader)}."
-    fates = {"rejected": "rejected", "timed_out": "timed out", "unfinished": "unfinished"}
+    fates = {"rejected": "rejected", "timed_out": "timed out", "failed": "failed", "unfinished": "unfinished"}
     text = listed([f"{count(reader.n(fate))} {words}" for fate, words in fates.items() if reader.n(fate)])
     refused = reader.n("rejected") * 2 > reader.n("arrived")
     act = (

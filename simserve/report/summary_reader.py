@@ -87,7 +87,7 @@ class SummaryReader:
         }
 
     def n(self, fate: str) -> int:
-        """Requests of the window that `arrived`, `finished`, or were `rejected`, `timed_out` or `unfinished`."""
+        """Requests of the window: `arrived`, `finished`, `rejected`, `timed_out`, `failed` or `unfinished`."""
         return round(self.number("requests", fate) or 0)
 
     def number(self, *path: str) -> float | None:
@@ -269,6 +269,7 @@ class SummaryReader:
                 "Rejected, timed out, unfinished",
                 " / ".join(count(self.n(fate)) for fate in ("rejected", "timed_out", "unfinished")),
             ),
+            *([("Failed with their replicas", count(self.n("failed")))] if self.n("failed") else []),
             ("Preemptions", count(at("preemptions", "n"))),
             ("Tokens recomputed", count(at("preemptions", "recomputed_tokens"))),
             ("KV capacity", f"{rate(at('kv', 'tokens'))} tokens"),

@@ -9,7 +9,7 @@ from simserve.admission.queue_length import QueueLength
 from simserve.engine.cluster import Cluster
 from simserve.engine.handoff import Disaggregation
 from simserve.engine.link import LinkSpec
-from simserve.engine.offered import Offered, Patience
+from simserve.engine.offered import Backoff, Offered, Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
@@ -115,3 +115,38 @@ def test_a_router_that_keeps_the_view_of_a_draining_member_is_named() -> None:
     load = trace([0.0, 0.003], [9, 9], [1, 1])
     with pytest.raises(PolicyError, match=r"Clings\.pick: .* got 'a view of replica 0', at 0\.003000 s"):
         run([ONE_AT_A_TIME, ONE_AT_A_TIME], load, Change(MS, "drain", 0), router=Clings())
+
+
+def test_a_failed_member_loses_its_step_and_the_gateway_sends_again_what_has_no_token() -> None:
+    """At 8 ms the first has 2 of its 9 tokens, and the second is in its prefill, while the third waits for a slot."""
+    load = trace([0.0, 0.0055, 0.006], [5, 30, 5], [9, 1, 1], [9, 1, 1])
+    one = replica_setup(Continuous(max_num_seqs=2), LineCost(token=MS))
+    late = (Change(8 * MS, "resend", 0), Change(9 * MS, "join", 0))
+    cluster = run(one, load, *late)
+    columns = cluster.recorder.columns
+    assert columns["status"].tolist() == [4, 1, 1]
+    assert instants(cluster, "first_token_ps") == [5, 44, 44]
+    assert instants(cluster, "scheduled_ps") == [0, 9, 9]
+    assert columns["replica"].tolist() == [0, 1, 1]
+    assert cluster.recorder.reasons[-1] == "its replica was lost: failed"
+    assert lives(cluster)[0] == (0, 0, None, 8)
+    assert cluster.failures() == ({0: 8 * MS}, {0: 6})  # the step that computes the second prompt is lost
+
+
+def test_requests_that_were_lost_fail_for_their_clients_who_may_retry() -> None:
+    patience = Patience(backoff=Backoff(2, 3 * MS, 1.0, 3 * MS))
+    late = (Change(2 * MS, "fail", 0), Change(2 * MS, "join", 0))
+    cluster = run(ONE_AT_A_TIME, trace([0.0, 0.0], [5, 4], [1, 1]), *late, patience=patience)
+    assert cluster.recorder.columns["status"].tolist()[:4] == [4, 4, 1, 1]
+    assert instants(cluster, "finish_ps")[:4] == [-1, -1, 10, 14]
+
+
+def test_keys_and_values_that_have_arrived_outlive_their_prefill_replica() -> None:
+    """Both prompts are computed at 6 ms; the first has arrived when the prefill replica fails at 7.5 ms."""
+    roles: list[ReplicaSetup] = [replace(TOGETHER, role="prefill"), replace(TOGETHER, role="decode")]
+    link = Disaggregation(RoundRobin(), LinkSpec(0.2e-3, 0))  # 0.6 ms a prompt, one after the other
+    load = trace([0.0, 0.0], [3, 3], [9, 9])
+    cluster = run(roles, load, Change(7 * MS, "fail", 0), disaggregation=link)
+    assert cluster.recorder.columns["status"].tolist() == [1, 4]
+    decode = cluster.replicas[1]
+    assert (decode.pool.free_blocks, decode.n_outstanding, decode.n_away) == (decode.total_blocks, 0, 0)

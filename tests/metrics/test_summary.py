@@ -60,6 +60,7 @@ def test_counts_and_rates_are_those_worked_by_hand() -> None:
         "finished": 2,
         "rejected": 1,
         "timed_out": 0,
+        "failed": 0,
         "unfinished": 0,
         "reasons": {"too long": 1},
     }

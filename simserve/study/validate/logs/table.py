@@ -46,7 +46,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 """Our columns and their other names, in lower case and without a unit; the first match is read."""
 
 NEEDED = ("arrival_s", "prompt_tokens", "output_tokens")
-STATUS = {"finished", "rejected", "timed_out", "unfinished", ""}
+STATUS = {"finished", "rejected", "timed_out", "failed", "unfinished", ""}
 """Values of `status` that identify a simulated run."""
 
 Values = Sequence[Any] | NDArray[Any]
