@@ -49,7 +49,7 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
             return
         if not directory.is_dir():
             raise OutputError(f"{directory}: must be a folder, got a file; choose another {kind.option}")
-        names = {entry.name for entry in directory.iterdir()}
+        names = {entry.name for entry in directory.iterdir()} - {file.name for file in partial_files(directory, kind)}
     strangers = sorted(names - kind.files)
     if strangers:
         others = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
@@ -62,6 +62,11 @@ def check_folder(directory: Path, kind: Kind = RUN) -> None:
             f"{directory}: must be empty or hold an earlier result, got {', '.join(sorted(names))} "
             f"without {' and '.join(sorted(kind.required_files - names))}; choose another {kind.option}"
         )
+
+
+def partial_files(directory: Path, kind: Kind = RUN) -> list[Path]:
+    """List the files of a folder that `replace_file` had not finished when its process was killed."""
+    return [partial for name in sorted(kind.files) for partial in directory.glob(f".{name}.*.partial")]
 
 
 def kind_of(directory: Path) -> Kind:

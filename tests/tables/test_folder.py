@@ -315,3 +315,10 @@ def test_the_earlier_folder_is_no_other_writers_while_it_is_removed(
     monkeypatch.setattr(swap, "_exchange", raced)
     write(tmp_path / "out", "new")
     assert only(tmp_path, "out")
+
+
+def test_a_file_that_a_killed_command_had_not_finished_is_no_stranger(tmp_path: Path) -> None:
+    write(tmp_path / "out", "old")
+    (tmp_path / "out" / ".report.html.123.partial").write_text("half")
+    write(tmp_path / "out", "new")
+    assert contents(tmp_path / "out") == {"requests.parquet": "new", "summary.json": "new"}

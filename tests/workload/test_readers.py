@@ -12,7 +12,7 @@ from simserve import Scenario, simulate
 from simserve.errors import TraceError
 from simserve.workload.convert import write_trace
 from simserve.workload.info import stamp_s, trace_info
-from simserve.workload.readers import detect, read_trace
+from simserve.workload.readers import base, detect, read_trace
 from simserve.workload.replay import replay
 from simserve.workload.streams import streams
 from simserve.workload.trace import Trace
@@ -258,3 +258,12 @@ def test_a_message_repeats_no_more_than_a_field_of_a_file_that_is_no_trace(tmp_p
                 read_trace(written(tmp_path, name, text), format)
             assert "s" * 40 not in str(error.value), (name, format)
             assert name == "d.csv" or "hunter2" not in str(error.value)
+
+
+def test_a_small_file_that_unpacks_to_more_than_memory_holds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_bytes(gzip.compress(HEAD.encode() + b"0,1,1\n" * 2_000_000))
+    monkeypatch.setattr(base, "free_memory_bytes", lambda: 4 * 2**20)
+    with pytest.raises(TraceError, match=r"t.csv: cannot be read \(is larger than 1 MiB unpacked\)"):
+        read_trace(tmp_path / "t.csv")

@@ -1,14 +1,13 @@
 """Folder of a sweep: the journal of finished runs, and the answer once all are finished."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from simserve.study.sweep.sweep import Sweep
 from simserve.study.sweep.table import sweep_table
 from simserve.tables.files import json_text, replace_text, replace_with
-from simserve.tables.folder import check_folder
+from simserve.tables.folder import check_folder, partial_files
 from simserve.tables.kinds import SWEEP, UNFINISHED_SWEEP
 
 PAGE = "report.html"
@@ -16,18 +15,13 @@ PAGE = "report.html"
 
 def check_sweep_folder(directory: Path) -> None:
     """Raise OutputError unless `directory` can be made or holds nothing but a sweep and its partial files."""
-    partials = frozenset(partial.name for partial in _partials(directory))
-    check_folder(directory, replace(UNFINISHED_SWEEP, files=UNFINISHED_SWEEP.files | partials))
+    check_folder(directory, UNFINISHED_SWEEP)
 
 
 def clean_sweep_folder(directory: Path) -> None:
     """Delete the partial files of a killed sweep; the caller must hold the journal."""
-    for partial in _partials(directory):
+    for partial in partial_files(directory, SWEEP):
         partial.unlink(missing_ok=True)
-
-
-def _partials(directory: Path) -> list[Path]:
-    return [partial for name in sorted(SWEEP.files) for partial in directory.glob(f".{name}.*.partial")]
 
 
 def withdraw(directory: Path) -> None:

@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 
 from simserve.errors import TraceError, UnreadableTrace
 from simserve.input_files import TRACE_BYTES, read_file
+from simserve.workload.size import free_memory_bytes
 from simserve.workload.trace import MOST_TOKENS, Trace
+
+COPIES = 4
+"""Times that reading a file takes its size in memory, at least: its bytes, its text, its rows."""
 
 MOST_SHOWN = 40
 """Maximum characters of a field that a message quotes."""
@@ -47,8 +51,10 @@ def items(path: Path, n_rows: int, word: str) -> Place:
 
 def read_text(path: Path) -> str:
     """Return the text of a file, unpacked if it is gzip. Raises TraceError."""
+    free_bytes = free_memory_bytes()
+    most_bytes = TRACE_BYTES if free_bytes is None else min(TRACE_BYTES, free_bytes // COPIES)
     try:
-        return read_file(path, TRACE_BYTES, may_be_gzip=True).decode("utf-8-sig")
+        return read_file(path, most_bytes, may_be_gzip=True).decode("utf-8-sig")
     except IsADirectoryError:
         raise UnreadableTrace(f"{path}: must be a file, got a folder; name the file in it") from None
     except FileNotFoundError:
