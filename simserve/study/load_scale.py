@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from simserve.errors import Problem, ScenarioError, TooManyArrivals
+from simserve.errors import Problem, ScenarioError
 from simserve.scenario import Scenario
-from simserve.scenario.loads import Workload
-from simserve.workload.size import expected_requests, why_too_many
+from simserve.workload.size import check_size, expected_requests
 
 RATES = ("rate_per_s", "rates_per_s")
 """Rate arguments of arrival processes; lengths, dwells and periods stay."""
@@ -25,7 +24,8 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     elif workload.arrivals is not None and any(name in workload.arrivals for name in RATES):
         arrivals = {key: _scaled(value, scale) if key in RATES else value for key, value in workload.arrivals.items()}
         update = {"arrivals": arrivals}
-        _check_size(scenario, workload.model_copy(update=update))
+        of = f"{scenario.name}: workload.arrivals at {scale:.3g} times its rate"
+        check_size(expected_requests(workload.model_copy(update=update)), of)
     else:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
         instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
@@ -35,14 +35,6 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     if isinstance(warmup_s, float) and workload.duration_s is None:
         whole["measure"] = scenario.measure.model_copy(update={"warmup_s": warmup_s / scale})
     return scenario.model_copy(update=whole)
-
-
-def _check_size(scenario: Scenario, workload: Workload) -> None:
-    n_requests = expected_requests(workload)
-    wrong = None if n_requests is None else why_too_many(n_requests)
-    if wrong is not None:
-        rule, value, remedy = wrong
-        raise TooManyArrivals(f"{scenario.name}: workload.arrivals: {rule}, got {value} at a higher rate; {remedy}")
 
 
 def _scaled(value: Any, scale: float) -> Any:

@@ -8,12 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simserve import plugins
-from simserve.errors import TooManyArrivals
 from simserve.workload.arrivals.base import Arrivals
 from simserve.workload.draws import arrivals_until, draw_lengths, draw_prefixes, first_arrivals
 from simserve.workload.lengths.base import Lengths
 from simserve.workload.prefixes.base import PrefixStructure
-from simserve.workload.size import expected_arrivals, why_too_many
+from simserve.workload.size import check_size, expected_arrivals
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -63,10 +62,7 @@ def draw_arrivals(
     """Draw the first n instants, or all of so many seconds. Raises PolicyError for a process that breaks a rule, and
     TooManyArrivals for one that brings more than a run may have."""
     n = float(n_requests) if duration_s is None and n_requests else expected_arrivals(process, duration_s or 0.0)
-    wrong = None if n is None else why_too_many(n)
-    if wrong is not None:
-        rule, value, remedy = wrong
-        raise TooManyArrivals(f"workload.arrivals: {rule}, got {value}; {remedy}")
+    check_size(n, "workload.arrivals")
     if n_requests is not None and duration_s is None:
         return first_arrivals(process, n_requests, stream)
     if duration_s is not None and n_requests is None:

@@ -17,6 +17,7 @@ from simserve.workload.batch import batch_jobs, merged
 from simserve.workload.dependencies import Dependencies
 from simserve.workload.generate import Prompts, draw_arrivals, prefix_structure
 from simserve.workload.labels import labeled
+from simserve.workload.size import check_size, expected_requests
 from simserve.workload.streams import Stream, streams
 from simserve.workload.trace import Trace
 
@@ -66,7 +67,9 @@ class Load:
 
 
 def offered_load(workload: Any, seed: int, base_dir: Path) -> Load:
-    """Return the load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError."""
+    """Return the load of a resolved scenario's workload (`scenario.workload`). Raises TraceError, PolicyError, and
+    TooManyArrivals where this machine cannot run so many requests."""
+    check_size(expected_requests(workload), "workload")
     load = _offered(workload, seed, base_dir)
     is_answered = load.concurrency is not None or load.trace.dependencies is not None
     stop_s = workload.duration_s if is_answered else None

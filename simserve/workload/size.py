@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from simserve import plugins
+from simserve.errors import TooManyArrivals
 from simserve.units import GIB
 from simserve.workload.arrivals.base import Arrivals
 
@@ -43,9 +44,17 @@ def expected_arrivals(process: Arrivals, duration_s: float) -> float | None:
     return float(expected) if isinstance(expected, int | float) else None
 
 
-def why_too_many(n_requests: float) -> tuple[str, str, str] | None:
-    """Return rule, value and remedy where a run of so many requests is not possible; else None."""
-    free_bytes = free_memory_bytes()
+def check_size(n_requests: float | None, of: str) -> None:
+    """Raise TooManyArrivals, which begins with `of`, where this machine cannot run so many requests."""
+    wrong = None if n_requests is None else why_too_many(n_requests, free_memory_bytes())
+    if wrong is not None:
+        rule, value, remedy = wrong
+        raise TooManyArrivals(f"{of}: {rule}, got {value}; {remedy}")
+
+
+def why_too_many(n_requests: float, free_bytes: int | None = None) -> tuple[str, str, str] | None:
+    """Return rule, value and remedy where a run of so many requests is not possible in that much memory, or on any
+    machine; else None."""
     most = MOST_REQUESTS if free_bytes is None else min(MOST_REQUESTS, free_bytes // BYTES_PER_REQUEST)
     if n_requests <= most:
         return None

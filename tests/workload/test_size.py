@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from simserve import load_scenario
 from simserve.workload import size
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
@@ -43,13 +44,22 @@ def test_a_load_of_too_many_requests_is_refused_before_it_is_drawn(
         assert " GiB and " in outcome.err
 
 
-def test_less_memory_holds_fewer_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size, "free_memory_bytes", lambda: size.BYTES_PER_REQUEST * 5_000)
-    assert size.why_too_many(5_000) is None
-    rule, value, _ = size.why_too_many(5_001) or ("", "", "")
+def test_less_memory_holds_fewer_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free_bytes = size.BYTES_PER_REQUEST * 5_000
+    assert size.why_too_many(5_000, free_bytes) is None
+    rule, value, _ = size.why_too_many(5_001, free_bytes) or ("", "", "")
     assert rule == "the 0.00466 GiB of free memory hold a run of about 5,000 requests"
     assert value.startswith("5,001, which take about 0.004658 GiB and ")
     assert size.why_too_many(math.inf) is not None
+    monkeypatch.setattr(size, "free_memory_bytes", lambda: free_bytes)
+    scenario = write_scenario(
+        tmp_path, workload={"arrivals": {"kind": "poisson", "rate_per_s": 9}, "lengths": LENGTHS, "n_requests": 5_001}
+    )
+    load_scenario(scenario)  # it may run on another machine, or a part of it here
+    for command in ("explain", "run"):
+        outcome = invoke(command, scenario)
+        assert outcome.exit_code == 2
+        assert f"workload: {rule}, got {value}; shorten the load" in outcome.err
 
 
 def test_the_system_tells_its_free_memory() -> None:

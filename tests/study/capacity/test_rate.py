@@ -183,6 +183,7 @@ def test_loads_too_heavy_to_run_end_the_search(tmp_path: Path, monkeypatch: pyte
     assert isinstance(found, Unbounded) and found.is_met
     assert max(tried) == pytest.approx(90 / 40, rel=0.2)
     with pytest.raises(
-        TooManyArrivals, match=r"tiny: workload.arrivals: the .* free memory hold a run of about 90 req"
+        TooManyArrivals,
+        match=r"tiny: workload.arrivals at 2.3 times its rate: the .* memory hold a run of about 90 req",
     ):
         at_scale(given, 2.3)
