@@ -24,8 +24,9 @@ def at_scale(scenario: Scenario, scale: float) -> Scenario:
     elif workload.arrivals is not None and any(name in workload.arrivals for name in RATES):
         arrivals = {key: _scaled(value, scale) if key in RATES else value for key, value in workload.arrivals.items()}
         update = {"arrivals": arrivals}
-        of = f"{scenario.name}: workload.arrivals at {scale:.3g} times its rate"
-        check_size(expected_requests(workload.model_copy(update=update)), of)
+        if scale > 1:
+            of = f"{scenario.name}: workload.arrivals at {scale:.3g} times its rate"
+            check_size(expected_requests(workload.model_copy(update=update)), of)
     else:
         rule = "needs a rate to search over: arrivals with rate_per_s or rates_per_s, or a trace"
         instead = "--replicas" if workload.client is None else "--concurrency or --replicas"
