@@ -340,6 +340,7 @@ def _pool_facts(setup: PoolSetup, cost: StepCost, scheduler: Mapping[str, Any] |
         tdp_w=setup.gpu.tdp_w,
         work=WorkFacts(**asdict(cost.work)),
         speculation=_speculation_facts(setup, cost),
+        blocks_per_tokens=max(1, setup.ledger.layout.blocks.n_growing),
     )
 
 

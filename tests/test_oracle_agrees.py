@@ -1,10 +1,13 @@
 """Engine and oracle agree exactly, on random scenarios and to the picosecond."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from simserve.catalog.specs import LayerGroup
 from simserve.engine.cluster import Cluster
 from simserve.engine.frontend import FrontEnd
 from simserve.engine.link import LinkSpec
@@ -13,12 +16,14 @@ from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.sglang import SgLang
+from simserve.state.layer_blocks import LayerBlocks
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import assert_agreement, own, run_both
-from tests.doubles import LineCost, trace
+from tests.doubles import MS, LineCost, replica_setup, trace
 from tests.effort import examples
 from tests.oracle_view import OracleRequest, OracleView
 from tests.worlds import ROUTERS, caching, disaggregated, front_ends, grouped, links, setups, shared_prompts, traces
@@ -102,6 +107,19 @@ def test_requests_blocks_and_tokens_are_conserved(setups: list[ReplicaSetup], ro
     requested = sum(cluster.rows.output_tokens[row] for row in range(len(load)) if recorder.columns["status"][row] == 1)
     spans = [recorder.spans(replica.id) for replica in cluster.replicas]
     assert requested == sum(int((2 + s["last_step"] - s["first_step"]).sum()) for s in spans)
+
+
+def test_routers_see_what_growing_requests_evict_whatever_windows_free_meanwhile() -> None:
+    """The last arrival falls into steps that have evicted a prefix, though fewer blocks are held than before."""
+    layers = LayerBlocks(4, 2, ((LayerGroup("windowed", 1, 4), 1),), most_chunk=16)
+    policy, cost = Chunked(max_num_batched_tokens=16, max_num_seqs=4), LineCost(step=10 * MS, windows=(0,))
+    setup = replica_setup(policy, cost, n_blocks=26, block_size=4, max_model_len=100)
+    setup = replace(setup, layers=layers, caches_prefixes=True)
+    arrivals = [0.0675, 0.0975, 0.105, 0.1425, 0.27, 0.2925]
+    load = trace(arrivals, [22, 13, 15, 15, 15, 11], [1, 20, 5, 4, 10, 20])
+    ids = np.array([100, 101, 102, 103, 0, 1, 2, 0, 1, 100, 100, 101, 102, 0, 1])
+    load = replace(load, prefixes=Prefixes.from_ids(4, ids, np.array([0, 4, 7, 9, 10, 13, 15])))
+    assert_agreement([setup] * 2, *run_both([setup] * 2, PrefixAffinity, load, None))
 
 
 def test_the_oracle_counts_for_itself_what_policies_ask_of_requests_and_replicas() -> None:

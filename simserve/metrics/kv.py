@@ -24,7 +24,7 @@ def kv_use(facts: RunFacts) -> dict[str, Any]:
     fracs = [peak / total for peak, total in zip(facts.peak_kv_blocks, totals, strict=True) if total]
     return {
         "blocks": round(sum(n_blocks for n_blocks, _ in pairs)),
-        "tokens": round(sum(n_blocks * pool.block_size for n_blocks, pool in pairs)),
+        "tokens": round(sum(n_blocks / pool.blocks_per_tokens * pool.block_size for n_blocks, pool in pairs)),
         "peak_blocks": max(facts.peak_kv_blocks, default=0),
         "peak_frac": max(fracs, default=None),
     }

@@ -65,6 +65,8 @@ class PoolFacts:
     tdp_w: float
     work: WorkFacts
     speculation: SpeculationFacts | None = None
+    blocks_per_tokens: int = 1
+    """Blocks that all layers together take for the same block_size tokens."""
 
 
 @dataclass(frozen=True)

@@ -274,5 +274,5 @@ def _replay_one(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
         row=row,
         ttft_s=float(np.nanmean(requests["ttft_s"])),
         tpot_s=float(np.nanmean(requests["tpot_s"])),
-        kv_tokens=pool["n_blocks"] * pool["block_size"],
+        kv_tokens=pool["n_blocks"] // pool["blocks_per_tokens"] * pool["block_size"],
     )
