@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns, Flags, Floats, Ints
 from simserve.tables.facts import RunFacts
@@ -22,9 +23,10 @@ def routing(requests: Columns, window: Window, facts: RunFacts) -> dict[str, Any
     replica = np.where(np.append(entries, False)[replica], replica, -1)  # excludes choices of the decode router
     counts = np.bincount(replica[window.has & (replica >= 0)], minlength=len(entries))[entries]
     n_routed = int(counts.sum())
+    is_fixed = bool((Lifetimes(facts).lived_frac((window.start_s, window.end_s)) == 1).all())
     return {
         "busiest_frac": float(counts.max() / n_routed) if n_routed else None,
-        "outstanding_std": _outstanding_std(requests, replica, window, n),
+        "outstanding_std": _outstanding_std(requests, replica, window, n) if is_fixed else None,
         "session_kept_frac": _kept_frac(requests["session_id"], replica, window.has),
     }
 

@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from simserve.metrics.pool_series import interval_numbers
 from simserve.report.chart_data import Floats
+from simserve.report.formats import seconds
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
+    from simserve.tables.facts import MemberFacts
 
 SERIES = ("queue_len", "running", "kv_frac", "prefill_tokens_per_s", "output_tokens_per_s", "busy_frac")
 """Columns of the time series that the page uses."""
@@ -44,6 +46,8 @@ class PageData:
     """The name of each replica's pool."""
     kv_peak_frac: tuple[float, ...]
     """The highest share of its KV blocks that each replica ever held."""
+    lives: tuple[str, ...]
+    """When each replica joined and left: `ready at 60.0 s, gone at 120 s`; "" where it was there all the time."""
 
     @property
     def n_intervals(self) -> int:
@@ -78,7 +82,13 @@ def gather(results: "Results") -> PageData:
             peak / max(facts.pools[pool].n_blocks, 1)
             for pool, peak in zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
         ),
+        lives=tuple(map(_life, facts.members)) or ("",) * len(facts.replica_pool),
     )
+
+
+def _life(member: "MemberFacts") -> str:
+    ready = "never ready" if member.ready_s is None else f"ready at {seconds(member.ready_s)}" if member.ready_s else ""
+    return ", ".join(filter(None, [ready, "" if member.gone_s is None else f"gone at {seconds(member.gone_s)}"]))
 
 
 def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:

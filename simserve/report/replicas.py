@@ -29,6 +29,8 @@ class ReplicaRow:
 
     replica: int
     pool: str
+    life: str
+    """When it joined and left; "" where it was there all the time."""
     n_requests: int
     ttft_p99_s: float
     tpot_p99_s: float
@@ -75,6 +77,7 @@ def _row(page_data: PageData, replica: int, computed: NDArray[np.int64], answere
     return ReplicaRow(
         replica=replica,
         pool=page_data.replica_pool[replica],
+        life=page_data.lives[replica],
         n_requests=max(len(computed), len(answered)),
         ttft_p99_s=_p99(page_data.ttft_s[computed]),
         tpot_p99_s=_p99(page_data.tpot_s[answered]),

@@ -217,7 +217,8 @@ def replicas(rows: Sequence[ReplicaRow]) -> str:
     """Return a table with a row for each replica."""
     if not rows:
         return section("replicas", "Replicas", "", '<p class="empty">No replica ran.</p>')
-    body = [(f"{row.replica}<small>{text(row.pool)}</small>", row.cells()) for row in rows]
+    places = [", ".join(filter(None, [row.pool, row.life])) for row in rows]
+    body = [(f"{row.replica}<small>{text(at)}</small>", row.cells()) for row, at in zip(rows, places, strict=True)]
     note = "Window requests by the replica that prefilled or decoded them; utilization is over the whole run."
     return section("replicas", "Replicas", note, table(("Replica", *COLUMNS), body, is_tall=len(rows) > MANY_REPLICAS))
 

@@ -9,6 +9,7 @@ from simserve.metrics.lifetimes import Lifetimes
 from simserve.metrics.pool_series import pool_series
 from simserve.metrics.results import Results
 from simserve.metrics.utilization import utilization
+from simserve.report.page import render
 from simserve.tables.facts import MemberFacts, RunFacts, facts_from_dict, facts_to_dict
 from simserve.tables.run_tables import RunTables
 from tests.metrics.stories import Life, S, Teller, pool_facts, run_facts, tables, window_of
@@ -77,6 +78,17 @@ def test_blocks_are_a_mean_over_the_run() -> None:
     _, facts = story()
     facts = RunFacts(**{**vars(facts), "peak_kv_blocks": (10, 10, 0)})
     assert kv_use(facts)["blocks"] == 100 * (4 + 6) / 8
+
+
+def test_the_page_says_when_a_replica_was_there() -> None:
+    page = render(Results.from_run(*story(), ""))
+    for label in (
+        "0<small>serve, gone at 4.00 s",
+        "1<small>serve, ready at 2.00 s<",
+        "2<small>serve, never ready, gone",
+    ):
+        assert label in page
+    assert "GPUs on average" in page
 
 
 def test_facts_and_the_table_of_members_are_written_and_read() -> None:

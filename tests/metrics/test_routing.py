@@ -9,7 +9,7 @@ import pytest
 from simserve.metrics.routing import routing
 from simserve.metrics.window import Window
 from simserve.tables.columns import Columns
-from simserve.tables.facts import RunFacts
+from simserve.tables.facts import MemberFacts, RunFacts
 from tests.metrics.stories import Life, Teller, run_facts, tables
 
 NAN = np.nan
@@ -109,3 +109,10 @@ def test_a_session_is_kept_where_its_request_before_went() -> None:
     assert result(requests)["session_kept_frac"] == 1.0
     assert result(requests, start_s=2.5)["session_kept_frac"] == 1.0
     assert result(served(*rows))["session_kept_frac"] is None
+
+
+def test_a_spread_needs_replicas_that_stay() -> None:
+    requests = served((0.0, 10.0, 0), (1.0, 10.0, 1))
+    known = replace(facts(2), members=(MemberFacts(), MemberFacts(0.0, 4.0)))
+    text = routing(requests, window(0.0, 10.0, requests), known)
+    assert text is not None and text["outstanding_std"] is None and text["busiest_frac"] == 0.5
