@@ -103,6 +103,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], object]]] = {
 QUICK = ("run", "init")
 """Commands that are killed by default, and not only under --thorough."""
 
+STUDIES = ("capacity", "check", "compare", "plan", "sweep")
+"""Commands of many runs, which are killed less often."""
+
 Killer = Callable[[Path, list[str], float | None], float]
 
 
@@ -150,7 +153,7 @@ def test_a_kill_leaves_the_earlier_result_or_the_new_one(
     instants = random.Random(name)
     lasts_s = run_or_kill(tmp_path, arguments, None)
     may_repeat = name != "init"
-    for _ in range(N_KILLS):
+    for _ in range(3 if name in STUDIES else N_KILLS):
         if not may_repeat:
             out.unlink(missing_ok=True)
         run_or_kill(tmp_path, arguments, instants.uniform(0, 1.1 * lasts_s))
