@@ -369,6 +369,7 @@ def run(
         instants += [replica.words[0][0] for replica in receivers if replica.words]
         instants += [at_ps for at_ps, *_ in fleet.changes]
         instants += [part[0] for replica in senders for part in replica.stage_sends]
+        instants += [read.end_ps for replica in replicas if replica.host for read in replica.host.ahead if read.end_ps]
         if clients is not None:
             instants += [at_ps for at_ps in clients.instants() if at_ps > now_ps]
         if not instants:
@@ -390,6 +391,9 @@ def run(
         for replica in receivers:
             replica.end_transfers(now_ps)
         hand_over(now_ps, is_pushed=True)
+        for replica in replicas:
+            if replica.host:
+                replica.host.end_ahead(replica, now_ps)
         change_fleet(now_ps)
         hand_over(now_ps, is_pushed=False)
         words = sorted((word for replica in receivers for word in replica.words), key=lambda word: word[0])

@@ -145,6 +145,8 @@ def lost_with(
             lost += rank.host.swapped
             for request in [*rank.host.swapped]:
                 rank.host.forget(request)
+            rank.host.ahead.clear()
+            rank.host.waiting.clear()
         for requests in (rank.waiting, rank.running, rank.without_blocks, rank.senders):
             requests.clear()
         rank.coming, rank.prefilling, rank.decoding, rank.away, rank.handed_over = [], [], [], [], []

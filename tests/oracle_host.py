@@ -1,5 +1,6 @@
 """Host memory and disk of the oracle, in lists: contents and copies."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from simserve.cost.host_tier import HostTierSpec
@@ -8,6 +9,17 @@ from simserve.units import to_ps
 
 if TYPE_CHECKING:
     from tests.oracle_replica import OracleReplica
+
+
+@dataclass(eq=False)
+class OracleRead:
+    """A read for one request while others go on: what was on the GPU, what was not, and what of this is on disk."""
+
+    request: Request
+    here: list[int]
+    missing: list[int]
+    from_disk: list[int]
+    end_ps: int | None = None
 
 
 class OracleHost:
@@ -27,6 +39,14 @@ class OracleHost:
         self.hides_waiting = False
         self.has_been_out = 0
         self.reads: list[tuple[Request, list[int], list[int]]] = []
+        self.ahead: list[OracleRead] = []
+        """Reads that overlap the steps."""
+        self.waiting: dict[Request, OracleRead] = {}
+        """Requests that wait for one of them."""
+        self.n_read = 0
+        """Blocks read."""
+        self.fetched: dict[Request, list[str]] = {}
+        """Where the blocks came from that were read for each request."""
 
     def ids_that_fit(self) -> int:
         return self.spec.n_blocks - sum(self.swapped_blocks.values())
@@ -61,6 +81,7 @@ class OracleHost:
         from_disk = [block for block in missing if block not in self.host]
         self.copies += [("link", 1, True) for _ in missing] + [("disk", 1, True) for _ in from_disk]
         self.reads.append((request, chain, from_disk))
+        self.n_read += len(missing)
 
     def end_reads(self) -> None:
         for _, chain, from_disk in self.reads:
@@ -68,16 +89,63 @@ class OracleHost:
         self.reads.clear()
 
     def copy(self, now_ps: int) -> int:
-        """Start the copies, awaited ones first; return how long a step that begins now waits."""
-        waits = [0]
-        for over, block_s in (("link", self.spec.block_s), ("disk", self.spec.disk_block_s)):
-            for is_awaited in (True, False):
-                n_blocks = sum(n for where, n, awaited in self.copies if (where, awaited) == (over, is_awaited))
-                if n_blocks:
-                    self.free_ps[over] = max(self.free_ps[over], now_ps) + to_ps(n_blocks * block_s)
-                    waits += [self.free_ps[over] - now_ps] * is_awaited
+        """Start the copies, awaited ones first, then reads that overlap; return how long a step that begins now
+        waits."""
+        end_ps = max(self.carry(over, self.pending(over, True), now_ps) for over in ("link", "disk"))
+        for read in self.ahead:
+            if read.end_ps is None:
+                amounts = (("link", len(read.missing)), ("disk", len(read.from_disk)))
+                read.end_ps = max([now_ps + 1, *(self.carry(over, n, now_ps) for over, n in amounts)])
+        for over in ("link", "disk"):
+            self.carry(over, self.pending(over, False), now_ps)
         self.copies.clear()
-        return max(waits)
+        return end_ps - now_ps
+
+    def pending(self, over: str, is_awaited: bool) -> int:
+        return sum(n for where, n, awaited in self.copies if (where, awaited) == (over, is_awaited))
+
+    def carry(self, over: str, n_blocks: int, now_ps: int) -> int:
+        if not n_blocks:
+            return now_ps
+        block_s = self.spec.block_s if over == "link" else self.spec.disk_block_s
+        self.free_ps[over] = max(self.free_ps[over], now_ps) + to_ps(n_blocks * block_s)
+        return self.free_ps[over]
+
+    # -- reads that overlap
+
+    def must_wait(self, request: Request, replica: "OracleReplica") -> bool:
+        """Tell whether a request that is to be admitted waits for blocks, and begin to read them."""
+        assert replica.cache is not None
+        hit = replica.chain(request)[: request.prefilled_tokens // replica.block_size]
+        missing = [block for block in hit if block not in replica.cache.copies]
+        if not missing:
+            return False
+        for read in self.ahead:
+            if missing[0] in read.missing:
+                self.waiting[request] = read
+                return True
+        here = [block for block in hit if block not in missing]
+        from_disk = [block for block in missing if block not in self.host]
+        for block in here:
+            replica.cache.hold(request, block)
+        self.waiting[request] = OracleRead(request, here, missing, from_disk)
+        self.ahead.append(self.waiting[request])
+        self.n_read += len(missing)
+        self.fetched.setdefault(request, []).extend("disk" if b in from_disk else "host" for b in missing)
+        self.use(hit, from_disk)
+        replica.shrink_cache()
+        return True
+
+    def end_ahead(self, replica: "OracleReplica", now_ps: int) -> None:
+        """Let others find what has been read: for no request, until one is admitted with it."""
+        for read in [read for read in self.ahead if read.end_ps == now_ps]:
+            assert replica.cache is not None
+            for block in read.missing:
+                replica.cache.add(read.request, block)
+            replica.cache.let_go(read.request, read.here + read.missing, 0)
+            self.ahead.remove(read)
+            self.waiting = {request: other for request, other in self.waiting.items() if other is not read}
+            replica.must_plan = replica.must_plan or replica.step is None
 
     # -- swapping
 
@@ -92,7 +160,8 @@ class OracleHost:
         self.overflow()
 
     def forget(self, request: Request) -> None:
-        """Drop a swapped request whose client has given up."""
+        """Drop a request whose client has given up, and which is swapped or waits for what another reads."""
+        self.waiting.pop(request, None)
         if request in self.swapped:
             self.swapped.remove(request)
             self.n_discarded += self.swapped_blocks.pop(request)

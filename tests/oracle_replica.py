@@ -205,7 +205,7 @@ class OracleReplica:
     def used_blocks(self) -> int:
         if self.cache is None:
             return sum(self.blocks_of(r, self.held(r)) for r in self.holders())
-        return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held()
+        return sum(self.own_blocks(r) for r in self.holders()) + self.cache.n_held() + self.n_reading()
 
     def own_blocks(self, request: Request) -> int:
         """Return its blocks not counted as blocks of an id."""
@@ -679,6 +679,8 @@ class OracleReplica:
         """Drop a timed-out request; False: a step or a transfer of it is in flight."""
         if self.step is not None or any(request is each for _, each, _ in self.in_transfer):
             return False
+        if self.host and any(request is read.request for read in self.host.ahead):
+            return False
         life, scheduler = self.lives[request], self.setup.scheduler
         life.n_computed_for_nobody = life.n_computed
         self.must_plan = True
@@ -745,12 +747,16 @@ class OracleReplica:
                     self.preempt(request, now_ps)
                 just_preempted = just_preempted or plan.blocked_by == "blocks"
                 continue
+            if self.host and self.offloads and self.host.spec.overlaps:
+                new = [request for request, _ in plan.prefill if request.phase is Phase.WAITING]
+                if any(self.host.must_wait(request, self) for request in new):
+                    continue
             if plan.prefill or self.decoding:
                 break
             if just_preempted:  # no step runs, so the next boundary is now
                 just_preempted = False
                 continue
-            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept:
+            if plan.blocked_by != "blocks" or len(self.running) < 2 or self.away or self.kept or self.n_reading():
                 break
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
@@ -772,11 +778,15 @@ class OracleReplica:
             if has_preempted and self.step is None and self.host.swapped:
                 self.plan(now_ps, how)  # no step runs, so the next boundary is now
 
+    def n_reading(self) -> int:
+        """Return the blocks of prefixes on their way from host memory."""
+        return sum(len(read.missing) for read in self.host.ahead) if self.host else 0
+
     def view(self, now_ps: int, just_preempted: bool) -> OracleView:
         setup = self.setup
         hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
         return OracleView(
-            () if hides_waiting else self.startable(),
+            () if hides_waiting else [r for r in self.startable() if not self.host or r not in self.host.waiting],
             self.prefilling,
             self.running,
             setup.n_blocks,
@@ -906,9 +916,10 @@ class OracleReplica:
         if self.offloads and self.host:
             self.host.read(request, result, missing)
             if life.scheduled_ps < 0:
-                n_host = sum(block in self.host.host for block in missing)
-                life.host_cached_tokens = n_host * self.block_size
-                life.disk_cached_tokens = (len(missing) - n_host) * self.block_size
+                places = self.host.fetched.get(request, ["host" if b in self.host.host else "disk" for b in missing])
+                n_disk = min(places.count("disk"), len(result))
+                life.host_cached_tokens = min(places.count("host"), len(result) - n_disk) * self.block_size
+                life.disk_cached_tokens = n_disk * self.block_size
         for block in result:
             assert self.cache is not None
             if block in missing:

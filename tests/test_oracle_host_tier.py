@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.link import LinkSpec
+from simserve.engine.offered import Patience
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.routers.prefix_affinity import PrefixAffinity
+from simserve.routers.round_robin import RoundRobin
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
 from tests.effort import examples
+from tests.test_oracle_patience import assert_all_is_given_back, assert_clients_agree, patiences
 from tests.worlds import (
     ROUTERS,
     cached,
@@ -44,6 +47,7 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
         offloads,
         draw(st.sampled_from([0, 0, 5, 30])),
         draw(seconds),
+        draw(st.booleans()),
     )
 
 
@@ -159,3 +163,27 @@ def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
     cluster, truth = run_both(setups, router, load, concurrency, link=link if is_disaggregated else None)
     assert_agreement(setups, cluster, truth)
     assert_tiers_agree(cluster, truth, load)
+
+
+@st.composite
+def reading(draw: st.DrawFn) -> list[ReplicaSetup]:
+    """Draw one replica with a small cache before a large host memory, which is read while steps go on."""
+    tier = replace(draw(tiers(swaps=draw(st.booleans()), offloads=True)), n_blocks=10_000, overlaps=True)
+    (setup, *_) = draw(cached(draw(st.one_of(tight(80), ordered(tight(80))))))
+    return [replace(setup, host_tier=tier)]
+
+
+@settings(max_examples=examples(300))
+@given(reading(), st.data(), st.none() | st.integers(1, 5), st.none() | patiences())
+def test_engine_and_oracle_agree_on_prefixes_read_while_steps_go_on(
+    setups: list[ReplicaSetup], data: st.DataObject, concurrency: int | None, patience: Patience | None
+) -> None:
+    load = data.draw(tagged(shared_prompts()))
+    cluster, truth = run_both(setups, RoundRobin, load, concurrency, patience=patience)
+    assert_agreement(setups, cluster, truth)
+    assert_clients_agree(cluster, truth)
+    assert_all_is_given_back(cluster)
+    assert_tiers_agree(cluster, truth, load)
+    for replica, true in zip(cluster.replicas, truth.replicas, strict=True):
+        assert replica.tier is not None and true.host is not None
+        assert replica.tier.counts.read == true.host.n_read

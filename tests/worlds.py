@@ -129,14 +129,22 @@ def caching(draw: st.DrawFn) -> list[ReplicaSetup]:
 def shared_prompts(draw: st.DrawFn) -> Trace:
     """Let each prompt share a prefix with an earlier one; its own ids may extend into its output.
 
-    The blocks of these ids may be smaller and larger than those of the replicas, and not divide them.
+    The blocks of these ids may be smaller and larger than those of the replicas, and not divide them. A few prompts may
+    recur again and again, so that what one evicts another needs.
     """
-    load = draw(traces())
+    load, n_recurring = draw(traces()), draw(st.sampled_from([0, 0, 2, 3, 5]))
     block_tokens = draw(st.integers(1, 9) | st.sampled_from([12, 16, 32]))
     chains: list[list[int]] = [[]]
     n_ids = 0
     for prompt, output in zip(load.prompt_tokens, load.output_tokens, strict=True):
         most = int(prompt + output) // block_tokens
+        if n_recurring:
+            if len(chains) <= n_recurring:
+                chains.append(list(range(n_ids, n_ids + most)))
+                n_ids += most
+            else:
+                chains.append(chains[draw(st.integers(1, n_recurring))][:most])
+            continue
         parent = chains[draw(st.integers(0, len(chains) - 1))]
         chain = parent[: draw(st.integers(0, most))]
         n_new = draw(st.integers(0, most - len(chain)))

@@ -18,3 +18,5 @@ class HostTierSpec:
     disk_blocks: int = 0
     disk_block_s: float = 0.0
     """Time per block to or from the disk, one at a time."""
+    overlaps: bool = False
+    """Whether a prefix is read while others go on, rather than before the step that needs it."""

@@ -10,7 +10,9 @@ from simpy.core import EmptySchedule, StopSimulation
 
 TRANSFER_PHASE = 1 << 19
 """Order of events at one instant: step ends commit first, in replica order (their priority is the replica's index,
-below this), then transfers end ..."""
+below this), then transfers end, ..."""
+READ_PHASE = (1 << 20) - 5
+"""... and reads from host memory, ..."""
 FLEET_PHASE = (1 << 20) - 4
 """... then replicas join, drain and fail ..."""
 VIEW_PHASE = (1 << 20) - 3

@@ -1,6 +1,6 @@
 """BatchState: waiting and running requests of a replica; consults the scheduler about them."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
 from simserve.engine.checks import broke, checked_plan, checked_victim
 from simserve.engine.memory import Memory
@@ -12,6 +12,23 @@ from simserve.state.request import DECODE, DONE, PREFILL, WAITING, Request
 from simserve.state.view import ReplicaView
 
 NO_LIMIT = 1 << 62
+
+
+class WithoutReading:
+    """Waiting requests except those with a prefix on its way."""
+
+    def __init__(self, waiting: Collection[Request], reading: Container[Request]) -> None:
+        self._waiting = waiting
+        self._reading = reading
+
+    def __iter__(self) -> Iterator[Request]:
+        return (request for request in self._waiting if request not in self._reading)
+
+    def __contains__(self, request: object) -> bool:
+        return request in self._waiting and request not in self._reading
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 class BatchState:
@@ -72,7 +89,25 @@ class BatchState:
             self.memory.forget_hits()
         if self.has_swapped:
             view.waiting = ()
-        return checked_plan(self._scheduler, view)
+        if not self.memory.reading:
+            return checked_plan(self._scheduler, view)
+        shown, view.waiting = view.waiting, WithoutReading(view.waiting, self.memory.reading)
+        plan = checked_plan(self._scheduler, view)
+        view.waiting = shown
+        return plan
+
+    def begin_read(self, plan: StepPlan, now_ps: int) -> bool:
+        """Begin to read the prefix of the first new request of a plan that needs it; return whether there is one.
+
+        Raises PolicyError for a request with a prefix on its way.
+        """
+        for request, _ in plan.prefill:
+            if request.phase is WAITING and request.finder is self.memory:
+                if request in self.memory.reading:
+                    raise broke(self._scheduler, "plan", now_ps, "must prefill only requests of view.queue", request)
+                if request.idle_hit_blocks <= self.view.free_blocks and self.memory.reads_first(request):
+                    return True
+        return False
 
     def make_room(self, now_ps: int) -> bool:
         """Preempt until the decoding requests have blocks for their next step; return True if any was preempted."""

@@ -386,5 +386,5 @@ def check_conservation(
         all_blocks = pool.free_blocks + held_blocks
         if all_blocks != pool.total_blocks:
             raise InvariantError("free + held = all blocks", all_blocks, pool.total_blocks, at_s)
-        if held_blocks and not replica.batch.running and not replica.n_away:
+        if held_blocks and not replica.batch.running and not replica.n_away and not replica.batch.memory.reading:
             raise InvariantError(f"blocks held by no request on replica {replica.id}", held_blocks, 0, at_s)

@@ -7,6 +7,7 @@ from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.link import Port
 from simserve.state.host_memory import HostMemory
 from simserve.state.prefix_cache import Chain
+from simserve.state.request import Request
 from simserve.tables.facts import HostFacts
 from simserve.units import to_ps, to_s
 
@@ -29,40 +30,54 @@ class HostCounts:
     disk_read: int = 0
     wait_ps: int = 0
     """Time that steps waited for copies."""
+    read_ps: int = 0
+    """Time that requests waited for their prefixes, while others went on."""
 
 
 class Channel:
-    """A copy link, one for both directions: copies that the next step awaits go first, then background copies."""
+    """A copy link, one for both directions."""
 
     def __init__(self, block_s: float) -> None:
         self.awaited_blocks = 0
+        """Blocks to copy that the next step waits for, before any others."""
         self.background_blocks = 0
+        """Blocks to copy after all others."""
         self._block_s = block_s
         self.port = Port()
 
-    def copy(self, now_ps: int) -> int:
-        """Start the pending copies after all earlier ones; return how long the next step waits for them."""
-        wait_ps = 0
-        if self.awaited_blocks:
-            wait_ps = self.port.through_ps(to_ps(self.awaited_blocks * self._block_s), now_ps) - now_ps
-            self.awaited_blocks = 0
-        if self.background_blocks:
-            self.port.through_ps(to_ps(self.background_blocks * self._block_s), now_ps)
-            self.background_blocks = 0
-        return wait_ps
+    def carry(self, n_blocks: int, now_ps: int) -> int:
+        """Copy blocks after all earlier ones; return when the last is there."""
+        return self.port.through_ps(to_ps(n_blocks * self._block_s), now_ps) if n_blocks else now_ps
+
+
+@dataclass(slots=True, eq=False)
+class Read:
+    """A prefix on its way to the GPU, for one request."""
+
+    request: Request
+    n_here: int
+    """Ids that were on the GPU, which it holds meanwhile."""
+    n_ids: int
+    """Ids of its hit."""
+    n_from_disk: int
+    end_ps: int = 0
 
 
 class HostTier:
     """Host memory and disk of one replica.
 
     Copies requested at a step boundary start after all earlier ones, on the link and on the disk. The step that begins
-    waits for swaps, in or out, and for prefix reads; prefix writes follow and run in the background.
+    waits for swaps, in or out, and for prefix reads unless these overlap; then come reads that only their own request
+    waits for, and prefix writes, which run in the background.
     """
 
     def __init__(self, spec: HostTierSpec) -> None:
         self.memory = HostMemory(spec.n_blocks, spec.disk_blocks)
         self.counts = HostCounts()
+        self.overlaps = spec.overlaps
+        """Prefixes are read while others go on."""
         self._link, self._disk = Channel(spec.block_s), Channel(spec.disk_block_s)
+        self._reads: list[Read] = []
 
     def share_links(self, other: "HostTier") -> None:
         """Queue on the link and the disk of another lane of a pipeline: each GPU holds a part of all lanes' blocks."""
@@ -87,11 +102,19 @@ class HostTier:
         self.counts.discarded += n_blocks
 
     def read(self, n_blocks: int, n_from_disk: int) -> None:
-        """Copy prefix blocks to the GPU through the host, some of them from disk."""
-        self.counts.read += n_blocks
-        self.counts.disk_read += n_from_disk
+        """Copy prefix blocks to the GPU through the host, some of them from disk, before the next step."""
+        self._count_read(n_blocks, n_from_disk)
         self._link.awaited_blocks += n_blocks
         self._disk.awaited_blocks += n_from_disk
+
+    def read_ahead(self, read: Read) -> None:
+        """Copy prefix blocks to the GPU while steps go on."""
+        self._count_read(read.n_ids - read.n_here, read.n_from_disk)
+        self._reads.append(read)
+
+    def _count_read(self, n_blocks: int, n_from_disk: int) -> None:
+        self.counts.read += n_blocks
+        self.counts.disk_read += n_from_disk
 
     def keep(self, chain: Chain, n: int, n_from_disk: int = 0) -> None:
         """Mark the first n ids of a chain as used; the last n_from_disk of them were just read from disk."""
@@ -107,7 +130,16 @@ class HostTier:
 
     def copy(self, now_ps: int) -> int:
         """Start the pending copies; return how long the step that begins now must wait."""
-        wait_ps = max(self._link.copy(now_ps), self._disk.copy(now_ps))
+        link, disk = self._link, self._disk
+        wait_ps = max(channel.carry(channel.awaited_blocks, now_ps) for channel in (link, disk)) - now_ps
+        for read in self._reads:
+            there_ps = link.carry(read.n_ids - read.n_here, now_ps), disk.carry(read.n_from_disk, now_ps)
+            read.end_ps = max(*there_ps, now_ps + 1)
+            self.counts.read_ps += read.end_ps - now_ps
+        self._reads.clear()
+        for channel in (link, disk):
+            channel.carry(channel.background_blocks, now_ps)
+            channel.awaited_blocks = channel.background_blocks = 0
         self.counts.wait_ps += wait_ps
         return wait_ps
 
@@ -134,4 +166,5 @@ def host_facts(tiers_of: Sequence[HostTier | None], block_bytes: Sequence[float]
         disk_written_bytes=bytes_of("disk_written"),
         disk_read_bytes=bytes_of("disk_read"),
         wait_s=to_s(sum(tier.counts.wait_ps for tier, _ in tiers)),
+        read_s=to_s(sum(tier.counts.read_ps for tier, _ in tiers)),
     )

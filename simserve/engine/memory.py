@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from simserve.engine.host_tier import HostTier
+from simserve.engine.host_tier import HostTier, Read
 from simserve.engine.recorder import Recorder
 from simserve.state.kv_pool import KvPool
 from simserve.state.layer_blocks import LayerBlocks
@@ -18,6 +18,8 @@ class Memory:
 
     def __init__(self, pool: KvPool) -> None:
         self.pool = pool
+        self.reading: dict[Request, Read] = {}
+        """Waiting requests with a prefix on its way, read for themselves or for another."""
 
     def hit(self, request: Request) -> tuple[int, int]:
         """Return the tokens that a waiting request finds, and the free blocks that they take."""
@@ -89,6 +91,14 @@ class Memory:
     def fetch(self) -> None:
         """Read what admitted requests hit on host and disk."""
 
+    def reads_first(self, request: Request) -> bool:
+        """Return whether a request has to wait for its prefix, and begin to read it if no other request does."""
+        return False
+
+    def end_reads(self, now_ps: int) -> int:
+        """Put what has been read by now into the cache; return the blocks that become free."""
+        return 0
+
 
 class CachingPool(KvPool):
     """A pool of blocks that keep their contents after they are freed, until they are taken."""
@@ -129,8 +139,10 @@ class CachingMemory(Memory):
     radix_cache.py.
 
     With a tier, prefixes are copied to host memory as soon as they are computed, and read back: the hit of a waiting
-    request includes GPU, host and disk. At admission, the part on host and disk takes blocks and is read before the
-    step begins. Sources: vLLM V1, v1/kv_offload/lru_manager.py; SGLang, HiCache (write_through).
+    request includes GPU, host and disk. The part on host and disk takes blocks when the request is to be admitted, and
+    is read: before the step begins, or while it waits and others go on. A request with a prefix that is being read for
+    another waits with it. Sources: vLLM V1, v1/kv_offload/lru_manager.py, OffloadingConnector and the scheduler's
+    WAITING_FOR_REMOTE_KVS; SGLang, HiCache (write_through).
 
     With windows, an id stands for its block in the layers without one; the request has blocks of its own for what
     windows keep behind its hit, and their contents are taken to be there.
@@ -149,6 +161,10 @@ class CachingMemory(Memory):
         """Hits looked up since the last plan began."""
         self._admitted: list[tuple[Request, int, int, int]] = []
         """(request, ids of its hit, only on host, only on disk) of admissions since the last step began."""
+        self._on_the_way: dict[int, Read] = {}
+        """The read of each id that is on its way."""
+        self._fetched: dict[Request, tuple[int, int]] = {}
+        """Ids read from host and from disk ahead of an admission."""
 
     # -- lookups -----------------------------------------------------------------------------------------------------
 
@@ -307,6 +323,45 @@ class CachingMemory(Memory):
             if n_on_host or n_on_disk:
                 tier.read(n_on_host + n_on_disk, n_on_disk)
             if not request.n_preemptions:
-                self._recorder.read(request.row, n_on_host * tokens, n_on_disk * tokens)
+                n_host, n_disk = self._fetched.pop(request, (n_on_host, n_on_disk))
+                n_disk = min(n_disk, n_ids)  # evicted again, it may have been computed
+                self._recorder.read(request.row, min(n_host, n_ids - n_disk) * tokens, n_disk * tokens)
             tier.keep(self._chain(request), n_ids, n_on_disk)
         self._admitted.clear()
+
+    def reads_first(self, request: Request) -> bool:
+        """Return whether a request has to wait for its prefix, and begin to read it if no other request does.
+
+        It holds the part on the GPU and blocks for the rest until all is there. Then it waits as before, and finds it.
+        """
+        tier, chain, n_ids = self._tier, self._chain(request), self.hit(request)[0] // self.pool.block_size
+        n_here = self._cache.match(chain, n_ids)
+        if tier is None or n_here == n_ids:
+            return False
+        read = self._on_the_way.get(chain[n_here])
+        if read is None:
+            n_above_disk = max(n_here, tier.memory.match(chain, n_ids)[0])
+            read = Read(request, n_here, n_ids, n_ids - n_above_disk)
+            self.pool.take(self._cache.pin(chain, n_here) + n_ids - n_here, from_reserved=False)
+            self._on_the_way.update(dict.fromkeys(chain[n_here:n_ids], read))
+            n_host, n_disk = self._fetched.get(request, (0, 0))
+            self._fetched[request] = n_host + n_above_disk - n_here, n_disk + read.n_from_disk
+            tier.read_ahead(read)
+            tier.keep(chain, n_ids, read.n_from_disk)
+        self.reading[request] = read
+        return True
+
+    def end_reads(self, now_ps: int) -> int:
+        """Put what has been read by now into the cache; return the blocks that become free."""
+        n_free = 0
+        for read in dict.fromkeys(self.reading.values()):
+            if read.end_ps <= now_ps:
+                chain = self._chain(read.request)
+                copies: set[int] = set()
+                for block in chain[read.n_here : read.n_ids]:
+                    del self._on_the_way[block]
+                self._cache.insert(chain, read.n_here, read.n_ids, copies)
+                n_free += self._cache.release(chain, read.n_ids, 0, copies)
+        self.pool.release(n_free)
+        self.reading = {request: read for request, read in self.reading.items() if read.end_ps > now_ps}
+        return n_free

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from simserve.cost.model import CostModel
-from simserve.engine.alarm import Clock
+from simserve.engine.alarm import READ_PHASE, Alarm, Clock
 from simserve.engine.checks import broke, check_prefill
 from simserve.engine.host_tier import HostTier
 from simserve.engine.offered import OfferedRows
@@ -78,6 +78,8 @@ class Replica:
         "_on_answer",
         "_on_empty",
         "_orders",
+        "_overlaps",
+        "_reads_end",
         "_recorder",
         "_reserves",
         "_rows",
@@ -152,6 +154,8 @@ class Replica:
         self._runs_to_completion = setup.scheduler.runs_to_completion
         self._is_stateful = setup.scheduler.is_stateful
         self._orders = setup.scheduler.orders
+        self._overlaps = self.tier is not None and self.tier.overlaps
+        self._reads_end = Alarm(clock, self._on_read, READ_PHASE)
         self._has_more_parts = self._is_uneven or self.tier is not None or self._orders or self._has_windows
         """Its loop has more to do than that of a replica that serves all requests on its own, in order of arrival."""
         self.enqueue: Callable[[Request, int], None] = self.queue_up
@@ -190,7 +194,7 @@ class Replica:
         if self._caches:
             request.finder = self._memory
         step_run = self.step_run
-        may_lead = self._orders and cast(Ordered, self.batch.waiting).may_lead(request)
+        may_lead = self._orders and bool(self._memory.reading or cast(Ordered, self.batch.waiting).may_lead(request))
         if self.n_ahead and (step_run is not None or self.batch.running):
             self._coming.append((request, 1 + step_run.steps_begun(now_ps) if step_run is not None else 1))
         else:
@@ -282,6 +286,8 @@ class Replica:
         batch.prefilling.clear()
         cohort.lingering.clear()
         self._coming.clear()
+        self._memory.reading.clear()
+        self._reads_end.due_ps = None
         self.pool.release(self.pool.used_blocks, self.pool.reserved_blocks)
         self.n_outstanding = self.n_away = 0
         for request in there:
@@ -313,6 +319,11 @@ class Replica:
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a timed-out request, with no step in flight. In a padded batch it stays to the end, like a
         finished one. Return None, or when to try again."""
+        read = self._memory.reading.get(request)
+        if read is not None:
+            if read.request is request:
+                return read.end_ps  # a copy in flight ends first
+            del self._memory.reading[request]
         role = self.role
         if role is not None:
             if role.holds(request):
@@ -624,12 +635,14 @@ class Replica:
                 batch.preempt_all(plan.preempt, now_ps)
                 just_preempted = just_preempted or plan.blocked_by == "blocks"
                 continue
+            if self._overlaps and plan.prefill and batch.begin_read(plan, now_ps):
+                continue  # without it, as it waits until its prefix is there
             if plan.prefill or cohort.n:
                 break
             if just_preempted:
                 just_preempted = False  # no step runs, so the next boundary is now
                 continue
-            if plan.blocked_by != "blocks" or len(batch.running) < 2 or self.n_away:
+            if plan.blocked_by != "blocks" or len(batch.running) < 2 or self.n_away or self._memory.reading:
                 break
             # Requests in prefill hold all blocks, and none can continue.
             batch.preempt_one(now_ps)
@@ -702,6 +715,8 @@ class Replica:
         """
         self._memory.fetch()
         wait_ps = tier.copy(now_ps)
+        if self._overlaps:
+            self._await_reads()
         if step_run is None:
             return None
         if wait_ps:
@@ -716,6 +731,20 @@ class Replica:
         if not swap.swapped:
             return None
         return "seats" if len(self.batch.running) >= self.batch.max_running else "blocks"
+
+    def _await_reads(self) -> None:
+        """Wake when the first of the reads in flight ends."""
+        end_ps = min((read.end_ps for read in self._memory.reading.values()), default=None)
+        if end_ps is not None and end_ps != self._reads_end.due_ps:
+            self._reads_end.set(end_ps)
+
+    def _on_read(self, now_ps: int) -> None:
+        """Let requests find what has been read; they may start at the next step boundary."""
+        n_blocks = self._memory.end_reads(now_ps)
+        if self.step_run is not None:
+            self._n_given_back += n_blocks
+        self._await_reads()
+        self.stepping.wake(now_ps)
 
     def _start_mixed(self, plan: StepPlan, now_ps: int) -> None:
         """Begin one step: prompt chunks, and a token for each decoding request if the plan says so."""

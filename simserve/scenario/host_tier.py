@@ -21,14 +21,17 @@ def resolve_host_tier(draft: Draft, pool: Pool, at: Path, runs: tuple[Machine, S
         "preemption": _preemption(draft, pool, here, scheduler),
         "offload_prefixes": _offload_prefixes(draft, pool, here, machine.model),
     }
+    if update["offload_prefixes"]:
+        update["reads"] = tier.reads or "overlap"
     if tier.bytes_per_s is None:
         update["bytes_per_s"] = machine.gpu.pcie_bytes_per_s
         draft.origins[*here, "bytes_per_s"] = f"gpu {machine.gpu.name}"
     if update["preemption"] == "recompute" and not update["offload_prefixes"]:
         rule = "nothing would use host memory: requests are not swapped and prefixes are not offloaded"
         draft.problem(here, rule, None, "set preemption: swap or enable_prefix_caching: true, or leave it out")
-    elif tier.disk is not None and not update["offload_prefixes"]:
-        draft.problem((*here, "disk"), "is for prefixes, and none are offloaded", None, "leave it out")
+    for key in ("disk", "reads"):
+        if getattr(tier, key) is not None and not update["offload_prefixes"]:
+            draft.problem((*here, key), "is for prefixes, and none are offloaded", None, "leave it out")
     return pool.model_copy(update={"host_tier": tier.model_copy(update=update)})
 
 

@@ -98,6 +98,8 @@ class HostTierSection(Section):
     """What preemption does with the KV blocks of a decoding request; left out: swap, where supported."""
     offload_prefixes: bool | None = None
     """Keep copies of prefixes in host memory; left out: where the pool caches prefixes."""
+    reads: Literal["overlap", "blocking"] | None = None
+    """Whether only its own request waits for a prefix that is read back, or the whole next step; left out: overlap."""
     disk: Disk | None = None
 
 

@@ -177,6 +177,7 @@ def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpe
         block_s=block_bytes / tier.bytes_per_s,
         swaps=tier.preemption == "swap",
         offloads=bool(tier.offload_prefixes),
+        overlaps=tier.reads == "overlap",
         disk_blocks=0 if disk is None else int(disk.bytes // block_bytes) // memory.n_lanes,
         disk_block_s=0.0 if disk is None else block_bytes / disk.bytes_per_s,
     )

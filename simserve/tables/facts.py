@@ -150,6 +150,8 @@ class HostFacts:
     disk_read_bytes: float
     wait_s: float
     """Time that steps waited for copies, summed over replicas."""
+    read_s: float = 0.0
+    """Time that requests waited for their prefixes while others went on, summed."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Swapping to host memory, and prefixes kept there, on cases small enough to work by hand."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,7 +10,11 @@ from simserve.cost.host_tier import HostTierSpec
 from simserve.engine.cluster import Cluster
 from simserve.engine.host_tier import HostCounts
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.errors import PolicyError
+from simserve.schedulers.base import StepPlan
 from simserve.schedulers.chunked import Chunked
+from simserve.state.request import Request
+from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
 from tests.agreement import token_times
 from tests.doubles import MS, LineCost, instants, replica_setup, serve, trace
@@ -171,3 +176,58 @@ def test_what_is_read_once_is_shared_by_all_who_start_with_it() -> None:
     assert column(cluster, "cached_tokens") == [0, 0, 8, 8]
     assert column(cluster, "host_cached_tokens") == [0, 0, 8, 0]
     assert counts(cluster).read == 2
+
+
+# -- reads that overlap the steps: blocks of 4 tokens, 9 of them on the GPU, 25 ms each from the host ------------------
+
+
+def beside_decodes(n_readers: int) -> Trace:
+    """One leaves a prefix, one needs all blocks of the GPU, one decodes from 2 s on; then some need the prefix."""
+    chains = [[1, 2], [], [], *[[1, 2]] * n_readers]
+    ids = np.array([block for each in chains for block in each], np.int64)
+    prefixes = Prefixes.from_ids(4, ids, np.cumsum([0, *map(len, chains)]))
+    arrivals, prompts = [0.0, 1.0, 1.99, *[2.0] * n_readers], [10, 34, 3, *[9] * n_readers]
+    return replace(trace(arrivals, prompts, [1, 1, 20, *[1] * n_readers]), prefixes=prefixes)
+
+
+def overlapping(*, overlaps: bool = True) -> ReplicaSetup:
+    setup = offloading(block_s=25e-3)
+    assert setup.host_tier is not None
+    return replace(setup, n_blocks=9, max_model_len=36, host_tier=replace(setup.host_tier, overlaps=overlaps))
+
+
+def test_others_decode_while_a_prefix_is_read_and_its_request_joins_when_it_is_there() -> None:
+    # The read takes from 2,000 to 2,050, and the prompt's step from there to 2,060; or else the step that begins at
+    # 2,000 waits for it, and the decoding request with it.
+    cluster = serve(overlapping(), beside_decodes(1))
+    assert instants(cluster, "scheduled_ps")[3] == 2050
+    assert instants(cluster, "finish_ps")[2:] == [2190, 2060]
+    assert (counts(cluster).wait_ps, counts(cluster).read_ps) == (0, 50 * MS)
+    blocking = serve(overlapping(overlaps=False), beside_decodes(1))
+    assert instants(blocking, "finish_ps")[2:] == [2240, 2060]
+    for each in (cluster, blocking):
+        assert column(each, "cached_tokens") == column(each, "host_cached_tokens") == [0, 0, 0, 8]
+
+
+def test_a_request_waits_for_the_prefix_that_is_read_for_another() -> None:
+    cluster = serve(overlapping(), beside_decodes(2))
+    assert instants(cluster, "scheduled_ps")[3:] == [2050, 2050]
+    assert counts(cluster).read == 2
+    assert column(cluster, "cached_tokens")[3:] == [8, 8]
+    assert column(cluster, "host_cached_tokens")[3:] == [8, 0]
+
+
+class Insists(Chunked):
+    """Plans a request that it has seen before, whether or not it is shown."""
+
+    seen: ClassVar[list[Request]] = []
+
+    def plan(self, view: ReplicaView) -> StepPlan:
+        self.seen.extend(view.waiting)
+        return StepPlan(prefill=[(self.seen[-1], 1)])
+
+
+def test_a_policy_may_not_start_a_request_whose_prefix_is_being_read() -> None:
+    setup = replace(overlapping(), scheduler=Insists(max_num_batched_tokens=100, max_num_seqs=10))
+    with pytest.raises(PolicyError, match=r"must prefill only requests of view\.queue, got Request\(row=3.*at 2\.0"):
+        serve(setup, replace(beside_decodes(1), output_tokens=np.array([1, 1, 1, 1], np.int64)))

@@ -42,6 +42,14 @@ def test_prefixes_are_kept_where_the_pool_caches_them(load: Load, small: str) ->
     assert result.disk_block_s == pytest.approx(2**21 / 5e9)
 
 
+def test_prefixes_are_read_while_others_go_on_unless_the_pool_says_otherwise(load: Load, small: str) -> None:
+    for given, overlaps in ((), True), (["cluster.pools.0.host_tier.reads=blocking"], False):
+        scenario = load(small + POOL, *given)
+        tier = scenario.setups[0].host_tier
+        assert tier is not None and tier.overlaps == overlaps
+        assert load(scenario.to_yaml()) == scenario
+
+
 def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: MessagesOf, small: str) -> None:
     message = "this policy reserves all blocks at admission, so it never preempts"
     for requested in ([], ["cluster.pools.0.host_tier.preemption=recompute"]):
@@ -73,6 +81,11 @@ def test_policies_that_preempt_nobody_swap_nobody(load: Load, messages_of: Messa
         (
             ["host_tier.disk={bytes: 1e12, bytes_per_s: 5e9}", "host_tier.offload_prefixes=false"],
             ": is for prefixes, and none are offloaded; leave it out",
+        ),
+        (["host_tier.reads=later"], ": must be one of overlap or blocking, got 'later'"),
+        (
+            ["host_tier.reads=blocking", "host_tier.offload_prefixes=false"],
+            "host_tier.reads=blocking: is for prefixes, and none are offloaded; leave it out",
         ),
         (["host_tier.disk={bytes: 1, bytes_per_s: 5e9}"], ": must hold a block of 16 tokens"),
         (["parallel.pipeline=2", "host_tier.bytes=2e6"], ": must hold a block of 16 tokens for each lane"),
