@@ -553,7 +553,7 @@ class OracleReplica:
                 self.waiting.remove(request)
                 del self.senders[request]
                 if self.vtc is not None:
-                    self.vtc.admit(request, is_first=not life.n_preemptions)
+                    self.vtc.admit(request, is_first=True)
             else:
                 self.coming_in.pop(0)
             self.kept.append(request)

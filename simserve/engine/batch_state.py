@@ -87,7 +87,7 @@ class BatchState:
         view.just_preempted = just_preempted
         if self.memory.caches:
             self.memory.forget_hits()
-        if self.has_swapped:
+        if self.swap is not None and self.swap.swapped:
             view.waiting = ()
         if not self.memory.reading:
             return checked_plan(self._scheduler, view)

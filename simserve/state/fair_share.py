@@ -6,7 +6,7 @@ from heapq import heapify, heappop, heapreplace
 from typing import SupportsIndex
 
 from simserve.state.queues import Lines, came_at
-from simserve.state.request import Request
+from simserve.state.request import TRANSFER, Request
 
 
 @dataclass(slots=True)
@@ -69,8 +69,8 @@ class TokenCounters:
             account.out_tokens = -account.n_decoding * self.step
 
     def admit(self, request: Request) -> None:
-        """Charge an admitted request, unless it was preempted and has been charged before."""
-        if not request.n_preemptions:
+        """Charge an admitted request, unless it was preempted here and has been charged before."""
+        if not request.n_preemptions or request.phase is TRANSFER:
             self._account(request.tenant).input_tokens += request.prompt_tokens
 
     def advance(self, n_steps: int) -> None:

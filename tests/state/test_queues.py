@@ -6,7 +6,7 @@ import pytest
 
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, came_at
-from simserve.state.request import Request
+from simserve.state.request import TRANSFER, Request
 
 
 def request(row: int, *, priority: int = 0, tenant: str = "", prompt_tokens: int = 10) -> Request:
@@ -64,6 +64,15 @@ def test_so_many_steps_at_once_leave_the_counters_that_one_by_one_leave() -> Non
         assert counters["b"] == 7 + 2
         assert counters["nobody"] == 0
     assert at_once["a"] == singly["a"]
+
+
+def test_a_prompt_is_charged_once_on_each_replica_that_gives_it_room() -> None:
+    counters, again, handed_over = TokenCounters(1.0, 2.0, {}), request(0, tenant="a"), request(1, tenant="b")
+    again.n_preemptions = handed_over.n_preemptions = 1
+    handed_over.phase = TRANSFER  # preempted where its prompt was computed
+    for each in (again, handed_over):
+        counters.admit(each)
+    assert (counters["a"], counters["b"]) == (0, 10)
 
 
 def test_a_counter_is_lifted_and_never_lowered() -> None:
