@@ -729,7 +729,7 @@ class OracleReplica:
             self.host.bring_back(self, now_ps)
         if how is not None and self.setup.role == "decode":
             self.let_in(how, now_ps)
-        just_preempted = False
+        just_preempted, n_before = False, len(self.running)
         while self.growth() > self.free_blocks():
             self.preempt(self.setup.scheduler.victim(self.view(now_ps, True)), now_ps)
             just_preempted = True
@@ -777,6 +777,9 @@ class OracleReplica:
             self.host.copy(now_ps)
             if has_preempted and self.step is None and self.host.swapped:
                 self.plan(now_ps, how)  # no step runs, so the next boundary is now
+                return
+        if self.step is None and len(self.running) < n_before and self.senders:
+            self.plan(now_ps, how)
 
     def n_reading(self) -> int:
         """Return the blocks of prefixes on their way from host memory."""

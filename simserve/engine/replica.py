@@ -626,6 +626,7 @@ class Replica:
         cohort, batch, has_more = self.cohort, self.batch, self._has_more_parts
         if has_more:
             self._before_plan(now_ps)
+        n_before = len(batch.running)
         # fast: room is made only where a step could begin more blocks than are free
         just_preempted = self.pool.free_blocks < cohort.n * self._most_blocks and batch.make_room(now_ps)
         has_preempted, plan = just_preempted, DECODE_ON
@@ -681,6 +682,8 @@ class Replica:
             self._after_plan(now_ps)
             if has_preempted and self.step_run is None and self._swap is not None and self._swap.swapped:
                 self.decide(now_ps)  # no step runs, so the next boundary, at which they may return, is now
+            elif self.step_run is None and len(batch.running) < n_before and len(batch.startable) < len(batch.waiting):
+                self.decide(now_ps)  # likewise for handed-over requests, which have room before the scheduler plans
 
     def _before_plan(self, now_ps: int) -> None:
         """Let requests decode that have their keys and values again, then let others in."""
