@@ -13,13 +13,15 @@ from simserve.study.capacity.rate import Capacity
 GRID = (0.1, 0.3, 0.5, 0.65, 0.8, 0.9, 1.0, 1.1)
 """Loads of the curve, as shares of the capacity: sparse where latency is flat."""
 
-NEAR_FRAC = 0.04
+NEAR_FRAC = 0.08
 """A load that already ran replaces one of the grid within this distance."""
 
 WIDEST_ROOM = 4.0
 """Highest load for a single criterion, as a multiple of the capacity."""
 
 STEP = 1.25
+"""Factor between the loads of a search for a single criterion, where none that ran encloses the answer so closely."""
+
 COARSE = 0.05
 """CLOSE for single criteria, which need less precision than the answer."""
 
@@ -78,30 +80,22 @@ def _curve(at: float, probed: ProbedLoads, axis: SearchAxis) -> tuple[LoadPoint,
 def _highest(goal: Goal, probed: ProbedLoads, axis: SearchAxis) -> Boundary | LoadPoint:
     """Return the highest load for a goal, from the loads that already ran with the first seeds and a few more."""
     search = Search(probed, axis, goal)
-    start = _last(probed, axis, goal.is_met)
-    bracket = search.bracket(axis.start if start is None else start, STEP)
-    if isinstance(bracket, LoadPoint):
-        return bracket
-    return search.close_in(*_tightened(*bracket, probed, goal), COARSE)
+    start, beyond = _around(probed, axis, goal.is_met)
+    if start is not None and beyond is not None and beyond.scale <= STEP * start.scale:
+        return search.close_in(start, beyond, COARSE)
+    bracket = search.bracket(axis.start if start is None else start.scale, STEP)
+    return bracket if isinstance(bracket, LoadPoint) else search.close_in(*bracket, COARSE)
 
 
-def _tightened(below: LoadPoint, above: LoadPoint, probed: ProbedLoads, goal: Goal) -> tuple[LoadPoint, LoadPoint]:
-    """Return the narrowest bracket of the answer among the loads that already ran."""
-    for point in probed.points:
-        if below.scale < point.scale < above.scale:
-            first = point.first(FIRST_SEEDS)
-            if not goal.is_met(first):
-                return below, first
-            below = first
-    return below, above
-
-
-def _last(probed: ProbedLoads, axis: SearchAxis, is_met: Callable[[LoadPoint], bool]) -> float | None:
-    """Return the highest load that ran and holds, before the first that does not."""
+def _around(
+    probed: ProbedLoads, axis: SearchAxis, is_met: Callable[[LoadPoint], bool]
+) -> tuple[LoadPoint | None, LoadPoint | None]:
+    """Return the highest load that ran and holds, and the first that does not."""
     last = None
     for point in probed.points:
-        if not is_met(point.first(FIRST_SEEDS)):
-            break
+        first = point.first(FIRST_SEEDS)
+        if not is_met(first):
+            return last, first
         if axis.least <= point.scale <= axis.most:
-            last = point.scale
-    return last
+            last = first
+    return last, None
