@@ -22,7 +22,9 @@ class WithoutReading:
         self._reading = reading
 
     def __iter__(self) -> Iterator[Request]:
-        return (request for request in self._waiting if request not in self._reading)
+        for request in self._waiting:
+            if request not in self._reading:
+                yield request
 
     def __contains__(self, request: object) -> bool:
         return request in self._waiting and request not in self._reading
