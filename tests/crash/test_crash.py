@@ -17,6 +17,7 @@ from simserve.study.check.baseline import read_baseline
 from simserve.workload.readers import read_trace
 from tests.cli.invoke import invoke
 from tests.cli.scenarios import write_scenario
+from tests.cli.test_check import SLO, WORKLOAD
 from tests.effort import is_thorough
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,9 +95,9 @@ COMMANDS: dict[str, tuple[str, tuple[str, ...], Callable[[Path], object]]] = {
     ),
     "init": ("out.yaml", ("init", "{out}"), lambda file: invoke("explain", file).exit_code == 0),
     "sweep": ("out", ("sweep", "{scenario}", "--vary", "gpu=h100-sxm,h200-sxm", "--out", "{out}"), an_answer),
-    "capacity": ("out", ("capacity", "{scenario}", "--out", "{out}"), an_answer),
+    "capacity": ("out", ("capacity", "{gate}", "--out", "{out}"), an_answer),
     "plan": ("out", ("plan", "{scenario}", "--gpu", "h100-sxm", "--tensor", "1", "--out", "{out}"), an_answer),
-    "check": ("out.json", ("check", "{scenario}", "--baseline", "{out}", "--update"), read_baseline),
+    "check": ("out.json", ("check", "{gate}", "--baseline", "{out}", "--update", "--tolerance", "0.15"), read_baseline),
 }
 """By command: what it writes, its command line, and the reader that accepts only a whole one."""
 
@@ -138,7 +139,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         assert invoke("run", scenario, "--out", tmp_path / name).exit_code == 0
     trace = tmp_path / "trace.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "".join(f"{n},10,5\n" for n in range(2_000)))
-    return {"scenario": scenario, "trace": trace} | {name: tmp_path / name for name in ("run", "run2")}
+    (tmp_path / "gate").mkdir()
+    gate = write_scenario(tmp_path / "gate", workload=WORKLOAD, slo=SLO)
+    return {"scenario": scenario, "gate": gate, "trace": trace} | {name: tmp_path / name for name in ("run", "run2")}
 
 
 @pytest.mark.parametrize(
