@@ -105,7 +105,9 @@ def run(
         elif concurrency is not None:
             ask(now_ps + front_end.respond_ps)
 
-    fleet = OracleFleet([(change.at_ps, change, None) for change in changes or ()], deepcopy(setups))
+    fleet = OracleFleet(
+        [(change.at_ps, change, None) for change in changes or ()], [fresh([each], 0) for each in setups]
+    )
     replicas: list[OracleReplica] = []
     receivers: list[OracleReplica] = []
     senders: list[OracleReplica] = []
