@@ -735,6 +735,8 @@ class OracleReplica:
             just_preempted = True
         if just_preempted:
             self.setup.scheduler.on_preempt()
+            if self.host and self.host.swapped:
+                self.host.hides_waiting = True
         has_preempted = just_preempted
         plan = StepPlan()
         while self.waiting or self.prefilling:
@@ -787,7 +789,7 @@ class OracleReplica:
 
     def view(self, now_ps: int, just_preempted: bool) -> OracleView:
         setup = self.setup
-        hides_waiting = self.host is not None and (self.host.hides_waiting or bool(self.host.swapped))
+        hides_waiting = self.host is not None and self.host.hides_waiting
         return OracleView(
             () if hides_waiting else [r for r in self.startable() if not self.host or r not in self.host.waiting],
             self.prefilling,

@@ -89,8 +89,6 @@ class BatchState:
         view.just_preempted = just_preempted
         if self.memory.caches:
             self.memory.forget_hits()
-        if self.swap is not None and self.swap.swapped:
-            view.waiting = ()
         if not self.memory.reading:
             return checked_plan(self._scheduler, view)
         shown, view.waiting = view.waiting, WithoutReading(view.waiting, self.memory.reading)
@@ -117,6 +115,8 @@ class BatchState:
         while not self._scheduler.reserves and self.cohort.blocks_to_grow(1) > self.pool.free_blocks:
             self.preempt_one(now_ps)
             just_preempted = True
+        if just_preempted and self.has_swapped:
+            self.view.waiting = ()  # but a request for which the policy itself preempts starts at once
         if just_preempted and self._scheduler.is_stateful:
             self._scheduler.on_preempt()
         return just_preempted

@@ -211,7 +211,7 @@ def replayed(path: Path, text: str, **given: Any) -> Trace:
     file = {"path": str(path), "format": "auto", "rate_scale": 1.0, "spread": "none", "next_turn": "after_answer"}
     workload = {"n_requests": None, "duration_s": None, "max_tokens": None, "drain_limit_s": None, "client": None}
     spec = SimpleNamespace(**(file | given))
-    return offered_load(SimpleNamespace(trace=spec, **workload, **NO_LABELS), 0, path.parent).trace
+    return offered_load(SimpleNamespace(trace=spec, arrivals=None, **workload, **NO_LABELS), 0, path.parent).trace
 
 
 def test_recorded_turns_follow_their_answers_as_long_after_as_they_did(tmp_path: Path) -> None:
