@@ -70,6 +70,19 @@ def test_nobody_new_starts_before_the_step_after_the_last_has_come_back() -> Non
     assert instants(cluster, "scheduled_ps")[2] == 84
 
 
+def test_a_request_in_whose_favor_another_is_swapped_out_starts_at_once() -> None:
+    # At 20 ms the first has 11 tokens in 14 blocks, and the second, with a better priority, needs 8. The first is
+    # swapped out in 11 ms; the second's steps end at 41 and 51; the first returns in 11 ms.
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10, policy="priority", priority_preemption_threshold=1)
+    load = replace(trace([0.0, 0.015], [10, 8], [4, 2]), priority=np.array([2, 0]))
+    cluster = serve(replace(swapping(), scheduler=policy), load)
+    assert {row: [ps / MS for ps in times] for row, times in token_times(cluster).items()} == {
+        0: [10, 20, 72, 82],
+        1: [41, 51],
+    }
+    assert column(cluster, "n_swaps") == [1, 0]
+
+
 @pytest.mark.parametrize("block_us", [250, 500, 1000])
 def test_swap_and_recompute_break_even_where_two_copies_take_as_long_as_the_prefill(block_us: int) -> None:
     # A step takes 1 ms per token. The second request has 7 tokens when it is preempted. Recomputation takes a step of 8
