@@ -13,7 +13,6 @@ from simserve.report.formats import seconds
 
 if TYPE_CHECKING:
     from simserve.metrics.results import Results
-    from simserve.tables.facts import MemberFacts
 
 SERIES = ("queue_len", "running", "kv_frac", "prefill_tokens_per_s", "output_tokens_per_s", "busy_frac")
 """Columns of the time series that the page uses."""
@@ -82,13 +81,13 @@ def gather(results: "Results") -> PageData:
             peak / max(facts.pools[pool].n_blocks, 1)
             for pool, peak in zip(facts.replica_pool, facts.peak_kv_blocks, strict=True)
         ),
-        lives=tuple(map(_life, facts.members)) or ("",) * len(facts.replica_pool),
+        lives=tuple(_life(each.ready_s, each.gone_s) for each in facts.members) or ("",) * len(facts.replica_pool),
     )
 
 
-def _life(member: "MemberFacts") -> str:
-    ready = "never ready" if member.ready_s is None else f"ready at {seconds(member.ready_s)}" if member.ready_s else ""
-    return ", ".join(filter(None, [ready, "" if member.gone_s is None else f"gone at {seconds(member.gone_s)}"]))
+def _life(ready_s: float | None, gone_s: float | None) -> str:
+    ready = "never ready" if ready_s is None else f"ready at {seconds(ready_s)}" if ready_s else ""
+    return ", ".join(filter(None, [ready, "" if gone_s is None else f"gone at {seconds(gone_s)}"]))
 
 
 def _grids(series: Mapping[str, Any], n_replicas: int) -> dict[str, Floats]:
