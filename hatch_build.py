@@ -68,6 +68,7 @@ class CompiledFiles(BuildHookInterface[Any]):
 
 def compile_here() -> None:
     """Compile the files of the package in this folder, each to a binary beside its source."""
+    import simpy  # noqa: F401  # without its types, mypyc would take the base of Clock for object
     from mypyc.build import mypycify
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
