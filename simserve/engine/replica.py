@@ -755,7 +755,9 @@ class Replica:
         n_tokens = n_pairs = n_context = n_complete = n_blocks = n_behind = 0
         block_size, free_blocks = self.pool.block_size, self.pool.free_blocks
         for i, (request, n_chunk) in enumerate(plan.prefill):
-            left_tokens = request.prefill_left_tokens
+            left_tokens = request.prompt_tokens + request.emitted_tokens - request.prefilled_tokens
+            if request.finder is not None:
+                left_tokens = request.prefill_left_tokens
             if type(n_chunk) is not int or n_chunk < 1 or (n_chunk > left_tokens and not pads):
                 check_prefill(self.scheduler, batch.view, plan)
             if request.phase is WAITING:

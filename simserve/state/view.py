@@ -67,7 +67,8 @@ class ReplicaView:
         if self.layers is not None:
             n_found = request.prompt_tokens + request.emitted_tokens - request.prefill_left_tokens
             return self.layers.most(n_found + left_tokens, n_found) + request.idle_hit_blocks
-        return -(-left_tokens // self.block_size) + request.idle_hit_blocks
+        n_blocks = -(-left_tokens // self.block_size)
+        return n_blocks if request.finder is None else n_blocks + request.idle_hit_blocks
 
     def blocks_for_chunk(self, request: Request, n_tokens: int) -> int:
         """Return the blocks that the next n_tokens of a prefill begin."""
