@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ NO_CALIBRATION = "none"
 
 DEFAULT_GPU, DEFAULT_ENGINE = "h100-sxm", "vllm"
 """The calibration with the most operations."""
+
+FAR = 100.0
+"""Coefficients of no kernel are so many times outside of the bounds of the fits."""
 
 FORMS: Mapping[str, type[Form]] = {
     "gemm": Gemm,
@@ -158,7 +162,15 @@ def _form(path: Path, op: str, coefficients: Mapping[str, Any]) -> Form:
     if coefficients.keys() != wanted:
         wrong = sorted(wanted.symmetric_difference(coefficients))
         raise CalibrationError(f"{path}: {op} must have the coefficients of this version, differs in {wrong}")
-    return form(**{name: float(value) for name, value in coefficients.items()})
+    values = {name: float(value) for name, value in coefficients.items()}
+    for name, (_, low, high) in form.BOUNDS.items():
+        least, most = low / FAR, high * FAR
+        if low < high and not least <= values[name] <= most:  # equal ones are a choice, not fitted
+            rule = f"{op}.{name} must be between {least:g} and {most:g}, got {values[name]:g}"
+            raise CalibrationError(f"{path}: {rule}; run simserve calibrate again")
+    if not all(isfinite(value) and value >= 0 for value in values.values()):
+        raise ValueError(f"coefficients of {op} must be finite and not negative")
+    return form(**values)
 
 
 def _spread(held_out: Mapping[str, float]) -> ResidualSpread:

@@ -103,6 +103,17 @@ def test_a_coefficient_that_is_missing_is_named(tmp_path: Path) -> None:
         read_calibration(path)
 
 
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e9])
+def test_a_coefficient_that_no_kernel_has_is_refused(value: float, tmp_path: Path) -> None:
+    data = whole()
+    data["kernels"][0]["coefficients"]["byte_share"] = value
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(CalibrationError) as error:
+        read_calibration(path)
+    assert f"gemm.byte_share must be between 0.001 and 100, got {value:g}; run" in str(error.value)
+
+
 def test_a_file_that_is_not_there_lists_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match=r"there are .*h100-sxm/vllm"):
         read_calibration(tmp_path / "none.json")
