@@ -90,6 +90,10 @@ GATED_FAMILIES = ("qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3
 """Families with a gate for the output of attention, and layers of gated delta nets."""
 
 
+MOST_LAYERS = 10_000
+"""Many times as many as any model has; each is looked at."""
+
+
 def read_config(path: Path) -> ModelSpec:
     """Read a config.json. Raises CatalogError if it is invalid, incomplete, contradictory or not supported."""
     config = _load(path)
@@ -224,6 +228,8 @@ def _check(config: Mapping[str, Any]) -> None:
         if type(config[key]) is not int or config[key] < 1:  # not isinstance: true is an int
             raise CatalogError(f"{key} must be a whole number of at least 1, got {json.dumps(config[key])}")
     n_layers, n_heads, hidden = (config[key] for key in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    if n_layers > MOST_LAYERS:
+        raise CatalogError(f"num_hidden_layers must be at most {MOST_LAYERS}, got {n_layers}; check the file")
     n_kv_heads, kinds = config.get("num_key_value_heads") or n_heads, config.get("layer_types")
     if n_heads % n_kv_heads:
         raise CatalogError(f"num_key_value_heads must divide the {n_heads} attention heads, got {n_kv_heads}")

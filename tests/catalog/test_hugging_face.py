@@ -259,3 +259,8 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_told_with_a_guess_from_the_catalog(tmp_path: Path) -> None:
     with pytest.raises(CatalogError, match=r"there is no such file, got '.*/llama-3\.1-8b\.json'; .* llama-3\.1-8b\?"):
         catalog.load_model(str(tmp_path / "llama-3.1-8b.json"))
+
+
+def test_more_layers_than_any_model_has_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CatalogError, match=r"num_hidden_layers must be at most 10000, got 10\d+; check the file"):
+        load(tmp_path, num_hidden_layers=10**12)
