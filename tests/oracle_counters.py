@@ -18,12 +18,16 @@ class OracleCounters:
         self.shares: FairShares = scheduler.vtc or FairShares()
         self.counters: dict[str, float] = {}
         self.known: list[Request] = []
-        """Requests that waited when the last step was planned."""
+        """Requests that waited when the last step was planned, and arrivals behind one of their tenant."""
         self.last_left: str | None = None
 
     def add(self, request: Request, tokens_worth: float) -> None:
         weight = self.shares.tenant_weights.get(request.tenant, 1.0)
         self.counters[request.tenant] = self.counters.get(request.tenant, 0.0) + tokens_worth / weight
+
+    def arrive(self, request: Request) -> None:
+        if any(other.tenant == request.tenant for other in self.known):
+            self.known.append(request)
 
     def take_in(self, waiting: Sequence[Request]) -> None:
         for request in sorted(waiting, key=came):

@@ -332,8 +332,13 @@ class OracleReplica:
         elif self.setup.async_scheduling and (self.step or self.running):
             self.coming.append([request, 2 if self.step else 1])
         else:
-            self.waiting.append(request)
+            self.queue(request)
         self.must_plan = self.must_plan or self.step is None
+
+    def queue(self, request: Request) -> None:
+        self.waiting.append(request)
+        if self.vtc is not None:
+            self.vtc.arrive(request)
 
     # -- commit
 
@@ -419,7 +424,7 @@ class OracleReplica:
         if self.setup.scheduler.runs_to_completion and self.running and all_finished:
             self.end_batch(now_ps)
         while self.coming and self.coming[0][1] == 0:
-            self.waiting.append(self.coming.pop(0)[0])
+            self.queue(self.coming.pop(0)[0])
         if self.host:
             self.host.copy(now_ps)
 
@@ -480,7 +485,7 @@ class OracleReplica:
         if self.policy == "fcfs":
             self.coming_in.append((request, sender))
         else:
-            self.waiting.append(request)
+            self.queue(request)
             self.senders[request] = sender
         self.n_outstanding += 1
         self.must_plan = self.must_plan or self.step is None
@@ -766,8 +771,8 @@ class OracleReplica:
         if plan.prefill or decoded:
             self.start(plan, decoded, now_ps)
         elif self.coming:
-            self.waiting.extend(request for request, _ in self.coming)
-            self.coming.clear()
+            while self.coming:
+                self.queue(self.coming.pop(0)[0])
             self.plan(now_ps, how)
         else:
             self.wake_ps = plan.wake_at_ps

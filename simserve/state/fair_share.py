@@ -108,7 +108,7 @@ class TokenCounters:
 class ByService(Lines[str]):
     """One line per tenant; the lowest counter goes first, and on a tie the earliest arrival.
 
-    Counters are those of a step boundary, so arrivals in between are queued (`settle`) at the next plan.
+    Counters are those of a step boundary, so an arrival that may lift its tenant is queued (`settle`) at the next plan.
     """
 
     def __init__(self, counters: TokenCounters) -> None:
@@ -119,11 +119,14 @@ class ByService(Lines[str]):
         """Tenant of the last request to leave when the queue became empty."""
 
     def append(self, request: Request) -> None:
-        """Note an arrival."""
-        self._newcomers.append(request)
+        """Queue an arrival, at the next plan if its tenant has no waiting request."""
+        if request.tenant in self._lines:
+            super().append(request)
+        else:
+            self._newcomers.append(request)
 
     def settle(self) -> None:
-        """Queue the arrivals. A tenant without waiting requests is lifted to the lowest counter of those with some, or
+        """Queue the newcomers. A tenant without waiting requests is lifted to the lowest counter of those with some, or
         to that of the last tenant that had one."""
         if not self._newcomers:
             return

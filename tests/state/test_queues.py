@@ -89,6 +89,22 @@ def test_a_counter_is_lifted_and_never_lowered() -> None:
     assert counters["a"] == 30 + 2 * 3
 
 
+def test_a_tenant_is_not_lifted_by_a_request_that_came_while_another_of_it_waited() -> None:
+    counters = TokenCounters(1.0, 2.0, {})
+    queue, a, b = ByService(counters), request(0, tenant="a"), request(1, tenant="b")
+    queue.extend([a, b])
+    queue.settle()
+    counters.admit(request(2, tenant="b", prompt_tokens=50))
+    queue.append(request(3, tenant="a"))
+    queue.remove(a)  # its client gives up before the next plan
+    queue.settle()
+    assert counters["a"] == 0
+    queue.remove(queue[0])
+    queue.append(request(4, tenant="a"))
+    queue.settle()
+    assert counters["a"] == 50
+
+
 def test_who_would_be_next_is_charged_before_the_one_after_it_is_chosen() -> None:
     queue = ByService(TokenCounters(1.0, 2.0, {}))
     queue.extend(request(row, tenant=tenant) for row, tenant in enumerate("aaab"))
