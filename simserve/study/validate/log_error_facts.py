@@ -127,6 +127,7 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     is_cut = requests["output_tokens"] < log.trace.output_tokens
     if is_cut.any():
         yield f"the simulator cuts {_some(replay, is_cut)} short, at max_tokens or max_model_len"
+    yield from _cached_prompts(replay)
     if log.n_failed:
         yield f"{_requests_of(log.n_failed)} of the log failed and are not replayed"
     if log.n_unfinished:
@@ -137,6 +138,22 @@ def _warnings(replay: ReplayedLog) -> Iterator[str]:
     n_answered = int(np.count_nonzero(replay.is_answered))
     if n_answered < FEW_FOR_P99:
         yield f"p99 of {n_answered} requests is unreliable; it needs {FEW_FOR_P99}"
+
+
+def _cached_prompts(replay: ReplayedLog) -> Iterator[str]:
+    """Yield what in the TTFT of a log without prefixes shows that its prompts were cached."""
+    if "ttft_s" not in replay.log.measured or replay.log.trace.prefixes is not None:
+        return
+    floor_s, growth = replay.token_floor_s, replay.ttft_per_token_s()
+    remedy = "were they in its prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
+    is_early = replay.is_too_early()
+    if is_early.any():
+        shortest = float((replay.log.measured["ttft_s"] / replay.log.trace.prompt_tokens)[is_early].min())
+        what = f"the server answered {_some(replay, is_early)} sooner than their prompts can be computed"
+        yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
+    elif growth is not None and growth.high < floor_s:
+        what = f"TTFT grows by {growth.value * 1e6:.2g} µs per prompt token (95% CI up to {growth.high * 1e6:.2g})"
+        yield f"{what}, and computing one takes {floor_s * 1e6:.3g} or more: {remedy}"
 
 
 def _some(replay: ReplayedLog, rows: Flags) -> str:

@@ -12,6 +12,7 @@ from simserve.metrics.results import Results
 from simserve.scenario import Scenario
 from simserve.scenario.loader import load_scenario
 from simserve.simulation import Progress, simulate
+from simserve.study.intervals import Estimate, around, blocks_of, leave_one_out, standard_error
 from simserve.study.validate.logs.base import METRICS, Log
 from simserve.study.validate.validate import Errors, errors_of
 from simserve.tables.columns import Flags, Floats
@@ -131,6 +132,36 @@ class ReplayedLog:
         n_sent = np.cumsum(is_known) - is_known
         n_answered = np.searchsorted(np.sort((sent_s + e2e_s)[is_known]), sent_s, side="right")
         return np.maximum(n_sent - n_answered, 0).astype(np.float64)
+
+    @cached_property
+    def token_floor_s(self) -> float:
+        """Least time of computing a prompt token: its matrices on all GPUs of a replica at the data sheet's peak."""
+        prefills = [setup for setup in self.scenario.setups if setup.role != "decode"]
+        works = [(setup.step_cost().work, setup) for setup in prefills]
+        return min(
+            work.flop_per_token / work.peak_flop_per_s * setup.tensor / setup.gpus_per_replica for work, setup in works
+        )
+
+    def is_too_early(self) -> Flags:
+        """Mark requests whose measured first token precedes the least time of their prompt, `(n_requests,)`."""
+        early: Flags = self.log.measured["ttft_s"] < self.log.trace.prompt_tokens * self.token_floor_s
+        return early
+
+    def ttft_per_token_s(self) -> Estimate | None:
+        """Return the growth of the measured TTFT with each prompt token; None where the log does not tell."""
+        is_known = ~np.isnan(self.log.measured["ttft_s"])
+        tokens, ttft_s = self.log.trace.prompt_tokens[is_known], self.log.measured["ttft_s"][is_known]
+        blocks = blocks_of(len(tokens))
+        if blocks is None:
+            return None
+
+        def slope(rows: Flags) -> float:
+            spread = tokens[rows] - tokens[rows].mean()
+            square = float(spread @ spread)
+            return float(spread @ ttft_s[rows]) / square if square else float("nan")
+
+        without = leave_one_out(slope, blocks)
+        return around(slope(np.ones(len(tokens), np.bool_)), standard_error(without), len(without) - 1)
 
     @property
     def makespan_s(self) -> Sides:

@@ -19,7 +19,7 @@ NEEDED = (
     *("engine", "engine_version", "gpu", "model", "weight_dtype", "tp", "isl", "osl", "concurrency"),
     *("ttft_ms_mean", "tpot_ms_mean"),
 )
-"""Required columns of a table of serving runs; `kv_dtype` and the knobs of KNOBS are optional."""
+"""Required columns of a table of serving runs; `ep`, `kv_dtype` and the knobs of KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
 SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
     "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs"},
@@ -41,6 +41,7 @@ class ServingRow:
 
     engine: str
     engine_version: str
+    """Empty: the engine's default."""
     gpu: str
     model: str
     weight_dtype: str
@@ -52,6 +53,8 @@ class ServingRow:
     tpot_s: float
     kv_dtype: str = "bf16"
     knobs: Mapping[str, int] = field(default_factory=dict)
+    ep: int = 1
+    """GPUs that share the experts."""
 
     @property
     def group(self) -> tuple[str, str, str, int]:
@@ -61,7 +64,8 @@ class ServingRow:
     @property
     def label(self) -> str:
         """The name of the run in one line."""
-        return f"{self.engine} {self.model} TP {self.tp} {self.isl}/{self.osl} x {self.concurrency}"
+        split = f"TP {self.tp}" if self.ep == 1 else f"TP {self.tp} EP {self.ep}"
+        return f"{self.engine} {self.model} {split} {self.isl}/{self.osl} x {self.concurrency}"
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
         raise CalibrationError(f"{path}:{line}: must have {', '.join(short)}, got nothing; fill in the row")
     try:
         whole = {name: int(values[name]) for name in ("tp", "isl", "osl", "concurrency")}
+        whole["ep"] = int(values.get("ep") or 1)
         times = {name: float(values[f"{name}_ms_mean"]) / 1e3 for name in ("ttft", "tpot")}
         knobs = {name: int(values[name]) for name in KNOBS if values.get(name)}
     except (TypeError, ValueError) as error:
@@ -166,7 +171,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
         raise CalibrationError(f"{path}:{line}: {', '.join(small)} must be positive; correct the row")
     gpu = values["gpu"].replace("_", "-")
     try:
-        catalog.load_engine(values["engine"])
+        catalog.load_engine(values["engine"], version=values["engine_version"] or None)
         catalog.load_gpu(gpu)
         model = catalog_model(values["model"])
     except CatalogError as error:
@@ -180,6 +185,7 @@ def _row(path: Path, line: int, values: Mapping[str, str]) -> ServingRow:
         model=model,
         weight_dtype=values["weight_dtype"],
         tp=whole["tp"],
+        ep=whole["ep"],
         isl=whole["isl"],
         osl=whole["osl"],
         concurrency=whole["concurrency"],
@@ -209,7 +215,8 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
         name: [max(1, round(shortest * most)), most]
         for name, most in (("prompt_tokens", row.isl), ("output_tokens", row.osl))
     }
-    pool: dict[str, Any] = {"parallel": {"tensor": row.tp}}
+    pool: dict[str, Any] = {"parallel": {"tensor": row.tp, "expert": row.ep}}
+    version = {"version": row.engine_version} if row.engine_version else {}
     scheduler = _scheduler(row, campaign)
     if scheduler:
         pool["scheduler"] = scheduler
@@ -220,7 +227,7 @@ def scenario_of(row: ServingRow, campaign: Campaign, constants: Mapping[str, flo
             "schema": "simserve/1",
             "model": row.model,
             "gpu": row.gpu,
-            "engine": {"name": row.engine, **(constants or {})},
+            "engine": {"name": row.engine, **version, **(constants or {})},
             "weight_dtype": row.weight_dtype,
             "kv_dtype": _kv_dtype(row, campaign),
             "cluster": {"pools": [pool]},

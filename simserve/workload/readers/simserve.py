@@ -1,6 +1,6 @@
 """Simserve's own format: parquet or CSV with arrival_s, prompt_tokens, output_tokens, and optional columns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,12 @@ def read(path: Path) -> Trace:
     if "e2e_s" in columns:
         known["e2e_s"] = spans_s(columns["e2e_s"])
     read_columns: dict[str, Any] = known | texts
-    return checked(place, Trace(**read_columns, notes=unused(header, WANTED)), _prefixes(place, columns))
+    return checked(place, Trace(**read_columns, notes=unused(header, WANTED)), prefixes_of(place, columns))
 
 
-def _prefixes(place: Place, columns: Columns) -> Callable[[Place, Trace], Trace] | None:
+def prefixes_of(
+    place: Place, columns: Mapping[str, Sequence[Any] | NDArray[Any]]
+) -> Callable[[Place, Trace], Trace] | None:
     """Return the source of prefixes: hash_ids, or prefix_id with prefix_tokens; both need hash_block_tokens."""
     given = [name for name in ("hash_ids", "prefix_id") if name in columns]
     if not given:
@@ -89,14 +91,14 @@ def _parquet(path: Path) -> tuple[Place, Columns, list[str]]:
         columns = read_columns(path)
     except OutputError as error:
         raise UnreadableTrace(str(error)) from None
-    columns = {name: column for name, column in columns.items() if WANTED.get(name) or _is_given(column)}
+    columns = {name: column for name, column in columns.items() if WANTED.get(name) or is_given(column)}
     present = columns_of(path, list(columns), WANTED)
     return items(path, len(columns["arrival_s"]), "row"), {name: columns[name] for name in present}, list(columns)
 
 
-def _is_given(column: NDArray[Any]) -> bool:
+def is_given(column: Sequence[Any] | NDArray[Any]) -> bool:
     """Return whether a column has values: simserve's tables fill missing columns with nulls."""
-    if column.dtype.kind == "f":
+    if isinstance(column, np.ndarray) and column.dtype.kind == "f":
         return not len(column) or not np.isnan(column).all()
     return not len(column) or any(value is not None for value in column)
 

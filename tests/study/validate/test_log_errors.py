@@ -1,5 +1,6 @@
 """Logs replayed: what is said of the errors, worked by hand, and a simulated run that is its own log."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,8 +16,9 @@ from simserve.study.validate.log_errors import ReplayedLog, quartiles, replay_lo
 from simserve.study.validate.logs import read_log
 from simserve.study.validate.logs.base import Log
 from simserve.tables.columns import Categorical
+from simserve.workload.load import Load, offered_load
 from simserve.workload.readers.base import items
-from simserve.workload.trace import Trace
+from simserve.workload.trace import Prefixes, Trace
 
 SERVER = "schema: simserve/1\nname: server\nmodel: llama-3.1-8b\ngpu: h100-sxm\nengine: vllm\n"
 LOAD = """
@@ -164,6 +166,68 @@ def test_a_request_that_the_server_served_and_the_simulator_refuses_is_told(tmp_
     assert result["warnings"][1] == "the simulator cuts 1 request (line 4) short, at max_tokens or max_model_len"
     assert (result["log"]["n_compared"], result["distributions"]["ttft_s"]["n"]) == (2, 2)
     assert result["requests"]["predicted_status"] == ["finished", "rejected", "finished"]
+
+
+SHARED = """
+seed: 4
+workload:
+  arrivals: {kind: poisson, rate_per_s: 6}
+  lengths: {kind: uniform, prompt_tokens: [1000, 4000], output_tokens: [2, 40]}
+  n_requests: 500
+"""
+
+
+def logged(folder: Path, engine: str = "vllm", prefixes: bool = True) -> Path:
+    """Serve prompts that are the same up to their length, and log them; return the log."""
+    path = write(folder, SERVER.replace("vllm", engine) + SHARED)
+    scenario = load_scenario(path)
+    trace = offered_load(scenario.workload, scenario.seed, folder).trace
+    n_ids = trace.prompt_tokens // 16
+    ids = np.concatenate([np.arange(n) for n in n_ids])
+    shared = Prefixes.from_ids(16, ids, np.concatenate([[0], np.cumsum(n_ids)]))
+    served = simulate(scenario, load=Load(replace(trace, prefixes=shared))).columns["requests"]
+    rows = zip(
+        served["arrival_s"], trace.prompt_tokens, trace.output_tokens, served["ttft_s"], served["e2e_s"], strict=True
+    )
+    head = "arrival_s,prompt_tokens,output_tokens,ttft_s,e2e_s"
+    lines = [",".join(f"{float(each)!r}" for each in row) for row in rows]
+    if prefixes:
+        head += ",hash_ids,hash_block_tokens"
+        lines = [f"{line},{' '.join(map(str, range(n)))},16" for line, n in zip(lines, n_ids, strict=True)]
+    log = folder / "log.csv"
+    log.write_text("\n".join([head, *reversed(lines)]) + "\n")  # the last first: the log is sorted with its ids
+    return log
+
+
+def test_a_log_with_hash_ids_shares_prefixes_as_the_server_did(tmp_path: Path) -> None:
+    log = read_log(logged(tmp_path))
+    result = log_error_facts(replay_log(log, server_of(tmp_path / "scenario.yaml")))
+    assert result["errors"]["ttft_s"]["overall"]["mape_frac"] == pytest.approx(0, abs=1e-9)
+    assert result["errors"]["e2e_s"]["overall"]["mape_frac"] == pytest.approx(0, abs=1e-9)
+    assert "requests share prefixes as the log says" in result["assumed"]
+    assert not any("prefix cache" in text for text in result["warnings"])
+
+
+@pytest.mark.parametrize(
+    ("engine", "sentence"),
+    [
+        ("{name: vllm, receive_s: 0.0, receive_token_s: 0.0}", "sooner than their prompts can be computed"),
+        ("{name: vllm, respond_s: 0.3, receive_token_s: 0.0}", "µs per prompt token (95% CI up to"),
+    ],
+)
+def test_ttft_that_does_not_grow_with_the_prompt_shows_a_prefix_cache(
+    engine: str, sentence: str, tmp_path: Path
+) -> None:
+    log = read_log(logged(tmp_path, engine, prefixes=False))
+    result = log_error_facts(replay_log(log, server_of(tmp_path / "scenario.yaml")))
+    assert [sentence in text for text in result["warnings"] if "prefix cache" in text] == [True]
+
+
+def test_ttft_of_prompts_that_were_computed_shows_no_prefix_cache(tmp_path: Path) -> None:
+    path = write(tmp_path, SERVER + SHARED)
+    simulate(load_scenario(path)).write(tmp_path / "run")
+    result = log_error_facts(replay_log(read_log(tmp_path / "run" / "requests.parquet"), server_of(path)))
+    assert not any("prefix cache" in text for text in result["warnings"])
 
 
 def test_a_closed_loop_sends_the_next_request_when_one_is_answered() -> None:

@@ -130,6 +130,22 @@ def test_a_limit_of_tokens_is_the_logs_or_the_models(tmp_path: Path) -> None:
     assert log.trace.max_tokens.tolist() == [16, MOST_TOKENS]
 
 
+def test_prefixes_of_a_table_go_with_their_requests(tmp_path: Path) -> None:
+    head, rows = (
+        "arrival_s,isl,osl,ttft_s,hash_ids,hash_block_tokens\n",
+        ("5,40,2,1,0 1,16", "1,20,0,1,9,16", "2,64,3,1,0 1 2,16"),
+    )
+    log = log_of(tmp_path, head + "\n".join(rows))
+    assert log.trace.prompt_tokens.tolist() == [64, 40]
+    assert log.trace.prefixes is not None
+    assert [log.trace.prefixes.of(i) for i in range(2)] == [[0, 1, 2], [0, 1]]
+    named = {"prefix_id": "a", "prefix_tokens": 32, "hash_block_tokens": 16}
+    line = json.dumps({"arrival_s": 0, "isl": 40, "osl": 2, "ttft_s": 1, **named})
+    prefixes = log_of(tmp_path, line, "log.jsonl").trace.prefixes
+    assert prefixes is not None
+    assert prefixes.n_ids_of_rows().tolist() == [2]
+
+
 def test_a_request_without_output_failed(tmp_path: Path) -> None:
     log = log_of(tmp_path, "arrival_s,isl,osl,ttft_s\n0,100,0,\n1,100,5,0.1\n")
     assert (len(log), log.n_failed) == (1, 1)
@@ -227,6 +243,16 @@ def test_a_result_that_cannot_be_replayed_is_refused(changes: dict[str, Any], se
         ("log.csv", TABLE.replace("2,200", "-2,200"), "line 3: an arrival must not be negative, got -2"),
         ("log.csv", TABLE.replace("2,200", "2,0"), "line 3: prompt_tokens must be at least 1, got 0"),
         ("log.csv", TABLE.replace("2,200", "2,1.5"), "line 3: prompt_tokens must be whole, got 1.5"),
+        (
+            "log.csv",
+            "arrival_s,isl,osl,ttft_s,hash_ids\n0,32,1,1,0 1\n",
+            "log.csv: column hash_block_tokens is missing beside hash_ids",
+        ),
+        (
+            "log.csv",
+            "arrival_s,isl,osl,ttft_s,hash_ids,hash_block_tokens\n2,32,1,1,0 1,16\n1,48,1,1,2 1 3,16\n",
+            "line 2: hash_ids must be chained",
+        ),
         ("log.json", "[1, 2]", "must be one JSON object, or one per line, got [1, 2]; give a table"),
         ("log.json", "3", "must be one JSON object, or one per line, got 3; give a table"),
         ("log.json", '{"name": "x"}', "columns arrival_s, prompt_tokens, output_tokens are missing, got name"),

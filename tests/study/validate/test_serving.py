@@ -52,9 +52,10 @@ def test_a_table_of_runs_is_read_with_the_names_of_the_catalog(tmp_path: Path) -
     [
         ("", "must contain serving runs, got none"),
         ("engine,gpu\nvllm,h100\n", "columns engine_version, model, weight_dtype"),
-        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,x,1,1,1,1,1\n", "rows.csv:2: must be numbers"),
-        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,0,1,1,1\n", "rows.csv:2: osl must be positive"),
-        (HEAD + "vllm,1,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n", "rows.csv:2: no such model in the catalog"),
+        (HEAD + "vllm,new,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,1,1,1,1\n", "rows.csv:2: a version of vllm must begin"),
+        (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-32B,bf16,x,1,1,1,1,1\n", "rows.csv:2: must be numbers"),
+        (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-32B,bf16,1,1,0,1,1,1\n", "rows.csv:2: osl must be positive"),
+        (HEAD + "vllm,1.0,h100_sxm,Qwen/Qwen3-33B,bf16,1,1,1,1,1,1\n", "rows.csv:2: no such model in the catalog"),
     ],
 )
 def test_a_table_that_is_none_is_refused_with_its_line(text: str, sentence: str, tmp_path: Path) -> None:
@@ -63,6 +64,33 @@ def test_a_table_that_is_none_is_refused_with_its_line(text: str, sentence: str,
     with pytest.raises(CalibrationError) as error:
         read_rows(path)
     assert sentence in str(error.value)
+
+
+def test_a_run_is_replayed_under_its_version_and_with_its_experts_spread(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    head = HEAD.replace("tp,", "tp,ep,")
+    path.write_text(
+        head
+        + "vllm,0.18.0,h100_sxm,Qwen/Qwen3-30B-A3B,bf16,2,2,1024,128,8,50.5,7.25\n"
+        + "vllm,,h100_sxm,Qwen/Qwen3-30B-A3B,bf16,2,,1024,128,8,50.5,7.25\n"
+    )
+    rows = read_rows(path)
+    assert [each.label for each in rows] == [
+        "vllm qwen3-30b-a3b TP 2 EP 2 1024/128 x 8",
+        "vllm qwen3-30b-a3b TP 2 1024/128 x 8",
+    ]
+    newer, default = (scenario_of(each, AIC).setups[0] for each in rows)
+    assert (newer.engine.version, newer.engine.async_scheduling, newer.expert) == ("0.18.0", True, 2)
+    assert (default.engine, default.expert) == (scenario_of(row(engine_version=""), AIC).setups[0].engine, 1)
+    assert (
+        replay([replace(rows[0], isl=64, osl=8)], AIC)[0].tpot_s
+        < replay([replace(rows[1], isl=64, osl=8)], AIC)[0].tpot_s
+    )
+
+
+def test_experts_on_more_gpus_than_there_are_are_refused() -> None:
+    with pytest.raises(CalibrationError, match=r"TP 4 EP 8.*expert"):
+        replay([row(model="qwen3-30b-a3b", tp=4, ep=8)], AIC)
 
 
 def test_checkpoints_of_one_shape_are_one_model() -> None:

@@ -17,6 +17,7 @@ from simserve.study.validate.logs.base import METRICS, Log, filled_in, in_order,
 from simserve.tables.columns import Flags, Floats
 from simserve.workload.readers.base import Place, items, names_shown, numbers, shown
 from simserve.workload.readers.csv_rows import read_csv
+from simserve.workload.readers.simserve import PREFIXES, is_given, prefixes_of
 from simserve.workload.readers.stamps import seconds_since_first
 from simserve.workload.trace import MOST_TOKENS, Trace
 
@@ -78,7 +79,8 @@ def read_csv_table(path: Path, text: str) -> Log:
     first = next(line for line in text.splitlines() if line.strip())
     header = [name.strip() for name in next(csv.reader([first]))]
     names = [column.name for column in _matched(path, header).values()]
-    place, columns, _ = read_csv(path, dict.fromkeys([*names, *({"status"} & set(header))], True))
+    others = [name for name in ("status", *PREFIXES) if name in header]
+    place, columns, _ = read_csv(path, dict.fromkeys([*names, *others], True))
     return _log(place, columns)
 
 
@@ -145,8 +147,14 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
     given = {name: np.where(is_done, column, np.nan) for name, column in given.items()}
     most, sentence = _limits(place, matched, columns, outputs)
     kept = np.flatnonzero(outputs != 0)
+    kept = kept[np.argsort(arrival_s[kept], kind="stable")]
     measured = {name: column[kept] for name, column in given.items()}
     place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
+    shared = {
+        name: [columns[name][row] for row in kept.tolist()] for name in PREFIXES if name in columns and is_given(columns[name])
+    }
+    put_prefixes = prefixes_of(place, shared)
+    prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
     return in_order(
         Log(
             place,
@@ -154,8 +162,9 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
             filled_in(place, trace.output_tokens.astype(np.float64), measured),
             n_failed=len(outputs) - len(kept),
             n_unfinished=int(np.count_nonzero(~is_done[kept])),
-            assumed=("requests are sent at the times of the log", sentence, *_renamed(matched)),
-        )
+            assumed=("requests are sent at the times of the log", sentence, *prefixes, *_renamed(matched)),
+        ),
+        put_prefixes,
     )
 
 
