@@ -145,11 +145,11 @@ def _cached_prompts(replay: ReplayedLog) -> Iterator[str]:
     if "ttft_s" not in replay.log.measured or replay.log.trace.prefixes is not None:
         return
     floor_s, growth = replay.token_floor_s, replay.ttft_per_token_s()
-    remedy = "were they in its prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
+    remedy = "was it in a prefix cache? Add the columns hash_ids and hash_block_tokens, or correct the scenario"
     is_early = replay.is_too_early()
     if is_early.any():
         shortest = float((replay.log.measured["ttft_s"] / replay.log.trace.prompt_tokens)[is_early].min())
-        what = f"the server answered {_some(replay, is_early)} sooner than their prompts can be computed"
+        what = f"the server answered {_some(replay, is_early)} before a prompt of that length can be computed"
         yield f"{what} (down to {shortest * 1e6:.3g} µs per token, at peak {floor_s * 1e6:.3g}): {remedy}"
     elif growth is not None and growth.high < floor_s:
         what = f"TTFT grows by {growth.value * 1e6:.2g} µs per prompt token (95% CI up to {growth.high * 1e6:.2g})"

@@ -143,7 +143,7 @@ class ReplayedLog:
         )
 
     def is_too_early(self) -> Flags:
-        """Mark requests whose measured first token precedes the least time of their prompt, `(n_requests,)`."""
+        """Mark requests with a measured TTFT below the least time of the prompt, `(n_requests,)`."""
         early: Flags = self.log.measured["ttft_s"] < self.log.trace.prompt_tokens * self.token_floor_s
         return early
 

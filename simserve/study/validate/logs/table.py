@@ -150,9 +150,8 @@ def _log(place: Place, columns: Mapping[str, Values]) -> Log:
     kept = kept[np.argsort(arrival_s[kept], kind="stable")]
     measured = {name: column[kept] for name, column in given.items()}
     place, trace = place.take(kept), _trace(arrival_s, prompts, outputs, most).take(kept)
-    shared = {
-        name: [columns[name][row] for row in kept.tolist()] for name in PREFIXES if name in columns and is_given(columns[name])
-    }
+    names = [name for name in PREFIXES if name in columns and is_given(columns[name])]
+    shared = {name: [columns[name][row] for row in kept.tolist()] for name in names}
     put_prefixes = prefixes_of(place, shared)
     prefixes = ("requests share prefixes as the log says",) if put_prefixes else ()
     return in_order(
