@@ -27,9 +27,8 @@ def advice(reader: SummaryReader) -> str:
     if worst is None:
         return "No single goal is to blame. Look at the bursts in the timeline, smooth them or add replicas"
     if worst == "itl_s":
-        return (
-            "Single gaps between tokens are too long. Lower max_num_batched_tokens, or avoid preemptions with more KV"
-        )
+        act = f"Lower {reader.budget_argument}, or avoid preemptions with more KV"
+        return f"Single gaps between tokens are too long. {act}"
     return f"{SHORT[worst]} fails most ({_how_much(reader, worst)}), {_cause(reader, worst)}"
 
 
@@ -98,8 +97,9 @@ def _cause(reader: SummaryReader, key: str) -> str:
         return HELD_UP[reader.binds]
     preempted = reader.preempted_frac
     if preempted is not None and preempted > 0.01:
-        return f"with {share(preempted)} of requests preempted for lack of KV. Add KV memory or lower max_num_seqs"
-    return "because decode steps are long. Lower max_num_batched_tokens, add replicas or raise tensor parallelism"
+        lacking = f"with {share(preempted)} of requests preempted for lack of KV"
+        return f"{lacking}. Add KV memory or lower {reader.slots_argument}"
+    return f"because decode steps are long. Lower {reader.budget_argument}, add replicas or raise tensor parallelism"
 
 
 def replicas_needed(reader: SummaryReader) -> str:

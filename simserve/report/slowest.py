@@ -1,6 +1,6 @@
 """Time of the slowest 1%: a bar and a table of its parts, and a sentence on the largest cause with a remedy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,135 +30,156 @@ class TimePart:
     strength: float
     spent: str
     """`spend {time} queueing for a slot`, after `The slowest 1% by TTFT`."""
-    act: str
-    """Remedy; {slots} and {budget} are what the scheduler calls them."""
+    acts: tuple[str, ...]
+    """Remedies, of which those in use already are not given; {slots}, {budget} and {chunk} are what the scheduler calls
+    the most running requests, the most tokens of a step, and the most of them of one prompt."""
 
+
+DISAGGREGATE = "disaggregate prefill"
+CACHE = "cache prefixes that they share"
+SPECULATE = "use speculative decoding"
+SWAP = "swap instead of recomputing (host_tier)"
+
+IN_USE: Mapping[str, Callable[[SummaryReader], bool]] = {
+    DISAGGREGATE: lambda reader: any(pool.get("role", "both") != "both" for pool in reader.pools),
+    CACHE: lambda reader: bool(reader.number("prefix_cache", "hit_frac")),
+    SPECULATE: lambda reader: reader.summary.get("speculation") is not None,
+    SWAP: lambda reader: reader.summary.get("host_tier") is not None,
+}
+"""Which remedies a run has already."""
 
 PARTS = {
     "front_end_s": TimePart(
-        "Front end", "k5", 1, "spend {time} in the front end", "Give the gateway shorter prompts or more servers"
+        "Front end", "k5", 1, "spend {time} in the front end", ("give the gateway shorter prompts or more servers",)
     ),
     "transfer_wait_s": TimePart(
         "Room on the decode side",
         "k2",
         0.35,
         "spend {time} waiting for slots and KV of decode replicas",
-        "Give the decode pool more of both",
+        ("give the decode pool more of both",),
     ),
     "queue_seats_s": TimePart(
-        "Queue: slots", "k2", 1, "spend {time} queueing for a slot", "Raise {slots} as far as KV and TPOT allow"
+        "Queue: slots", "k2", 1, "spend {time} queueing for a slot", ("raise {slots} as far as KV and TPOT allow",)
     ),
     "queue_blocks_s": TimePart(
         "Queue: KV blocks",
         "k2",
         0.78,
         "spend {time} queueing for KV blocks",
-        "Make room for KV: raise gpu_memory_utilization, use kv_dtype fp8 or more GPUs per replica",
+        ("make room for KV: raise gpu_memory_utilization, use kv_dtype fp8 or more GPUs per replica",),
     ),
     "queue_budget_s": TimePart(
         "Queue: token budget",
         "k2",
         0.56,
         "spend {time} queueing behind prompts that used up the token budget of steps",
-        "Raise {budget} if TPOT has room, or disaggregate prefill",
+        ("raise {budget} if TPOT has room", DISAGGREGATE),
     ),
     "queue_turn_s": TimePart(
         "Queue: next step",
         "k2",
         0.2,
         "spend {time} waiting for the current step to end, or for their batch to start",
-        "Lower {budget} to make steps shorter",
+        ("lower {budget} to make steps shorter",),
     ),
     "prefill_s": TimePart(
         "Prefill",
         "k1",
         1,
         "spend {time} in their own prefill",
-        "Shorten prompts, or enable prefix caching",
+        ("shorten prompts", CACHE),
     ),
     "prefill_wait_s": TimePart(
         "Waiting inside prefill",
         "k1",
         0.4,
         "spend {time} between chunks of their prefill, in steps without tokens for them",
-        "Raise {budget}, or admit whole prompts only",
+        ("raise {budget}", "admit whole prompts only"),
     ),
     "link_s": TimePart(
         "Transfer",
         "k5",
         0.45,
         "spend {time} waiting for KV on the link",
-        "Send it by layer (kv_link.how: push)",
+        ("send it by layer (kv_link.how: push)",),
     ),
     "decode_s": TimePart(
         "Decode",
         "k3",
         1,
         "spend {time} in decode, interference aside",
-        "Use fewer slots to make steps shorter, or speculative decoding to make them fewer",
+        ("use fewer slots to make steps shorter", SPECULATE),
     ),
     "interference_s": TimePart(
         "Interference",
         "k4",
         1,
         "lose {time} to other requests' prefills",
-        "Lower long_prefill_token_threshold or disaggregate prefill",
+        ("lower {chunk}", DISAGGREGATE),
     ),
     "copy_s": TimePart(
         "Copies",
         "k4",
         0.4,
         "spend {time} in steps that waited for copies from or to host memory",
-        "Recompute instead of swapping",
+        ("recompute instead of swapping",),
     ),
     "preempted_s": TimePart(
         "Evicted, waiting",
         "k0",
         1,
         "spend {time} waiting after an eviction",
-        "Lower {slots} for fewer evictions",
+        ("lower {slots} for fewer evictions",),
     ),
     "recompute_s": TimePart(
         "Recomputation",
         "k0",
         0.45,
         "spend {time} recomputing evicted KV",
-        "Swap instead of recomputing (host_tier)",
+        (SWAP,),
     ),
     "batch_wait_s": TimePart(
         "Waiting for the batch",
         "k3",
         0.4,
         "spend {time} waiting for the longest answer of their batch",
-        "Use smaller batches",
+        ("use smaller batches",),
     ),
 }
 """Parts in the order of a request's life."""
 
-LONG_ANSWERS = "Their answers are longer: cap max_tokens, or use speculative decoding"
-"""Remedy where decode is the largest cause of a long E2E."""
+LONG_ANSWERS = ("their answers are longer: cap max_tokens", SPECULATE)
+"""Remedies where decode is the largest cause of a long E2E."""
 
 
 def why_slow(reader: SummaryReader, latency: str) -> str | None:
     """Return the largest cause of the slowest by a latency, and a remedy; None where nothing stands out."""
     cause = _cause_and_remedy(reader, latency)
-    return None if cause is None else f"{cause[0]}. {cause[1]}."
+    return None if cause is None else "".join(cause)
 
 
 def _cause_and_remedy(reader: SummaryReader, latency: str) -> tuple[str, str] | None:
+    """Return two sentences; the second is empty where a run does already all that would help."""
     result = _slowest(reader).get(latency)
     if not result or result["binds"] not in PARTS:
         return None
     name, mean = result["binds"], result["mean"]
     part, each = PARTS[name], "/token" if latency == "tpot_s" else ""
     requests = f"The slowest 1% by {SHORT[latency]} ({plural(result['n'], 'request')}, ≥ {seconds(result['from_s'])})"
-    pool = reader.pools[0] if reader.pools else {}
-    slots = pool.get("slots_argument") or "max_num_seqs"
-    budget = pool.get("budget_argument") or slots
-    is_long = (latency, name) == ("e2e_s", "decode_s")
-    act = LONG_ANSWERS if is_long else part.act.format(slots=slots, budget=budget)
+    acts = LONG_ANSWERS if (latency, name) == ("e2e_s", "decode_s") else part.acts
     spent = part.spent.format(time=_of_total(mean[name], sum(mean.values())) + each)
-    return f"{requests} {spent} (average: {seconds(result['all'][name])})", act
+    return f"{requests} {spent} (average: {seconds(result['all'][name])}).", _remedy(reader, acts)
+
+
+def _remedy(reader: SummaryReader, acts: Sequence[str]) -> str:
+    """Return what would help and is not in use yet, after a space."""
+    budget = reader.budget_argument
+    is_chunked = any(pool.get("scheduler") == "chunked" for pool in reader.pools)
+    chunk = "long_prefill_token_threshold" if is_chunked else budget
+    text = ", or ".join(act for act in acts if act not in IN_USE or not IN_USE[act](reader))
+    text = text.format(slots=reader.slots_argument, budget=budget, chunk=chunk)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _of_total(part_s: float, total_s: float) -> str:
@@ -191,13 +212,13 @@ def slowest(reader: SummaryReader) -> str:
 
 
 def _sentences(reader: SummaryReader, result: SlowestResult) -> list[str]:
-    """Return a sentence for each latency; a remedy stands once."""
-    line: list[str] = []
-    acts: set[str] = set()
-    for cause, act in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
-        line.append(f"{cause}." if act in acts else f"{cause}. {act}.")
-        acts.add(act)
-    return line
+    """Return the cause for each latency; a remedy stands once."""
+    lines: list[str] = []
+    remedies: set[str] = set()
+    for cause, remedy in filter(None, (_cause_and_remedy(reader, latency) for latency in result)):
+        lines.append(cause if remedy in remedies else cause + remedy)
+        remedies.add(remedy)
+    return lines
 
 
 def _slowest(reader: SummaryReader) -> SlowestResult:

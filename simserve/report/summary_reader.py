@@ -40,6 +40,16 @@ class SummaryReader:
         return list(self.summary.get("pools") or [])
 
     @property
+    def slots_argument(self) -> str:
+        """What the scheduler calls the most running requests."""
+        return next((name for pool in self.pools if (name := pool.get("slots_argument"))), "max_num_seqs")
+
+    @property
+    def budget_argument(self) -> str:
+        """What the scheduler calls the most tokens of a step, or of requests where it has no such limit."""
+        return next((name for pool in self.pools if (name := pool.get("budget_argument"))), self.slots_argument)
+
+    @property
     def slo(self) -> dict[str, float]:
         """The goals by latency column, in the order of LATENCIES."""
         given = self.summary.get("slo") or {}

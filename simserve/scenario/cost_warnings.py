@@ -40,10 +40,17 @@ def _of_borrowed(setup: PoolSetup) -> str | None:
 
 
 def notes(setups: tuple[PoolSetup, ...]) -> tuple[str, ...]:
-    """Return the requested features with costs that were neither timed nor validated against a server."""
-    each = (_of_version, _of_dtype, _of_states, _of_ranks, _of_speculation)
-    texts = (note for setup in setups for note in (of(setup) for of in each) if note is not None)
-    return tuple(dict.fromkeys(texts))
+    """Return the requested features with costs that were neither timed nor validated against a server, with the pools
+    that have them if others have not."""
+    pools: dict[str, list[str]] = {}
+    for of in (_of_version, _of_dtype, _of_states, _of_ranks, _of_speculation):
+        for setup in setups:
+            if (note := of(setup)) is not None:
+                pools.setdefault(note, []).append(setup.name)
+    return tuple(
+        note if len(names) == len(setups) else f"pool{'s' * (len(names) > 1)} {' and '.join(names)}: {note}"
+        for note, names in pools.items()
+    )
 
 
 def _of_version(setup: PoolSetup) -> str | None:
@@ -78,10 +85,7 @@ def _of_states(setup: PoolSetup) -> str | None:
 def _of_speculation(setup: PoolSetup) -> str | None:
     if setup.speculation is None:
         return None
-    return (
-        f"pool {setup.name}: the acceptance rate is an assumption of the scenario, and speculation was not validated "
-        "against a server"
-    )
+    return "the acceptance rate is an assumption of the scenario, and speculation was not validated against a server"
 
 
 def _of_ranks(setup: PoolSetup) -> str | None:
@@ -90,7 +94,7 @@ def _of_ranks(setup: PoolSetup) -> str | None:
     if not stages and not ranks:
         return None
     what = " and ".join(stages + ranks)
-    text = f"pool {setup.name}: {what} cost what their kernels and links do, not validated against a server"
+    text = f"{what} cost what their kernels and links do, not validated against a server"
     if setup.step_cost().exchange is None:
         return text
     return f"{text}; exchanges between nodes follow DeepEP's published figures, and nothing overlaps with them"

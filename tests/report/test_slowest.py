@@ -43,8 +43,27 @@ def test_the_time_of_a_tpot_is_per_token_and_a_share_in_another_unit_has_its_own
     slow = of("interference_s", {"interference_s": 0.5, "decode_s": 0.7}, {"interference_s": 0.002})
     assert why_slow(reader(time_split=split(tpot_s=slow)), "tpot_s") == (
         "The slowest 1% by TPOT (40 requests, ≥ 2.00 s) lose 500 ms of 1.20 s/token to other requests' prefills "
-        "(average: 2.00 ms). Lower long_prefill_token_threshold or disaggregate prefill."
+        "(average: 2.00 ms). Lower max_num_batched_tokens, or disaggregate prefill."
     )
+
+
+@pytest.mark.parametrize(
+    ("binds", "used", "remedy"),
+    [
+        ("prefill_s", {}, "Shorten prompts, or cache prefixes that they share."),
+        ("prefill_s", {"prefix_cache": {"hit_frac": 0.4}}, "Shorten prompts."),
+        ("decode_s", {"speculation": {"tokens_per_step": 1.8}}, "Use fewer slots to make steps shorter."),
+        ("interference_s", {"scheduler": "chunked"}, "Lower long_prefill_token_threshold, or disaggregate prefill."),
+        ("interference_s", {"role": "decode"}, "Lower max_num_batched_tokens."),
+        ("recompute_s", {"host_tier": {"swaps": 0}}, ""),
+    ],
+)
+def test_a_remedy_that_the_run_has_already_is_not_given(binds: str, used: dict[str, Any], remedy: str) -> None:
+    pool = synthetic(200).summary["pools"][0]
+    summary = {"pools": [pool | used]} if used.keys() & {"scheduler", "role"} else used
+    text = why_slow(reader(time_split=split(tpot_s=of(binds, {binds: 1.0}, {binds: 0.1})), **summary), "tpot_s")
+    assert text is not None
+    assert text.partition(" (average: 100 ms).")[2].strip() == remedy
 
 
 @pytest.mark.parametrize("knob", ["max_running_requests", "max_batch_size"])

@@ -59,9 +59,11 @@ def test_a_version_whose_kernels_nobody_timed_is_said(load: Load, small: str, re
 )
 def test_what_no_server_was_compared_with_is_said(load: Load, small: str, parallel: str, what: str) -> None:
     setups = load(small, "model=qwen3-30b-a3b", f"{POOL}.parallel={parallel}").setups
-    assert notes(setups) == (
-        f"pool serve: {what} cost what their kernels and links do, not validated against a server",
-    )
+    note = f"{what} cost what their kernels and links do, not validated against a server"
+    assert notes(setups) == (note,)
+    others = (*load(small).setups, *(replace(setups[0], name=name) for name in ("a", "b")))
+    assert notes(others) == (f"pools a and b: {note}",)
+    assert notes(others[:2]) == (f"pool a: {note}",)
 
 
 def test_data_parallel_ranks_of_a_dense_model_are_plain_replicas(load: Load, small: str) -> None:
