@@ -14,6 +14,7 @@ from simserve.scenario import Scenario, load_scenario
 from simserve.scenario.knobs import engine_arguments
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.static import Static
+from simserve.simulation import simulate
 
 Load = Callable[..., Scenario]
 HERE = "cluster.pools.0"
@@ -38,7 +39,7 @@ def test_the_engines_own_scheduler_has_the_engines_own_knobs_on_this_gpu(load: L
         "max_num_batched_tokens": 8192,  # vllm serve on 70 GiB or more
         "max_num_seqs": 1024,
         "long_prefill_token_threshold": 0,
-        "scheduler_reserve_full_isl": True,
+        "scheduler_reserve_full_isl": False,  # the engine's version is 0.12
         "policy": "fcfs",
         "priority_preemption_threshold": None,
         "vtc": None,
@@ -57,11 +58,28 @@ def test_small_cards_and_exceptions_keep_the_engines_first_knobs(load: Load) -> 
     assert engine_arguments(engine, excepted)["max_num_seqs"] == 256
 
 
+@pytest.mark.parametrize(("version", "reserves"), [(None, False), ("0.18.1", False), ("0.19.0", True), ("0.24", True)])
+def test_whether_a_whole_prompt_must_fit_goes_by_the_engines_version(
+    load: Load, small: str, version: str | None, reserves: bool
+) -> None:
+    knobs = "{max_num_batched_tokens: 256, long_prefill_token_threshold: 128}"
+    overrides = [f"{HERE}={{num_gpu_blocks: 40, scheduler: {knobs}}}", "workload.n_requests=2"]
+    burst = "workload.arrivals={kind: constant, rate_per_s: 1000}"  # two prompts of 32 blocks at once
+    engine = "engine=vllm" if version is None else f"engine={{name: vllm, version: '{version}'}}"
+    scenario = load(small, *overrides, burst, engine, "workload.lengths.output_tokens=2", "measure.replays=0")
+    scheduler = scenario.cluster.pools[0].scheduler
+    assert scheduler is not None and scheduler["scheduler_reserve_full_isl"] == reserves
+    assert scenario.origins[f"{HERE}.scheduler.scheduler_reserve_full_isl"] == "engine vllm"
+    assert simulate(scenario).requests.n_preemptions.tolist() == [0, 0 if reserves else 1]
+
+
 def test_explicit_knobs_come_before_the_engines_and_the_engines_before_the_class(load: Load, small: str) -> None:
     scenario = load(small, f"{HERE}.scheduler={{kind: chunked, max_num_batched_tokens: 4096}}")
     origins = {key: scenario.origins[f"{HERE}.scheduler.{key}"] for key in ("kind", "max_num_batched_tokens")}
     assert origins == {"kind": "explicit", "max_num_batched_tokens": "explicit"}
-    assert scenario.setups[0].scheduler == Chunked(max_num_batched_tokens=4096, max_num_seqs=1024)
+    assert scenario.setups[0].scheduler == Chunked(
+        max_num_batched_tokens=4096, max_num_seqs=1024, scheduler_reserve_full_isl=False
+    )
 
 
 def test_another_policy_than_the_engines_has_its_classs_defaults(load: Load, small: str) -> None:
@@ -72,7 +90,9 @@ def test_another_policy_than_the_engines_has_its_classs_defaults(load: Load, sma
 
 def test_default_seats_give_way_to_an_explicit_token_budget(load: Load, small: str) -> None:
     scenario = load(small, f"{HERE}.scheduler.max_num_batched_tokens=512")
-    assert scenario.setups[0].scheduler == Chunked(max_num_batched_tokens=512, max_num_seqs=512)
+    assert scenario.setups[0].scheduler == Chunked(
+        max_num_batched_tokens=512, max_num_seqs=512, scheduler_reserve_full_isl=False
+    )
     assert scenario.origins[f"{HERE}.scheduler.max_num_seqs"] == "no more than max_num_batched_tokens"
 
 
