@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from simserve import catalog
+from simserve import catalog, plugins
 from simserve.errors import CalibrationError, CatalogError, ScenarioError, did_you_mean
 from simserve.input_files import ANSWER_BYTES, read_file
 from simserve.scenario import Scenario
@@ -21,15 +21,7 @@ NEEDED = (
 )
 """Required columns of a table of serving runs; `ep`, `kv_dtype` and the knobs of KNOBS are optional."""
 KNOBS = ("max_num_batched_tokens", "max_num_seqs", "num_gpu_blocks")
-SCHEDULER_KNOBS: dict[str, dict[str, Any]] = {
-    "chunked": {"budget": "max_num_batched_tokens", "seats": "max_num_seqs"},
-    "trtllm": {"budget": "max_num_tokens", "seats": "max_batch_size"},
-    "sglang": {
-        "budget": "max_prefill_tokens",
-        "seats": "max_running_requests",
-    },
-}
-"""Names of a run's knobs in the engines' policies."""
+"""Optional columns with the arguments of a run's server, in vLLM's names whatever the engine."""
 
 ENDINGS = ("-instruct", "-chat", "-it", "-fp8", "-base", "-hf")
 """Suffixes of checkpoint names that do not change the shape."""
@@ -249,16 +241,17 @@ def _kv_dtype(row: ServingRow, campaign: Campaign) -> str:
 
 def _scheduler(row: ServingRow, campaign: Campaign) -> dict[str, Any]:
     """Return the server's knobs under the names of its policy."""
-    kind = str(catalog.load_engine(row.engine).scheduler["kind"])
+    own = catalog.load_engine(row.engine).scheduler
+    policy = plugins.build("schedulers", own)
     is_set = campaign.spare_tokens is not None and row.engine in campaign.spare_for
     spare = row.isl + row.concurrency + campaign.spare_tokens if is_set and campaign.spare_tokens else None
-    names = SCHEDULER_KNOBS[kind]
+    slots = row.concurrency if campaign.slots_by_concurrency else None
     given = {
-        names["budget"]: row.knobs.get("max_num_batched_tokens", spare),
-        names["seats"]: row.knobs.get("max_num_seqs", row.concurrency if campaign.slots_by_concurrency else None),
+        policy.budget_argument: row.knobs.get("max_num_batched_tokens", spare),
+        policy.slots_argument: row.knobs.get("max_num_seqs", slots),
     }
     kept = {name: value for name, value in given.items() if value is not None}
-    return {"kind": kind, **kept} if kept else {}
+    return {"kind": own["kind"], **kept} if kept else {}
 
 
 def replay(

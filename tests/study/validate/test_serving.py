@@ -109,9 +109,21 @@ def test_a_campaign_says_how_many_requests_how_long_and_with_which_knobs() -> No
     assert spread.workload.lengths is not None
     assert spread.workload.lengths["prompt_tokens"] == [800, 1000]
     assert spread.kv_dtype == "fp8"
-    own = scenario_of(row(knobs={"max_num_batched_tokens": 512}), AIC).cluster.pools[0].scheduler
+
+
+@pytest.mark.parametrize(
+    ("engine", "budget", "slots"),
+    [
+        ("vllm", "max_num_batched_tokens", "max_num_seqs"),
+        ("trtllm", "max_num_tokens", "max_batch_size"),
+        ("sglang", "chunked_prefill_size", "max_running_requests"),
+    ],
+)
+def test_the_knobs_of_a_row_go_under_the_names_of_its_engines_policy(engine: str, budget: str, slots: str) -> None:
+    knobs = {"max_num_batched_tokens": 512, "max_num_seqs": 24}
+    own = scenario_of(row(engine=engine, engine_version="", knobs=knobs), AIC).cluster.pools[0].scheduler
     assert own is not None
-    assert own["max_num_batched_tokens"] == 512
+    assert (own[budget], own[slots]) == (512, 24)
 
 
 def test_errors_are_signed_shares_of_what_was_measured() -> None:
