@@ -105,7 +105,11 @@ def simulate(
         last_arrival_s=last_arrival_s,
         end_s=float(tables.steps["end_s"].max(initial=tables.requests["arrival_s"].max(initial=0.0))),
         wall_s=time.perf_counter() - started_s,
-        notes=(*load.trace.notes, *notes(scenario.setups), *traffic_notes(scenario, _labels(tables))),
+        notes=(
+            *load.trace.notes,
+            *notes(scenario.setups),
+            *traffic_notes(scenario.slo, scenario.setups, _labels(tables)),
+        ),
         warnings=warnings(scenario.setups),
         link=link,
         host_tier=served.host_tier,

@@ -1,10 +1,11 @@
 """Scenarios: one experiment as data, from YAML to frozen models, with all problems reported at once.
 
-Reading order: models.py (the models), loader.py (reading a file), resolve.py (checks and defaults).
+Reading order: models.py (the keys), loader.py (reading a file), resolve.py (checks and defaults),
+scenario.py (the result).
 """
 
 from simserve.scenario.loader import load_scenario
-from simserve.scenario.models import Scenario
+from simserve.scenario.scenario import Scenario
 from simserve.scenario.schema import scenario_schema
 from simserve.scenario.setup import PoolSetup
 

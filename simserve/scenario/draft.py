@@ -8,7 +8,7 @@ from typing import TypeVar
 from simserve.errors import CatalogError
 from simserve.plugins.validation import Path, ValueProblem, shown
 from simserve.scenario.cards import is_file
-from simserve.scenario.models import Scenario
+from simserve.scenario.models import Experiment
 from simserve.scenario.problems import Problems
 
 T = TypeVar("T")
@@ -18,7 +18,7 @@ T = TypeVar("T")
 class Draft:
     """The state that the steps of resolving share."""
 
-    scenario: Scenario
+    scenario: Experiment
     problems: Problems
     folders: tuple[FilePath, ...]
     """Folders to look up relative paths in, in this order."""

@@ -3,24 +3,23 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 from pydantic import BaseModel
 
 from simserve import catalog
 from simserve.plugins.validation import Path, dotted
+from simserve.scenario.models import Experiment
+from simserve.scenario.setup import PoolSetup
 from simserve.scenario.yaml_lines import scalar
-
-if TYPE_CHECKING:
-    from simserve.scenario.models import Scenario
 
 DIGEST_CHARACTERS = 12
 
 
-def scenario_data(scenario: "Scenario") -> dict[str, Any]:
+def scenario_data(scenario: Experiment) -> dict[str, Any]:
     """Return plain data in the order of the models' fields, without values of None."""
     data: dict[str, Any] = _plain(scenario)
     if "slo" in data and "classes" not in data["slo"]:
@@ -28,12 +27,12 @@ def scenario_data(scenario: "Scenario") -> dict[str, Any]:
     return {key: value for key, value in data.items() if value != {}}
 
 
-def scenario_yaml(scenario: "Scenario") -> str:
+def scenario_yaml(scenario: Experiment) -> str:
     """Return YAML 1.2 with a comment after each value that the user did not give."""
     return "".join(f"{line}\n" for line in _lines(scenario_data(scenario), (), scenario.origins))
 
 
-def digest(scenario: "Scenario") -> str:
+def digest(scenario: Experiment, setups: Iterable[PoolSetup]) -> str:
     """Return the start of a SHA-256 over the content, without names that change no result."""
     data = scenario_data(scenario)
     del data["name"]
@@ -44,8 +43,9 @@ def digest(scenario: "Scenario") -> str:
         for key in ("model", "gpu"):
             if key in pool and PurePath(pool[key]).is_absolute():
                 pool[key] = PurePath(pool[key]).name
-    data["models"] = [repr(pool.model) for pool in scenario.setups]
-    cards = [repr(pool.gpu) for pool in scenario.setups if pool.gpu.name not in catalog.names("gpus")]
+    pools = list(setups)
+    data["models"] = [repr(pool.model) for pool in pools]
+    cards = [repr(pool.gpu) for pool in pools if pool.gpu.name not in catalog.names("gpus")]
     data |= {"cards": cards} if cards else {}
     text = json.dumps(data, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]

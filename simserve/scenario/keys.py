@@ -7,14 +7,14 @@ from typing import Any, get_args
 
 from simserve.plugins.validation import Path
 from simserve.scenario.loads import TraceFile, Workload
-from simserve.scenario.models import MeasureSection, Scenario, Slo, Targets
+from simserve.scenario.models import Experiment, MeasureSection, Slo, Targets
 from simserve.scenario.servers import ClusterSection, Parallel, Pool, Views
 from simserve.scenario.types import Section
 
 
 def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
     """List the keys of the mapping at a path; `data` distinguishes the short form of the SLO from the full one."""
-    part: type[Section] = Scenario
+    part: type[Section] = Experiment
     for item in path:
         field = part.model_fields.get(str(item))
         part = (_section_in(field.annotation) if field else None) or part
@@ -28,7 +28,7 @@ def known_keys(path: Path, data: Mapping[str, Any]) -> list[str]:
 def places_of_keys() -> Mapping[str, str]:
     """Map each key with a single place to that place: `replicas` -> `cluster.pools[].replicas`."""
     parts: dict[str, type[Section]] = {
-        "": Scenario,
+        "": Experiment,
         "cluster.": ClusterSection,
         "cluster.views.": Views,
         "cluster.pools[].": Pool,

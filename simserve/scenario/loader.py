@@ -9,10 +9,10 @@ from pathlib import Path
 from simserve.errors import Problem, ScenarioError
 from simserve.input_files import SCENARIO_BYTES, read_file
 from simserve.plugins.validation import ValueProblem
-from simserve.scenario.models import Scenario
 from simserve.scenario.overrides import BadOverride, Override, apply_override, override_seed, parse_override
 from simserve.scenario.problems import Problems, ScenarioSource
 from simserve.scenario.resolve import resolve
+from simserve.scenario.scenario import Scenario
 from simserve.scenario.yaml_lines import Document, NotYaml, read_yaml
 
 
@@ -73,7 +73,7 @@ class Template:
                 problems.add(error.problem)
         if isinstance(data, dict):
             data = {"name": _name_of(self.path)} | data
-        return resolve(data, problems, (self.path.parent.resolve(), Path.cwd()))
+        return resolve(Scenario, data, problems, (self.path.parent.resolve(), Path.cwd()))
 
 
 def _options(overrides: Iterable[str], seed: int | None) -> tuple[Override | UnreadOption, ...]:

@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from simserve.plugins.validation import ValueProblem, as_json, did_you_mean, infinities, problems_of, shown
 from simserve.scenario.keys import known_keys
-from simserve.scenario.models import Scenario
+from simserve.scenario.models import Experiment
 from simserve.scenario.problems import Problems
+
+ExperimentT = TypeVar("ExperimentT", bound=Experiment)
 
 STAND_INS: Mapping[str, Any] = {"schema": "simserve/1", "workload": {}, "bytes_per_s": 1.0}
 """Stand-ins for required values that are missing or wrong; the default is an empty text."""
@@ -29,8 +31,8 @@ MOST_ROUNDS = 8
 """Rounds of removing wrong values, which can reveal others; nesting is not deeper than this."""
 
 
-def parse(data: Any, problems: Problems) -> Scenario:
-    """Return the scenario of the data, with stand-ins for every reported problem.
+def parse(kind: type[ExperimentT], data: Any, problems: Problems) -> ExperimentT:
+    """Return the experiment of the data, with stand-ins for every reported problem.
 
     Raises ScenarioError only if no part of it can be read.
     """
@@ -40,7 +42,7 @@ def parse(data: Any, problems: Problems) -> Scenario:
     problems.extend(problem for problem in infinities(data) if not PLUGIN_KEYS & set(problem.path))
     for _ in range(MOST_ROUNDS):
         try:
-            return Scenario.model_validate_json(as_json(data), strict=True)
+            return kind.model_validate_json(as_json(data), strict=True)
         except ValidationError as error:
             for problem in problems_of(error, data):
                 if not problems.knows(problem.path):

@@ -1,4 +1,4 @@
-"""Resolve plain data into a Scenario with every default filled in, or raise all problems at once."""
+"""Resolve plain data into an Experiment with every default filled in, or raise all problems at once."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path as FilePath
@@ -6,27 +6,25 @@ from typing import Any
 
 from simserve.plugins.validation import Path, dotted
 from simserve.scenario.draft import Draft
-from simserve.scenario.models import Scenario
-from simserve.scenario.parse import parse
+from simserve.scenario.dump import scenario_data
+from simserve.scenario.models import Experiment
+from simserve.scenario.parse import ExperimentT, parse
 from simserve.scenario.pools import absolute_model, resolve_cluster
-from simserve.scenario.problems import Problems, ScenarioSource
+from simserve.scenario.problems import Problems
 from simserve.scenario.routing import check_sessions
 from simserve.scenario.traffic import check_slo_classes
 from simserve.scenario.weights import resolve_weight_dtype
 from simserve.scenario.workload_rules import resolve_workload
 
 
-def resolve_data(data: Mapping[str, Any]) -> Scenario:
-    """Return a scenario from plain data without a file; paths are relative to the current directory."""
-    return resolve(data, Problems(ScenarioSource("scenario")), (FilePath.cwd(),))
-
-
-def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Scenario:
+def resolve(kind: type[ExperimentT], data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> ExperimentT:
     """Parse, check and fill in defaults. Raises ScenarioError with all problems, including earlier ones."""
-    draft = Draft(parse(data, problems), problems, folders)
+    parsed = parse(kind, data, problems)
+    draft = Draft(parsed, problems, folders)
     resolve_weight_dtype(draft)
     measure = draft.scenario.measure
     filled_in = {
+        "weight_dtype": draft.scenario.weight_dtype,
         "model": absolute_model(draft, draft.scenario.model),
         "gpu": draft.absolute_gpu(draft.scenario.gpu),
         "cluster": resolve_cluster(draft),
@@ -36,15 +34,15 @@ def resolve(data: Any, problems: Problems, folders: tuple[FilePath, ...]) -> Sce
     check_sessions(draft)
     check_slo_classes(draft)
     problems.raise_if_any()
-    scenario = draft.scenario.model_copy(update=filled_in)
+    scenario = parsed.model_copy(update=filled_in)
     scenario.set_origins(_origins(scenario, data, draft), folders[0])
     return scenario
 
 
-def _origins(scenario: Scenario, data: Any, draft: Draft) -> dict[str, str]:
+def _origins(scenario: Experiment, data: Any, draft: Draft) -> dict[str, str]:
     """Return the origin of each value of the resolved scenario."""
     origins = {}
-    for path, value in _leaves(scenario.to_dict(), ()):
+    for path, value in _leaves(scenario_data(scenario), ()):
         origin = "explicit" if _is_written(data, path, value) else draft.origins.get(path, "default")
         origins[dotted(path)] = origin
     return origins

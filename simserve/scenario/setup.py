@@ -18,7 +18,7 @@ from simserve.scenario.speculation_setup import SpeculationSetup, speculation_of
 from simserve.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
-    from simserve.scenario.models import Scenario
+    from simserve.scenario.models import Experiment
     from simserve.scenario.servers import Engine, HostTierSection, Pool
 
 DEFAULT_ROUTING = "uniform"
@@ -131,7 +131,7 @@ def n_sharing(model: ModelSpec, data: int) -> int:
     return 1 if model.experts is None else data
 
 
-def pool_setup(scenario: "Scenario", pool: "Pool") -> PoolSetup:
+def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
     """Return a pool of a resolved scenario, ready for the engine."""
     gpu = with_links(load_gpu(pool.gpu or scenario.gpu), pool)
     calibration = calibration_of(pool)
@@ -207,7 +207,7 @@ def load_engine(engine: "Engine", calibration: Calibration | None = None) -> Eng
 
 
 def memory_of(
-    scenario: "Scenario", pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int
+    scenario: "Experiment", pool: "Pool", machine: Machine, scheduler: Scheduler | None, **what_if: int
 ) -> MemoryLedger:
     """Return the memory ledger of a GPU; `what_if` replaces degrees of parallelism."""
     parallel = pool.parallel.model_copy(update=what_if)
@@ -245,14 +245,14 @@ def _most_chunk(scheduler: Scheduler | None, speculation: SpeculationSetup | Non
     return None if chunk is None else max(chunk, n_slots)
 
 
-def _extra_memory(scenario: "Scenario", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
+def _extra_memory(scenario: "Experiment", pool: "Pool", machine: Machine, tensor: int) -> ExtraMemory | None:
     """Return the memory of a draft model, or None."""
     speculation = speculation_of(scenario, pool)
     target = Shard(machine.model, scenario.weight_dtype, scenario.kv_dtype, tensor, min(tensor, pool.parallel.expert))
     return None if speculation is None else speculation.extra_memory(target)
 
 
-def step_cost_of(scenario: "Scenario", pool: "Pool", machine: Machine) -> StepCost:
+def step_cost_of(scenario: "Experiment", pool: "Pool", machine: Machine) -> StepCost:
     """Return the step costs of a pool's target before the pool is resolved. Raises CalibrationError."""
     calibration = calibration_of(pool)
     return StepCost(

@@ -23,7 +23,7 @@ from simserve.cost.step import StepCost, StepWork
 from simserve.units import to_ps
 
 if TYPE_CHECKING:
-    from simserve.scenario.models import Scenario
+    from simserve.scenario.models import Experiment
     from simserve.scenario.servers import Pool
 
 MODELS = ("draft_model", "eagle", "mtp")
@@ -149,7 +149,7 @@ class SpeculationSetup:
         return ModelDrafting(draft, self.n_proposed, windows)
 
 
-def speculation_of(scenario: "Scenario", pool: "Pool") -> SpeculationSetup | None:
+def speculation_of(scenario: "Experiment", pool: "Pool") -> SpeculationSetup | None:
     """Return how a pool speculates; None without proposals. Raises CatalogError."""
     speculation = pool.speculation
     if speculation is None or not speculation.tokens:

@@ -1,12 +1,14 @@
 """Check classes, tenants and batch traffic: shares sum to one, and every name is used."""
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from simserve.plugins.validation import Path, did_you_mean
 from simserve.scenario.draft import Draft
 from simserve.scenario.loads import Workload
-from simserve.scenario.models import Scenario
+from simserve.scenario.models import Slo
+from simserve.scenario.setup import PoolSetup
+from simserve.schedulers.base import Scheduler
 
 AT: Path = ("workload",)
 
@@ -69,14 +71,16 @@ def _named(workload: Workload) -> set[str]:
     return {*workload.classes, *([workload.batch.slo_class] if workload.batch else [])}
 
 
-def traffic_notes(scenario: Scenario, labels: Mapping[str, Collection[object] | None]) -> tuple[str, ...]:
+def traffic_notes(
+    slo: Slo, setups: Iterable[PoolSetup], labels: Mapping[str, Collection[object] | None]
+) -> tuple[str, ...]:
     """Return notes on classes, priorities and tenants without effect. `labels`: the distinct values of each column of
     the load; None where it has no such column."""
-    return (*_about_slo(scenario, labels["slo_class"] or ()), *_about_order(scenario, labels))
+    policies = [setup.scheduler for setup in setups if setup.role != "decode"]
+    return (*_about_slo(slo, labels["slo_class"] or ()), *_about_order(policies, labels))
 
 
-def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
-    slo = scenario.slo
+def _about_slo(slo: Slo, there: Collection[object]) -> Iterator[str]:
     for name in slo.classes:
         if name not in there:
             yield f"no request is of class {name}, which has targets in slo.classes"
@@ -87,9 +91,8 @@ def _about_slo(scenario: Scenario, there: Collection[object]) -> Iterator[str]:
             yield f"class {name} has no targets of its own in slo.classes: {holds}"
 
 
-def _about_order(scenario: Scenario, labels: Mapping[str, Collection[object] | None]) -> Iterator[str]:
+def _about_order(policies: Sequence[Scheduler], labels: Mapping[str, Collection[object] | None]) -> Iterator[str]:
     priorities, tenants = labels["priority"] or (), labels["tenant"]
-    policies = [setup.scheduler for setup in scenario.setups if setup.role != "decode"]
     by_priority = any(getattr(policy, "policy", None) == "priority" for policy in policies)
     if len(priorities) > 1 and not by_priority:
         yield "requests have priorities and no scheduler uses them: set chunked with policy: priority"

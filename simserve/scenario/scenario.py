@@ -1,0 +1,74 @@
+"""Scenario: one resolved experiment, with its pools ready for the engine."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from simserve import plugins
+from simserve.admission.base import Admission
+from simserve.routers.base import Router
+from simserve.scenario import dump
+from simserve.scenario.models import Experiment
+from simserve.scenario.problems import Problems, ScenarioSource
+from simserve.scenario.resolve import resolve
+from simserve.scenario.setup import PoolSetup, pool_setup
+from simserve.splitters.base import Splitter
+
+
+class Scenario(Experiment):
+    """One experiment; `load_scenario` and `Scenario.from_dict` check and resolve it.
+
+    Resolving fills in every default; `origins` gives the source of each value.
+    """
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Scenario":
+        """Return a resolved scenario from plain data shaped like the YAML; paths are relative to the current directory.
+        Raises ScenarioError with all problems."""
+        return resolve(cls, data, Problems(ScenarioSource("scenario")), (Path.cwd(),))
+
+    @cached_property
+    def setups(self) -> tuple[PoolSetup, ...]:
+        """The pools with their model, GPU, engine, scheduler and memory ledger, ready for the engine."""
+        return tuple(pool_setup(self, pool) for pool in self.cluster.pools)
+
+    def build_router(self) -> Router:
+        """Return a new router without state."""
+        router: Router = plugins.build("routers", self.cluster.router)
+        return router
+
+    def build_admission(self) -> Admission | None:
+        """Return a new admission policy; None admits every request."""
+        spec = self.cluster.admission
+        return None if spec is None else plugins.build("admission", spec)
+
+    def build_decode_router(self) -> Router | None:
+        """Return a new router for requests after prefill; None without decode pools."""
+        spec = self.cluster.decode_router
+        return None if spec is None else plugins.build("routers", spec)
+
+    def build_splitter(self) -> Splitter | None:
+        """Return the policy that selects the requests to disaggregate; None selects all, where pools have roles."""
+        spec = self.cluster.disaggregate
+        return None if spec is None or spec["kind"] == "always" else plugins.build("splitters", spec)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data with the contract's short forms, without values of None."""
+        return dump.scenario_data(self)
+
+    def to_yaml(self) -> str:
+        """Return YAML that loads to an equal scenario, with the origins of values that the user did not give."""
+        return dump.scenario_yaml(self)
+
+    @property
+    def digest(self) -> str:
+        """A short hash of everything that can change the result; the name and the trace's path cannot."""
+        return dump.digest(self, self.setups)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare content; origins do not count."""
+        return isinstance(other, Scenario) and self.to_dict() == other.to_dict()
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
