@@ -7,16 +7,21 @@ Chain = Sequence[int]
 """Chained block ids of a request, first block first: equal ids mean that all tokens up to there are equal."""
 
 
-class IdleRun:
-    """Blocks that became idle together: of the ids [low, high) of a chain, or without ids; the last goes first."""
+class BlockRun:
+    """Consecutive blocks of a chain that the same requests hold; or idle ones without ids."""
 
-    __slots__ = ("high", "ids", "low", "start")
+    __slots__ = ("high", "ids", "low", "n_holders", "number")
 
-    def __init__(self, ids: Chain, start: int, n_blocks: int) -> None:
+    def __init__(self, low: int, high: int, ids: list[int], n_holders: int = 0) -> None:
+        self.low = low
+        """Place of its first block in its chain; its last one is before `high`."""
+        self.high = high
         self.ids = ids
-        """Ids [start, start + n_blocks) of the chain; empty for blocks without ids."""
-        self.start = self.low = start
-        self.high = start + n_blocks
+        """Ids of its blocks; empty for blocks without ids."""
+        self.n_holders = n_holders
+        """Requests that hold all of it; 0: it is idle."""
+        self.number = 0
+        """Its key in the eviction order, if it is idle."""
 
 
 class PrefixCache:
@@ -36,28 +41,31 @@ class PrefixCache:
     The cache has no size of its own. Idle blocks are part of the pool's free blocks, so taking free blocks must evict
     until idle_blocks <= free_blocks. Without eviction nothing is forgotten.
 
-    Invariant: pinned_blocks = ids with holders; idle_blocks = sum of _idle; the runs of _idle have exactly the ids
-    present that have no holders, each where its chain has it; an id has fewer copies than holders.
+    fast: holders are counted by run of blocks, not by block; an id is written when it comes, when its run is cut in
+    two, and when it goes. A request holds whole runs: what it finds is cut off where it ends.
+
+    Invariant: pinned_blocks = ids with holders; idle_blocks = sum of _idle; each id present is in one run, where its
+    chain has it, and in _idle if the run has no holders; an id has fewer copies than holders.
     """
 
-    __slots__ = ("_copies", "_holders", "_idle", "_n_runs", "idle_blocks", "pinned_blocks")
+    __slots__ = ("_copies", "_idle", "_n_runs", "_runs", "idle_blocks", "pinned_blocks")
 
     def __init__(self) -> None:
         self.pinned_blocks = 0
         """Blocks with an id that has holders, each counted once."""
         self.idle_blocks = 0
         """Blocks without holders, with or without an id."""
-        self._holders: dict[int, int] = {}
-        """Number of requests that hold each id present; for an idle id the negative number of its run."""
+        self._runs: dict[int, BlockRun] = {}
+        """The run of each id present."""
         self._copies: dict[int, list[set[int]]] = {}
         """For ids present more than once: the `copies` of the requests that have one, the oldest first."""
-        self._idle: OrderedDict[int, IdleRun] = OrderedDict()
-        """Runs of idle blocks by number, the next to evict first."""
+        self._idle: OrderedDict[int, BlockRun] = OrderedDict()
+        """Idle runs by number, the next to evict first; the last block of a run goes first."""
         self._n_runs = 0
 
     def __len__(self) -> int:
         """Return the number of ids present."""
-        return len(self._holders)
+        return len(self._runs)
 
     def match(self, chain: Chain, most: int) -> int:
         """Return how many leading ids of a chain, at most `most`, are present. O(log n); changes nothing.
@@ -65,11 +73,11 @@ class PrefixCache:
         The last token of a prompt is always computed, as its output is needed, so for a prompt alone `most` is
         (prompt_tokens - 1) // block_size.
         """
-        holders = self._holders
+        runs = self._runs
         low, high = 0, min(most, len(chain))
         while low < high:  # fast: ids present come first; the test against the naive cache checks it
             middle = (low + high) // 2
-            if chain[middle] in holders:
+            if chain[middle] in runs:
                 low = middle + 1
             else:
                 high = middle
@@ -77,19 +85,27 @@ class PrefixCache:
 
     def idle_blocks_among(self, chain: Chain, n: int) -> int:
         """Return the idle blocks of the first n ids, all present: `pin` takes them from the free ones. O(log n)."""
-        return n - self._n_with(chain, n, 1)
+        runs = self._runs
+        low, high = 0, n
+        while low < high:  # fast: a holder holds all earlier ids, so idle ones come last
+            middle = (low + high) // 2
+            if runs[chain[middle]].n_holders:
+                low = middle + 1
+            else:
+                high = middle
+        return n - low
 
     def pin(self, chain: Chain, n: int) -> int:
         """Hold the first n ids, all present. Return their blocks that were idle, and now are not free."""
-        holders = self._holders
-        n_held = self._n_with(chain, n, 1)
-        for block in chain[:n_held]:
-            holders[block] += 1
-        self._wake(chain, n_held, n)
-        holders.update(dict.fromkeys(chain[n_held:n], 1))  # fast: a loop in C, as are those below
-        self.idle_blocks -= n - n_held
-        self.pinned_blocks += n - n_held
-        return n - n_held
+        n_idle = 0
+        for run in self._cut(chain, 0, n):
+            if not run.n_holders:
+                del self._idle[run.number]
+                n_idle += run.high - run.low
+            run.n_holders += 1
+        self.idle_blocks -= n_idle
+        self.pinned_blocks += n_idle
+        return n_idle
 
     def insert(self, chain: Chain, start: int, end: int, copies: set[int]) -> None:
         """Insert the ids [start, end) that the holder of [0, start) has computed, and hold them.
@@ -98,18 +114,30 @@ class PrefixCache:
         it when its other blocks are gone. If the other block is idle, the new one replaces it, and the idle one loses
         its id and is evicted first; so neither used nor free blocks change.
         """
-        holders = self._holders
         n_present = max(start, self.match(chain, end))
-        n_held = max(start, self._n_with(chain, n_present, 1))
-        for block in chain[start:n_held]:
-            holders[block] += 1
-            copies.add(block)
-            self._copies.setdefault(block, []).append(copies)
-        if n_held < n_present:
-            self._wake(chain, n_held, n_present)
-            self._rest(IdleRun((), 0, n_present - n_held), first=True)
-        holders.update(dict.fromkeys(chain[n_held:end], 1))
-        self.pinned_blocks += end - n_held
+        n_idle = 0
+        for run in self._cut(chain, start, n_present):
+            if run.n_holders:
+                for block in run.ids:
+                    copies.add(block)
+                    self._copies.setdefault(block, []).append(copies)
+            else:
+                del self._idle[run.number]
+                n_idle += run.high - run.low
+            run.n_holders += 1
+        if n_idle:
+            self._rest(BlockRun(0, n_idle, []), first=True)
+        self.pinned_blocks += n_idle + end - n_present
+        if n_present == end:
+            return
+        new = list(chain[n_present:end])
+        last = self._runs[chain[n_present - 1]] if n_present else None
+        if last is not None and last.n_holders == 1 and last.high == n_present:  # it is the holder's own
+            last.high = end
+            last.ids += new
+        else:
+            last = BlockRun(n_present, end, new, 1)
+        self._runs.update(dict.fromkeys(new, last))  # fast: a loop in C
 
     def release(self, chain: Chain, n: int, own_blocks: int, copies: set[int]) -> int:
         """Release the first n ids of a request, some in `copies`, and own_blocks without an id.
@@ -117,88 +145,103 @@ class PrefixCache:
         Return the blocks that become free: its own, and those without other holders. All are now idle. The eviction
         order is that of engines: first blocks without an id and extra copies, then its ids from the last to the first.
         """
-        holders = self._holders
-        n_shared = self._n_with(chain, n, 2)  # ids with copies are among these
-        for block in chain[:n_shared]:
-            holders[block] -= 1
-            if block in self._copies:
-                own_blocks += self._frees_a_copy(block, holders[block], copies)
+        free: list[BlockRun] = []
+        n_free = 0
+        for run in self._cut(chain, 0, n):
+            run.n_holders -= 1
+            if not run.n_holders:
+                free.append(run)
+                n_free += run.high - run.low
+            elif self._copies:
+                for block in run.ids:
+                    if block in self._copies:
+                        own_blocks += self._frees_a_copy(block, run.n_holders, copies)
         if own_blocks:
-            self._rest(IdleRun((), 0, own_blocks))
-        if n > n_shared:
-            free = chain[n_shared:n]
-            holders.update(dict.fromkeys(free, -self._rest(IdleRun(free, n_shared, n - n_shared))))
-            self.pinned_blocks -= n - n_shared
-        n_free = n - n_shared + own_blocks
-        self.idle_blocks += n_free
-        return n_free
+            self._rest(BlockRun(0, own_blocks, []))
+        for run in reversed(free):
+            self._rest(run)
+        self.pinned_blocks -= n_free
+        self.idle_blocks += n_free + own_blocks
+        return n_free + own_blocks
 
     def evict(self, n_blocks: int) -> None:
         """Evict n_blocks idle blocks, the longest idle first; needs n_blocks <= idle_blocks."""
-        holders = self._holders
+        runs = self._runs
         self.idle_blocks -= n_blocks
         while n_blocks > 0:
-            number = next(iter(self._idle))
-            run = self._idle[number]
+            run = self._idle[next(iter(self._idle))]
             low = max(run.low, run.high - n_blocks)
-            for block in run.ids[low - run.start : run.high - run.start]:
-                del holders[block]
+            for block in run.ids[low - run.low :]:
+                del runs[block]
+            del run.ids[low - run.low :]
             n_blocks -= run.high - low
             run.high = low
             if low == run.low:
-                del self._idle[number]
+                del self._idle[run.number]
 
     def check(self) -> None:
         """Assert the invariant. O(ids)."""
-        free = {block: -number for block, number in self._holders.items() if number <= 0}
-        assert self.pinned_blocks == len(self._holders) - len(free), self.pinned_blocks
-        n_idle = sum(run.high - run.low for run in self._idle.values())
+        runs = {id(run): run for run in self._runs.values()}.values()
+        named = {block: run for run in runs for block in run.ids}
+        assert named == self._runs, "an id is in none of its runs, or in two"
+        free = [run for run in runs if not run.n_holders]
+        assert all(self._idle.get(run.number) is run for run in free), "a run without holders is not idle"
+        idle = self._idle.values()
+        assert sum(map(bool, (run.ids for run in idle))) == len(free), "an idle run has holders"
+        assert all(run.low < run.high and len(run.ids) in (0, run.high - run.low) for run in (*runs, *idle)), "its ends"
+        n_idle = sum(run.high - run.low for run in idle)
         assert self.idle_blocks == n_idle, (self.idle_blocks, n_idle)
-        assert all(run.low < run.high for run in self._idle.values()), "an empty run"
-        named = {
-            block: number
-            for number, run in self._idle.items()
-            for block in run.ids[run.low - run.start : run.high - run.start]
-        }
-        assert named == free, "an idle id is held, or a free one is not idle"
-        assert all(0 < len(owners) < self._holders[block] for block, owners in self._copies.items()), self._copies
+        assert self.pinned_blocks == len(named) - sum(len(run.ids) for run in free), self.pinned_blocks
+        copied = self._copies.items()
+        assert all(0 < len(owners) < self._runs[block].n_holders for block, owners in copied), self._copies
 
-    def _n_with(self, chain: Chain, n: int, n_holders: int) -> int:
-        """Return how many of the first n ids, all present, have n_holders or more. O(log n)."""
-        holders = self._holders
-        low, high = 0, n
-        while low < high:  # fast: a holder holds all earlier ids, so those with more holders come first
-            middle = (low + high) // 2
-            if holders[chain[middle]] >= n_holders:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def _cut(self, chain: Chain, start: int, end: int) -> list[BlockRun]:
+        """Return the runs of the ids [start, end), all present, in order; a run begins at `start`. The last one is cut
+        in two if it goes on otherwise than the chain, or farther."""
+        runs = self._runs
+        parts: list[BlockRun] = []
+        while start < end:
+            run = runs[chain[start]]
+            high = min(run.high, end)
+            if runs[chain[high - 1]] is not run:
+                low = start + 1
+                while low < high:  # fast: its ids come first
+                    middle = (low + high) // 2
+                    if runs[chain[middle]] is run:
+                        low = middle + 1
+                    else:
+                        high = middle
+            if high < run.high:
+                run = self._split(run, high)
+            parts.append(run)
+            start = high
+        return parts
 
-    def _rest(self, run: IdleRun, first: bool = False) -> int:
-        """Add a run of idle blocks, the last or the first to evict; return its number."""
+    def _split(self, run: BlockRun, at: int) -> BlockRun:
+        """Cut a run in two; return the first part, which is about to be held if it is idle."""
+        n_first = at - run.low
+        first, rest = run.ids[:n_first], run.ids[n_first:]
+        if n_first < len(rest):  # fast: the smaller part is written anew
+            new = part = BlockRun(run.low, at, first, run.n_holders)
+            run.low, run.ids = at, rest
+        else:
+            new, part = BlockRun(at, run.high, rest, run.n_holders), run
+            run.high, run.ids = at, first
+            if not run.n_holders:  # the second part keeps the place in the eviction order
+                new.number = run.number
+                self._idle[new.number] = new
+        self._runs.update(dict.fromkeys(new.ids, new))
+        if not part.n_holders:
+            self._rest(part)
+        return part
+
+    def _rest(self, run: BlockRun, first: bool = False) -> None:
+        """Add a run of idle blocks, the last or the first to evict."""
         self._n_runs += 1
+        run.number = self._n_runs
         self._idle[self._n_runs] = run
         if first:
             self._idle.move_to_end(self._n_runs, last=False)
-        return self._n_runs
-
-    def _wake(self, chain: Chain, start: int, end: int) -> None:
-        """Take the ids [start, end), all idle, from their runs: always the first ones, as all ids before are held."""
-        holders = self._holders
-        while start < end:
-            number = holders[chain[start]]
-            low, high = start + 1, min(self._idle[-number].high, end)
-            while low < high:  # fast: a run goes on as its own chain does, so its ids come first
-                middle = (low + high) // 2
-                if holders[chain[middle]] == number:
-                    low = middle + 1
-                else:
-                    high = middle
-            run = self._idle[-number]
-            run.low = start = low
-            if run.low == run.high:
-                del self._idle[-number]
 
     def _frees_a_copy(self, block: int, n_left: int, mine: set[int]) -> bool:
         """Release an id present more than once, with n_left holders remaining; return whether its blocks become free:

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simserve.state.prefix_cache import PrefixCache
+from tests.effort import examples
 
 
 def served(cache: PrefixCache, chain: Sequence[int], own_blocks: int = 0) -> int:
@@ -134,6 +135,28 @@ def test_blocks_without_an_id_wait_their_turn_and_so_push_out_older_ones() -> No
     assert (cache.match([1], 1), cache.match([2], 1)) == (0, 1)
 
 
+def test_runs_that_become_idle_together_are_given_up_from_the_last() -> None:
+    cache = PrefixCache()
+    cache.insert([1, 2], 0, 2, set())
+    cache.pin([1, 2, 3, 4], 2)
+    cache.insert([1, 2, 3, 4], 2, 4, set())
+    cache.release([1, 2], 2, 0, set())
+    cache.release([1, 2, 3, 4], 4, 0, set())  # two runs: others shared the first
+    for n_left in (3, 2, 1, 0):
+        cache.evict(1)
+        cache.check()
+        assert cache.match([1, 2, 3, 4], 4) == n_left
+
+
+def test_what_lost_its_id_goes_before_all_others() -> None:
+    cache = PrefixCache()
+    served(cache, [7])
+    served(cache, [1, 2])
+    cache.insert([1, 2], 0, 2, set())
+    cache.evict(2)
+    assert (cache.match([7], 1), len(cache)) == (1, 3)
+
+
 # -- against lists and loops -------------------------------------------------------------------------------------------
 
 
@@ -194,7 +217,7 @@ class Naive:
         return sum(map(self.is_held, self.copies)), len(self.idle), len(self.copies)
 
 
-TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=5), min_size=1, max_size=6)
+TEXTS = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=9), min_size=1, max_size=6)
 STEPS = st.lists(st.tuples(st.sampled_from(["start", "compute", "end", "evict"]), st.integers(0, 11)), max_size=60)
 
 
@@ -202,6 +225,7 @@ class Hold(list[int]):
     """The ids that a request holds; two equal chains are two holders."""
 
 
+@settings(max_examples=examples(2000))
 @given(texts=TEXTS, steps=STEPS)
 def test_it_does_what_a_list_of_blocks_does(texts: list[list[int]], steps: list[tuple[str, int]]) -> None:
     ids: dict[tuple[int, ...], int] = {}
