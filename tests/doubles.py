@@ -1,7 +1,7 @@
 """Small builders: a linear cost model, replicas of a few blocks, traces of a few requests."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class LineCost:
     busiest: int = 0
     """Per token of the rank in lockstep with most."""
     windows: tuple[int, ...] = ()
+    step_lines: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
         return self.step + self.token * n_tokens

@@ -14,6 +14,13 @@ class CostModel(Protocol):
     prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `step_ps`.
     """
 
+    @property
+    def step_lines(self) -> dict[int, tuple[int, int]]:
+        """Times of steps of n decoding requests alone, without keys and per key, as far as they were needed.
+
+        fast: one record for all replicas, since a thousand records do not fit the caches of a processor.
+        """
+
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the part that depends on the number of tokens in the step alone."""
 

@@ -1,7 +1,7 @@
 """SpeculativeCost: the cost of steps that propose and verify tokens."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from simserve.cost.drafting import Drafting
 from simserve.cost.model import CostModel, step_ps
@@ -30,6 +30,7 @@ class SpeculativeCost:
     """Attention of a further query of a request that shares no keys with the first (sparse attention)."""
     window_floors_ps: tuple[int, ...] = ()
     """Lower bounds of a key's share by group with a window; empty for none."""
+    step_lines: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
         """Return the target's part."""

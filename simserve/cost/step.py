@@ -81,6 +81,7 @@ class StepCost:
         self._group_ps: list[int] = []
         self._exchange_ps: list[int] = []
         self._lines: list[tuple[int, int]] = []
+        self.step_lines: dict[int, tuple[int, int]] = {}
         self._window_slopes: list[tuple[int, ...]] = []
 
     def tokens_ps(self, n_tokens: int) -> int:

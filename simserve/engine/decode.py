@@ -55,7 +55,7 @@ class Decode:
         self._pool = pool
         self._cost = cost
         self._reserves = reserves
-        self._lines: dict[int, tuple[int, int]] = {}
+        self._lines = cost.step_lines
 
     def start(self, now_ps: int, n_most: int | None, queue_len: int) -> StepRun:
         """Return as many steps as fit before a request finishes or blocks run out, and n_most at most."""

@@ -415,7 +415,7 @@ class Pushes(Prefills):
         replica = self.replica
         if request in self._without_blocks:
             self._without_blocks.remove(request)
-            replica.n_outstanding -= 1
+            replica.count_out()
             request.phase = DONE
             replica.note_empty(now_ps)
             return [(request, 0)]
@@ -435,7 +435,7 @@ class Pushes(Prefills):
     def begin(self, request: Request, now_ps: int) -> None:
         """Queue a request that has blocks on the decode side."""
         self._without_blocks.remove(request)
-        self.replica.n_outstanding -= 1
+        self.replica.count_out()
         self.replica.queue_up(request, now_ps)
 
     def passes_stages(self, step_run: StepRun, ends_ps: Sequence[int], stage_ps: int) -> None:
@@ -467,7 +467,7 @@ class Pushes(Prefills):
     def abandon(self, request: Request, now_ps: int) -> int | None:
         """Drop a request that waits for blocks on the decode side."""
         self._without_blocks.remove(request)
-        self.replica.n_outstanding -= 1
+        self.replica.count_out()
         request.phase = DONE
         self._handoff.withdraw(request, self.replica, now_ps)
         self.replica.note_empty(now_ps)

@@ -118,7 +118,7 @@ class Receives(Role):
     def withdraw(self, request: Request, now_ps: int) -> Replica | None:
         """Drop a request without blocks here; return its prefill replica."""
         self._coming_in.remove(request)
-        self.replica.n_outstanding -= 1
+        self.replica.count_out()
         self.replica.stepping.wake(now_ps)
         return self._senders.pop(request, None)
 

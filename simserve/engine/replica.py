@@ -101,6 +101,7 @@ class Replica:
         "n_away",
         "n_before_queue",
         "n_outstanding",
+        "on_fewer",
         "pool",
         "role",
         "scheduler",
@@ -130,6 +131,8 @@ class Replica:
         """All requests come to this replica, and none waits for an answer."""
         self.role: Role | None = None
         self.n_outstanding = 0
+        self.on_fewer: Callable[[int, int], None] | None = None
+        """Called with its id when fewer requests are outstanding, and their number, if its router asks for that."""
         self.n_away = 0
         """Requests with blocks here that have left for another replica, or are in transfer to this one."""
         self._n_given_back = 0
@@ -300,7 +303,7 @@ class Replica:
         Return whether the step in flight computes a part of its prompt: then its blocks are in use until that ends.
         """
         batch, step_run = self.batch, self.step_run
-        self.n_outstanding -= 1
+        self.count_out()
         is_in_step = step_run is not None and any(request is each for each, _ in step_run.chunks)
         if any(request is newcomer for newcomer, _ in self._coming):
             self._coming = [(each, n) for each, n in self._coming if each is not request]
@@ -337,7 +340,7 @@ class Replica:
             return None
         else:
             self.batch.abandon(request)
-        self.n_outstanding -= 1
+        self.count_out()
         self.stepping.wake(now_ps)
         return None
 
@@ -348,7 +351,8 @@ class Replica:
         self._recorder.span(self.id, request, self.cohort.step)
         self.cohort.forget(request)
         lingering.append(request)
-        self.n_outstanding -= self.scheduler.stream  # whole answers count until they leave
+        if self.scheduler.stream:  # whole answers count until they leave
+            self.count_out()
         if len(lingering) == self.cohort.n:
             self._end_batch(now_ps)
         self.stepping.wake(now_ps)
@@ -399,6 +403,12 @@ class Replica:
 
     # -- called by its parts -------------------------------------------------------------------------------------------
 
+    def count_out(self) -> None:
+        """Count a request out that is no longer outstanding here."""
+        self.n_outstanding -= 1
+        if self.on_fewer is not None:
+            self.on_fewer(self.id, self.n_outstanding)
+
     def note_queued(self, now_ps: int) -> None:
         """Note that a request waits from now on, during the step run in flight."""
         if self._is_uneven and self.step_run is not None:
@@ -429,7 +439,7 @@ class Replica:
         if self.step_run is not None:
             self._n_given_back += n_blocks
         self.n_away -= 1
-        self.n_outstanding -= 1
+        self.count_out()
 
     def join(self, request: Request) -> None:
         """Let a request with all its keys and values decode."""
@@ -588,7 +598,7 @@ class Replica:
         del self.batch.running[request]
         request.phase = TRANSFER
         self.n_away += 1
-        self.n_outstanding -= 1
+        self.count_out()
         if self._is_stateful:
             self.scheduler.on_leave(request)
 
@@ -613,7 +623,7 @@ class Replica:
 
     def _answer(self, request: Request, now_ps: int) -> None:
         """Record that the client has its whole answer."""
-        self.n_outstanding -= 1
+        self.count_out()
         self._recorder.finish_ps[request.row] = now_ps
         self._recorder.status[request.row] = FINISHED
         if self._on_answer is not None:

@@ -11,7 +11,7 @@ from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.splitters.base import Splitter, Where
 from simserve.state.request import Request
-from simserve.state.view import LoadView
+from simserve.state.view import LoadView, MemberViews
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class RoutingView:
     def __init__(self, clock: Clock, router: Router, replicas: Iterable[Replica]) -> None:
         self._clock = clock
         self._router = router
-        self.views: tuple[LoadView, ...] = ()
+        self.views = MemberViews(())
         """Views in the order of joining."""
         self._members: dict[int, Replica] = {}
         """Members by the identity of their view: one that a router kept is no key."""
@@ -56,14 +56,14 @@ class RoutingView:
     def add(self, replica: Replica) -> None:
         """Let a member join as the last."""
         view = self._view(replica)
-        self.views = (*self.views, view)
         self._members[id(view)] = replica
+        self._show((*self.views, view))
 
     def remove(self, member: int) -> None:
         """Let a member go; it gets no more requests."""
         gone = next(view for view in self.views if view.id == member)
-        self.views = tuple(view for view in self.views if view is not gone)
-        del self._members[id(gone)]
+        self._members.pop(id(gone)).on_fewer = None
+        self._show(view for view in self.views if view is not gone)
 
     def pick(self, request: Request) -> Replica | None:
         """Return the member that the router picks; None: no member is ready. Raises PolicyError."""
@@ -82,6 +82,15 @@ class RoutingView:
     def _view(self, replica: Replica) -> LoadView:
         """Return the view of a new member."""
         return replica
+
+    def _show(self, views: Iterable[LoadView]) -> None:
+        self.views = MemberViews(views)
+        self.views.watch = self._watch
+
+    def _watch(self) -> None:
+        """Let members say from now on when they have fewer requests."""
+        for replica in self._members.values():
+            replica.on_fewer = self.views.fewer
 
     def _no_member(self, picked: object) -> PolicyError:
         rule = "must return one of the views it was given; a router may not keep views"
@@ -155,6 +164,15 @@ class DelayedRoutingView(RoutingView):
         super().remove(member)
         del self.snapshots[member]
 
+    def take_snapshots(self) -> None:
+        """Take snapshots of all members now."""
+        for snapshot in self.snapshots.values():
+            snapshot.take()
+        self.views.forget()
+
+    def _watch(self) -> None:
+        """Do nothing: only with new snapshots have members fewer requests."""
+
     def _view(self, replica: Replica) -> Snapshot:
         snapshot = self.snapshots[replica.id] = Snapshot(replica)
         return snapshot
@@ -207,8 +225,7 @@ class Refresher:
             self._due.set(last_ps)
             return
         for routing_view in self._routing_views:
-            for snapshot in routing_view.snapshots.values():
-                snapshot.take()
+            routing_view.take_snapshots()
         self._due.set(now_ps + refresh_ps)
 
 

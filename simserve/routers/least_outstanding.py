@@ -6,7 +6,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.routers.base import STRICT, Router
 from simserve.state.request import Request
-from simserve.state.view import LoadView
+from simserve.state.view import LoadView, least_busy
 
 
 @dataclass(config=STRICT)
@@ -15,5 +15,4 @@ class LeastOutstanding(Router):
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the least loaded replica."""
-        loads = [view.n_outstanding for view in views]
-        return views[loads.index(min(loads))]
+        return views[least_busy(views)]

@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.routers.base import STRICT, Router, place_of
 from simserve.state.request import Request
-from simserve.state.view import LoadView
+from simserve.state.view import LoadView, least_busy
 
 
 @dataclass(config=STRICT)
@@ -33,12 +33,11 @@ class SessionAffinity(Router):
 
     def pick(self, request: Request, views: Sequence[LoadView]) -> LoadView:
         """Return the session's replica, or the one with the fewest requests, the first on a tie."""
-        loads = [view.n_outstanding for view in views]
-        least = min(loads)
+        least = least_busy(views)
         last = self._last.get(request.session)
         place = None if last is None else place_of(last, views)
-        if place is None or loads[place] > least + self.max_imbalance:
-            place = loads.index(least)
+        if place is None or views[place].n_outstanding > views[least].n_outstanding + self.max_imbalance:
+            place = least
         if request.session:
             self._last[request.session] = views[place].id
         return views[place]

@@ -7,7 +7,7 @@ from pydantic.dataclasses import dataclass
 
 from simserve.splitters.base import STRICT, Splitter, Where, uncached_tokens
 from simserve.state.request import Request
-from simserve.state.view import LoadView
+from simserve.state.view import LoadView, least_busy
 
 
 @dataclass(config=STRICT)
@@ -25,7 +25,7 @@ class LoadSplitter(Splitter):
 
     def where(self, request: Request, prefill: Sequence[LoadView], local: Sequence[LoadView]) -> Where:
         """Return "apart" for long prompts that would not wait for many others."""
-        if all(view.n_outstanding >= self.max_outstanding for view in prefill):
+        if not prefill or prefill[least_busy(prefill)].n_outstanding >= self.max_outstanding:
             return "local"
         is_long = self.min_prompt_tokens == 1 or uncached_tokens(request, local) >= self.min_prompt_tokens
         return "apart" if is_long else "local"

@@ -1,7 +1,8 @@
 """Views: what policies see of a replica. Policies only read them."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 from itertools import chain
 from typing import Protocol
 
@@ -118,3 +119,65 @@ class LoadView(Protocol):
 
     def found_tokens(self, request: Request) -> int:
         """Return the prompt tokens in the replica's prefix cache now; 0 without one."""
+
+
+class MemberViews(tuple[LoadView, ...]):
+    """Views of the ready members, in the order of joining; finds the least busy without a look at all of them.
+
+    Invariant: once asked, each view has an entry in the heap with at most its number of requests. Members say when they
+    have fewer (`fewer`); that one has more is found out when its entry comes first.
+    """
+
+    def __init__(self, _: Iterable[LoadView]) -> None:
+        self.watch: Callable[[], None] = lambda: None
+        """Called before the first answer: from then on `fewer` or `forget` follow each change to fewer requests."""
+        self._heap: list[int] = []
+        """Entries n * len(self) + place of views with n requests; empty until asked."""
+        self._lowest: list[int] = []
+        """n of the lowest entry of each view; its others do not count."""
+        self._places: dict[int, int] = {}
+        """Places by member id."""
+
+    def least_busy(self) -> int:
+        """Return the place of the view with the fewest outstanding requests, the first on a tie. Needs a view."""
+        if not self._heap:
+            self.watch()
+            self._places = {view.id: place for place, view in enumerate(self)}
+            self._fill()
+        heap, lowest, n = self._heap, self._lowest, len(self)
+        while True:
+            n_requests, place = divmod(heap[0], n)
+            n_now = self[place].n_outstanding
+            if n_requests == n_now:
+                return place
+            if n_requests == lowest[place]:
+                lowest[place] = n_now
+                heapreplace(heap, n_now * n + place)
+            else:
+                heappop(heap)
+
+    def fewer(self, member: int, n_requests: int) -> None:
+        """Note that a member has fewer requests than before."""
+        place = self._places[member]
+        if n_requests < self._lowest[place]:
+            self._lowest[place] = n_requests
+            heappush(self._heap, n_requests * len(self) + place)
+            if len(self._heap) > 4 * len(self):
+                self._fill()
+
+    def forget(self) -> None:
+        """Look at all views again."""
+        self._heap = []
+
+    def _fill(self) -> None:
+        self._lowest = [view.n_outstanding for view in self]
+        self._heap = [n_requests * len(self) + place for place, n_requests in enumerate(self._lowest)]
+        heapify(self._heap)
+
+
+def least_busy(views: Sequence[LoadView]) -> int:
+    """Return the place of the view with the fewest outstanding requests, the first on a tie. Needs a view."""
+    if isinstance(views, MemberViews):
+        return views.least_busy()
+    loads = [view.n_outstanding for view in views]
+    return loads.index(min(loads))

@@ -23,6 +23,7 @@ from simserve.splitters.load import LoadSplitter
 from simserve.splitters.mixed import Mixed
 from simserve.splitters.prompt_length import PromptLength
 from simserve.state.request import Request
+from simserve.state.view import MemberViews, least_busy
 from tests.effort import examples
 
 BLOCK_TOKENS = 4
@@ -203,6 +204,37 @@ def test_a_router_picks_as_a_plain_one_while_members_come_and_go(name: str, n: i
         expected = reference(plain, request, members)
         assert router.pick(request, tuple(members)) is expected
         plain.history.append((request, expected.id))
+
+
+@settings(max_examples=examples(200))
+@given(st.integers(1, 5), st.lists(st.tuples(st.integers(0, 4), st.integers(-3, 3), st.booleans()), max_size=60))
+def test_the_least_busy_is_found_as_by_a_look_at_all(n: int, changes: list[tuple[int, int, bool]]) -> None:
+    """Members say only when they have fewer requests, and only after the first question."""
+    members = [Member(10 + place) for place in range(n)]
+    views, is_watched = MemberViews(members), False
+
+    def watch() -> None:
+        nonlocal is_watched
+        is_watched = True
+
+    views.watch = watch
+    for place, n_more, asks in changes:
+        member = members[place % n]
+        member.n_outstanding = max(0, member.n_outstanding + n_more)
+        if n_more < 0 and is_watched:
+            views.fewer(member.id, member.n_outstanding)
+        if asks:
+            assert members[least_busy(views)] is least(members)
+        assert len(views._heap) <= 4 * n, "entries that do not count pile up"
+
+
+def test_a_look_at_all_after_changes_of_which_nobody_told() -> None:
+    members = [Member(0, 3), Member(1, 2)]
+    views = MemberViews(members)
+    assert least_busy(views) == 1
+    members[0].n_outstanding = 1
+    views.forget()
+    assert least_busy(views) == 0
 
 
 @pytest.mark.parametrize("name", ROUTERS)
