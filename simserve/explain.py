@@ -39,6 +39,8 @@ class TypicalStep:
     """Tokens delivered; with speculation, one per request plus the expected accepted proposals."""
     drafting_s: float = 0.0
     """Proposing tokens."""
+    host_wait_s: float = 0.0
+    """What the step waits for the host, where planning ahead hides its work behind the kernels and it takes longer."""
     exchange_s: float = 0.0
     """The part of tokens_s that moves tokens to their experts and outputs back, between ranks that share experts."""
 
@@ -251,17 +253,19 @@ def _speculating_steps(
             sampling_ps = cost.sampled_ps(shape.sampled_rows + n_more) - n_more * cost.row_host_ps
             prompts = shape.prefill_tokens, shape.prefill_pairs, shape.prefill_context_tokens
             drafting_ps = cost.draft_ps(*prompts, shape.decode_requests, shape.kv_tokens)
+            step_ps = max(total_ps, cost.host_ps(shape.sampled_rows))
             yield TypicalStep(
                 phase=phase,
                 n_requests=shape.decode_requests or 1,
                 n_tokens=n_tokens,
                 context_tokens=context_tokens if shape.decode_requests else n,
-                duration_s=to_s(total_ps),
+                duration_s=to_s(step_ps),
                 tokens_s=to_s(tokens_ps),
                 attention_s=to_s(total_ps - tokens_ps - sampling_ps - drafting_ps),
                 sampling_s=to_s(sampling_ps),
-                tokens_per_s=n * (tokens_per_step if shape.decode_requests else 1) / to_s(total_ps),
+                tokens_per_s=n * (tokens_per_step if shape.decode_requests else 1) / to_s(step_ps),
                 drafting_s=to_s(drafting_ps),
+                host_wait_s=to_s(step_ps - total_ps),
                 exchange_s=to_s(target.exchange_ps(n_tokens)),
             )
 
@@ -272,15 +276,17 @@ def _step(cost: StepCost, phase: str, shape: StepShape, n_ranks: int = 1) -> Typ
     group_ps = cost.group_ps(n_ranks * n_tokens, n_tokens)
     total_ps, tokens_ps = cost.step_ps(shape) + group_ps, cost.tokens_ps(n_tokens) + group_ps
     sampling_ps = cost.sampled_ps(shape.sampled_rows)
+    step_ps = max(total_ps, cost.host_ps(shape.sampled_rows))
     return TypicalStep(
         phase=phase,
         n_requests=shape.decode_requests or 1,
         n_tokens=n_tokens,
         context_tokens=shape.kv_tokens // shape.decode_requests if shape.decode_requests else n_tokens,
-        duration_s=to_s(total_ps),
+        duration_s=to_s(step_ps),
         tokens_s=to_s(tokens_ps),
         attention_s=to_s(total_ps - tokens_ps - sampling_ps),
         sampling_s=to_s(sampling_ps),
-        tokens_per_s=n_tokens / to_s(total_ps),
+        tokens_per_s=n_tokens / to_s(step_ps),
+        host_wait_s=to_s(step_ps - total_ps),
         exchange_s=to_s(cost.exchange_ps(n_tokens)),
     )

@@ -36,6 +36,10 @@ class LineCost:
     busiest: int = 0
     """Per token of the rank in lockstep with most."""
     windows: tuple[int, ...] = ()
+    host: int = 0
+    """Least time of a step that samples no request."""
+    host_row: int = 0
+    """More of it per request."""
     step_lines: dict[int, tuple[int, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def tokens_ps(self, n_tokens: int) -> int:
@@ -64,6 +68,9 @@ class LineCost:
             + self.pair * n_pairs
             + self.key * (n_context_tokens + kv_tokens)
         )
+
+    def host_ps(self, n_rows: int) -> int:
+        return self.host + self.host_row * n_rows
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         return self.shared * n_tokens + self.busiest * n_busiest

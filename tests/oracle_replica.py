@@ -112,7 +112,7 @@ class OracleReplica:
         self.wake_ps: int | None = None
         self.must_plan = False
         self.steps: list[Step] = []
-        self.alone_ps = self.copied_ps = 0
+        self.alone_ps = self.copied_ps = self.host_ps = self.alone_host_ps = 0
         self.kept_out_by: str | None = None
         """Reason of the step in flight: see Step."""
         self.stalls: list[tuple[int, str]] = []
@@ -871,10 +871,14 @@ class OracleReplica:
         shape = StepShape(tokens, pairs, context, len(decoded), kv_tokens, len(decoded) + complete, windows)
         queue_len = len(self.waiting) + len(self.coming_in) + len(self.host.swapped if self.host else ())
         self.step = (plan, decoded, now_ps, shape, self.used_blocks(), queue_len)
-        self.step_end_ps = now_ps + self.step_ps(shape, stored)
+        self.host_ps, self.alone_host_ps = self.host_time(shape), 0
+        self.step_end_ps = now_ps + max(self.step_ps(shape, stored), self.host_ps * self.is_on_its_own)
         windows = self.layers.works([], stored)
         alone = StepShape(0, 0, 0, len(decoded), kv_tokens, len(decoded), windows)
-        self.alone_ps = self.step_ps(alone, stored) if decoded else 0
+        self.alone_ps = 0
+        if decoded:
+            self.alone_host_ps = self.host_time(alone)
+            self.alone_ps = max(self.step_ps(alone, stored), self.alone_host_ps * self.is_on_its_own)
         self.copied_ps = 0
         self.kept_out_by = plan.blocked_by
         if self.host:
@@ -883,6 +887,16 @@ class OracleReplica:
             self.step_end_ps += self.copied_ps
             if self.host.swapped and plan.blocked_by is None:
                 self.kept_out_by = "seats" if len(self.running) >= self.n_slots else "blocks"
+
+    def host_time(self, shape: StepShape) -> int:
+        """Return the host's time for a step, which its kernels hide if they last longer."""
+        line: Any = self.setup.cost.target if isinstance(self.setup.cost, SpeculativeCost) else self.setup.cost
+        return getattr(line, "host", 0) + getattr(line, "host_row", 0) * shape.sampled_rows
+
+    @property
+    def is_on_its_own(self) -> bool:
+        """Whether it need not wait for other ranks, and for what they compute together."""
+        return self.setup.n_in_step == 1
 
     def step_ps(self, shape: StepShape, stored: list[int]) -> int:
         """Return the time of a step with speculation: draft passes one by one, then verification, query by query."""
@@ -978,8 +992,10 @@ def begin_together(group: list[OracleReplica], now_ps: int, how: Disaggregation 
         n_decoding = [each * shape.decode_requests for shape in shapes]
         alone_ps = max(rank.alone_ps for rank in stepping)
         alone_ps += group[0].setup.cost.group_ps(sum(n_decoding), max(n_decoding))
+        alone_ps = max([alone_ps, *(rank.alone_host_ps for rank in stepping)])
+        least_ps = now_ps + copied_ps + max(rank.host_ps for rank in stepping)
         for rank in stepping:
-            rank.step_end_ps = slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens))
+            rank.step_end_ps = max(slowest_ps + rank.setup.cost.group_ps(sum(n_tokens), max(n_tokens)), least_ps)
             rank.alone_ps, rank.copied_ps = alone_ps, copied_ps
     if stepping and group[0].stages_free_ps:
         begin_ps = now_ps + stepping[0].copied_ps

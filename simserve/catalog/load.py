@@ -40,6 +40,7 @@ CONSTANTS = (
     "receive_s",
     "receive_token_s",
     "respond_s",
+    "exposed_step_s",
     "async_scheduling",
     "gpu_memory_utilization",
     "block_size",

@@ -1,6 +1,6 @@
 """Catalog entries as frozen values: ModelSpec, GpuSpec, EngineSpec."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Literal
@@ -456,6 +456,11 @@ class EngineSpec:
     """Whether KV blocks of shared prefixes are reused."""
     decode_prefix_caching: bool = False
     """Whether decode pools reuse them, too."""
+    exposed_step_s: float | None = None
+    """Host time of a step that the GPU waits for although steps are planned ahead; step_host_s and request_host_s then
+    hide behind the kernels of the step before. None: the GPU waits for those two."""
+    async_excludes: Sequence[str] = ()
+    """What turns async_scheduling off by default: pipeline, and kinds of speculation."""
     busy_compute_frac: float = 1.0
     """Share of the compute speed of a kernel timed alone that a continuously busy server reaches."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -71,6 +71,9 @@ def _pool_lines(pool: "PoolAnswer") -> Iterator[str]:
     if pool.exchange is not None:
         exchange = ["exchange", *(f"{step.exchange_s * 1e3:,.2f} ms" for step in pool.steps)]
         rows = [(*row, cell) for row, cell in zip(rows, exchange, strict=True)]
+    if any(step.host_wait_s for step in pool.steps):
+        waits = ["for the host", *(f"{step.host_wait_s * 1e3:,.2f} ms" for step in pool.steps)]
+        rows = [(*row, cell) for row, cell in zip(rows, waits, strict=True)]
     yield table(rows, indent="    ")
 
 

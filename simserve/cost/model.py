@@ -11,7 +11,8 @@ class CostModel(Protocol):
 
     A step lasts tokens_ps(all its tokens) + sampled_ps(rows of the LM head) + prefill_ps(its chunks)
     + intercept + slope * kv_tokens of decode_line(its decoding requests); layers with a window add
-    prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `step_ps`.
+    prefill_windows_ps(its chunks) and slope * keys of window_slopes(its decoding requests): see `step_ps`. No step is
+    shorter than host_ps(the requests it samples).
     """
 
     @property
@@ -47,8 +48,11 @@ class CostModel(Protocol):
         """Return the joint work of data-parallel ranks that share experts, for the tokens of all of them and those of
         the rank with most."""
 
+    def host_ps(self, n_rows: int) -> int:
+        """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""
+
     def step_ps(self, shape: StepShape) -> int:
-        """Return the cost of a StepShape."""
+        """Return the cost of a StepShape, without waits for the host."""
 
 
 def step_ps(cost: CostModel, shape: StepShape) -> int:

@@ -57,6 +57,10 @@ class SpeculativeCost:
         """Return the target's part."""
         return self.target.group_ps(n_tokens, n_busiest)
 
+    def host_ps(self, n_rows: int) -> int:
+        """Return the target's part: a request takes the host once, whatever its rows of the LM head."""
+        return self.target.host_ps(n_rows)
+
     def decode_line(self, n: int) -> tuple[int, int]:
         """Return the line of n requests beyond tokens_ps(n) and sampled_ps(n)."""
         verify_ps, verify_slope_ps = self._verify_line(n)

@@ -63,6 +63,7 @@ class StepCost:
         routing: str = "uniform",
         node_link: NodeLink | None = None,
         exchange: ExchangeKernels = "by_batch",
+        hides_host: bool = False,
     ) -> None:
         self.shard = Shard(model, weight_dtype, kv_dtype, tensor, expert, data, routing)
         self.gpu = gpu
@@ -72,6 +73,13 @@ class StepCost:
         self.exchange = exchange_of(self.shard, gpu, self.node_link, exchange)
         """The exchange of tokens where experts are spread over several nodes; else None."""
         self._pipeline = pipeline
+        exposed_s = engine.exposed_step_s if hides_host else None
+        self._step_s, self.request_s = engine.step_host_s, engine.request_host_s
+        """Host time that the GPU waits for, per step and per request in it."""
+        self._hidden_ps = (0, 0)
+        if exposed_s is not None:
+            self._hidden_ps = to_ps(exposed_s + self._step_s), to_ps(self.request_s)
+            self._step_s, self.request_s = exposed_s, 0.0
         self._kernels = kernels or Roofline(gpu, engine)
         self._windows = [group for group in model.groups if group.window is not None]
         self._n_whole = model.n_whole_layers
@@ -99,6 +107,11 @@ class StepCost:
         except IndexError:
             self._sampled_ps = _rising(self.sampled_s(_counts_to(n_rows)))
             return self._sampled_ps[n_rows]
+
+    def host_ps(self, n_rows: int) -> int:
+        """Return the host's time for a step that samples n_rows requests, where it hides behind kernels; else 0."""
+        step_ps, request_ps = self._hidden_ps
+        return step_ps + n_rows * request_ps
 
     def group_ps(self, n_tokens: int, n_busiest: int) -> int:
         """Return the joint work of groups that share experts, for the tokens of all, and the exchange between nodes,
@@ -223,7 +236,8 @@ class StepCost:
         self._kernels.decode_attention(self.shard, 1)
 
     def tokens_s(self, n_tokens: Any) -> Any:
-        """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of the host."""
+        """Return the seconds of matrices, element-wise work, all-reduces and sends of all layers, and of waiting for
+        the host."""
         shard, kernels, model = self.shard, self._kernels, self.shard.model
         common_s = kernels.elementwise_s(shard.elementwise(n_tokens).bytes, ELEMENTWISE_KERNELS)
         reduce_s = self._all_reduce_s(shard.hidden_bytes(n_tokens))
@@ -243,7 +257,7 @@ class StepCost:
             layers_s += model.n_moe_layers * self._gate_and_shared_s(n_tokens)
             if shard.data == 1:
                 layers_s += model.n_moe_layers * kernels.experts_s(shard, n_tokens)
-        return self.engine.step_host_s + layers_s + self._sends_s(n_tokens)
+        return self._step_s + layers_s + self._sends_s(n_tokens)
 
     def group_s(self, n_tokens: Any) -> Any:
         """Return the seconds of the routed experts of all layers, for the tokens of all `data` groups that share them.
@@ -268,10 +282,10 @@ class StepCost:
         return self.shard.model.n_moe_layers * (self.exchange.seconds(n_tokens / self.shard.tensor) + gathered_s)
 
     def sampled_s(self, n_rows: Any) -> Any:
-        """Return the seconds of the LM head and of the host's work for n_rows requests; 0 for none."""
+        """Return the seconds of the LM head and of waiting for the host, for n_rows requests; 0 for none."""
         shard = self.shard
         head_s = self._kernels.matmul_s(HEAD_DTYPE, n_rows, shard.head_columns, shard.model.hidden_size)
-        return (n_rows > 0) * (head_s + n_rows * self.engine.request_host_s)
+        return (n_rows > 0) * (head_s + n_rows * self.request_s)
 
     @property
     def kernels(self) -> Kernels:

@@ -157,6 +157,14 @@ class UnevenStepRun(StepRun):
         self.ends_ps = [self.start_ps + step_ps]
         self.cut(1)
 
+    def hold_to(self, least_ps: int) -> None:
+        """Let no step be shorter than least_ps."""
+        ends_ps = np.array(self.ends_ps)
+        steps_ps = np.maximum(np.diff(ends_ps, prepend=self.start_ps), least_ps)
+        self.ends_ps = (self.start_ps + steps_ps.cumsum()).tolist()
+        self.first_ps = self.ends_ps[0] - self.start_ps
+        self.cut(self.n_steps)
+
     def keep_last(self, queue_len: int) -> None:
         """Keep only the last step; the others are over."""
         self.start_ps = self.ends_ps[self.n_steps - 2]

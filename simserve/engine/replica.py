@@ -87,6 +87,7 @@ class Replica:
         "_start_decode",
         "_step_run_rows",
         "_swap",
+        "_waits_for_host",
         "batch",
         "block_size",
         "block_tokens",
@@ -165,6 +166,8 @@ class Replica:
         """Accepts a request from the router, at an instant."""
         self.cost = setup.cost
         """Cost model of its steps."""
+        self._waits_for_host = setup.n_ranks == 1 and setup.cost.host_ps(1) > 0
+        """The host may take longer than the kernels; ranks in lockstep wait for it together."""
         self._clock = clock
         self._rows = rows
         self._recorder = recorder
@@ -676,6 +679,8 @@ class Replica:
             if self._coming and blocked_by is None:
                 n_most = 1  # they have already waited for one step
             step_run = self._start_decode(now_ps, n_most, len(batch.waiting) + self.n_before_queue)
+            if self._waits_for_host:
+                step_run.hold_to(self.cost.host_ps(cohort.n))
             if plan.wake_at_ps is not None:
                 step_run.cut(min(step_run.n_steps, step_run.steps_begun(plan.wake_at_ps)))
             self.step_run = step_run
@@ -793,6 +798,8 @@ class Replica:
         first_ps = self.cost.mixed_ps(n_tokens, n_pairs, n_context, n, kv_tokens, n + n_complete)
         if self._has_windows:
             first_ps += self._windows_ps(plan, n_tokens, n)
+        if self._waits_for_host:
+            first_ps = max(first_ps, self.cost.host_ps(n + n_complete))
         self.step_run = StepRun(
             now_ps, first_ps, 0, 1, n, len(batch.waiting) + self.n_before_queue, plan.prefill, n_tokens, n_pairs
         )

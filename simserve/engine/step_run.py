@@ -67,6 +67,13 @@ class StepRun:
         self.first_ps, self.growth_ps = step_ps, 0
         self.cut(1)
 
+    def hold_to(self, least_ps: int) -> None:
+        """Let no step be shorter than least_ps; the run ends before the first that is longer by itself."""
+        short_ps, growth_ps = least_ps - self.first_ps, self.growth_ps
+        if short_ps > 0:
+            self.first_ps, self.growth_ps = least_ps, 0
+            self.cut(min(self.n_steps, short_ps // growth_ps + 1) if growth_ps else self.n_steps)
+
     def steps_begun(self, at_ps: int) -> int:
         """Return the steps begun before an instant: those done by then and the one in flight, if any; at least 1.
 

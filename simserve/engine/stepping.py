@@ -160,7 +160,7 @@ class Lane:
         """Plan and begin one step on all ranks; do nothing while a step is in flight."""
         if self._is_stepping:
             return
-        slowest_ps = step_ps = n_tokens = n_busiest = 0
+        slowest_ps = step_ps = host_ps = n_tokens = n_busiest = 0
         gives_tokens = False
         for rank in self._ranks:
             rank.decide(now_ps)
@@ -171,12 +171,15 @@ class Lane:
                 n_own = step_run.n_prefill_tokens + step_run.n_decoding * rank.cohort.n_tokens
                 n_tokens += n_own
                 n_busiest = max(n_busiest, n_own)
-                gives_tokens = gives_tokens or gives_token(step_run)
+                n_rows = n_sampled(step_run)
+                host_ps = max(host_ps, self.cost.host_ps(n_rows))
+                gives_tokens = gives_tokens or n_rows > 0
         if not n_tokens:
             return
         wait_ps = slowest_ps - step_ps  # all wait for what delays the slowest
         if self.n_ranks > 1:
             step_ps += self.cost.group_ps(n_tokens, n_busiest)
+        step_ps = max(step_ps, host_ps)
         ends_ps = self._pipeline.enter(now_ps + wait_ps, step_ps)
         end_ps = ends_ps[-1] if gives_tokens else ends_ps[0]
         for rank in self._ranks:
@@ -201,9 +204,9 @@ class Lane:
         self._plan_time.set(now_ps)
 
 
-def gives_token(step_run: StepRun) -> bool:
-    """Return whether a step emits a token."""
-    return bool(step_run.n_decoding) or any(n >= request.prefill_left_tokens for request, n in step_run.chunks)
+def n_sampled(step_run: StepRun) -> int:
+    """Return the requests that a step samples: those that decode or complete their prompt."""
+    return step_run.n_decoding + sum(n >= request.prefill_left_tokens for request, n in step_run.chunks)
 
 
 def set_stepping(ranks: Sequence[Replica], clock: Clock, n_stages: int, cost: CostModel) -> None:

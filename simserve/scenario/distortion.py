@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simserve.scenario.setup import PoolSetup
 
-HOST = ("step_host_s", "request_host_s", "gap_s")
+HOST = ("step_host_s", "request_host_s", "exposed_step_s", "gap_s")
 FRONT_END = ("receive_s", "receive_token_s", "respond_s")
 
 
@@ -34,7 +34,8 @@ def distorted(setup: "PoolSetup", by: Distortion) -> "PoolSetup":
     )
     node_link = replace(setup.node_link, bytes_per_s=setup.node_link.bytes_per_s / by.link)
     factors = dict.fromkeys(HOST, by.host) | dict.fromkeys(FRONT_END, by.front_end)
-    engine = replace(setup.engine, **{name: getattr(setup.engine, name) * by for name, by in factors.items()})
+    given = {name: each for name in factors if (each := getattr(setup.engine, name)) is not None}
+    engine = replace(setup.engine, **{name: each * factors[name] for name, each in given.items()})
     ledger = setup.ledger
     if not ledger.verified:
         least = ledger.n_lanes * ledger.layout.blocks.most(setup.max_model_len)

@@ -35,6 +35,7 @@ class Engine(Section):
     receive_s: HostTime | None = None
     receive_token_s: HostTime | None = None
     respond_s: HostTime | None = None
+    exposed_step_s: HostTime | None = None
     async_scheduling: bool | None = None
     reserve_bytes: NotNegative | None = None
 

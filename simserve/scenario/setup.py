@@ -94,6 +94,12 @@ class PoolSetup:
         return self.engine.async_scheduling and not (self.speculation and self.speculation.proposes_on_host)
 
     @property
+    def hides_host(self) -> bool:
+        """Whether the host's work for a step hides behind the kernels of the one before it. The batches of a pipeline
+        keep it from that: the host plans for all of them."""
+        return self.plans_ahead and self.engine.exposed_step_s is not None and self.pipeline == 1
+
+    @property
     def borrowed(self) -> list[str]:
         """Parts of the model that the calibration lacks and takes from the default one."""
         return [] if self.calibration is None else borrowed(self.calibration, self.model)
@@ -114,6 +120,7 @@ class PoolSetup:
             routing=self.expert_routing,
             node_link=self.node_link,
             exchange=EXCHANGES[self.role],
+            hides_host=self.hides_host,
         )
 
 
@@ -136,6 +143,8 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
     gpu = with_links(load_gpu(pool.gpu or scenario.gpu), pool)
     calibration = calibration_of(pool)
     engine = load_engine(pool.engine or scenario.engine, calibration)
+    if (pool.engine or scenario.engine).async_scheduling is None and _excludes_async(engine, pool):
+        engine = replace(engine, async_scheduling=False)
     machine = Machine(catalog.load_model(pool.model or scenario.model), gpu, engine)
     scheduler: Scheduler = plugins.build("schedulers", pool.scheduler or dict(machine.engine.scheduler))
     memory = memory_of(scenario, pool, machine, scheduler)
@@ -165,6 +174,14 @@ def pool_setup(scenario: "Experiment", pool: "Pool") -> PoolSetup:
         host_tier=None if pool.host_tier is None else host_tier_spec(pool.host_tier, memory),
         speculation=speculation_of(scenario, pool),
     )
+
+
+def _excludes_async(engine: EngineSpec, pool: "Pool") -> bool:
+    """Tell whether the engine plans no steps ahead by default with the pool's pipeline or speculation."""
+    used = {"pipeline"} if pool.parallel.pipeline > 1 else set()
+    if pool.speculation is not None:
+        used.add(pool.speculation.kind)
+    return not used.isdisjoint(engine.async_excludes)
 
 
 def host_tier_spec(tier: "HostTierSection", memory: MemoryLedger) -> HostTierSpec:

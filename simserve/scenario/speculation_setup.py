@@ -97,7 +97,7 @@ class SpeculationSetup:
             self._drafting(target),
             self.n_proposed,
             key_floor_ps=to_ps(model.n_whole_layers * key_flop / flop_per_s),
-            row_host_ps=to_ps(target.engine.request_host_s),
+            row_host_ps=to_ps(target.request_s),
             propose_ps=to_ps(self.propose_s),
             query_ps=target.sparse_query_ps,
             window_floors_ps=tuple(to_ps(group.n_layers * key_flop / flop_per_s) for group in windows),

@@ -69,8 +69,8 @@ def test_a_version_brings_what_has_changed_up_to_it() -> None:
     assert not catalog.load_engine("vllm", version="0.13.2").async_scheduling
     newer = catalog.load_engine("vllm", version="0.24", fitted={"step_host_s": 5.0, "gap_s": 7.0})
     assert newer.async_scheduling
-    assert newer.step_host_s != 5.0  # fitted to servers of another version
-    assert newer.gap_s == 7.0
+    assert newer.logit_bytes != catalog.load_engine("vllm").logit_bytes
+    assert (newer.step_host_s, newer.gap_s) == (5.0, 7.0)
     assert newer.sources["gap_s"].startswith("fitted")
     assert catalog.load_engine("vllm", version="0.24", step_host_s=9.0).step_host_s == 9.0
     with pytest.raises(CatalogError, match=r"a version of vllm must begin with two numbers, as 0\.12, got 'latest'"):

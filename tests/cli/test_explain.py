@@ -124,6 +124,19 @@ def test_where_tokens_are_proposed_drafts_are_a_part_of_the_time(tmp_path: Path)
     assert re.search(r"1\.88 expected tokens per step.*\n.*drafting", outcome.out)
 
 
+def test_a_step_that_waits_for_the_host_says_so(tmp_path: Path) -> None:
+    how = "engine={name: vllm, version: '0.15', step_host_s: 7.0e-3}"
+    path = write_scenario(tmp_path)
+    (pool,) = explain(load_scenario(path, overrides=[how])).pools
+    for step in pool.steps:
+        parts_s = step.tokens_s + step.attention_s + step.sampling_s + step.host_wait_s
+        assert parts_s == pytest.approx(step.duration_s)
+        assert step.duration_s >= 7.0e-3
+    assert pool.steps[0].host_wait_s > 0 == pool.steps[-1].host_wait_s
+    assert "for the host" in invoke("explain", path, "--set", how).out
+    assert "for the host" not in invoke("explain", path).out
+
+
 def test_explain_tells_what_a_request_holds_by_kind_of_layer(tmp_path: Path) -> None:
     path = write_scenario(tmp_path, model="gpt-oss-120b", weight_dtype="mxfp4", gpu="h200-sxm")
     (pool,) = explain(load_scenario(path)).pools

@@ -123,6 +123,18 @@ def test_launches_and_host_time_come_on_top_of_the_roofs() -> None:
     assert to_s(cost.decode_line(10)[0]) == pytest.approx(3 * 0.001)
 
 
+def test_host_time_that_hides_behind_kernels_is_a_bound_instead() -> None:
+    engine = replace(IDEAL, step_host_s=0.005, request_host_s=0.001, exposed_step_s=0.0005)
+    plain, bare = StepCost(billions(3), H100, engine), StepCost(billions(3), H100, IDEAL)
+    hiding = StepCost(billions(3), H100, engine, hides_host=True)
+    assert (plain.host_ps(7), hiding.host_ps(7)) == (0, to_ps(0.0005 + 0.005 + 7 * 0.001))
+    assert hiding.tokens_s(10) == pytest.approx(bare.tokens_s(10) + 0.0005)
+    assert hiding.sampled_s(10) == pytest.approx(bare.sampled_s(10))
+    assert plain.sampled_s(10) == pytest.approx(bare.sampled_s(10) + 10 * 0.001)
+    unknown = replace(engine, exposed_step_s=None)  # what was fitted to servers that plan ahead is what they wait for
+    assert StepCost(billions(3), H100, unknown, hides_host=True).sampled_s(10) == plain.sampled_s(10)
+
+
 def test_efficiencies_divide_each_roof() -> None:
     engine = replace(IDEAL, compute_efficiency=0.5, memory_efficiency=0.25)
     ideal, real = (Roofline(H100, each) for each in (IDEAL, engine))

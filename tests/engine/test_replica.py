@@ -2,11 +2,16 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simserve.catalog.specs import LayerGroup
+from simserve.engine.decode import UnevenStepRun
 from simserve.engine.recorder import FINISHED, REJECTED
 from simserve.engine.replica_setup import ReplicaSetup
+from simserve.engine.step_run import StepRun
 from simserve.routers.least_outstanding import LeastOutstanding
 from simserve.schedulers.chunked import Chunked
 from simserve.schedulers.prefill_first import PrefillFirst
@@ -168,6 +173,31 @@ def test_steps_planned_ahead_let_newcomers_in_a_step_later() -> None:
     for is_ahead, scheduled in ((False, [0, 10, 10]), (True, [0, 20, 20])):
         setup = replace(replica_setup(cost=TEN_MS), async_scheduling=is_ahead)
         assert instants(serve(setup, load), "scheduled_ps") == scheduled
+
+
+@given(st.integers(1, 50), st.integers(0, 9), st.integers(1, 40), st.integers(0, 200))
+def test_no_step_of_a_run_is_shorter_than_the_hosts_work(first_ps: int, growth_ps: int, n: int, least_ps: int) -> None:
+    steps_ps = [first_ps + i * growth_ps for i in range(n)]
+    run = StepRun(7, first_ps, growth_ps, n, 1, 0)
+    run.hold_to(least_ps)
+    n_held = sum(step_ps <= least_ps for step_ps in steps_ps) if first_ps < least_ps else n
+    assert run.n_steps == n_held  # longer ones are another run
+    assert run.end_ps == 7 + sum(max(step_ps, least_ps) for step_ps in steps_ps[:n_held])
+    uneven = UnevenStepRun(7, (7 + np.cumsum(steps_ps)).tolist(), 1, 0)
+    uneven.hold_to(least_ps)
+    assert uneven.ends_ps == (7 + np.cumsum(np.maximum(steps_ps, least_ps))).tolist()
+    assert (uneven.first_ps, uneven.end_ps) == (uneven.ends_ps[0] - 7, uneven.ends_ps[-1])
+
+
+def test_a_step_lasts_as_long_as_its_kernels_or_as_the_host_by_hand() -> None:
+    """Kernels take 10 ms and 1 ms a key: 11 ms with the prompt, 12, 13, 14 and 15; the host 13.5 ms."""
+    cost = LineCost(step=10 * MS, key=MS, host=13 * MS, host_row=MS // 2)
+    cluster = serve(replica_setup(Chunked(), cost, block_size=1), trace([0.0], [1], [5]))
+    assert [row["first_ps"] / MS for row in cluster.recorder.step_runs(0)] == [13.5, 13.5, 14]
+    assert instants(cluster, "finish_ps") == [13.5 * 3 + 14 + 15]
+    two = replace(cost, host_row=MS)  # the host: 14 ms, and 15 while another prompt of one token is in the step
+    joined = serve(replica_setup(Chunked(), two, block_size=1), trace([0.0, 0.020], [1, 1], [3, 1]))
+    assert instants(joined, "finish_ps") == [14 + 14 + 15, 28 + 15]
 
 
 def grouped(

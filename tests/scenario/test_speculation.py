@@ -68,9 +68,33 @@ def test_a_default_number_of_seats_gives_way_to_what_they_verify(load: Load, sma
 
 
 def test_what_proposes_on_the_host_is_not_planned_ahead(load: Load, small: str) -> None:
-    ahead = "engine={name: vllm, version: '0.14'}"
-    assert load(with_it(small, DRAFT), ahead).setups[0].plans_ahead
-    assert not load(with_it(small, NGRAM), ahead).setups[0].plans_ahead
+    ahead = "engine={name: vllm, version: '0.20'}"
+    (drafting,), (on_host,) = (load(with_it(small, how), ahead).setups for how in (DRAFT, NGRAM))
+    assert drafting.plans_ahead and drafting.hides_host
+    assert not on_host.plans_ahead and not on_host.hides_host
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "pool", "plans_ahead", "hides_host"),
+    [
+        ("0.12", "", "parallel: {tensor: 2}", False, False),
+        ("0.13", ", async_scheduling: true", "parallel: {tensor: 2}", True, True),
+        ("0.14", "", "parallel: {tensor: 2}", True, True),
+        ("0.14", ", async_scheduling: false", "parallel: {tensor: 2}", False, False),
+        ("0.14", "", "parallel: {pipeline: 2}", False, False),
+        ("0.15", "", "parallel: {pipeline: 2}", True, False),
+        ("0.14", "", "speculation: {kind: eagle, tokens: 3, acceptance: 0.8}", True, True),
+        ("0.15", "", f"speculation: {DRAFT}", False, False),
+        ("0.15", ", async_scheduling: true", f"speculation: {DRAFT}", True, True),
+    ],
+)
+def test_versions_plan_ahead_with_what_they_can(
+    load: Load, small: str, version: str, more: str, pool: str, plans_ahead: bool, hides_host: bool
+) -> None:
+    text = f"{small}cluster: {{pools: [{{{pool}}}]}}\n"
+    (setup,) = load(text, f"engine={{name: vllm, version: '{version}'{more}}}").setups
+    assert (setup.plans_ahead, setup.hides_host) == (plans_ahead, hides_host)
+    assert (setup.step_cost().host_ps(1) > 0) == hides_host
 
 
 @pytest.mark.parametrize(
