@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from simserve.cost.host_tier import HostTierSpec
 from simserve.state.request import Phase, Request
 from simserve.units import to_ps
+from tests.oracle_counters import came
 
 if TYPE_CHECKING:
     from tests.oracle_replica import OracleReplica
@@ -171,7 +172,7 @@ class OracleHost:
         if replica.growth() > replica.free_blocks():
             return  # a request must be preempted
         while self.swapped and len(replica.running) + len(replica.kept) < replica.n_slots:
-            request = self.swapped[0]
+            request = self.first_back(replica)
             life = replica.lives[request]
             named = replica.chain(request)[: life.stored // replica.block_size] if replica.cache else []
             here = [block for block in named if replica.cache and block in replica.cache.copies]
@@ -179,13 +180,22 @@ class OracleHost:
             n_needed = replica.blocks_of(request, replica.room(request)) - len(held)
             if n_needed > replica.free_blocks() - replica.growth():
                 return
-            self.swapped.pop(0)
+            self.swapped.remove(request)
             n_blocks = self.swapped_blocks.pop(request)
             self.copies.append(("link", n_blocks - len(here), True))
             self._resume(replica, request, (here, named))
             life.preempted_ps += now_ps - life.preempted_at_ps
             life.preempted_at_ps = -1
             life.moves.append((now_ps, "swapped_back"))
+
+    def first_back(self, replica: "OracleReplica") -> Request:
+        """Return the swapped request that left first, or the first in the policy's order."""
+        if replica.policy == "priority":
+            return sorted(self.swapped, key=lambda each: (each.priority, came(each)))[0]
+        if replica.vtc is not None:
+            counters = replica.vtc.counters
+            return sorted(self.swapped, key=lambda each: (counters.get(each.tenant, 0.0), came(each)))[0]
+        return self.swapped[0]
 
     def _resume(self, replica: "OracleReplica", request: Request, blocks: tuple[list[int], list[int]]) -> None:
         here, named = blocks

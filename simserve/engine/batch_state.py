@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 
-from simserve.engine.checks import broke, checked_plan, checked_victim
+from simserve.engine.checks import broke, checked_first_back, checked_plan, checked_victim
 from simserve.engine.memory import Memory
 from simserve.engine.recorder import Recorder
 from simserve.engine.swapping import SwapQueue
@@ -186,15 +186,18 @@ class BatchState:
         return self.cohort.stored_tokens(request) if request.phase is DECODE else request.prefilled_tokens
 
     def swap_in(self, swap: SwapQueue, now_ps: int) -> Iterator[Request]:
-        """Give swapped requests their blocks again, in order, while there is room; each must join before the next.
+        """Give swapped requests their blocks again, in the policy's order, while there is room; each must join before
+        the next.
 
         The scheduler sees no new request at a boundary that begins with a swapped one.
         """
         self.view.waiting = () if swap.swapped else self.startable
         while swap.swapped and len(self.running) + self.n_promised < self.max_running:
-            if not swap.fits(self.pool.free_blocks - self.cohort.blocks_to_grow(1), self.cohort.n_slots):
+            request = checked_first_back(self._scheduler, swap.swapped, now_ps)
+            if not swap.fits(request, self.pool.free_blocks - self.cohort.blocks_to_grow(1), self.cohort.n_slots):
                 return
-            yield swap.swap_in(now_ps)
+            swap.swap_in(request, now_ps)
+            yield request
 
     def admit(self, request: Request, reserve_tokens: int, now_ps: int) -> None:
         """Give a waiting request a slot and what its policy reserves; it is nearly always the head of the queue."""

@@ -1,5 +1,7 @@
 """Checks of what policies return, and the errors they raise."""
 
+from collections.abc import Collection
+
 from simserve.engine.recorder import BLOCKED_BY
 from simserve.errors import PolicyError, blame
 from simserve.schedulers.base import Scheduler, StepPlan
@@ -34,6 +36,17 @@ def checked_victim(scheduler: Scheduler, view: ReplicaView) -> Request:
     if victim not in view.running:
         raise broke(scheduler, "victim", view.now_ps, "a victim must be one of view.running", victim)
     return victim
+
+
+def checked_first_back(scheduler: Scheduler, swapped: Collection[Request], now_ps: int) -> Request:
+    """Return the swapped request that the scheduler brings back next; raises PolicyError."""
+    try:
+        request = scheduler.first_back(swapped)
+    except Exception as error:
+        raise raised(scheduler, "first_back", now_ps, error) from error
+    if request not in swapped:
+        raise broke(scheduler, "first_back", now_ps, "must return one of the requests in host memory", request)
+    return request
 
 
 def check_prefill(scheduler: Scheduler, view: ReplicaView, plan: StepPlan) -> None:

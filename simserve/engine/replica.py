@@ -745,6 +745,8 @@ class Replica:
             return None
         if swap.returned and step_run.n_steps > 1:
             step_run.cut(1)  # their spans go on with its token; a request behind them may start after it
+        if self._orders and self._is_stateful and len(swap.swapped) > 1:
+            step_run.cut(1)  # another may be first to return after each token, and may fit
         step_run.queue_len += len(swap.swapped)
         if not swap.swapped:
             return None

@@ -10,12 +10,12 @@ from simserve.state.request import WAITING, Request
 
 
 class SwapQueue:
-    """Swapped requests of one replica, in the order in which they return.
+    """Swapped requests of one replica, in the order in which they left.
 
-    As in vLLM before V1: no new request starts while the queue is not empty. Swapped requests return as soon as a slot
-    and the blocks for their next token are free, but never at a boundary with a preemption. Requests in prefill, or
-    without room on the host, recompute. Source: vLLM 0.6, core/scheduler.py (_schedule_default, _schedule_swapped) and
-    core/block_manager.py.
+    As in vLLM before V1: no new request starts while the queue is not empty. The request that the policy puts first
+    returns as soon as a slot and the blocks for its next token are free, but never at a boundary with a preemption.
+    Requests in prefill, or without room on the host, recompute. Sources: vLLM 0.6, core/scheduler.py
+    (_schedule_default, _schedule_swapped) and core/block_manager.py; vLLM 0.5, which sorts by the policy.
     """
 
     def __init__(self, memory: Memory, tier: HostTier, recorder: Recorder) -> None:
@@ -48,13 +48,12 @@ class SwapQueue:
         request.preempted_at_ps = now_ps
         self.swapped.append(request)
 
-    def fits(self, free_blocks: int, n_slots: int) -> bool:
-        """Return whether the first request fits: it and all decoding requests can then take the next step.
+    def fits(self, request: Request, free_blocks: int, n_slots: int) -> bool:
+        """Return whether a request fits: it and all decoding requests can then take the next step.
 
         free_blocks: those left when the decoding requests have taken theirs for the next step. n_slots: tokens beyond
         those stored that it needs blocks for in that step.
         """
-        request = self.swapped[0]
         n_next = min(n_slots, request.prompt_tokens + request.max_tokens - request.prefilled_tokens)
         n_blocks = self._memory.pool.blocks_in_step(request.prefilled_tokens, n_next)
         n_blocks -= self._memory.shared_blocks(request, request.prefilled_tokens)
@@ -65,14 +64,13 @@ class SwapQueue:
         self.swapped.remove(request)
         self._tier.discard(self._blocks_for(request.prefilled_tokens))
 
-    def swap_in(self, now_ps: int) -> Request:
-        """Copy the blocks of the first request back."""
-        request = self.swapped.popleft()
+    def swap_in(self, request: Request, now_ps: int) -> None:
+        """Copy the blocks of a request back."""
+        self.swapped.remove(request)
         self.returned.append(request)
         self._recorder.resume(request.row, request.preempted_at_ps, now_ps, is_swapped=True)
         n_found = self._memory.take_back(request)
         self._tier.swap_in(self._blocks_for(request.prefilled_tokens), n_found)
-        return request
 
     def give_tokens(self, cohort: Cohort, now_ps: int) -> None:
         """Give returned requests their tokens at the end of a decode step, before its commit."""

@@ -1,7 +1,7 @@
 """Scheduler: plan(view) -> StepPlan."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import ClassVar, Literal
@@ -92,6 +92,10 @@ class Scheduler:
     def victim(self, view: ReplicaView) -> Request:
         """Return the request to preempt when blocks run out: by default the one admitted last."""
         return next(reversed(view.running))  # type: ignore[call-overload, no-any-return]
+
+    def first_back(self, swapped: Collection[Request]) -> Request:
+        """Return the request to bring back next from host memory: by default the one that left first."""
+        return next(iter(swapped))
 
     def queue(self) -> Waiting:
         """Return a new queue in the order of admission; a policy that `orders` returns an `Ordered`."""

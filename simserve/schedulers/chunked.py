@@ -1,6 +1,7 @@
 """Chunked prefill: vLLM V1 and Sarathi-Serve. Decode first, prefill fills the budget."""
 
 from collections import deque
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -130,6 +131,14 @@ class Chunked(Scheduler):
         if self.policy != "priority":
             return super().victim(view)
         return max(view.running, key=lambda request: (request.priority, came_at(request)))
+
+    def first_back(self, swapped: Collection[Request]) -> Request:
+        """Return the request that the queue's order puts first, where there is one; its prompt is charged already."""
+        if not self.orders:
+            return super().first_back(swapped)
+        if self.policy == "priority":
+            return min(swapped, key=lambda request: (request.priority, came_at(request)))
+        return min(swapped, key=lambda request: (self._counters[request.tenant], came_at(request)))
 
     def _to_preempt(self, request: Request, blocked_by: Blocked, view: ReplicaView) -> Request | None:
         """Return the worst running request if it must yield to a waiting one, of a priority better by the threshold."""

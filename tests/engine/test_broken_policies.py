@@ -1,12 +1,14 @@
 """A policy that raises or returns an invalid answer is named, with the simulated time and the broken rule."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from simserve.cost.host_tier import HostTierSpec
 from simserve.errors import PolicyError
 from simserve.routers.base import Router
 from simserve.schedulers.base import Scheduler, StepPlan
@@ -78,6 +80,17 @@ def test_a_scheduler_that_gives_up_a_stranger_is_named() -> None:
 
     setup = replica_setup(Careless(), n_blocks=4, block_size=2, max_model_len=8)
     with pytest.raises(PolicyError, match=r"Careless\.victim: a victim must be one of view.running"):
+        serve(setup, trace([0.0, 0.0], [3, 3], [4, 3]))
+
+
+def test_a_scheduler_that_brings_back_a_stranger_is_named() -> None:
+    class Careless(Chunked):
+        def first_back(self, swapped: Collection[Request]) -> Request:
+            return Request(9, 0, 1, 1)
+
+    tier = HostTierSpec(10, 1e-3, swaps=True)
+    setup = replace(replica_setup(Careless(), n_blocks=4, block_size=2, max_model_len=8), host_tier=tier)
+    with pytest.raises(PolicyError, match=r"Careless\.first_back: must return one of the requests in host memory"):
         serve(setup, trace([0.0, 0.0], [3, 3], [4, 3]))
 
 

@@ -4,6 +4,7 @@ from random import Random
 
 import pytest
 
+from simserve.schedulers.chunked import Chunked
 from simserve.state.fair_share import ByService, TokenCounters
 from simserve.state.queues import ByPriority, came_at
 from simserve.state.request import TRANSFER, Request
@@ -113,3 +114,17 @@ def test_who_would_be_next_is_charged_before_the_one_after_it_is_chosen() -> Non
     assert [each.row for each in queue] == [0, 3, 1, 2]
     assert queue[0].row == 0
     assert len(queue) == 4
+
+
+def test_requests_in_host_memory_return_in_the_order_of_the_policy() -> None:
+    swapped = [
+        request(2, priority=1, tenant="a"),
+        request(0, priority=2, tenant="a"),
+        request(1, priority=1, tenant="b"),
+    ]
+    assert Chunked().first_back(swapped).row == 2  # it left first
+    assert Chunked(policy="priority").first_back(swapped).row == 1  # it came first of those with the better priority
+    by_service = Chunked(policy="vtc")
+    assert by_service.first_back(swapped).row == 0  # it came first
+    by_service.on_admit(request(3, tenant="a"))
+    assert by_service.first_back(swapped).row == 1  # its tenant has been served less
