@@ -16,6 +16,7 @@ from simserve.engine.tabulate import tabulate
 from simserve.metrics.decode_rows import decode_rows
 from simserve.routers.prefix_affinity import PrefixAffinity
 from simserve.routers.round_robin import RoundRobin
+from simserve.schedulers.chunked import Chunked
 from simserve.workload.trace import Trace
 from tests import oracle
 from tests.agreement import assert_agreement, run_both
@@ -51,10 +52,16 @@ def tiers(draw: st.DrawFn, *, swaps: bool, offloads: bool) -> HostTierSpec:
     )
 
 
+def can_have_a_tier(result: list[ReplicaSetup], caches: bool) -> bool:
+    """They can have host memory; those that reserve only for prefixes, as nothing is preempted while it decodes."""
+    scheduler = result[0].scheduler
+    return scheduler.shares_blocks if caches else can_be_disaggregated(scheduler)
+
+
 @st.composite
-def tight(draw: st.DrawFn, least_tokens: int = 40) -> list[ReplicaSetup]:
-    """Draw replicas with slots for more requests than their blocks hold, so that some are preempted."""
-    result = draw(setups().filter(lambda result: can_be_disaggregated(result[0].scheduler)))
+def tight(draw: st.DrawFn, least_tokens: int = 40, caches: bool = False) -> list[ReplicaSetup]:
+    """Draw replicas with slots for more requests than their blocks hold, so that some wait or are preempted."""
+    result = draw(setups().filter(lambda result: can_have_a_tier(result, caches)))
     return [draw(short_of_blocks(st.just(result[0]), least_tokens))] * crowded(result)
 
 
@@ -89,13 +96,17 @@ def at_the_far_end(draw: st.DrawFn) -> list[ReplicaSetup]:
     return [replace(setup, host_tier=tier) if setup.role == "decode" else setup for setup in result]
 
 
+HOW = ((False, True), (True, True), (True, False))
+"""Whether replicas swap, and whether they offload prefixes."""
+
+
 @st.composite
 def offloading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw replicas that offload prefixes, and perhaps swap too; those with roles only offload."""
-    result = draw(st.one_of(tight(80), tight(80), tight(80), disaggregated()))
-    is_disaggregated = any(setup.role == "decode" for setup in result)
-    swaps, offloads = draw(st.sampled_from([(False, True), (True, True), (True, False)]))
-    tier = draw(tiers(swaps=swaps and not is_disaggregated, offloads=offloads or is_disaggregated))
+    result = draw(st.one_of(*[tight(80, caches=True)] * 3, disaggregated()))
+    only_offloads = result[0].scheduler.reserves or any(setup.role == "decode" for setup in result)
+    swaps, offloads = (False, True) if only_offloads else draw(st.sampled_from(HOW))
+    tier = draw(tiers(swaps=swaps, offloads=offloads))
     limit = min(setup.max_model_len for setup in result)
     result = [replace(setup, max_model_len=limit) for setup in result]
     return [replace(setup, host_tier=tier) for setup in draw(cached(result))]
@@ -136,6 +147,30 @@ def test_engine_and_oracle_agree_on_swapping(
     assert_tiers_agree(cluster, truth, load)
 
 
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[list[ReplicaSetup], Trace]:
+    """Draw a replica where short prompts grow until several are in host memory at once, and its load."""
+    setup, *_ = draw(ordered(setups()))
+    n_slots = draw(st.integers(4, 8))
+    assert isinstance(setup.scheduler, Chunked)
+    policy = replace(setup.scheduler, max_num_seqs=n_slots, max_num_batched_tokens=draw(st.integers(n_slots, 60)))
+    setup = draw(short_of_blocks(st.just(replace(setup, scheduler=policy))))
+    tier = replace(draw(tiers(swaps=True, offloads=False)), n_blocks=10_000)
+    load = draw(tagged(traces()))
+    gaps = draw(st.lists(st.integers(0, 3), min_size=len(load), max_size=len(load)))
+    load = replace(load, arrival_s=np.cumsum(gaps) * 1e-6, prompt_tokens=1 + load.prompt_tokens % 8)
+    return draw(grouped(st.just([replace(setup, host_tier=tier)])) | st.just([replace(setup, host_tier=tier)])), load
+
+
+@settings(max_examples=examples(200))
+@given(crowds())
+def test_engine_and_oracle_agree_on_who_returns_first(world: tuple[list[ReplicaSetup], Trace]) -> None:
+    setups, load = world
+    cluster, truth = run_both(setups, RoundRobin, load, None)
+    assert_agreement(setups, cluster, truth)
+    assert_tiers_agree(cluster, truth, load)
+
+
 @settings(max_examples=examples(300))
 @given(
     at_the_far_end() | grouped(at_the_far_end()),
@@ -168,8 +203,9 @@ def test_engine_and_oracle_agree_on_prefixes_beside_the_gpus(
 @st.composite
 def reading(draw: st.DrawFn) -> list[ReplicaSetup]:
     """Draw one replica with a small cache before a large host memory, which is read while steps go on."""
-    tier = replace(draw(tiers(swaps=draw(st.booleans()), offloads=True)), n_blocks=10_000, overlaps=True)
-    (setup, *_) = draw(cached(draw(st.one_of(tight(80), ordered(tight(80))))))
+    (setup, *_) = draw(cached(draw(st.one_of(tight(80, caches=True), ordered(tight(80))))))
+    swaps = not setup.scheduler.reserves and draw(st.booleans())
+    tier = replace(draw(tiers(swaps=swaps, offloads=True)), n_blocks=10_000, overlaps=True)
     return [replace(setup, host_tier=tier)]
 
 

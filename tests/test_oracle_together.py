@@ -19,14 +19,13 @@ from simserve.workload.trace import Trace
 from tests.agreement import assert_agreement, assert_times_are_split, own, request_table, run_both, watch
 from tests.effort import examples
 from tests.test_oracle_handoff import layered
-from tests.test_oracle_host_tier import assert_tiers_agree, crowded, short_of_blocks, tiers
+from tests.test_oracle_host_tier import assert_tiers_agree, can_have_a_tier, crowded, short_of_blocks, tiers
 from tests.test_oracle_patience import UNIT, admissions, assert_all_is_given_back, assert_clients_agree, patiences
 from tests.test_oracle_routers import delays, of_sessions, routers
 from tests.test_oracle_sessions import STOPS, beside, dependent
 from tests.test_oracle_speculation import can_speculate, speculating
 from tests.worlds import (
     cached,
-    can_be_disaggregated,
     disaggregated,
     front_ends,
     grouped,
@@ -67,7 +66,7 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
     if caches:
         plain = plain.filter(lambda result: result[0].scheduler.shares_blocks)
     if kind == "tiered":
-        plain = plain.filter(can_have_a_tier)
+        plain = plain.filter(lambda result: can_have_a_tier(result, caches))
     result = draw(ordered(plain) if kind == "ordered" or draw(st.booleans()) else plain)
     if kind == "speculating" or draw(st.booleans()):
         result = [draw(perhaps_speculating(result[0]))] * len(result)
@@ -75,14 +74,10 @@ def together(draw: st.DrawFn, kinds: tuple[str, ...] = ("ordered", "speculating"
         result = draw(cached(result))
     if kind == "tiered":
         result = [draw(short_of_blocks(st.just(result[0]), 60 if caches else 40))] * crowded(result)
-        tier = draw(tiers(swaps=draw(st.booleans()), offloads=caches))
+        swaps = not result[0].scheduler.reserves and draw(st.booleans())
+        tier = draw(tiers(swaps=swaps, offloads=caches))
         result = [replace(setup, host_tier=tier) for setup in result]
     return World(draw(perhaps_grouped(result)))
-
-
-def can_have_a_tier(result: list[ReplicaSetup]) -> bool:
-    """They can have host memory."""
-    return can_be_disaggregated(result[0].scheduler)
 
 
 @st.composite

@@ -12,7 +12,7 @@ from simserve.engine.host_tier import HostCounts
 from simserve.engine.replica_setup import ReplicaSetup
 from simserve.errors import PolicyError
 from simserve.schedulers.base import StepPlan
-from simserve.schedulers.chunked import Chunked
+from simserve.schedulers.chunked import Chunked, FairShares
 from simserve.state.request import Request
 from simserve.state.view import ReplicaView
 from simserve.workload.trace import Prefixes, Trace
@@ -55,6 +55,18 @@ def test_who_is_swapped_goes_on_where_it_was_and_each_way_is_paid_by_the_step_th
     assert column(cluster, "n_recomputed_tokens") == [0, 0]
     assert instants(cluster, "preempted_ps") == [0, 37]
     assert (counts(cluster).swapped_out, counts(cluster).swapped_in, counts(cluster).wait_ps) == (7, 7, 14 * MS)
+
+
+def test_under_vtc_another_request_may_be_first_to_return_after_any_token() -> None:
+    # Of 20 blocks, row 2 leaves at 20 ms with 3 and row 1 at 40 with 13. Tenant a, of weight 5, has had 8 / 5 tokens,
+    # b 2, so row 1 is first, and does not fit beside row 0. At 70 a has had 11 / 5: row 2 is first, and returns.
+    shares = FairShares(input_weight=0.0, output_weight=1.0, tenant_weights={"a": 5.0})
+    policy = Chunked(max_num_batched_tokens=100, max_num_seqs=10, policy="vtc", vtc=shares)
+    setup = replace(swapping(block_s=0.0), scheduler=policy, n_blocks=20, max_model_len=20)
+    load = replace(trace([0.0] * 3, [4, 10, 2], [12, 10, 10]), tenant=np.array(["a", "a", "b"]))
+    times = {row: [ps / MS for ps in times] for row, times in token_times(serve(setup, load)).items()}
+    assert times[0] == [*range(10, 130, 10)]
+    assert (times[1][:4], times[2][:4]) == ([10, 20, 30, 40], [10, 20, 80, 90])
 
 
 def test_without_room_on_the_host_it_computes_again() -> None:
